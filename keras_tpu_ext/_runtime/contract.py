@@ -1,0 +1,59 @@
+"""What every runtime module behind the seam provides: deeds, never flags or versions."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any, Protocol
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenedStrategy:
+    """A distribution strategy that is ready to use.
+
+    Attributes:
+        strategy: The framework's own object (`tf.distribute.Strategy`, `keras.distribution.DataParallel`).
+        num_replicas: Number of replicas that train in step.
+        device_name: What the framework calls the device, such as `"TPU v3"` or `"NVIDIA A100"`; may be empty.
+        supports_bfloat16: Whether the devices have bfloat16 matrix units, as far as the framework can tell;
+            `None` where it cannot.
+    """
+
+    strategy: Any
+    num_replicas: int
+    device_name: str = ""
+    supports_bfloat16: bool | None = None
+
+
+class Runtime(Protocol):
+    """The names that `keras_tpu_ext._runtime` re-exports from the runtime in use."""
+
+    keras: ModuleType
+    TrainStep: type
+
+    def count_gpus(self) -> int:
+        """Return how many GPUs the framework sees, without starting one."""
+
+    def open_tpu(self, address: str) -> OpenedStrategy:
+        """Return the strategy for the TPU at `address`, initialising it once per process.
+
+        Raises:
+            TpuUnusableError: With the cause and the cure, when the TPU cannot be used.
+        """
+
+    def open_gpus(self, count: int) -> OpenedStrategy:
+        """Return the strategy over the first `count` GPUs."""
+
+    def open_cpu(self, replicas: int) -> OpenedStrategy:
+        """Return the strategy over `replicas` CPU devices, virtual ones where there is more than one.
+
+        Raises:
+            ScopeError: When the framework's devices were started before virtual ones could be made.
+        """
+
+    def scope(self, strategy: Any) -> AbstractContextManager[Any]:
+        """Return the context manager in which models belong to `strategy`."""
+
+    def distribute(self, strategy: Any, dataset: Any) -> Any:
+        """Return `dataset` split over the replicas of `strategy`."""

@@ -1,0 +1,91 @@
+"""Which runtime this process is on: read from the user's own choices, never made here."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Mapping
+from types import ModuleType
+
+from keras_tpu_ext.errors import RuntimeNotSupportedError
+
+WORKING = {"keras3_tf": "Keras 3 on TensorFlow (KERAS_BACKEND=tensorflow, which is Keras's default)"}
+
+_TRUE = {"1", "true", "yes"}  # what TensorFlow itself accepts for TF_USE_LEGACY_KERAS
+
+
+def runtime_name(environ: Mapping[str, str], keras_version: str | None, backend: str | None) -> str:
+    """Return the name of the runtime that the user's settings lead to.
+
+    Args:
+        environ: Environment variables; only `TF_USE_LEGACY_KERAS` is read.
+        keras_version: Version of the installed `keras`, or `None` when there is none.
+        backend: Backend that Keras 3 has chosen, such as `"tensorflow"`; `None` on Keras 2.
+
+    Returns:
+        `"keras3_tf"`, `"keras3_jax"`, `"keras3_torch"`, `"keras2_tf"` and so on; whether this release
+        works on it is for `load` to say.
+
+    Raises:
+        RuntimeNotSupportedError: If no Keras is installed.
+    """
+    if environ.get("TF_USE_LEGACY_KERAS", "").lower() in _TRUE:
+        return "keras2_tf"
+    if keras_version is None:
+        raise RuntimeNotSupportedError(
+            "keras_tpu_ext needs Keras, and this Python has none. Write: pip install 'keras-tpu-ext[tensorflow]'"
+        )
+    if int(keras_version.split(".")[0]) < 3:
+        return "keras2_tf"
+    return {"tensorflow": "keras3_tf"}.get(backend or "", f"keras3_{backend}")
+
+
+def load() -> ModuleType:
+    """Import the module behind the seam for the runtime of this process.
+
+    Raises:
+        RuntimeNotSupportedError: If this release does not work on that runtime, or its framework is
+            not installed. The text says what was found, what works and what to write.
+    """
+    version = _installed("keras")
+    backend = _keras3_backend(version)
+    name = runtime_name(os.environ, version, backend)
+    if name not in WORKING:
+        works = "; ".join(WORKING.values())
+        raise RuntimeNotSupportedError(
+            f"This release of keras_tpu_ext works on {works}. "
+            f"This process is on {name} (keras {version}"
+            + (f", KERAS_BACKEND={backend}" if backend else "")
+            + (", TF_USE_LEGACY_KERAS is set" if name == "keras2_tf" and "TF_USE_LEGACY_KERAS" in os.environ else "")
+            + "). Before the first import of keras, write: "
+            "import os; os.environ['KERAS_BACKEND'] = 'tensorflow'; os.environ.pop('TF_USE_LEGACY_KERAS', None)"
+            + ("" if version and version >= "3" else "; and run: pip install 'keras>=3' 'tensorflow>=2.16'")
+        )
+    return importlib.import_module(f"keras_tpu_ext._runtime.{name}")
+
+
+def _keras3_backend(version: str | None) -> str | None:
+    """Ask Keras 3 itself for its backend: it knows about its environment variable and its config file."""
+    if version is None or int(version.split(".")[0]) < 3:
+        return None
+    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in _TRUE:
+        return None
+    try:
+        import keras
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] in ("tensorflow", "jax", "torch"):
+            raise RuntimeNotSupportedError(
+                f"Keras {version} is set to a backend whose framework, {error.name}, is not installed. "
+                "Write: pip install 'keras-tpu-ext[tensorflow]'"
+            ) from error
+        raise
+    return str(keras.backend.backend())
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,29 @@
+"""The errors this package raises; each says what was needed, what came and what to write instead."""
+
+
+class KteError(Exception):
+    """Base class of every error that `keras_tpu_ext` raises on purpose."""
+
+
+class RuntimeNotSupportedError(KteError, ImportError):
+    """The Keras that this process has chosen is not one this release can run on."""
+
+
+class HardwareNotFoundError(KteError, RuntimeError):
+    """The hardware that was asked for is not there, or is there and cannot be used."""
+
+
+class ScopeError(KteError, RuntimeError):
+    """A strategy scope was opened too late, twice in different ways, or left out."""
+
+
+class ArgumentError(KteError, ValueError):
+    """An argument has a value that cannot work."""
+
+
+class HardwareUnusableWarning(UserWarning):
+    """A TPU is there but cannot be used; the message says why and what to do."""
+
+
+class FromLogitsWarning(UserWarning):
+    """A probability output meets a loss that expects logits, so the model will hardly learn."""
