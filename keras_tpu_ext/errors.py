@@ -13,6 +13,10 @@ class HardwareNotFoundError(KteError, RuntimeError):
     """The hardware that was asked for is not there, or is there and cannot be used."""
 
 
+class TpuUnusableError(HardwareNotFoundError):
+    """A TPU is there, but this process cannot use it; the message says why and what to do."""
+
+
 class ScopeError(KteError, RuntimeError):
     """A strategy scope was opened too late, twice in different ways, or left out."""
 

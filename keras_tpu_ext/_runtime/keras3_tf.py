@@ -1,3 +1,134 @@
-"""Keras 3 on TensorFlow: the reference runtime."""
+"""Keras 3 on TensorFlow: the reference runtime.
+
+Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+of `Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build`, `_maybe_symbolic_build`,
+`_distribute_strategy`, `_compute_loss`, `_call_has_training_arg`; of `TFEpochIterator`: `_distributed_dataset`;
+of optimizers: `_distribution_strategy`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
 
 import keras as keras
+import tensorflow as tf
+
+from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
+from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
+from keras_tpu_ext._runtime._keras3_optimizer import without_all_reduce
+from keras_tpu_ext._runtime._tf_devices import count_gpus as count_gpus
+from keras_tpu_ext._runtime._tf_devices import open_cpu as open_cpu
+from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
+from keras_tpu_ext._runtime._tf_devices import open_tpu as open_tpu
+from keras_tpu_ext._runtime._tf_loop import make_steps_function
+from keras_tpu_ext._runtime._tf_replicas import split_batch, sum_over_replicas
+from keras_tpu_ext._runtime._tf_step import ExactStep
+from keras_tpu_ext.errors import ScopeError
+
+
+class TrainStep(ExactStep, FunctionalByShape):
+    """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
+
+    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Configure the model as `keras.Model.compile` does, inside the model's own strategy."""
+        with self.distribute_strategy.scope():
+            super().compile(*args, **kwargs)
+            _check_optimizer_belongs(self.optimizer, self.distribute_strategy)
+            if self._compile_loss is not None:
+                self._compile_loss = _global_compile_loss(self._compile_loss)
+        if self._distribute_strategy is not None:
+            self.jit_compile = False  # XLA inside strategy.run breaks Keras's own variables: keras#19448
+
+    def get_compile_config(self: Any) -> dict[str, Any]:
+        """Return what `compile` was given, serialized."""
+        return dict(super().get_compile_config())
+
+    def compile_from_config(self: Any, config: dict[str, Any]) -> None:
+        """Compile as when the model was saved, and make the optimizer's variables."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
+
+    def make_train_function(self: Any, force: bool = False) -> None:
+        """Build the function that `fit` calls for one execution."""
+        if self.train_function is None or force:
+            self.train_function = make_steps_function(self, self.train_step)
+
+    def make_test_function(self: Any, force: bool = False) -> None:
+        """Build the function that `evaluate` calls for one execution."""
+        if self.test_function is None or force:
+            self.test_function = make_steps_function(self, self.test_step)
+
+    def predict_on_batch(self: Any, x: Any) -> Any:
+        """Return predictions for one batch, which is split over the replicas and not repeated on each."""
+        self.make_predict_function()
+        outputs = self.predict_function([split_batch(self.distribute_strategy, (x,))])
+        return keras.tree.map_structure(lambda value: value.numpy(), outputs)
+
+    def _unpack(self, data: Any) -> tuple[Any, Any, Any]:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        return x, y, sample_weight
+
+    def _forward(self: Any, x: Any, *, training: bool) -> Any:
+        return self(x, training=training) if self._call_has_training_arg else self(x)
+
+    def _apply_reduced(self: Any, gradients: Any, variables: Any) -> None:
+        without_all_reduce(self.optimizer).apply_gradients(zip(gradients, variables, strict=True))
+
+    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        """Build from one replica's part of the data's description, before any batch is taken.
+
+        Keras takes the first batch and averages it over the replicas, which fails when it does not divide.
+        """
+        if self._distribute_strategy is None:
+            return
+        if iterator is not None:
+            data_batch = _element_spec_of_one_replica(iterator._distributed_dataset)
+        with self._distribute_strategy.scope():
+            self._symbolic_build(data_batch=data_batch)
+
+
+def scope(strategy: tf.distribute.Strategy) -> Any:
+    """Return the context manager in which models belong to `strategy`."""
+    return strategy.scope()
+
+
+def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
+    """Return `dataset` with each batch split over the replicas of `strategy`."""
+    return strategy.experimental_distribute_dataset(dataset)
+
+
+def _global_compile_loss(compiled: Any) -> GlobalCompileLoss:
+    return GlobalCompileLoss(
+        compiled._user_loss,
+        compiled._user_loss_weights,
+        reduction=compiled.reduction,
+        output_names=compiled.output_names,
+        sum_over_replicas=sum_over_replicas,
+    )
+
+
+def _check_optimizer_belongs(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
+    """Refuse an optimizer made outside the scope: its step counter would run once for every replica."""
+    its_own = getattr(optimizer, "_distribution_strategy", None)
+    if optimizer is None or strategy.num_replicas_in_sync == 1 or its_own is strategy:
+        return
+    name = type(optimizer).__name__
+    raise ScopeError(
+        f"The optimizer must be made inside the model's strategy_scope() so that its state is mirrored on all "
+        f"{strategy.num_replicas_in_sync} replicas; this {name} was made outside. "
+        f"Write: with scope: optimizer = keras.optimizers.{name}(...), or pass its name, "
+        f"model.compile({name.lower()!r}, ...)."
+    )
+
+
+def _element_spec_of_one_replica(dataset: Any) -> Any:
+    """Return the shapes and dtypes of the first replica's part of a batch; an unknown size stays `None`."""
+
+    def first(spec: Any) -> Any:
+        parts = getattr(spec, "_value_specs", None)
+        return parts[0] if parts else spec
+
+    specs = tf.nest.map_structure(first, dataset.element_spec)
+    return tf.nest.map_structure(lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec, specs)

@@ -1,0 +1,39 @@
+"""Models of inputs and outputs, without Keras 3's rewriting of base classes.
+
+When `Sub(inputs, outputs)` is called for a subclass of `keras.Model`, Keras swaps `Model` for `Functional` in
+the bases of `Sub` and of every class above it. A class that is both used so and subclassed in the classic way,
+as `TPUModel` is, then breaks: `class Mine(TPUModel)` suddenly asks for inputs and outputs. Here the one object
+gets a class of its own instead, and `Sub` stays what it is.
+
+Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+`models.functional.Functional` and `models.model.functional_init_arguments`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+from keras.src.models.functional import Functional
+from keras.src.models.model import functional_init_arguments
+
+
+class FunctionalByShape:
+    """Mixin before `keras.Model`: becomes a functional model when it is given inputs and outputs."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if functional_init_arguments(args, kwargs) and not isinstance(self, Functional):
+            self.__class__ = _functional_variant(type(self))
+        super().__init__(*args, **kwargs)
+
+
+@functools.cache
+def _functional_variant(cls: type) -> Any:
+    """Return `cls` with `Functional` among its bases, under the same name in code and in saved files."""
+    members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    variant = type(cls.__name__, (cls, Functional), members)
+    package, separator, name = keras.saving.get_registered_name(cls).rpartition(">")
+    if separator:
+        keras.saving.register_keras_serializable(package=package, name=name)(variant)
+    return variant

@@ -1,0 +1,150 @@
+"""TensorFlow's devices and the strategies over them: each made once per process."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import re
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.contract import OpenedStrategy
+from keras_tpu_ext.errors import ScopeError, TpuUnusableError
+
+MINIMUM_BFLOAT16_CAPABILITY = (8, 0)  # CUDA compute capability of Ampere, the first with bfloat16 matrix units
+
+
+def count_gpus() -> int:
+    """Return how many GPUs TensorFlow sees; starts none."""
+    return len(tf.config.list_physical_devices("GPU"))
+
+
+@functools.cache
+def open_tpu(address: str) -> OpenedStrategy:
+    """Return the strategy for the TPU at `address`; a second call never initialises it again.
+
+    Args:
+        address: `"local"` on a TPU VM, a TPU's name, or `grpc://host:port`.
+
+    Raises:
+        TpuUnusableError: When TensorFlow cannot use it, with the cause and the cure.
+    """
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
+        if address != "local":  # on a TPU VM this process is the worker, there is no one to connect to
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        strategy = tf.distribute.TPUStrategy(resolver)
+    except Exception as error:  # TensorFlow raises anything here: each of its errors is a cause to be told
+        raise TpuUnusableError(explain_tpu_failure(address, error)) from error
+    return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync), "TPU", supports_bfloat16=True)
+
+
+def explain_tpu_failure(address: str, error: BaseException) -> str:
+    """Return one plain sentence on why a TPU cannot be used, and one on what to do about it."""
+    text = str(error)
+    for pattern, cause, cure in _KNOWN_FAILURES:
+        if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
+            return f"{cause} What to do: {cure} (TPU address {address!r}; TensorFlow {tf.__version__})"
+    first_line = (text.strip().splitlines() or [type(error).__name__])[0]
+    return (
+        f"TensorFlow could not initialise the TPU: {type(error).__name__}: {first_line} "
+        "What to do: check that the TPU is up and that TPU_NAME or tpu= names it, or go on without it with "
+        f"strategy_scope(tpu=False) (TPU address {address!r}; TensorFlow {tf.__version__})"
+    )
+
+
+_NO_KERNELS = (
+    "This TensorFlow was built without TPU kernels (the plain `tensorflow` and `tensorflow-cpu` wheels are)."
+)
+_KNOWN_FAILURES = (
+    (
+        r"no registered .*kernels|ConfigureDistributedTPU|_DoWork not available|TPU_SYSTEM",
+        _NO_KERNELS,
+        "install a pair that fits, pip install 'tensorflow-tpu' 'libtpu<=0.0.31', in a fresh environment.",
+    ),
+    (
+        r"already in use|libtpu\.so.*in use|lockfile|Device or resource busy",
+        "Another process holds the TPU chip; only one process and one framework can.",
+        "end that process (another notebook, or JAX in this one), then run again.",
+    ),
+    (
+        r"google-api-python-client|googleapiclient|metadata|could not find TPU|Could not lookup",
+        "The TPU's name could not be looked up from this machine.",
+        "on a TPU VM write strategy_scope(tpu='local'); else give its address, tpu='grpc://HOST:8470'.",
+    ),
+    (
+        r"failed to connect|Unavailable|DEADLINE|Connection refused|DNS|UNAVAILABLE|timed? ?out",
+        "The TPU's address does not answer.",
+        "check that the TPU is running and that the address is reachable from here.",
+    ),
+)
+
+
+@functools.cache
+def open_gpus(count: int) -> OpenedStrategy:
+    """Return the strategy over the first `count` GPUs: TensorFlow's default one for one, mirrored for more."""
+    gpus = tf.config.list_physical_devices("GPU")[:count]
+    details = tf.config.experimental.get_device_details(gpus[0])
+    capability = details.get("compute_capability")
+    if count == 1:
+        strategy = tf.distribute.get_strategy()
+    else:
+        strategy = tf.distribute.MirroredStrategy([f"GPU:{i}" for i in range(count)])
+    return OpenedStrategy(
+        strategy,
+        count,
+        str(details.get("device_name", "GPU")),
+        supports_bfloat16=None if capability is None else tuple(capability) >= MINIMUM_BFLOAT16_CAPABILITY,
+    )
+
+
+@functools.cache
+def open_cpu(replicas: int) -> OpenedStrategy:
+    """Return the strategy over `replicas` CPU devices; more than one is a rehearsal on virtual ones.
+
+    Raises:
+        ScopeError: When TensorFlow's devices were started before the virtual ones could be made.
+    """
+    if replicas == 1:
+        return OpenedStrategy(_default_strategy(), 1, "CPU")
+    _make_virtual_cpus(replicas)
+    strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+    return OpenedStrategy(strategy, replicas, "CPU")
+
+
+def _default_strategy() -> Any:
+    return tf.distribute.get_strategy()
+
+
+def _make_virtual_cpus(count: int) -> None:
+    """Make at least `count` logical CPU devices; leave them alone where there are enough."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    configured = tf.config.get_logical_device_configuration(cpu) or []
+    if len(configured) >= count:
+        return
+    try:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except RuntimeError as error:
+        there = max(1, len(configured))
+        raise ScopeError(
+            f"strategy_scope(replicas={count}) needs {count} virtual CPU devices, but TensorFlow has already "
+            f"started its devices with {there} of them; they cannot be added afterwards. "
+            f"An earlier call came too early{_early_calls()}. "
+            f"What to do: write `with strategy_scope(replicas={count}) as scope:` before the first line that "
+            "makes a tensor, a model or a dataset, or that calls keras.utils.set_random_seed; "
+            "in a notebook, restart the kernel first."
+        ) from error
+
+
+def _early_calls() -> str:
+    """Name what is alive and must have been made by the call that started the devices, for the error."""
+    found = []
+    for kind, label in ((tf.keras.Model, "model"), (tf.Variable, "variable"), (tf.data.Dataset, "dataset")):
+        for thing in gc.get_objects():
+            if type(thing).__module__.startswith("weakref") or not isinstance(thing, kind):
+                continue
+            found.append(f"a {label} ({getattr(thing, 'name', type(thing).__name__)})")
+            break
+    return f": it made {' and '.join(found)}" if found else " (one that made a tensor, say)"
