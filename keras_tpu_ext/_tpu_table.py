@@ -1,0 +1,181 @@
+"""What each TPU generation can do, by Google's own figures, and how a slice's name is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+_TERA = 1e12
+_GIGA = 1e9
+_GIB = 2**30
+
+_DOCS = "https://docs.cloud.google.com/tpu/docs/"
+_CACM = "Jouppi et al., A Domain-Specific Supercomputer, CACM 63(7), 2020, https://doi.org/10.1145/3360307"
+_V2_LAUNCH = "https://blog.google/products/google-cloud/google-cloud-offer-tpus-machine-learning/"
+_V3_LAUNCH = "https://cloud.google.com/blog/products/ai-machine-learning/googles-scalable-supercomputers-for-machine-learning-cloud-tpu-pods-are-now-publicly-available-in-beta"
+
+
+@dataclass(frozen=True)
+class TpuGeneration:
+    """One generation of Google's TPU; figures are per chip unless their name says otherwise.
+
+    Args:
+        name: `"v2"`, `"v3"`, `"v4"`, `"v5e"`, `"v5p"`, `"v6e"` or `"7x"`.
+        peak_bf16_flops: Highest bfloat16 rate of a chip, in FLOP/s.
+        hbm_bytes: High-bandwidth memory of a chip, in bytes.
+        hbm_bandwidth: Rate between a chip and its memory, in bytes/s.
+        cores_per_chip: Devices that a framework sees per chip. A v4 or v5p chip has two TensorCores
+            that work as one device ("megacore"); a v2, v3 or 7x chip shows both of its two.
+        tensorcores_per_chip: TensorCores that are physically there; `v4-8` counts these.
+        pod_chips: Chips of a whole pod.
+        source: Where the figures are published.
+        announced_peak_bf16_flops: The rate given at launch, in FLOP/s per chip; `None` where it is the
+            same as `peak_bf16_flops`.
+        note: Where sources differ, and which was taken; empty where they agree.
+    """
+
+    name: str
+    peak_bf16_flops: float
+    hbm_bytes: int
+    hbm_bandwidth: float
+    cores_per_chip: int
+    tensorcores_per_chip: int
+    pod_chips: int
+    source: str
+    announced_peak_bf16_flops: float | None = None
+    note: str = ""
+
+    @property
+    def peak_bf16_flops_per_core(self) -> float:
+        """Highest bfloat16 rate of one framework device, in FLOP/s: what an MFU per device divides by."""
+        return self.peak_bf16_flops / self.cores_per_chip
+
+    @property
+    def hbm_bytes_per_core(self) -> int:
+        """High-bandwidth memory of one framework device, in bytes."""
+        return self.hbm_bytes // self.cores_per_chip
+
+    @property
+    def hbm_bandwidth_per_core(self) -> float:
+        """Rate between one framework device and its memory, in bytes/s."""
+        return self.hbm_bandwidth / self.cores_per_chip
+
+    def slice_name(self, chips: int) -> str:
+        """The name Google gives a slice of so many chips, such as `"v4-8"` for four chips of v4."""
+        return f"{self.name}-{chips * self.tensorcores_per_chip}"
+
+
+_ROWS = (
+    TpuGeneration(
+        name="v2",
+        peak_bf16_flops=46 * _TERA,
+        hbm_bytes=16 * _GIB,
+        hbm_bandwidth=700 * _GIGA,
+        cores_per_chip=2,
+        tensorcores_per_chip=2,
+        pod_chips=256,
+        source=f"{_CACM}; launch: {_V2_LAUNCH}",
+        announced_peak_bf16_flops=45 * _TERA,
+        note="At launch 180 TFLOP/s and 64 GB per board of four chips, so 45 per chip; the 2020 paper says "
+        "46 (2 MXUs x 128 x 128 x 2 FLOP x 700 MHz = 45.9). The later figure is the peak: an MFU against "
+        "45 could pass 100 %. A board's 64 GB are 64 GiB.",
+    ),
+    TpuGeneration(
+        name="v3",
+        peak_bf16_flops=123 * _TERA,
+        hbm_bytes=32 * _GIB,
+        hbm_bandwidth=900 * _GIGA,
+        cores_per_chip=2,
+        tensorcores_per_chip=2,
+        pod_chips=1024,
+        source=f"{_DOCS}v3; {_CACM}; launch: {_V3_LAUNCH}",
+        announced_peak_bf16_flops=105 * _TERA,
+        note="At launch 420 TFLOP/s and 128 GB per board of four chips, so 105 per chip; the documentation "
+        "and the 2020 paper say 123 (4 MXUs x 128 x 128 x 2 FLOP x 940 MHz = 123.2). The later figure is "
+        "the peak: an MFU against 105 could pass 100 %. A board's 128 GB are 128 GiB.",
+    ),
+    TpuGeneration(
+        name="v4",
+        peak_bf16_flops=275 * _TERA,
+        hbm_bytes=32 * _GIB,
+        hbm_bandwidth=1200 * _GIGA,
+        cores_per_chip=1,
+        tensorcores_per_chip=2,
+        pod_chips=4096,
+        source=f"{_DOCS}v4",
+    ),
+    TpuGeneration(
+        name="v5e",
+        peak_bf16_flops=197 * _TERA,
+        hbm_bytes=16 * _GIB,
+        hbm_bandwidth=819 * _GIGA,
+        cores_per_chip=1,
+        tensorcores_per_chip=1,
+        pod_chips=256,
+        source=f"{_DOCS}v5e",
+        note="The page writes 16 GB for 16 GiB; versions of it say 819 GB/s or 800 GiB/s. 819 GB/s is taken.",
+    ),
+    TpuGeneration(
+        name="v5p",
+        peak_bf16_flops=459 * _TERA,
+        hbm_bytes=95 * _GIB,
+        hbm_bandwidth=2765 * _GIGA,
+        cores_per_chip=1,
+        tensorcores_per_chip=2,
+        pod_chips=8960,
+        source=f"{_DOCS}v5p; {_DOCS}tpu7x",
+        note="Older versions of the page write 95 GB; newer ones 95 GiB. The largest job is 6144 chips.",
+    ),
+    TpuGeneration(
+        name="v6e",
+        peak_bf16_flops=918 * _TERA,
+        hbm_bytes=32 * _GIB,
+        hbm_bandwidth=1638 * _GIGA,
+        cores_per_chip=1,
+        tensorcores_per_chip=1,
+        pod_chips=256,
+        source=f"{_DOCS}v6e; {_DOCS}tpu7x",
+        note="The v6e page writes 32 GB, the tpu7x page 32 GiB; the bandwidth was once given as 1640 GB/s.",
+    ),
+    TpuGeneration(
+        name="7x",
+        peak_bf16_flops=2307 * _TERA,
+        hbm_bytes=192 * _GIB,
+        hbm_bandwidth=7380 * _GIGA,
+        cores_per_chip=2,
+        tensorcores_per_chip=2,
+        pod_chips=9216,
+        source=f"{_DOCS}tpu7x",
+        note="The page's table says 192 GiB and 7380 GB/s, its text 192 GB and 7.37 TB/s.",
+    ),
+)
+
+TPU_GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType({row.name: row for row in _ROWS})
+
+# Google says "v5litepod" for v5e, and "tpu7x" where every other generation starts with a "v".
+_OTHER_NAMES = {"v5litepod": "v5e", "v5lite": "v5e", "v7x": "7x"}
+_ACCELERATOR_TYPE = re.compile(r"(?:tpu[-_]?)?(v?[0-9][a-z]*)-([0-9]{1,6})", re.ASCII)
+
+
+def parse_accelerator_type(text: str) -> tuple[TpuGeneration, int] | None:
+    """Read a slice's name, such as `"v3-8"`, `"v5litepod-8"`, `"v5e-8"` or `"tpu7x-8"`.
+
+    The number counts TensorCores, of which a v2, v3, v4, v5p or 7x chip has two and a v5e or v6e chip one.
+    Source: https://docs.cloud.google.com/tpu/docs/v3, .../v5p (2x2x1: 8 cores, 4 chips), .../v5e.
+
+    Args:
+        text: The name; capitals and surrounding blanks do not matter.
+
+    Returns:
+        The generation and the number of chips, or `None` where the text is no such name.
+    """
+    match = _ACCELERATOR_TYPE.fullmatch(text.strip().lower()) if isinstance(text, str) else None
+    if match is None:
+        return None
+    generation = TPU_GENERATIONS.get(_OTHER_NAMES.get(match[1], match[1]))
+    if generation is None:
+        return None
+    chips, rest = divmod(int(match[2]), generation.tensorcores_per_chip)
+    return (generation, chips) if chips and not rest else None

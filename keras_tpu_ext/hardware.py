@@ -1,0 +1,185 @@
+"""What hardware this machine offers, told from its environment and files alone.
+
+Nothing here imports a framework, starts a device or raises because of what it finds: looking is safe.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from keras_tpu_ext import _look
+from keras_tpu_ext._gpu_names import model_supports_bfloat16
+from keras_tpu_ext._tpu_evidence import TpuAddress as TpuAddress
+from keras_tpu_ext._tpu_evidence import gather_tpu_evidence, possible_slices
+from keras_tpu_ext._tpu_table import TPU_GENERATIONS as TPU_GENERATIONS
+from keras_tpu_ext._tpu_table import TpuGeneration as TpuGeneration
+from keras_tpu_ext._tpu_table import parse_accelerator_type as parse_accelerator_type
+from keras_tpu_ext.errors import ArgumentError
+
+_NVIDIA_FOLDER = "proc/driver/nvidia/gpus"
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The hardware that a program would run on.
+
+    Args:
+        kind: `"tpu"`, `"gpu"` or `"cpu"`.
+        num_devices: Devices as a framework counts them, for a TPU those of the whole slice; `None` if it
+            cannot be told.
+        name: For people, such as `"TPU v5e-8"`, `"NVIDIA A100-SXM4-40GB"` or `"CPU, 8 cores"`.
+        generation: The TPU generation; `None` for other hardware and where it cannot be told.
+        supports_bfloat16: Whether it computes in bfloat16; `None` if it cannot be told.
+        found_by: Where it showed itself, such as `"TPU_ACCELERATOR_TYPE=v5litepod-8"` or `"/dev/accel0"`.
+    """
+
+    kind: Literal["tpu", "gpu", "cpu"]
+    num_devices: int | None
+    name: str
+    generation: TpuGeneration | None = None
+    supports_bfloat16: bool | None = None
+    found_by: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        count = "an unknown number of devices"
+        if self.num_devices is not None:
+            count = f"{self.num_devices} device{'' if self.num_devices == 1 else 's'}"
+        parts = [count]
+        if self.supports_bfloat16 is not None:
+            parts.append("bfloat16" if self.supports_bfloat16 else "no bfloat16")
+        if self.found_by:
+            more = f" and {len(self.found_by) - 2} more" if len(self.found_by) > 2 else ""
+            parts.append("found by " + ", ".join(self.found_by[:2]) + more)
+        return f"{self.name}: {', '.join(parts)}"
+
+
+def detect(environ: Mapping[str, str] | None = None, root: str | os.PathLike[str] = "/") -> Hardware:
+    """Tell which hardware is here: a TPU, else a GPU, else the CPU.
+
+    It looks and does not try: a TPU held by another process is still found. Unreadable files are ignored.
+
+    Args:
+        environ: Environment variables; those of this process by default.
+        root: Folder taken for the root of the file system; `"/"` by default.
+    """
+    environ = os.environ if environ is None else environ
+    return _detect_tpu(environ, root) or _detect_gpu(environ, root) or _detect_cpu(root)
+
+
+def find_tpu(
+    tpu: str | bool = "auto", environ: Mapping[str, str] | None = None, root: str | os.PathLike[str] = "/"
+) -> TpuAddress | None:
+    """Resolve the user's `tpu` argument to an address; `None` where no TPU is wanted or found.
+
+    Args:
+        tpu: `"auto"` (default) looks in `TPU_NAME`, `COLAB_TPU_ADDR`, `TPU_GRPC_URL` and
+            `KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS`, then for a TPU of this machine; `"local"`, a TPU's name or a
+            `grpc://` address is taken as it is; `False` means none.
+        environ: Environment variables; those of this process by default. Empty values count as unset.
+        root: Folder taken for the root of the file system; `"/"` by default.
+
+    Raises:
+        ArgumentError: If `tpu` is an empty string, `True` or no string.
+    """
+    if tpu is False:
+        return None
+    if not isinstance(tpu, str) or not tpu.strip():
+        raise ArgumentError(
+            f'`tpu` must be "auto", "local", a TPU\'s name, a grpc:// address or False; got {tpu!r}. Write '
+            'tpu="auto" to look for a TPU, tpu="grpc://10.0.0.2:8470" to name one, or tpu=False to use none.'
+        )
+    if tpu.strip() != "auto":
+        return TpuAddress(tpu.strip(), found_by=f"tpu={tpu!r}")
+    evidence = gather_tpu_evidence(os.environ if environ is None else environ, root)
+    if evidence.addresses:
+        return evidence.addresses[0]
+    return TpuAddress("local", found_by=evidence.local[0]) if evidence.local else None
+
+
+def _detect_tpu(environ: Mapping[str, str], root: str | os.PathLike[str]) -> Hardware | None:
+    evidence = gather_tpu_evidence(environ, root)
+    if not evidence.found_by:
+        return None
+    slices = possible_slices(evidence)
+    names = " or ".join(generation.slice_name(chips) for generation, chips in slices)
+    # v2 and v3 cannot be told apart by PCI id, but their number of devices is the same.
+    counts = {generation.cores_per_chip * chips for generation, chips in slices}
+    return Hardware(
+        kind="tpu",
+        num_devices=counts.pop() if len(counts) == 1 else None,
+        name=f"TPU {names}".strip(),
+        generation=slices[0][0] if len(slices) == 1 else None,
+        supports_bfloat16=True,
+        found_by=evidence.found_by,
+    )
+
+
+def _detect_gpu(environ: Mapping[str, str], root: str | os.PathLike[str]) -> Hardware | None:
+    devices = _look.names(root, "dev")
+    nodes = tuple(f"/dev/{name}" for name in devices if re.fullmatch(r"nvidia[0-9]+", name))
+    models = _nvidia_models(root)
+    others = tuple(f"/dev/{name}" for name in ("dxg", "kfd") if name in devices)
+    count = _cuda_visible(environ, len(nodes) or len(models))
+    if count == 0 or not (nodes or models or others):
+        return None
+    if not nodes and not models:
+        # Windows (WSL2) and AMD give neither a number nor a name away without starting the device.
+        name = "GPU of the Windows host" if "/dev/dxg" in others else "AMD GPU"
+        return Hardware("gpu", None, name, found_by=others)
+    kinds = tuple(dict.fromkeys(models))
+    return Hardware(
+        kind="gpu",
+        num_devices=count,
+        name=", ".join(kinds) or "NVIDIA GPU",
+        supports_bfloat16=_all_support_bfloat16(kinds),
+        found_by=nodes + tuple(f"/{_NVIDIA_FOLDER}: {model}" for model in kinds),
+    )
+
+
+def _nvidia_models(root: str | os.PathLike[str]) -> list[str]:
+    """The name of each GPU that the NVIDIA driver lists."""
+    found = []
+    for folder in _look.names(root, _NVIDIA_FOLDER):
+        information = _look.read(root, f"{_NVIDIA_FOLDER}/{folder}/information")
+        match = re.search(r"^Model:(.*)$", information, re.MULTILINE)
+        found.append(_look.one_line(match[1]) if match else "")
+    return [model for model in found if model]
+
+
+def _all_support_bfloat16(models: tuple[str, ...]) -> bool | None:
+    """Whether every GPU does: a mixed machine has one dtype policy, so its oldest GPU decides."""
+    verdicts = {model_supports_bfloat16(model) for model in models}
+    if False in verdicts:
+        return False
+    return True if verdicts == {True} else None
+
+
+def _cuda_visible(environ: Mapping[str, str], found: int) -> int | None:
+    """How many GPUs `CUDA_VISIBLE_DEVICES` leaves; `None` where their number is unknown.
+
+    The list ends at its first entry that is no device. Source: CUDA C++ Programming Guide, "CUDA Environment
+    Variables".
+    """
+    if not isinstance(environ.get("CUDA_VISIBLE_DEVICES"), str):
+        return found or None
+    listed = 0
+    for entry in environ["CUDA_VISIBLE_DEVICES"].split(","):
+        entry = entry.strip()
+        beyond = found and re.fullmatch(r"[0-9]{1,6}", entry) and int(entry) >= found
+        if not entry or entry.startswith("-") or entry == "NoDevFiles" or beyond:
+            break
+        listed += 1
+    return min(listed, found) if found or not listed else None
+
+
+def _detect_cpu(root: str | os.PathLike[str]) -> Hardware:
+    cores = len(re.findall(r"^processor\s*:", _look.read(root, "proc/cpuinfo"), re.MULTILINE))
+    if not cores and os.fspath(root) == "/":  # macOS and Windows have no /proc
+        cores = os.cpu_count() or 0
+    name = f"CPU, {cores} core{'' if cores == 1 else 's'}" if cores else "CPU"
+    # Frameworks show one CPU device, however many cores it has.
+    return Hardware("cpu", num_devices=1, name=name)
