@@ -1,3 +1,12 @@
 """Take an existing Keras model to TPUs: exact at any number of replicas, with live throughput."""
 
+from keras_tpu_ext import callbacks as callbacks
+from keras_tpu_ext import errors as errors
+from keras_tpu_ext import hardware as hardware
+from keras_tpu_ext import precision as precision
+from keras_tpu_ext.errors import KteError as KteError
+from keras_tpu_ext.models import TPUModel as TPUModel
+from keras_tpu_ext.strategy import Scope as Scope
+from keras_tpu_ext.strategy import strategy_scope as strategy_scope
+
 __version__ = "0.1.0"

@@ -81,9 +81,7 @@ def test_kaggle_v3_8(machine):
         "/dev/accel3",
         "PCI 0x1ae0:0x0027",
     )
-    assert str(found) == (
-        "TPU v3-8: 8 devices, bfloat16, found by TPU_ACCELERATOR_TYPE=v3-8, /dev/accel0 and 4 more"
-    )
+    assert str(found) == ("TPU v3-8: 8 devices, bfloat16, found by TPU_ACCELERATOR_TYPE=v3-8, /dev/accel0 and 4 more")
     assert find_tpu("auto", environ, machine.root) == TpuAddress("local", "TPU_ACCELERATOR_TYPE=v3-8")
 
 
@@ -135,9 +133,7 @@ def test_old_colab(machine):
     environ = {"COLAB_TPU_ADDR": "10.81.4.2:8470"}
     found = detect(environ, machine.root)
     assert (found.kind, found.num_devices, found.name, found.generation) == ("tpu", None, "TPU", None)
-    assert str(found) == (
-        "TPU: an unknown number of devices, bfloat16, found by COLAB_TPU_ADDR=10.81.4.2:8470"
-    )
+    assert str(found) == ("TPU: an unknown number of devices, bfloat16, found by COLAB_TPU_ADDR=10.81.4.2:8470")
     assert find_tpu("auto", environ, machine.root).address == "grpc://10.81.4.2:8470"
 
 
@@ -386,9 +382,7 @@ def test_a_root_that_no_system_accepts():
 
 
 PLAIN = {"suppress_health_check": [HealthCheck.function_scoped_fixture], "deadline": None}
-GARBAGE = st.one_of(
-    st.none(), st.integers(), st.binary(), st.text(st.characters()), st.just("v3-8\nx\x1b[0m")
-)
+GARBAGE = st.one_of(st.none(), st.integers(), st.binary(), st.text(st.characters()), st.just("v3-8\nx\x1b[0m"))
 
 
 @settings(max_examples=200, **PLAIN)

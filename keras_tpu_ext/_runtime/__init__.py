@@ -7,9 +7,22 @@ _runtime = _load()
 
 keras = _runtime.keras
 TrainStep = _runtime.TrainStep
+
+# Devices and strategies
 count_gpus = _runtime.count_gpus
 distribute = _runtime.distribute
 open_cpu = _runtime.open_cpu
 open_gpus = _runtime.open_gpus
 open_tpu = _runtime.open_tpu
 scope = _runtime.scope
+
+# Models
+flatten_layers = _runtime.flatten_layers
+inputs_and_outputs = _runtime.inputs_and_outputs
+loss_inputs = _runtime.loss_inputs
+output_activations = _runtime.output_activations
+
+# Dtype policies
+get_dtype_policy = _runtime.get_dtype_policy
+parse_dtype_policy = _runtime.parse_dtype_policy
+set_dtype_policy = _runtime.set_dtype_policy

@@ -24,12 +24,13 @@ class FunctionalByShape:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if functional_init_arguments(args, kwargs) and not isinstance(self, Functional):
-            self.__class__ = _functional_variant(type(self))
+            cls: Any = type(self)
+            self.__class__ = _functional_variant(cls)
         super().__init__(*args, **kwargs)
 
 
 @functools.cache
-def _functional_variant(cls: type) -> Any:
+def _functional_variant(cls: Any) -> Any:
     """Return `cls` with `Functional` among its bases, under the same name in code and in saved files."""
     members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     variant = type(cls.__name__, (cls, Functional), members)

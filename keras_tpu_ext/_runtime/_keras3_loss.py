@@ -31,7 +31,7 @@ class GlobalCompileLoss(CompileLoss):
         """Resolve the user's losses as Keras does, then let each return a share."""
         super().build(y_true, y_pred)
         trackers = self.metrics or [None] * len(self._flat_losses)
-        self._flat_losses = [
+        self._flat_losses: list[Any] = [
             flat._replace(loss=ShareOfLoss(flat.loss, self._sum_over_replicas, tracker))
             for flat, tracker in zip(self._flat_losses, trackers, strict=True)
         ]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import keras
+
 
 def without_all_reduce(optimizer: Any) -> Any:
     """Return a second face of `optimizer` that takes gradients which are already summed over replicas.
@@ -17,13 +19,14 @@ def without_all_reduce(optimizer: Any) -> Any:
     optimizer, which itself stays as it is; only that one method does nothing. This ends when Keras lets
     `apply` be told that its gradients are reduced, as Keras 2 does (`skip_gradients_aggregation`).
     """
-    face = object.__new__(_face_class(type(optimizer)))
+    optimizer_class: Any = type(optimizer)
+    face: Any = object.__new__(_face_class(optimizer_class))
     object.__setattr__(face, "__dict__", optimizer.__dict__)
     return face
 
 
 @functools.cache
-def _face_class(optimizer_class: type) -> type:
+def _face_class(optimizer_class: Any) -> Any:
     def already_summed(self: Any, grads_and_vars: Any) -> Any:
         return grads_and_vars
 
@@ -31,12 +34,6 @@ def _face_class(optimizer_class: type) -> type:
         return without_all_reduce(self.__dict__["inner_optimizer"])
 
     members: dict[str, Any] = {"_all_reduce_sum_gradients": already_summed}
-    if _wraps_another(optimizer_class):
+    if issubclass(optimizer_class, keras.optimizers.LossScaleOptimizer):
         members["inner_optimizer"] = property(inner_optimizer)
     return type(optimizer_class.__name__, (optimizer_class,), members)
-
-
-def _wraps_another(optimizer_class: type) -> bool:
-    import keras
-
-    return issubclass(optimizer_class, keras.optimizers.LossScaleOptimizer)

@@ -1,4 +1,8 @@
-"""TensorFlow's devices and the strategies over them: each made once per process."""
+"""TensorFlow's devices and the strategies over them: each made once per process.
+
+Private names of TensorFlow that this module leans on (tests/_runtime/test_private_names.py watches them):
+`framework.kernels.get_registered_kernels_for_op` and `distribute.distribute_lib._get_default_strategy`.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,16 @@ import re
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.framework import kernels
 
 from keras_tpu_ext._runtime.contract import OpenedStrategy
 from keras_tpu_ext.errors import ScopeError, TpuUnusableError
 
-MINIMUM_BFLOAT16_CAPABILITY = (8, 0)  # CUDA compute capability of Ampere, the first with bfloat16 matrix units
+MINIMUM_BFLOAT16_CAPABILITY = (
+    8,
+    0,
+)  # CUDA compute capability of Ampere, the first with bfloat16 matrix units
 
 
 def count_gpus() -> int:
@@ -30,6 +39,9 @@ def open_tpu(address: str) -> OpenedStrategy:
     Raises:
         TpuUnusableError: When TensorFlow cannot use it, with the cause and the cure.
     """
+    if address == "local" and not has_tpu_kernels():
+        # Told by looking. Trying would start TensorFlow's devices, and a rehearsal could not follow.
+        raise TpuUnusableError(_in_words(*_NO_KERNELS, address))
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
         if address != "local":  # on a TPU VM this process is the worker, there is no one to connect to
@@ -41,41 +53,47 @@ def open_tpu(address: str) -> OpenedStrategy:
     return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync), "TPU", supports_bfloat16=True)
 
 
+def has_tpu_kernels() -> bool:
+    """Return whether this TensorFlow was built to run on a TPU of its own machine; starts nothing."""
+    return bool(kernels.get_registered_kernels_for_op("ConfigureDistributedTPU").kernel)
+
+
 def explain_tpu_failure(address: str, error: BaseException) -> str:
     """Return one plain sentence on why a TPU cannot be used, and one on what to do about it."""
-    text = str(error)
+    text = f"{type(error).__name__}: {error}".strip()
     for pattern, cause, cure in _KNOWN_FAILURES:
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
-            return f"{cause} What to do: {cure} (TPU address {address!r}; TensorFlow {tf.__version__})"
-    first_line = (text.strip().splitlines() or [type(error).__name__])[0]
-    return (
-        f"TensorFlow could not initialise the TPU: {type(error).__name__}: {first_line} "
-        "What to do: check that the TPU is up and that TPU_NAME or tpu= names it, or go on without it with "
-        f"strategy_scope(tpu=False) (TPU address {address!r}; TensorFlow {tf.__version__})"
+            return _in_words(cause, cure, address)
+    return _in_words(
+        f"TensorFlow could not initialise the TPU: {text.splitlines()[0]}.",
+        "check that the TPU is up and that TPU_NAME or tpu= names it, or go on without it with "
+        "strategy_scope(tpu=False).",
+        address,
     )
 
 
+def _in_words(cause: str, cure: str, address: str) -> str:
+    return f"{cause} What to do: {cure} (TPU address {address!r}, TensorFlow {tf.__version__}.)"
+
+
 _NO_KERNELS = (
-    "This TensorFlow was built without TPU kernels (the plain `tensorflow` and `tensorflow-cpu` wheels are)."
+    "This TensorFlow was built without TPU kernels (the plain `tensorflow` and `tensorflow-cpu` wheels are).",
+    "install a pair that fits, pip install tensorflow-tpu 'libtpu<=0.0.31', in a fresh environment.",
 )
 _KNOWN_FAILURES = (
+    (r"no registered .*kernels|no OpKernel was registered|_DoWork not available", *_NO_KERNELS),
     (
-        r"no registered .*kernels|ConfigureDistributedTPU|_DoWork not available|TPU_SYSTEM",
-        _NO_KERNELS,
-        "install a pair that fits, pip install 'tensorflow-tpu' 'libtpu<=0.0.31', in a fresh environment.",
-    ),
-    (
-        r"already in use|libtpu\.so.*in use|lockfile|Device or resource busy",
+        r"already in use|in use by|lockfile|Device or resource busy",
         "Another process holds the TPU chip; only one process and one framework can.",
         "end that process (another notebook, or JAX in this one), then run again.",
     ),
     (
-        r"google-api-python-client|googleapiclient|metadata|could not find TPU|Could not lookup",
+        r"google-api-python-client|googleapiclient|metadata|could not find TPU|could not lookup|URLError",
         "The TPU's name could not be looked up from this machine.",
         "on a TPU VM write strategy_scope(tpu='local'); else give its address, tpu='grpc://HOST:8470'.",
     ),
     (
-        r"failed to connect|Unavailable|DEADLINE|Connection refused|DNS|UNAVAILABLE|timed? ?out",
+        r"failed to connect|unavailable|deadline|connection refused|DNS|timed? ?out",
         "The TPU's address does not answer.",
         "check that the TPU is running and that the address is reachable from here.",
     ),
@@ -89,7 +107,7 @@ def open_gpus(count: int) -> OpenedStrategy:
     details = tf.config.experimental.get_device_details(gpus[0])
     capability = details.get("compute_capability")
     if count == 1:
-        strategy = tf.distribute.get_strategy()
+        strategy = _default_strategy()
     else:
         strategy = tf.distribute.MirroredStrategy([f"GPU:{i}" for i in range(count)])
     return OpenedStrategy(
@@ -115,7 +133,8 @@ def open_cpu(replicas: int) -> OpenedStrategy:
 
 
 def _default_strategy() -> Any:
-    return tf.distribute.get_strategy()
+    """TensorFlow's own, also when this is called inside another strategy's scope."""
+    return distribute_lib._get_default_strategy()
 
 
 def _make_virtual_cpus(count: int) -> None:
@@ -140,11 +159,11 @@ def _make_virtual_cpus(count: int) -> None:
 
 def _early_calls() -> str:
     """Name what is alive and must have been made by the call that started the devices, for the error."""
-    found = []
-    for kind, label in ((tf.keras.Model, "model"), (tf.Variable, "variable"), (tf.data.Dataset, "dataset")):
-        for thing in gc.get_objects():
-            if type(thing).__module__.startswith("weakref") or not isinstance(thing, kind):
-                continue
-            found.append(f"a {label} ({getattr(thing, 'name', type(thing).__name__)})")
-            break
-    return f": it made {' and '.join(found)}" if found else " (one that made a tensor, say)"
+    alive: dict[str, str] = {}
+    for thing in gc.get_objects():
+        for kind, label in ((tf.Variable, "variable"), (tf.data.Dataset, "dataset"), (tf.Tensor, "tensor")):
+            if issubclass(type(thing), kind):
+                alive.setdefault(label, getattr(thing, "name", "") if kind is tf.Variable else "")
+    if not alive:
+        return " (one that made a tensor or set a random seed, say)"
+    return ": it made " + " and ".join(f"a {label} {name}".strip() for label, name in sorted(alive.items()))

@@ -14,8 +14,15 @@ import keras as keras
 import tensorflow as tf
 
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
+from keras_tpu_ext._runtime._keras3_graph import flatten_layers as flatten_layers
+from keras_tpu_ext._runtime._keras3_graph import inputs_and_outputs as inputs_and_outputs
+from keras_tpu_ext._runtime._keras3_graph import loss_inputs as loss_inputs
+from keras_tpu_ext._runtime._keras3_graph import output_activations as output_activations
 from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
 from keras_tpu_ext._runtime._keras3_optimizer import without_all_reduce
+from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_policy
+from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy
+from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy
 from keras_tpu_ext._runtime._tf_devices import count_gpus as count_gpus
 from keras_tpu_ext._runtime._tf_devices import open_cpu as open_cpu
 from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
@@ -31,9 +38,11 @@ class TrainStep(ExactStep, FunctionalByShape):
 
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
         """Configure the model as `keras.Model.compile` does, inside the model's own strategy."""
+        model: Any = super()
         with self.distribute_strategy.scope():
-            super().compile(*args, **kwargs)
+            model.compile(*args, **kwargs)
             _check_optimizer_belongs(self.optimizer, self.distribute_strategy)
+            _check_variables_belong(self, self.distribute_strategy)
             if self._compile_loss is not None:
                 self._compile_loss = _global_compile_loss(self._compile_loss)
         if self._distribute_strategy is not None:
@@ -41,7 +50,8 @@ class TrainStep(ExactStep, FunctionalByShape):
 
     def get_compile_config(self: Any) -> dict[str, Any]:
         """Return what `compile` was given, serialized."""
-        return dict(super().get_compile_config())
+        model: Any = super()
+        return dict(model.get_compile_config())
 
     def compile_from_config(self: Any, config: dict[str, Any]) -> None:
         """Compile as when the model was saved, and make the optimizer's variables."""
@@ -121,6 +131,19 @@ def _check_optimizer_belongs(optimizer: Any, strategy: tf.distribute.Strategy) -
         f"Write: with scope: optimizer = keras.optimizers.{name}(...), or pass its name, "
         f"model.compile({name.lower()!r}, ...)."
     )
+
+
+def _check_variables_belong(model: Any, strategy: tf.distribute.Strategy) -> None:
+    """Refuse layers made outside the scope: their variables live on one device only."""
+    if strategy.num_replicas_in_sync == 1:
+        return
+    for variable in model.variables:
+        if not strategy.extended.variable_created_in_scope(variable.value):
+            raise ScopeError(
+                f"All layers of {model.name!r} must be made inside its strategy_scope(), so that each of the "
+                f"{strategy.num_replicas_in_sync} replicas has its copy; the variable {variable.path!r} was made "
+                "outside. Write: with scope: ... around the lines that make the layers."
+            )
 
 
 def _element_spec_of_one_replica(dataset: Any) -> Any:

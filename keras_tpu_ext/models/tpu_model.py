@@ -1,6 +1,97 @@
+"""`TPUModel`: a `keras.Model` whose step is the same at any number of replicas."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, TypeVar
+
 from keras_tpu_ext import _runtime
+from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
+from keras_tpu_ext.models.logits_check import probabilities_taken_for_logits
+
+Self = TypeVar("Self", bound="TPUModel")
 
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
 class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
-    """x."""
+    """A `keras.Model` that trains, evaluates and predicts on N replicas as on one device.
+
+    Whatever way a batch is split, the loss is the mean over the whole batch: `sample_weight`, last batches that
+    do not divide, an uneven first batch and replicas that get nothing are exact in `fit`, `evaluate` and
+    `predict`. The mathematics is in `keras_tpu_ext/_runtime/global_mean.py`. Build and compile it inside
+    `strategy_scope()`; without one it is a `keras.Model` like any other.
+
+    It takes what `keras.Model` takes: inputs and outputs, or it is subclassed with a `call` of your own.
+    `TPUModel.from_model(model)` makes one from a model that you have, a `Sequential` for instance.
+
+    Example:
+        ```python
+        with kte.strategy_scope(replicas=8) as scope:
+            inputs = keras.Input((28, 28, 1))
+            outputs = keras.layers.Dense(10)(keras.layers.Flatten()(inputs))
+            model = kte.TPUModel(inputs, outputs)
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile("adam", loss, metrics=["accuracy"])
+        model.fit(images, labels, batch_size=scope.global_batch_size(16))
+        ```
+    """
+
+    @classmethod
+    def from_model(cls: type[Self], model: Any) -> Self:
+        """Return a `TPUModel` that shares the layers and weights of `model`; compile it before you train.
+
+        Args:
+            model: A `Sequential`, a functional or a subclassed Keras model, made inside the same
+                `strategy_scope()`.
+
+        Raises:
+            ArgumentError: If `model` is no Keras model, or a `Sequential` that does not know its input shape.
+        """
+        if not isinstance(model, _runtime.keras.Model):
+            raise ArgumentError(
+                f"from_model needs a Keras model; got {type(model).__name__}. "
+                "Write TPUModel.from_model(keras.Sequential([...]))."
+            )
+        graph = _runtime.inputs_and_outputs(model)
+        if graph is not None:
+            return cls(*graph, name=model.name)
+        if isinstance(model, _runtime.keras.Sequential):
+            raise ArgumentError(
+                f"from_model needs a model that knows its input shape; {model.name!r} is not built. "
+                "Write keras.Sequential([keras.Input((28, 28, 1)), ...]), or call model.build(shape) first."
+            )
+        return _Wrapped(model, name=model.name)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Configure the model for training, with all the arguments of `keras.Model.compile`.
+
+        It may be called inside the scope that the model was built in or after it. A softmax (or sigmoid) output
+        that meets a loss with `from_logits=True` is a `FromLogitsWarning`: such a model hardly learns.
+
+        Raises:
+            ScopeError: If the optimizer, or a layer, was made outside the model's `strategy_scope()`.
+        """
+        super().compile(*args, **kwargs)
+        for message in probabilities_taken_for_logits(self):
+            warnings.warn(message, FromLogitsWarning, stacklevel=2)
+
+
+@_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
+class _Wrapped(TPUModel):
+    """What `from_model` returns for a subclassed model: its `call`, under the exact step."""
+
+    def __init__(self, model: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.model = model
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        return self.model(inputs, training=training)
+
+    def get_config(self) -> dict[str, Any]:
+        serialized = _runtime.keras.saving.serialize_keras_object(self.model)
+        return {"model": serialized, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> _Wrapped:
+        model = _runtime.keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
+        return cls(model, name=config["name"])

@@ -1,0 +1,48 @@
+"""What a Keras 3 model made of inputs and outputs tells about itself.
+
+Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+`Functional._inputs_struct` and `_outputs_struct`, `Sequential._functional`, `Layer._flatten_layers`, and
+`_keras_history` of symbolic tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras.src.models.functional import Functional
+
+
+def inputs_and_outputs(model: Any) -> tuple[Any, Any] | None:
+    """Return the structures of symbolic inputs and outputs; `None` where `model` has none."""
+    if isinstance(model, keras.Sequential):
+        model = model._functional
+    if not isinstance(model, Functional):
+        return None
+    return model._inputs_struct, model._outputs_struct
+
+
+def output_activations(model: Any) -> list[tuple[str, str, str]]:
+    """Return `(output name, layer name, activation name)` for each output; `[]` where it cannot be told."""
+    if not isinstance(model, Functional):
+        return []
+    layers = [tensor._keras_history.operation for tensor in model.outputs]
+    return [(name, layer.name, _activation(layer)) for name, layer in zip(model.output_names, layers, strict=True)]
+
+
+def loss_inputs(model: Any) -> list[tuple[str, str]]:
+    """Return `(layer name, dtype)` of each output that the compiled loss reads; `[]` where it cannot be told."""
+    if not model.compiled or model.loss is None or not isinstance(model, Functional):
+        return []
+    return [(tensor._keras_history.operation.name, str(tensor.dtype)) for tensor in model.outputs]
+
+
+def flatten_layers(model: Any) -> list[Any]:
+    """Return all layers of `model` at any depth, without the model itself, in order of creation."""
+    return list(model._flatten_layers(include_self=False))
+
+
+def _activation(layer: Any) -> str:
+    if isinstance(layer, keras.layers.Softmax):
+        return "softmax"
+    return str(getattr(getattr(layer, "activation", None), "__name__", ""))

@@ -1,0 +1,3 @@
+"""Models whose training step is exact at any number of replicas."""
+
+from keras_tpu_ext.models.tpu_model import TPUModel as TPUModel

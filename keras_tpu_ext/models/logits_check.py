@@ -1,0 +1,46 @@
+"""Finds outputs that are probabilities where the loss was told to expect logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from keras_tpu_ext import _runtime
+
+
+def probabilities_taken_for_logits(model: Any) -> list[str]:
+    """Return one message for each output of a compiled `model` with softmax or sigmoid and `from_logits=True`.
+
+    A softmax of a softmax is almost flat: the gradient all but vanishes and accuracy stays where it starts. Only
+    models made of inputs and outputs can be looked at; for a subclassed model the list is empty.
+    """
+    messages = []
+    for loss, (layer, activation) in _losses_by_output(model):
+        if _expects_logits(loss):
+            messages.append(
+                f"The output of layer {layer!r} is a {activation}, but its loss "
+                f"{type(loss).__name__} has from_logits=True and applies {activation} once more, so the model "
+                f"hardly learns. Write {type(loss).__name__}(from_logits=False), or take the {activation} out "
+                "of the layer."
+            )
+    return messages
+
+
+def _losses_by_output(model: Any) -> Iterator[tuple[Any, tuple[str, str]]]:
+    outputs = _runtime.output_activations(model)
+    loss = model.loss
+    for position, (name, layer, activation) in enumerate(outputs):
+        if activation not in ("softmax", "sigmoid"):
+            continue
+        if isinstance(loss, dict):
+            yield loss.get(name), (layer, activation)
+        elif isinstance(loss, (list, tuple)):
+            yield (loss[position] if position < len(loss) else None), (layer, activation)
+        else:
+            yield loss, (layer, activation)
+
+
+def _expects_logits(loss: Any) -> bool:
+    if not isinstance(loss, _runtime.keras.losses.Loss):
+        return False
+    return bool(getattr(loss, "from_logits", False))

@@ -1,0 +1,177 @@
+"""Dtype policies: which one fits a device, setting it for a while, and what it puts at risk in a model."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import html
+from collections.abc import Iterator
+from typing import Any
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.hardware import Hardware, detect
+
+_LOW = ("bfloat16", "float16")
+
+
+def recommended_policy(hardware: Hardware | None = None) -> str:
+    """Return the name of the Keras dtype policy that fits `hardware`.
+
+    TPUs and GPUs with bfloat16 units: `"mixed_bfloat16"`. Older GPUs, and those that do not tell:
+    `"mixed_float16"`, which brings a dynamic loss scale with it. CPUs: `"float32"`.
+
+    Args:
+        hardware: What to train on; by default what `hardware.detect()` finds here.
+
+    Raises:
+        ArgumentError: If `hardware` is not a `Hardware`.
+    """
+    hardware = detect() if hardware is None else hardware
+    if not isinstance(hardware, Hardware):
+        raise ArgumentError(
+            f"`hardware` must be a kte.hardware.Hardware; got {hardware!r}. Write recommended_policy(scope.hardware)."
+        )
+    if hardware.kind == "cpu":
+        return "float32"
+    if hardware.kind == "tpu" or hardware.supports_bfloat16:
+        return "mixed_bfloat16"
+    return "mixed_float16"
+
+
+def check_policy(name: str) -> str:
+    """Return `name` if it is a dtype policy that Keras knows.
+
+    Raises:
+        ArgumentError: If it is not.
+    """
+    try:
+        _runtime.parse_dtype_policy(name)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{name!r} is no dtype policy. Write 'mixed_bfloat16' (TPUs, newer GPUs), 'mixed_float16' (older "
+            "GPUs), 'float32', or 'auto'."
+        ) from error
+    return name
+
+
+@contextlib.contextmanager
+def policy_scope(name: str) -> Iterator[str]:
+    """Set Keras's global dtype policy inside a `with` block and restore the one before, also on error.
+
+    Args:
+        name: A policy such as `"mixed_bfloat16"`, or `"auto"` for `recommended_policy()` on this machine.
+
+    Yields:
+        The name of the policy that is in force.
+
+    Raises:
+        ArgumentError: If Keras knows no such policy.
+    """
+    policy = check_policy(recommended_policy() if name == "auto" else name)
+    before = _runtime.get_dtype_policy()
+    _runtime.set_dtype_policy(policy)
+    try:
+        yield policy
+    finally:
+        _runtime.set_dtype_policy(before)
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One place in a model that is computed in a 16-bit type and should not be.
+
+    Attributes:
+        kind: `"softmax"`, `"loss"` or `"metric"`.
+        where: The layer (or output, or metric) by name.
+        dtype: `"bfloat16"` or `"float16"`.
+        cure: The line to write.
+    """
+
+    kind: str
+    where: str
+    dtype: str
+    cure: str
+
+    def __str__(self) -> str:
+        what = {
+            "softmax": f"softmax in {self.dtype} in layer {self.where!r}",
+            "loss": f"loss from {self.dtype} values of layer {self.where!r}",
+            "metric": f"metric {self.where!r} kept in {self.dtype}",
+        }[self.kind]
+        return f"{what}: {self.cure}"
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditReport:
+    """What `audit` found.
+
+    Attributes:
+        model: Name of the model.
+        findings: The places at risk, in the order of the layers; empty when there are none.
+    """
+
+    model: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {
+            "ok": self.ok,
+            "model": self.model,
+            "findings": [dataclasses.asdict(f) for f in self.findings],
+        }
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"{self.model}: softmax, loss and metrics are computed in full precision."
+        lines = [f"{self.model}: {len(self.findings)} place(s) where 16 bits cost accuracy:"]
+        return "\n".join(lines + [f"  - {finding}" for finding in self.findings])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def audit(model: Any) -> AuditReport:
+    """Find softmaxes, losses and metrics of `model` that are computed in bfloat16 or float16.
+
+    A 16-bit softmax loses small probabilities, 16-bit logits round the loss, and a metric kept in bfloat16 stops
+    counting at 256. Compile the model first, if its loss and metrics are to be looked at.
+
+    Args:
+        model: A Keras model that is built.
+    """
+    layers = _runtime.flatten_layers(model)
+    findings = [_softmax_finding(layer) for layer in layers if _has_softmax(layer) and _is_low(layer.compute_dtype)]
+    findings += [_loss_finding(name, dtype) for name, dtype in _runtime.loss_inputs(model) if _is_low(dtype)]
+    findings += [_metric_finding(metric) for metric in model.metrics if _is_low(metric.dtype)]
+    return AuditReport(model.name, tuple(findings))
+
+
+def _is_low(dtype: Any) -> bool:
+    return str(dtype) in _LOW
+
+
+def _has_softmax(layer: Any) -> bool:
+    if isinstance(layer, _runtime.keras.layers.Softmax):
+        return True
+    return getattr(layer, "activation", None) is _runtime.keras.activations.softmax
+
+
+def _softmax_finding(layer: Any) -> Finding:
+    cure = f"write {type(layer).__name__}(..., dtype='float32')"
+    return Finding("softmax", layer.name, str(layer.compute_dtype), cure)
+
+
+def _loss_finding(name: str, dtype: str) -> Finding:
+    return Finding("loss", name, dtype, "give that output layer dtype='float32'")
+
+
+def _metric_finding(metric: Any) -> Finding:
+    cure = f"write {type(metric).__name__}(..., dtype='float32')"
+    return Finding("metric", metric.name, str(metric.dtype), cure)

@@ -1,0 +1,242 @@
+"""`strategy_scope()`: the one line that puts existing Keras code on the hardware there is."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import warnings
+from types import TracebackType
+from typing import Any, Literal
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext import precision as _precision
+from keras_tpu_ext.errors import (
+    ArgumentError,
+    HardwareNotFoundError,
+    HardwareUnusableWarning,
+    ScopeError,
+    TpuUnusableError,
+)
+from keras_tpu_ext.hardware import Hardware, TpuAddress, detect, find_tpu
+
+_LOG = logging.getLogger("keras_tpu_ext")
+_KINDS = ("tpu", "gpu", "cpu")
+
+Kind = Literal["tpu", "gpu", "cpu"]
+
+
+class _Entered(threading.local):
+    """The exits of the `with` blocks that this thread has open on one scope, innermost last."""
+
+    def __init__(self) -> None:
+        self.exits: list[contextlib.ExitStack] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Scope:
+    """Where and how a model trains; use it in a `with` statement, as often as you like.
+
+    Attributes:
+        hardware: The hardware that was chosen.
+        strategy: The framework's own object, a `tf.distribute.Strategy` or a `keras.distribution.DataParallel`.
+        num_replicas: Number of replicas, each with its own part of every batch.
+        precision: Name of the dtype policy that is set inside the block; `None` leaves the policy alone.
+        note: Why this hardware, in words.
+    """
+
+    hardware: Hardware
+    strategy: Any
+    num_replicas: int
+    precision: str | None = None
+    note: str = ""
+    _entered: _Entered = dataclasses.field(default_factory=_Entered, repr=False, compare=False)
+
+    def __enter__(self) -> Scope:
+        with contextlib.ExitStack() as stack:
+            if self.precision is not None:
+                stack.enter_context(_precision.policy_scope(self.precision))
+            stack.enter_context(_runtime.scope(self.strategy))
+            self._entered.exits.append(stack.pop_all())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.exits.pop().__exit__(kind, error, trace)
+
+    def __str__(self) -> str:
+        replicas = f"{self.num_replicas} replica{'' if self.num_replicas == 1 else 's'}"
+        policy = f", {self.precision}" if self.precision else ""
+        return f"{replicas} on {self.hardware.name}{f' ({self.note})' if self.note else ''}{policy}"
+
+    def global_batch_size(self, per_replica: int) -> int:
+        """Return the batch size to give to `fit` or `dataset.batch` for `per_replica` examples a replica.
+
+        Raises:
+            ArgumentError: If `per_replica` is not a positive integer.
+        """
+        return _positive(per_replica, "per_replica") * self.num_replicas
+
+    def distribute(self, dataset: Any) -> Any:
+        """Return `dataset`, batched by the global batch size, with each batch split over the replicas.
+
+        `fit`, `evaluate` and `predict` do this themselves; it is for training loops of your own.
+        """
+        return _runtime.distribute(self.strategy, dataset)
+
+
+def strategy_scope(
+    *,
+    require: Kind | None = None,
+    tpu: str | Literal[False] = "auto",
+    replicas: int | None = None,
+    precision: str | None = None,
+) -> Scope:
+    """Open the hardware there is: a TPU, else the GPUs, else the CPU; models built inside train on it.
+
+    Existing Keras code needs no change inside the block. A model built inside keeps training distributed after
+    the block is left. Calling it again gives the same strategy and never initialises a TPU twice.
+
+    Args:
+        require: `"tpu"`, `"gpu"` or `"cpu"`: accept nothing else. `None` (default) takes the best there is and
+            logs the choice in one line.
+        tpu: `"auto"` (default) looks where TPUs show themselves; `"local"`, a name or a `grpc://` address says
+            where it is; `False` uses none.
+        replicas: Number of replicas. On a machine without accelerators, more than one is a rehearsal: that many
+            virtual CPU devices run the same code path with the same numbers. Default: all devices there are.
+        precision: Dtype policy inside the block, such as `"mixed_bfloat16"`; `"auto"` takes
+            `precision.recommended_policy`. `None` (default) leaves the policy alone. It is restored on exit.
+
+    Returns:
+        The `Scope`, which is the context manager.
+
+    Raises:
+        ArgumentError: If an argument has a value that cannot work.
+        HardwareNotFoundError: If what `require` names is not found or cannot be used; the text says what was
+            looked for, what was found and what to run.
+        ScopeError: If a rehearsal comes after the framework has started its devices.
+
+    Example:
+        ```python
+        with kte.strategy_scope(replicas=8) as scope:
+            model = kte.TPUModel(inputs, outputs)
+            model.compile("adam", "mse")
+        model.fit(dataset.batch(scope.global_batch_size(32)))
+        ```
+    """
+    _check_arguments(require, tpu, replicas)
+    scope = _open(require, find_tpu(tpu), replicas)
+    if precision is not None:
+        policy = _precision.recommended_policy(scope.hardware) if precision == "auto" else precision
+        scope = dataclasses.replace(scope, precision=_precision.check_policy(policy))
+    _LOG.info("strategy_scope: %s", scope)
+    return scope
+
+
+def _open(require: Kind | None, address: TpuAddress | None, replicas: int | None) -> Scope:
+    """Try TPU, GPUs and CPU in this order, as far as `require` lets them."""
+    tried_tpu = False
+    if require in (None, "tpu") and address is not None:
+        try:
+            return _open_tpu(address, replicas)
+        except TpuUnusableError as error:
+            if require == "tpu":
+                raise
+            tried_tpu = True
+            warnings.warn(_passed_over(address, error), HardwareUnusableWarning, stacklevel=3)
+    if require == "tpu":
+        raise HardwareNotFoundError(_not_found("tpu"))
+    gpus = 0 if require == "cpu" else _runtime.count_gpus()
+    if gpus:
+        return _open_gpus(gpus, replicas)
+    if require == "gpu":
+        raise HardwareNotFoundError(_not_found("gpu"))
+    try:
+        return _open_cpu(replicas or 1)
+    except ScopeError as error:
+        if tried_tpu:
+            hint = "It was the attempt to reach the TPU; to rehearse, write tpu=False as well."
+            raise ScopeError(f"{error} {hint}") from error
+        raise
+
+
+def _open_tpu(address: TpuAddress, replicas: int | None) -> Scope:
+    opened = _runtime.open_tpu(address.address)
+    if replicas not in (None, opened.num_replicas):
+        raise ArgumentError(
+            f"replicas={replicas} was asked for, but this TPU has {opened.num_replicas} cores, and all of them "
+            "train. Leave `replicas` out, or rehearse on the CPU: "
+            f'strategy_scope(require="cpu", replicas={replicas}).'
+        )
+    seen = detect()
+    name = seen.name if seen.kind == "tpu" else "TPU"
+    generation = seen.generation if seen.kind == "tpu" else None
+    hardware = Hardware("tpu", opened.num_replicas, name, generation, True, (address.found_by,))
+    return Scope(hardware, opened.strategy, opened.num_replicas, note=f"found by {address.found_by}")
+
+
+def _open_gpus(there: int, replicas: int | None) -> Scope:
+    count = replicas or there
+    if count > there:
+        raise ArgumentError(
+            f"replicas={replicas} was asked for, but this machine has {there} GPU{'' if there == 1 else 's'}. "
+            f"Write replicas={there}, or rehearse on the CPU: "
+            f'strategy_scope(require="cpu", replicas={replicas}).'
+        )
+    opened = _runtime.open_gpus(count)
+    hardware = Hardware("gpu", count, opened.device_name, None, opened.supports_bfloat16, ("the framework",))
+    return Scope(hardware, opened.strategy, opened.num_replicas)
+
+
+def _open_cpu(replicas: int) -> Scope:
+    opened = _runtime.open_cpu(replicas)
+    hardware = dataclasses.replace(detect(environ={"CUDA_VISIBLE_DEVICES": ""}), num_devices=1)
+    if hardware.kind != "cpu":  # a TPU that is there and was not wanted, or not usable
+        hardware = Hardware("cpu", 1, "CPU")
+    note = "a rehearsal: virtual CPU devices" if replicas > 1 else ""
+    return Scope(hardware, opened.strategy, opened.num_replicas, note=note)
+
+
+def _passed_over(address: TpuAddress, error: TpuUnusableError) -> str:
+    return (
+        f"The TPU found by {address.found_by} cannot be used, so the next best device is taken. "
+        f'{error} To make this an error, write strategy_scope(require="tpu"); to silence it, '
+        "strategy_scope(tpu=False)."
+    )
+
+
+def _not_found(wanted: Kind) -> str:
+    looked = {
+        "tpu": "a TPU in TPU_NAME, COLAB_TPU_ADDR, TPU_GRPC_URL, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, "
+        "TPU_ACCELERATOR_TYPE, TPU_WORKER_ID, /dev/accel* and /dev/vfio",
+        "gpu": "a GPU among the framework's devices",
+    }
+    run = {
+        "tpu": "switch the notebook's accelerator to a TPU, or name one, "
+        'strategy_scope(require="tpu", tpu="grpc://HOST:8470"), or rehearse: strategy_scope(replicas=8).',
+        "gpu": "switch the accelerator to a GPU, check that `nvidia-smi` shows one and that this TensorFlow was "
+        "installed with CUDA, pip install 'tensorflow[and-cuda]', or leave `require` out.",
+    }
+    return (
+        f'strategy_scope(require="{wanted}") looked for {looked[wanted]}, and found none. '
+        f"This machine is: {detect()}. What to do: {run[wanted]}"
+    )
+
+
+def _check_arguments(require: Any, tpu: Any, replicas: Any) -> None:
+    if require is not None and require not in _KINDS:
+        raise ArgumentError(f'`require` must be None, "tpu", "gpu" or "cpu"; got {require!r}. Write require="tpu".')
+    if require == "tpu" and tpu is False:
+        raise ArgumentError(
+            'require="tpu" and tpu=False contradict each other. Leave `tpu` out, or leave `require` out.'
+        )
+    if replicas is not None:
+        _positive(replicas, "replicas")
+
+
+def _positive(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(f"`{name}` must be a positive integer; got {value!r}. Write {name}=8, say.")
+    return value
