@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 # A sum of ones stops being exact at two to the power of the significand's bits.
 _EXACT_BELOW = {"bfloat16": 2.0**8, "float16": 2.0**11, "float32": 2.0**24, "float64": 2.0**53}
@@ -21,7 +22,7 @@ def examples_seen(model: Any) -> float | None:
     count = getattr(getattr(model, "_loss_tracker", None), "count", None)
     if count is None:
         return None
-    seen = float(keras.ops.convert_to_tensor(count))
+    seen = float(tf.convert_to_tensor(count))
     exact_below = _EXACT_BELOW.get(keras.backend.standardize_dtype(count.dtype), 0.0)
     return seen if 0.0 < seen < exact_below else None
 
@@ -35,7 +36,7 @@ def train_steps(model: Any) -> int | None:
     """
     optimizer = getattr(model, "optimizer", None)
     steps = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_iterations", None)
-    return None if steps is None else int(keras.ops.convert_to_tensor(steps))
+    return None if steps is None else int(tf.convert_to_tensor(steps))
 
 
 def num_replicas(model: Any) -> int:

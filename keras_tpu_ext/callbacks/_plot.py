@@ -39,13 +39,14 @@ def draw(records: Sequence[ThroughputRecord], epochs: Sequence[EpochThroughput],
     rates = _draw_line(axes, records, unit)
     median = statistics.median(rates)
     axes.axhline(median, color=_MEDIAN, linestyle="--", linewidth=1.2, label=f"median {median:,.4g} {unit}/s")
-    axes.set_ylim(bottom=0, top=1.15 * max(rates))
+    # From nought, so that a dip looks as deep as it is; room at the top for the names of the epochs.
+    axes.set_ylim(bottom=0, top=1.15 * axes.dataLim.y1)
     axes.set_xlim(left=0)
     axes.set(xlabel="seconds since the start of fit", ylabel=f"{unit} per second")
     axes.yaxis.set_major_formatter("{x:,.6g}")
     axes.set_title(f"Training throughput: {median:,.4g} {unit}/s", loc="left", fontweight="bold")
     axes.set_title(f"rolling over {window} executions", loc="right", fontsize=9, color=_MEDIAN)
-    axes.legend(loc="lower right", fontsize=9)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     return figure
 
 
@@ -70,7 +71,7 @@ def _draw_epochs(axes: Any, epochs: Sequence[EpochThroughput], unit: str) -> Non
                 [epoch.began, epoch.ended], [rate, rate], color=_EPOCH, linewidth=2.5, alpha=0.9, label=label
             )
             label = None
-    every = max(1, math.ceil(len(epochs) / 12))
+    every = max(1, math.ceil(len(epochs) / 8))
     for epoch in epochs[::every]:
         axes.annotate(
             f"epoch {epoch.epoch + 1}",
@@ -104,6 +105,10 @@ def _draw_line(axes: Any, records: Sequence[ThroughputRecord], unit: str) -> lis
         rates.append(rate)
         seconds_drawn.append(record.seconds)
         line.append(rate)
-    marker = "." if len(rates) < 60 else None
+    marker = "." if len(rates) < 200 else None
+    across = [
+        (second, rate) for second, rate in zip(seconds_drawn, line, strict=True) if not math.isnan(rate)
+    ]
+    axes.plot(*zip(*across, strict=True), color=_RATE, linewidth=0.8, alpha=0.25)
     axes.plot(seconds_drawn, line, color=_RATE, linewidth=1.4, marker=marker, label="rolling rate")
     return rates

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_tpu_ext import _runtime
 
@@ -56,3 +57,14 @@ def test_a_count_beyond_what_its_dtype_holds_exactly_is_not_believed(count):
     assert _runtime.examples_seen(model) is None
     model._loss_tracker.count.assign(2.0**24 - 1)
     assert _runtime.examples_seen(model) == 2**24 - 1
+
+
+def test_variables_of_a_strategy_can_be_read():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        model = compiled()
+    x, y = np.ones((10, 2), "float32"), np.ones((10, 1), "float32")
+    model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(4), verbose=0, shuffle=False)
+    assert _runtime.examples_seen(model) == 10
+    assert _runtime.train_steps(model) == 3
+    assert _runtime.num_replicas(model) == strategy.num_replicas_in_sync == 1

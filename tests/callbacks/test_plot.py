@@ -28,7 +28,7 @@ def test_samples_are_drawn_over_time_with_median_epochs_and_gaps():
     assert list(drawn["whole epoch"].get_xdata()) == [1.0, 3.0]
     assert [text.get_text() for text in figure.axes[0].texts] == ["epoch 1", "epoch 2"]
     assert figure.axes[0].get_ylabel() == "samples per second"
-    assert figure.axes[0].get_ylim()[0] == 0
+    assert figure.axes[0].get_ylim() == (0, pytest.approx(1.15 * 32))
     assert [patch.get_x() for patch in figure.axes[0].patches] == [3.0]
 
 
@@ -49,9 +49,9 @@ def test_an_epoch_with_nothing_measured_has_no_line_of_its_own():
     ]
 
 
-def test_many_epochs_keep_a_dozen_labels():
+def test_many_epochs_keep_few_labels():
     epochs = [EpochThroughput(i, i, i + 0.5, 2.0, 16.0) for i in range(100)]
-    assert len(draw(RECORDS, epochs, window=20).axes[0].texts) <= 12
+    assert len(draw(RECORDS, epochs, window=20).axes[0].texts) <= 8
 
 
 def test_nothing_to_draw_says_what_to_do():

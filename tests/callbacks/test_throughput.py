@@ -482,3 +482,16 @@ def test_the_example_in_the_docstring_runs(tmp_path, monkeypatch):
     code = textwrap.dedent(re.search(r"```python\n(.*?)```", Throughput.__doc__, re.DOTALL)[1])
     exec(code, {})
     assert (tmp_path / "throughput.png").stat().st_size > 0
+
+
+def test_steps_that_loss_scaling_skips_are_steps():
+    model = model_of()
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(1e-3), initial_scale=3e38, dynamic_growth_steps=1000
+    )
+    model.compile(optimizer, "mse", steps_per_execution=3)
+    x, y = arrays(30)
+    history, _, _ = run(model, x, [2.0, 3, 1], fit={"y": 1e3 * y, "batch_size": 4}, warmup=0)
+    assert int(optimizer.iterations) < 8
+    assert history[BATCHES] == pytest.approx([8 / 6])
+    assert history[SAMPLES] == pytest.approx([30 / 6])
