@@ -25,6 +25,14 @@ class ArgumentError(KteError, ValueError):
     """An argument has a value that cannot work."""
 
 
+class MissingExtraError(KteError, ImportError):
+    """Something was asked for that needs an optional package, and that package is not installed."""
+
+
+class NothingMeasuredError(KteError, RuntimeError):
+    """A result was asked for before there was anything to make it from."""
+
+
 class HardwareUnusableWarning(UserWarning):
     """A TPU is there but cannot be used; the message says why and what to do."""
 

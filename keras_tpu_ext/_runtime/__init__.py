@@ -26,3 +26,8 @@ output_activations = _runtime.output_activations
 get_dtype_policy = _runtime.get_dtype_policy
 parse_dtype_policy = _runtime.parse_dtype_policy
 set_dtype_policy = _runtime.set_dtype_policy
+
+# Counters
+examples_seen = _runtime.examples_seen
+num_replicas = _runtime.num_replicas
+train_steps = _runtime.train_steps

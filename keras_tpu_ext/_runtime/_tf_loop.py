@@ -30,7 +30,7 @@ def make_steps_function(model: Any, step: Step) -> Callable[[Any], dict[str, Any
         return first_of_replicas(strategy, strategy.run(step, args=(without_optionals(data),)))
 
     def run_one(iterator: Any) -> dict[str, Any]:
-        return _exact_logs(model, compiled_step(iterator.get_next()))
+        return _exact_logs(model, _on_next(compiled_step, iterator))
 
     def run_many(iterator: Any, steps: Any) -> dict[str, Any]:
         return _exact_logs(model, _loop(compiled_step, iterator, steps))
@@ -77,9 +77,19 @@ def _graph(function: Any, **kwargs: Any) -> Any:
     return tf.function(tf.autograph.experimental.do_not_convert(function), reduce_retracing=True, **kwargs)
 
 
+def _on_next(step: Step, iterator: Any) -> Any:
+    """Run `step` on the next batch, and no part of it when there is none.
+
+    Without the dependency TensorFlow counts a step of the optimizer while it finds that the data has ended.
+    """
+    data = iterator.get_next()
+    with tf.control_dependencies(tf.nest.flatten(data, expand_composites=True)):
+        return step(data)
+
+
 def _loop(step: Step, iterator: Any, steps: Any) -> Any:
     """Run `step` up to `steps` times and return the last outputs; fewer when the data ends, not none."""
-    outputs = step(iterator.get_next())
+    outputs = _on_next(step, iterator)
     data = iterator.get_next_as_optional()
 
     def go_on(done: Any, data: Any, outputs: Any) -> Any:

@@ -57,3 +57,12 @@ class Runtime(Protocol):
 
     def distribute(self, strategy: Any, dataset: Any) -> Any:
         """Return `dataset` split over the replicas of `strategy`."""
+
+    def examples_seen(self, model: Any) -> float | None:
+        """Return how many examples `model` has trained on in this epoch, or `None`; waits for the device."""
+
+    def num_replicas(self, model: Any) -> int:
+        """Return the number of replicas that train `model` in step."""
+
+    def train_steps(self, model: Any) -> int | None:
+        """Return how many train steps the optimizer of `model` has seen, or `None`; waits for the device."""

@@ -23,6 +23,9 @@ from keras_tpu_ext._runtime._keras3_optimizer import without_all_reduce
 from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy
+from keras_tpu_ext._runtime._tf_counts import examples_seen as examples_seen
+from keras_tpu_ext._runtime._tf_counts import num_replicas as num_replicas
+from keras_tpu_ext._runtime._tf_counts import train_steps as train_steps
 from keras_tpu_ext._runtime._tf_devices import count_gpus as count_gpus
 from keras_tpu_ext._runtime._tf_devices import open_cpu as open_cpu
 from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus

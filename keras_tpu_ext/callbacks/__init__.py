@@ -1,1 +1,3 @@
 """Callbacks for `model.fit`."""
+
+from keras_tpu_ext.callbacks.throughput import Throughput as Throughput

@@ -1,0 +1,31 @@
+"""Checks of callback arguments."""
+
+from __future__ import annotations
+
+import operator
+
+from keras_tpu_ext.errors import ArgumentError
+
+
+def whole_number(owner: str, name: str, value: object, *, least: int, write: int) -> int:
+    """Return `value` as an `int` of at least `least`.
+
+    Args:
+        owner: Name of the class that takes the argument.
+        name: Name of the argument.
+        value: What came.
+        least: Smallest value that can work.
+        write: A value to suggest.
+
+    Raises:
+        ArgumentError: If `value` is not a whole number, or is too small.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise ArgumentError(
+            f"{name} must be a whole number of at least {least}; it came as {value!r}. Write: {owner}({name}={write})"
+        )
+    return number

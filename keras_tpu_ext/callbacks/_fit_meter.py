@@ -1,0 +1,122 @@
+"""The arithmetic of one `fit`: which executions count, and the rates they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from keras_tpu_ext.callbacks._example_counter import ExampleCounter
+from keras_tpu_ext.callbacks._executions import EpochExecutions, Execution
+from keras_tpu_ext.callbacks._rate_window import RateWindow
+from keras_tpu_ext.callbacks._records import EpochThroughput, ThroughputRecord
+from keras_tpu_ext.callbacks._thinned import Thinned
+
+_MOST_RECORDS = 4096
+
+
+class FitMeter:
+    """Measures one `fit` from its hooks.
+
+    Args:
+        window: Number of executions in the rolling rate.
+        warmup: Number of executions left out at the start; unless it is 0, the last one of the first epoch is
+            left out too.
+        batch_size: Examples per step over all replicas, or `None` to go by readings.
+        replicas: Number of replicas.
+        began: Clock time in seconds at which the `fit` began.
+    """
+
+    def __init__(self, *, window: int, warmup: int, batch_size: int | None, replicas: int, began: float) -> None:
+        self.examples = ExampleCounter(batch_size, replicas)
+        self.records: Thinned[ThroughputRecord] = Thinned(_MOST_RECORDS)
+        self.epochs: list[EpochThroughput] = []
+        self.completed = 0
+        self._window = window
+        self._warmup = warmup
+        self._began = began
+        self._rates = RateWindow(window)
+        self._batches_per_sec: float | None = None
+        self._begun = 0
+        self.begin_epoch(0)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start the sums of an epoch."""
+        self._epoch = epoch
+        self.executions = EpochExecutions()
+        self.examples.start_epoch()
+        self._measured_before = (self._rates.steps, self._rates.seconds)
+        self._examples_left_out: float | None = 0.0
+        self._reading: tuple[int, float | None, bool] | None = None
+
+    def begin(self, batch: int, now: float, read_examples: Callable[[], float | None]) -> None:
+        """Note the begin of an execution; call `read_examples` where a reading is due."""
+        complete = self.executions.begin(batch, now)
+        if complete is not None:
+            self._measure(complete)
+        self._take_reading()
+        after_warmup = self._begun - self._warmup
+        if batch and after_warmup >= 0 and after_warmup % self._window == 0:
+            examples = read_examples() if self.examples.needs_readings else None
+            self._reading = (batch, examples, after_warmup == 0)
+        self._begun += 1
+
+    def end_epoch(self, steps: int, examples: float | None) -> tuple[float, float | None]:
+        """Note the end of an epoch and return its batches and samples per second.
+
+        Args:
+            steps: Number of steps the epoch had.
+            examples: The model's count of examples in them, or `None`.
+        """
+        if self._reading and self._reading[0] <= self.executions.last_batch:
+            self._take_reading()
+        total = self.examples.total(steps, examples)
+        rest = self.executions.finish()
+        leave_out_last = bool(rest and self._warmup and not self.epochs)
+        if leave_out_last:
+            total = self.examples.upto(rest.pop().batch)
+        elif rest:
+            rest[-1] = rest[-1]._replace(steps=steps - rest[-1].batch)
+        for execution in rest:
+            self._measure(execution)
+        self.completed += leave_out_last
+        self._begun = self.completed  # a begin without an end was no execution
+        return self._close_epoch(total)
+
+    def rates(self) -> tuple[float | None, float | None]:
+        """Return the rolling batches and samples per second, each `None` while it is not known."""
+        batches, per_step = self._batches_per_sec, self.examples.per_step
+        return batches, None if batches is None or per_step is None else batches * per_step
+
+    def _take_reading(self) -> None:
+        """Believe a reading once a later hook shows that it was not made at a begin without an end."""
+        if self._reading is None:
+            return
+        batch, examples, ends_warmup = self._reading
+        self._reading = None
+        self.examples.read(batch, examples)
+        if ends_warmup:
+            self._examples_left_out = self.examples.upto(batch)
+
+    def _measure(self, execution: Execution) -> None:
+        self.completed += 1
+        if self.completed <= self._warmup:
+            return
+        self._rates.add(execution.steps, execution.seconds)
+        self._batches_per_sec = self._rates.rate()
+        batches, samples = self.rates()
+        if batches is not None:
+            seconds = execution.ended - self._began
+            self.records.append(ThroughputRecord(self._epoch, execution.batch, seconds, batches, samples))
+
+    def _close_epoch(self, total: float | None) -> tuple[float, float | None]:
+        steps_before, seconds_before = self._measured_before
+        seconds = self._rates.seconds - seconds_before
+        batches = (self._rates.steps - steps_before) / seconds if seconds > 0 else math.nan
+        samples = None if self.examples.per_step is None else math.nan
+        if seconds > 0 and total is not None and self._examples_left_out is not None:
+            samples = (total - self._examples_left_out) / seconds
+        started, ended = self.executions.started, self.executions.ended
+        if started is not None and ended is not None:
+            span = started - self._began, ended - self._began
+            self.epochs.append(EpochThroughput(self._epoch, *span, batches, samples))
+        return batches, samples

@@ -1,0 +1,109 @@
+"""The picture of a `fit`'s throughput."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_ext.callbacks._records import EpochThroughput, ThroughputRecord
+from keras_tpu_ext.errors import MissingExtraError, NothingMeasuredError
+
+_RATE = "#1f5fa8"
+_EPOCH = "#d9822b"
+_MEDIAN = "#555555"
+_OUTSIDE = "#eeeeee"
+
+
+def draw(records: Sequence[ThroughputRecord], epochs: Sequence[EpochThroughput], *, window: int) -> Any:
+    """Return a `matplotlib.figure.Figure` with the rolling rate, each epoch's rate and the median.
+
+    Grey stands for time between epochs, such as validation. Samples are drawn where they are known, else
+    batches.
+
+    Raises:
+        NothingMeasuredError: If there is nothing to draw.
+        MissingExtraError: If matplotlib is not installed.
+    """
+    if not records:
+        raise NothingMeasuredError(
+            "There is no rate to draw yet: it takes an execution after the warm-up. Write: "
+            "model.fit(..., callbacks=[throughput]) with more batches or epochs, then throughput.plot()"
+        )
+    figure = _new_figure()
+    axes = figure.subplots()
+    unit = "batches" if records[-1].samples_per_sec is None else "samples"
+    _draw_epochs(axes, epochs, unit)
+    rates = _draw_line(axes, records, unit)
+    median = statistics.median(rates)
+    axes.axhline(median, color=_MEDIAN, linestyle="--", linewidth=1.2, label=f"median {median:,.4g} {unit}/s")
+    # From nought, so that a dip looks as deep as it is; room at the top for the names of the epochs.
+    axes.set_ylim(bottom=0, top=1.15 * axes.dataLim.y1)
+    axes.set_xlim(left=0)
+    axes.set(xlabel="seconds since the start of fit", ylabel=f"{unit} per second")
+    axes.yaxis.set_major_formatter("{x:,.6g}")
+    axes.set_title(f"Training throughput: {median:,.4g} {unit}/s", loc="left", fontweight="bold")
+    axes.set_title(f"rolling over {window} executions", loc="right", fontsize=9, color=_MEDIAN)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    return figure
+
+
+def _new_figure() -> Any:
+    try:
+        # Not pyplot: it keeps every figure and may want a display.
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(
+            "Throughput.plot() needs matplotlib, and this Python has none. Write: pip install 'keras-tpu-ext[plots]'"
+        ) from error
+    return Figure(figsize=(9, 4.5), dpi=120, layout="constrained")
+
+
+def _draw_epochs(axes: Any, epochs: Sequence[EpochThroughput], unit: str) -> None:
+    label: str | None = "whole epoch"
+    for epoch in epochs:
+        rate = epoch.samples_per_sec if unit == "samples" else epoch.batches_per_sec
+        if rate is not None and not math.isnan(rate):
+            axes.plot([epoch.began, epoch.ended], [rate, rate], color=_EPOCH, linewidth=2.5, alpha=0.9, label=label)
+            label = None
+    every = max(1, math.ceil(len(epochs) / 8))
+    for epoch in epochs[::every]:
+        axes.annotate(
+            f"epoch {epoch.epoch + 1}",
+            (epoch.began, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, -12),
+            textcoords="offset points",
+            fontsize=8,
+            color=_MEDIAN,
+        )
+    label = "between epochs (validation, callbacks)"
+    for before, after in itertools.pairwise(epochs):
+        axes.axvspan(before.ended, after.began, color=_OUTSIDE, label=label, linewidth=0.5)
+        label = None
+
+
+def _draw_line(axes: Any, records: Sequence[ThroughputRecord], unit: str) -> list[float]:
+    """Draw the rolling rate, broken between epochs, and return its values."""
+    rates: list[float] = []
+    seconds_drawn: list[float] = []
+    line: list[float] = []
+    epoch = records[0].epoch
+    for record in records:
+        rate = record.batches_per_sec if unit == "batches" else record.samples_per_sec
+        if rate is None:
+            continue
+        if record.epoch != epoch:
+            epoch = record.epoch
+            seconds_drawn.append(record.seconds)
+            line.append(math.nan)
+        rates.append(rate)
+        seconds_drawn.append(record.seconds)
+        line.append(rate)
+    marker = "." if len(rates) < 200 else None
+    across = [(second, rate) for second, rate in zip(seconds_drawn, line, strict=True) if not math.isnan(rate)]
+    axes.plot(*zip(*across, strict=True), color=_RATE, linewidth=0.8, alpha=0.25)
+    axes.plot(seconds_drawn, line, color=_RATE, linewidth=1.4, marker=marker, label="rolling rate")
+    return rates

@@ -1,0 +1,49 @@
+"""What `Throughput` keeps of a `fit`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ThroughputRecord(NamedTuple):
+    """The rolling rate after one execution.
+
+    Attributes:
+        epoch: Number of the epoch, from 0.
+        batch: Index in the epoch of the execution's first batch.
+        seconds: Seconds from the start of `fit` to the end of the execution.
+        batches_per_sec: Batches per second over the window.
+        samples_per_sec: Samples per second over the window, or `None` where they are not known.
+    """
+
+    epoch: int
+    batch: int
+    seconds: float
+    batches_per_sec: float
+    samples_per_sec: float | None
+
+
+class EpochThroughput(NamedTuple):
+    """The rate of one epoch.
+
+    Attributes:
+        epoch: Number of the epoch, from 0.
+        began: Seconds from the start of `fit` to the begin of the first batch.
+        ended: Seconds from the start of `fit` to the end of the last batch, before any validation.
+        batches_per_sec: Batches per second; NaN where nothing in the epoch was measured.
+        samples_per_sec: Samples per second, NaN likewise, or `None` where they are not known.
+    """
+
+    epoch: int
+    began: float
+    ended: float
+    batches_per_sec: float
+    samples_per_sec: float | None
+
+
+def as_logs(batches_per_sec: float, samples_per_sec: float | None) -> dict[str, float]:
+    """Return the rates under the names they have in `logs`."""
+    logs = {"throughput/batches_per_sec": batches_per_sec}
+    if samples_per_sec is not None:
+        logs["throughput/samples_per_sec"] = samples_per_sec
+    return logs

@@ -1,0 +1,63 @@
+import pytest
+
+from keras_tpu_ext.callbacks._example_counter import ExampleCounter
+
+
+def test_readings_tell_examples_per_step_and_the_total_is_the_count():
+    counter = ExampleCounter(None)
+    assert counter.upto(3) is None
+    counter.read(2, 8.0)
+    assert (counter.per_step, counter.upto(5)) == (4.0, 20.0)
+    counter.read(4, 20.0)
+    assert (counter.per_step, counter.upto(5)) == (6.0, 26.0)
+    assert counter.total(7, 33.0) == 33.0
+
+
+def test_without_a_reading_the_total_tells_examples_per_step():
+    counter = ExampleCounter(None)
+    assert counter.total(4, 30.0) == 30.0
+    assert counter.per_step == 7.5
+
+
+@pytest.mark.parametrize(("replicas", "count"), [(1, 5.0), (8, 40.0)])
+def test_one_example_per_step_and_replica_is_no_count(replicas, count):
+    counter = ExampleCounter(None, replicas)
+    counter.read(5, count)
+    assert counter.per_step is None
+    assert counter.total(5, count) is None
+    assert counter.per_step is None
+
+
+def test_a_count_that_was_set_back_in_the_epoch_gives_no_total():
+    counter = ExampleCounter(None)
+    counter.read(5, 40.0)
+    counter.read(10, 24.0)
+    assert counter.per_step == 8.0
+    assert counter.upto(12) is None
+    assert counter.total(12, 40.0) is None
+    counter.start_epoch()
+    assert counter.total(12, 96.0) == 96.0
+
+
+def test_a_count_that_was_set_back_after_the_last_reading_gives_no_total():
+    counter = ExampleCounter(None)
+    counter.read(10, 80.0)
+    assert counter.total(12, 24.0) is None
+
+
+def test_where_the_count_has_run_out_of_digits_the_readings_tell():
+    counter = ExampleCounter(None)
+    counter.read(10, 80.0)
+    counter.read(20, None)
+    assert counter.total(30, None) == 240.0
+
+
+@pytest.mark.parametrize(
+    ("counted", "total"), [(None, 32.0), (30.0, 30.0), (32.0, 32.0), (4.0, 32.0), (64.0, 32.0), (24.0, 32.0)]
+)
+def test_a_given_batch_size_is_used_and_the_count_only_for_the_last_batch(counted, total):
+    counter = ExampleCounter(8)
+    assert not counter.needs_readings
+    assert counter.upto(3) == 24
+    assert counter.total(4, counted) == total
+    assert counter.misfit == ((counted, 4) if counted in (64.0, 24.0) else None)

@@ -1,0 +1,485 @@
+"""Real `model.fit` runs under a clock that only the test moves, compared with plain arithmetic."""
+
+import csv
+import json
+import math
+import re
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_tpu_ext
+from keras_tpu_ext.callbacks import Throughput
+from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
+
+BATCHES = "throughput/batches_per_sec"
+SAMPLES = "throughput/samples_per_sec"
+BETWEEN = 1000.0  # seconds for each thing that must never count, so that one of them would show
+COMPILE = 500.0
+
+
+class Clock:
+    def __init__(self):
+        self.now = 50.0
+
+    def __call__(self):
+        return self.now
+
+
+class Passing(keras.callbacks.Callback):
+    """Lets time pass: `seconds[i]` in the i-th execution, `BETWEEN` around epochs and validation."""
+
+    def __init__(self, clock, seconds):
+        super().__init__()
+        self.clock = clock
+        self.seconds = iter(seconds)
+        self.batch_logs = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batch_logs.append(dict(logs))
+
+    def pass_between(self, *args, **kwargs):
+        self.clock.now += BETWEEN
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.clock.now += next(self.seconds)
+
+    on_train_begin = on_epoch_begin = on_epoch_end = on_test_begin = on_test_end = pass_between
+
+
+def model_of(kind="functional", **options):
+    layers = [keras.layers.Dense(1)]
+    if kind == "sequential":
+        model = keras.Sequential(layers)
+    elif kind == "functional":
+        x = keras.Input((2,))
+        model = keras.Model(x, layers[0](x))
+    else:
+        model = kind()
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+def arrays(examples):
+    return np.ones((examples, 2), "float32"), np.ones((examples, 1), "float32")
+
+
+def dataset(examples, batch, known=True):
+    data = tf.data.Dataset.from_tensor_slices(arrays(examples)).batch(batch)
+    return data if known else data.filter(lambda *_: True)
+
+
+def run(model, data, seconds, epochs=1, callbacks=(), fit=None, **options):
+    """Fit and return history, the logs after each batch, and the callback."""
+    clock = Clock()
+    throughput = Throughput(clock=clock, **options)
+    passing = Passing(clock, seconds)
+    history = model.fit(
+        data,
+        epochs=epochs,
+        verbose=0,
+        shuffle=False,  # a dataset brings its own order, and Keras warns that it does
+        callbacks=[throughput, passing, *callbacks],
+        **(fit or {}),
+    ).history
+    return history, passing.batch_logs, throughput
+
+
+ignores_end_of_data = pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+
+
+@ignores_end_of_data
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("validate", [False, True])
+@pytest.mark.parametrize(("k", "steps"), [(1, [1] * 8), (3, [3, 3, 2]), (2, [2] * 4)], ids=lambda value: str(value))
+def test_epoch_rates_are_steps_and_examples_over_training_time(known, validate, k, steps):
+    sizes = [4] * 7 + [2]
+    data = dataset(30, 4, known)
+    epochs, per_epoch = 3, len(steps)
+    seconds = [float(1 + i % 5) for i in range(epochs * per_epoch)]
+    seconds[0] = seconds[per_epoch - 1] = COMPILE
+    fit = {"validation_data": dataset(7, 4)} if validate else {}
+    model = model_of(steps_per_execution=k)
+    # Keras passes one more begin hook where it does not know the end: no time may count there either.
+    per_fit = (
+        seconds if known else [s for e in range(epochs) for s in (*seconds[e * per_epoch :][:per_epoch], BETWEEN)]
+    )
+    history, _, _ = run(model, data, per_fit, epochs, window=2, fit=fit)
+
+    ends = np.cumsum(steps)
+    for epoch in range(epochs):
+        counted = range(1, per_epoch - 1) if epoch == 0 else range(per_epoch)
+        time = sum(seconds[epoch * per_epoch + i] for i in counted)
+        examples = sum(sum(sizes[ends[i] - steps[i] : ends[i]]) for i in counted)
+        assert history[BATCHES][epoch] == pytest.approx(sum(steps[i] for i in counted) / time)
+        assert history[SAMPLES][epoch] == pytest.approx(examples / time)
+
+
+@pytest.mark.parametrize("kind", ["sequential", "functional", "subclass"])
+def test_every_kind_of_model_and_arrays_with_a_short_last_batch(kind):
+    class Subclass(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, inputs):
+            return self.dense(inputs)
+
+    x, y = arrays(10)
+    model = model_of(Subclass if kind == "subclass" else kind)
+    fit = {"y": y, "batch_size": 4}
+    history, _, _ = run(model, x, [9.0, 2, 9, 1, 2, 2], 2, fit=fit)
+    assert history[BATCHES] == pytest.approx([1 / 2, 3 / 5])
+    assert history[SAMPLES] == pytest.approx([4 / 2, 10 / 5])
+
+
+def test_a_generator_without_length():
+    def batches():
+        while True:
+            for size in (4, 4, 4, 2):
+                yield arrays(size)
+
+    history, _, _ = run(model_of(), batches(), [9.0, 2, 2, 9, 1, 1, 1, 2], 2, fit={"steps_per_epoch": 4})
+    assert history[BATCHES] == pytest.approx([2 / 4, 4 / 5])
+    assert history[SAMPLES] == pytest.approx([8 / 4, 14 / 5])
+
+
+@ignores_end_of_data
+def test_a_generator_that_ends():
+    history, _, _ = run(model_of(), (arrays(size) for size in (4, 4, 4, 2)), [9.0, 2, 3, 9, BETWEEN], epochs=1)
+    assert history[BATCHES] == pytest.approx([2 / 5])
+    assert history[SAMPLES] == pytest.approx([8 / 5])
+
+
+def test_a_repeated_dataset_runs_whole_executions_past_steps_per_epoch():
+    model = model_of(steps_per_execution=3)
+    history, _, _ = run(model, dataset(64, 4).repeat(), [9.0, 2, 9, 1, 2, 3], 2, fit={"steps_per_epoch": 8}, window=1)
+    assert history[BATCHES] == pytest.approx([3 / 2, 9 / 6])
+    assert history[SAMPLES] == pytest.approx([12 / 2, 36 / 6])
+
+
+def test_batches_of_different_sizes_are_counted_exactly():
+    sizes = [4, 9, 2, 7, 5, 3]
+    data = tf.data.Dataset.from_generator(
+        lambda: (arrays(size) for size in sizes),
+        output_signature=(tf.TensorSpec((None, 2)), tf.TensorSpec((None, 1))),
+    ).apply(tf.data.experimental.assert_cardinality(6))
+    history, _, _ = run(model_of(), data, [9.0, 1, 1, 1, 1, 9] + [2.0] * 6, 2, window=1)
+    assert history[SAMPLES] == pytest.approx([(9 + 2 + 7 + 5) / 4, sum(sizes) / 12])
+
+
+def test_rolling_rate_goes_over_the_last_window_and_over_epochs():
+    seconds = [9.0, 1, 2, 3, 4, 9, 5, 6, 7, 8, 9, 10]
+    _, logs, throughput = run(model_of(), dataset(24, 4), seconds, 2, window=3)
+    measured = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    known = [[log[key] for key in (BATCHES, SAMPLES)] if BATCHES in log else None for log in logs]
+
+    def rate(last):
+        return pytest.approx(
+            [(n := len(measured[:last][-3:])) / sum(measured[:last][-3:]), 4 * n / sum(measured[:last][-3:])]
+        )
+
+    # Two executions later than it ended: only then is it sure that it was not the last one of the epoch.
+    assert known[:3] == [None] * 3
+    assert [known[3], known[4], known[5]] == [rate(1), rate(2), rate(3)]
+    # In the first epoch the fourth waits for the epoch's end; the second epoch starts with all four.
+    assert known[6:] == [rate(4), rate(4), rate(5), rate(6), rate(7), rate(8)]
+    assert [record[:2] for record in throughput.records] == [(0, i) for i in (1, 2, 3, 4)] + [
+        (1, i) for i in range(6)
+    ]
+    assert [list(record[3:]) for record in throughput.records] == [rate(i) for i in range(1, 11)]
+
+
+def test_records_tell_seconds_since_the_start_of_fit():
+    _, _, throughput = run(model_of(), dataset(16, 4), [9.0, 1, 2, 9, 1, 1, 1, 1], 2)
+    first, second = throughput.epoch_records
+    start = 2 * BETWEEN  # on_train_begin and on_epoch_begin
+    assert (first.began, first.ended) == (start, start + 21)
+    assert second.began == start + 21 + 2 * BETWEEN
+    assert throughput.records[0].seconds == start + 10
+    assert throughput.records[-1].seconds == second.ended == second.began + 4
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 3, 4, 5, 9])
+def test_warmup_executions_are_left_out(warmup):
+    seconds = [16.0, 8, 4, 2, 1, 3, 5, 7, 1, 1, 1, 1]
+    history, _, _ = run(model_of(), dataset(14, 4), seconds, 3, warmup=warmup)
+    sizes = [4, 4, 4, 2]
+    for epoch in range(3):
+        counted = [i for i in range(4) if 4 * epoch + i >= warmup and (epoch or not warmup or i < 3)]
+        time = sum(seconds[4 * epoch + i] for i in counted)
+        expected = [math.nan] * 2
+        if counted:
+            expected = [len(counted) / time, sum(sizes[i] for i in counted) / time]
+        assert [history[BATCHES][epoch], history[SAMPLES][epoch]] == pytest.approx(expected, nan_ok=True)
+
+
+@ignores_end_of_data
+@pytest.mark.parametrize("k", [1, 2])
+def test_warmup_over_several_epochs_of_unknown_length(k):
+    per_epoch = [4.0, 2.0, 1.0, 3.0][: 4 // k]
+    history, _, _ = run(
+        model_of(steps_per_execution=k), dataset(14, 4, known=False), 3 * [*per_epoch, BETWEEN], 3, warmup=5
+    )
+    measured = {1: [[], [1, 2, 3], [0, 1, 2, 3]], 2: [[], [], [1]]}[k]
+    times = [sum(per_epoch[i] for i in chosen) for chosen in measured]
+    sizes = [4, 4, 4, 2] if k == 1 else [8, 6]
+    examples = [sum(sizes[i] for i in chosen) for chosen in measured]
+    expected = [n / t if t else math.nan for n, t in zip(examples, times, strict=True)]
+    assert history[SAMPLES] == pytest.approx(expected, nan_ok=True)
+
+
+def test_epochs_of_one_execution_are_measured_from_the_second_on():
+    model = model_of(steps_per_execution=8)
+    history, _, throughput = run(model, dataset(30, 4), [COMPILE, 2.0, 5.0], 3)
+    assert history[BATCHES] == pytest.approx([math.nan, 8 / 2, 8 / 5], nan_ok=True)
+    assert history[SAMPLES] == pytest.approx([math.nan, 30 / 2, 30 / 5], nan_ok=True)
+    assert len(throughput.records) == 2
+
+
+def test_a_second_fit_starts_afresh():
+    clock = Clock()
+    throughput = Throughput(clock=clock)
+    model = model_of()
+    for factor in (1.0, 2.0):
+        model.compile("sgd", "mse")
+        seconds = [COMPILE, 2 * factor, COMPILE]
+        history = model.fit(dataset(12, 4), verbose=0, shuffle=False, callbacks=[throughput, Passing(clock, seconds)])
+        assert history.history[SAMPLES] == pytest.approx([4 / (2 * factor)])
+        assert len(throughput.records) == len(throughput.epoch_records) == 1
+
+
+class TrainStepOfItsOwn(keras.Model):
+    """A training loop as many write it: the loss tracker is left alone, or updated without a weight."""
+
+    def __init__(self, tracker):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.tracker = tracker
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        if self.tracker:
+            self._loss_tracker.update_state(loss)
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("tracker", [False, True])
+def test_where_examples_cannot_be_counted_their_rate_is_left_out_with_a_warning(tracker):
+    model = model_of(lambda: TrainStepOfItsOwn(tracker))
+    with pytest.warns(UserWarning, match=r"no samples per second.*Write: Throughput\(batch_size=") as caught:
+        history, logs, throughput = run(model, dataset(16, 4), [9.0, 1, 1, 9] + [1.0] * 4, 2)
+    assert len(caught) == 1
+    assert history[BATCHES] == [1.0, 1.0]
+    assert SAMPLES not in history
+    assert not any(SAMPLES in log for log in logs)
+    assert throughput.records[-1].samples_per_sec is None
+
+
+def test_batch_size_stands_in_where_examples_cannot_be_counted():
+    model = model_of(lambda: TrainStepOfItsOwn(False))
+    history, logs, _ = run(model, dataset(16, 4), [9.0, 1, 1, 9] + [2.0] * 4, 2, batch_size=4)
+    assert history[SAMPLES] == [4.0, 2.0]
+    assert logs[-1][SAMPLES] == 4 * logs[-1][BATCHES]
+
+
+def test_batch_size_and_a_short_last_batch_that_the_model_counts():
+    history, _, _ = run(model_of(), dataset(14, 4), [9.0, 1, 1, 9] + [1.0] * 4, 2, batch_size=4)
+    assert history[SAMPLES] == [4.0, 14 / 4]
+
+
+def test_batch_size_of_one_replica_is_told():
+    pattern = r"batch_size=2\) does not fit: the model counted 16 examples in an epoch of 4 steps, 4 per step"
+    with pytest.warns(UserWarning, match=pattern) as caught:
+        history, _, _ = run(model_of(), dataset(16, 4), [9.0, 1, 1, 9] + [1.0] * 4, 2, batch_size=2)
+    assert len(caught) == 1
+    assert history[SAMPLES] == [2.0, 2.0]
+
+
+def test_batch_size_of_one():
+    history, _, _ = run(model_of(), dataset(4, 1), [9.0, 1, 1, 9] + [1.0] * 4, 2, batch_size=1)
+    assert history[SAMPLES] == [1.0, 1.0]
+
+
+def test_reading_the_count_is_rare(monkeypatch):
+    reads = []
+    original = keras_tpu_ext._runtime.examples_seen
+    monkeypatch.setattr(keras_tpu_ext._runtime, "examples_seen", lambda model: reads.append(1) or original(model))
+    run(model_of(), dataset(400, 4), [1.0] * 100, window=20)
+    assert len(reads) == 6  # after executions 1, 21, 41, 61, 81 and at the end
+
+
+def test_an_evaluate_between_batches_that_sets_the_count_back_gives_no_samples_for_that_epoch():
+    class Evaluates(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 5:
+                self.model.evaluate(dataset(8, 4), verbose=0)
+
+    history, _, _ = run(model_of(), dataset(32, 4), [1.0] * 8, callbacks=[Evaluates()], window=2)
+    assert history[BATCHES] == [1.0]
+    assert math.isnan(history[SAMPLES][0])
+
+
+def test_progress_bar_and_csv_show_the_keys(tmp_path, capsys):
+    clock = Clock()
+    log = tmp_path / "log.csv"
+    model_of().fit(
+        dataset(16, 4),
+        epochs=2,
+        verbose=2,
+        shuffle=False,
+        callbacks=[
+            Throughput(clock=clock),
+            Passing(clock, [9.0, 1, 3, 9, 1, 1, 1, 2]),
+            keras.callbacks.CSVLogger(log),
+        ],
+    )
+    with log.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row[SAMPLES]) for row in rows] == [2.0, 3.2]
+    printed = capsys.readouterr().out
+    assert re.findall(rf"{SAMPLES}: ([\d.]+)", printed) == ["2.0000", "3.2000"]
+
+
+def test_the_progress_bar_shows_the_last_rate_not_an_average(capsys):
+    clock = Clock()
+    model_of().fit(
+        dataset(32, 4),
+        verbose=1,
+        shuffle=False,
+        callbacks=[Throughput(clock=clock, window=1), Passing(clock, [9.0, 1, 2, 4, 8, 16, 1, 1])],
+    )
+    shown = re.findall(rf"{BATCHES}: ([\d.]+)", capsys.readouterr().out)
+    assert shown[-1] == f"{6 / 32:.4f}"  # the whole epoch
+    assert set(shown) <= {"1.0000", "0.5000", "0.2500", "0.1250", "0.0625", f"{6 / 32:.4f}"}
+
+
+def test_logs_are_plain_floats():
+    history, logs, _ = run(model_of(), dataset(16, 4), [9.0, 1, 1, 9] + [1.0] * 4, 2)
+    assert json.loads(json.dumps([history, logs]))[0][SAMPLES] == [4.0, 4.0]
+    assert {type(value) for value in history[SAMPLES]} == {float}
+
+
+class Stops(keras.callbacks.Callback):
+    def __init__(self, error=None):
+        super().__init__()
+        self.error = error
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 4:
+            if self.error is not None:
+                raise self.error
+            self.model.stop_training = True
+
+
+def test_an_epoch_that_is_stopped_counts_what_it_had():
+    history, _, _ = run(model_of(), dataset(40, 4), [9.0, 1, 2, 3, 9], callbacks=[Stops()])
+    assert history[BATCHES] == pytest.approx([3 / 6])
+    assert history[SAMPLES] == pytest.approx([12 / 6])
+
+
+def test_a_stopped_epoch_with_several_steps_per_execution():
+    model = model_of(steps_per_execution=5)
+    history, _, _ = run(model, dataset(48, 4), [3.0], warmup=0, callbacks=[Stops()])
+    assert history[BATCHES] == pytest.approx([5 / 3])
+    assert history[SAMPLES] == pytest.approx([20 / 3])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_after_an_error_evaluate_predict_and_a_new_fit_work(error):
+    clock = Clock()
+    throughput = Throughput(clock=clock)
+    model = model_of()
+    with pytest.raises(error):
+        model.fit(
+            dataset(40, 4),
+            verbose=0,
+            shuffle=False,
+            callbacks=[throughput, Passing(clock, [9.0, 1, 1, 1, 1]), Stops(error())],
+        )
+    before = throughput.records
+    assert before
+    assert throughput.plot() is not None
+    assert set(model.evaluate(dataset(8, 4), verbose=0, callbacks=[throughput], return_dict=True)) == {"loss"}
+    model.predict(dataset(8, 4), verbose=0, callbacks=[throughput])
+    assert throughput.records == before
+    history = model.fit(
+        dataset(16, 4), verbose=0, shuffle=False, callbacks=[throughput, Passing(clock, [9.0, 1, 1, 9])]
+    ).history
+    assert history[SAMPLES] == [4.0]
+
+
+def test_evaluate_and_predict_before_any_fit():
+    throughput = Throughput()
+    model = model_of()
+    model.evaluate(dataset(8, 4), verbose=0, callbacks=[throughput])
+    model.predict(dataset(8, 4), verbose=0, callbacks=[throughput])
+    assert throughput.records == throughput.epoch_records == ()
+    with pytest.raises(NothingMeasuredError, match="no rate to draw yet"):
+        throughput.plot()
+
+
+def test_plot_writes_a_picture(tmp_path):
+    _, _, throughput = run(model_of(), dataset(32, 4), [9.0] + [1.0] * 15, 2)
+    path = tmp_path / "throughput.png"
+    figure = throughput.plot(path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert figure.axes[0].get_ylabel() == "samples per second"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"window": 0}, "must be a whole number of at least 1; it came as 0. Write: Throughput(window=20)"),
+        ({"window": 2.5}, "window must be a whole number of at least 1; it came as 2.5."),
+        ({"window": True}, "window must be a whole number of at least 1; it came as True."),
+        ({"warmup": -1}, "must be a whole number of at least 0; it came as -1. Write: Throughput(warmup=1)"),
+        ({"warmup": None}, "warmup must be a whole number of at least 0; it came as None."),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1; it came as 0."),
+        ({"batch_size": "64"}, "it came as '64'. Write: Throughput(batch_size=128)"),
+        ({"clock": 3.0}, "clock must be a function that returns seconds; it came as 3.0. Write: Throughput("),
+    ],
+)
+def test_values_that_cannot_work(options, text):
+    with pytest.raises(ArgumentError, match=re.escape(text)):
+        Throughput(**options)
+
+
+def test_options_are_keyword_only_and_stored_under_their_names():
+    clock = Clock()
+    throughput = Throughput(window=np.int64(7), warmup=2, batch_size=64, clock=clock)
+    assert (throughput.window, throughput.warmup, throughput.batch_size) == (7, 2, 64)
+    assert throughput.clock is clock
+    assert Throughput.async_safe
+    with pytest.raises(TypeError):
+        Throughput(20)
+
+
+def test_the_example_in_the_docstring_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = textwrap.dedent(re.search(r"```python\n(.*?)```", Throughput.__doc__, re.DOTALL)[1])
+    exec(code, {})
+    assert (tmp_path / "throughput.png").stat().st_size > 0
+
+
+def test_steps_that_loss_scaling_skips_are_steps():
+    model = model_of()
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(1e-3), initial_scale=3e38, dynamic_growth_steps=1000
+    )
+    model.compile(optimizer, "mse", steps_per_execution=3)
+    x, y = arrays(30)
+    history, _, _ = run(model, x, [2.0, 3, 1], fit={"y": 1e3 * y, "batch_size": 4}, warmup=0)
+    assert int(optimizer.iterations) < 8
+    assert history[BATCHES] == pytest.approx([8 / 6])
+    assert history[SAMPLES] == pytest.approx([30 / 6])
