@@ -1,0 +1,33 @@
+"""What the tests share: eight virtual CPU devices, and the folder of real data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import keras_tpu_ext as kte
+
+REPLICAS = 8
+
+
+def pytest_configure(config):
+    # Before anything makes a tensor: virtual devices cannot be added afterwards.
+    kte.strategy_scope(require="cpu", replicas=REPLICAS)
+
+
+@pytest.fixture
+def scope8():
+    """The rehearsal on eight replicas; a test enters it itself, `with scope8:`."""
+    return kte.strategy_scope(require="cpu", replicas=REPLICAS)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder with the real data sets; the test is skipped where it is not."""
+    default = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("KTE_SHARED_DATA", default))
+    if not folder.is_dir():
+        pytest.skip(f"no real data: {folder} is not there; point KTE_SHARED_DATA at the folder")
+    return folder
