@@ -1,0 +1,56 @@
+# Two commands for a fresh machine with Python 3.10 to 3.12, make and pip:
+#   make demo   train on real images on 8 rehearsed replicas
+#   make test   every check and every test
+# Both set up what they need under .envs/, and nothing outside it.
+
+SUITABLE = import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
+	$$p -c "$(SUITABLE)" 2>/dev/null && echo $$p && break; done)
+ifeq ($(strip $(PYTHON)),)
+$(error This needs Python 3.10, 3.11 or 3.12, and none of them was found. Write: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11)
+endif
+
+UV := .envs/tools/bin/uv
+TF := .envs/keras3-tf
+LINT := .envs/lint
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: demo test lint test-keras3-tf check-wheel benchmarks clean
+
+demo: $(TF)/.ready
+	$(TF)/bin/python examples/fashion_mnist.py
+
+test: lint test-keras3-tf check-wheel
+
+lint: $(LINT)/.ready
+	$(LINT)/bin/ruff check .
+	$(LINT)/bin/ruff format --check .
+	$(LINT)/bin/lint-imports
+	$(LINT)/bin/mypy
+
+test-keras3-tf: $(TF)/.ready
+	@echo "Keras 3 on TensorFlow:"
+	$(TF)/bin/python -m pytest
+
+check-wheel: $(UV)
+	$(UV) run --no-project --python $(PYTHON) .ci/check_wheel.py $(UV) $(PYTHON)
+
+benchmarks: $(TF)/.ready
+	$(TF)/bin/python benchmarks/step_time.py
+
+$(UV):
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .envs/tools 'uv>=0.8'
+
+$(TF)/.ready: pyproject.toml | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) $(TF)
+	$(UV) pip install --quiet --python $(TF)/bin/python --group keras3-tf --group test
+	$(UV) pip install --quiet --python $(TF)/bin/python --no-deps --editable .
+	@touch $@
+
+$(LINT)/.ready: pyproject.toml | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) $(LINT)
+	$(UV) pip install --quiet --python $(LINT)/bin/python --group lint
+	@touch $@
+
+clean:
+	rm -rf .envs build dist out

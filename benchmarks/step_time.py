@@ -1,0 +1,121 @@
+"""How long a training step of `TPUModel` takes beside one of `keras.Model`, in one process.
+
+    python benchmarks/step_time.py [--pairs 7] [--seconds 1.0]
+
+Each model trains on data that is already in memory, in alternating turns (A B A B ...), and the median of the
+paired ratios is printed: below 1.00, TPUModel is the faster one. The machine's noise hits both turns of a pair.
+The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+
+import keras_tpu_ext as kte
+
+BATCH = 128
+
+
+def small_dense(model_class: Any) -> Any:
+    """Return a compiled perceptron of three layers on 784 inputs."""
+    inputs = keras.Input((784,))
+    hidden = keras.layers.Dense(128, activation="relu")(inputs)
+    hidden = keras.layers.Dense(128, activation="relu")(hidden)
+    return _compiled(model_class(inputs, keras.layers.Dense(10)(hidden)))
+
+
+def small_conv(model_class: Any) -> Any:
+    """Return a compiled convolutional network of the Fashion-MNIST tutorial, with half its filters."""
+    inputs = keras.Input((28, 28, 1))
+    hidden = keras.layers.Conv2D(32, 3, activation="relu")(inputs)
+    hidden = keras.layers.Flatten()(keras.layers.MaxPooling2D()(hidden))
+    return _compiled(model_class(inputs, keras.layers.Dense(10)(hidden)))
+
+
+def _compiled(model: Any) -> Any:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"])
+    return model
+
+
+def dataset(model: Any, steps: int) -> Any:
+    """Return `steps` batches of random data for `model`, cached, as `fit` takes them."""
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    shape = (steps * BATCH, *model.input_shape[1:])
+    x = rng.normal(size=shape).astype("float32")
+    y = rng.integers(0, 10, steps * BATCH)
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True)
+    return batches.cache().prefetch(tf.data.AUTOTUNE)
+
+
+def timed(model: Any, data: Any) -> float:
+    """Return the seconds that one epoch of `fit` takes."""
+    begun = time.perf_counter()
+    model.fit(data, epochs=1, verbose=0)
+    return time.perf_counter() - begun
+
+
+def compare(build: Callable[[Any], Any], scope: Any, pairs: int, seconds: float) -> dict[str, Any]:
+    """Return the times of both models, turn about, and the median of the paired ratios."""
+    with scope:
+        models = {name: build(cls) for name, cls in (("keras", keras.Model), ("ours", kte.TPUModel))}
+    warm = dataset(models["keras"], 4)
+    for model in models.values():
+        timed(model, warm)
+    probe = dataset(models["keras"], 32)
+    steps = max(32, int(32 * seconds / max(timed(model, probe) for model in models.values())))
+    data = dataset(models["keras"], min(steps, 1500))
+    times: dict[str, list[float]] = {"keras": [], "ours": []}
+    for turn in range(pairs):
+        for name in ("keras", "ours") if turn % 2 else ("ours", "keras"):
+            times[name].append(timed(models[name], data))
+    ratios = [ours / stock for ours, stock in zip(times["ours"], times["keras"], strict=True)]
+    per_step = {name: 1000 * statistics.median(values) / len(data) for name, values in times.items()}
+    return {
+        "ratio": statistics.median(ratios),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        "keras_ms": per_step["keras"],
+        "ours_ms": per_step["ours"],
+        "steps": len(data),
+    }
+
+
+def main() -> None:
+    """Run all comparisons and print a table, then JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=7, help="turns of each model (default 7)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="about how long a turn takes (default 1)")
+    parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    options = parser.parse_args()
+    scopes = {8: kte.strategy_scope(replicas=8), 1: kte.strategy_scope(require="cpu")}
+    rows = {}
+    for model_name, build in (("small dense", small_dense), ("small conv", small_conv)):
+        for replicas in (1, 8):
+            row = compare(build, scopes[replicas], options.pairs, options.seconds)
+            rows[f"{model_name}, {replicas} replica{'s' if replicas > 1 else ''}"] = row
+            if not options.json:
+                print(
+                    f"{model_name:12s} {replicas} replica(s): keras {row['keras_ms']:7.3f} ms/step, "
+                    f"TPUModel {row['ours_ms']:7.3f} ms/step, median ratio {row['ratio']:.3f}",
+                    flush=True,
+                )
+    machine = {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "keras": keras.__version__}
+    print(json.dumps({"benchmark": "step_time", **machine, "batch": BATCH, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
