@@ -6,9 +6,12 @@ Private names of TensorFlow that this module leans on (tests/_runtime/test_priva
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import logging
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -128,8 +131,24 @@ def open_cpu(replicas: int) -> OpenedStrategy:
     if replicas == 1:
         return OpenedStrategy(_default_strategy(), 1, "CPU")
     _make_virtual_cpus(replicas)
-    strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+    with _without_the_nccl_warning():
+        strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
     return OpenedStrategy(strategy, replicas, "CPU")
+
+
+@contextlib.contextmanager
+def _without_the_nccl_warning() -> Iterator[None]:
+    """Keep TensorFlow from warning that a rehearsal on CPUs does without the GPUs' NCCL."""
+    logger = tf.get_logger()
+
+    def other_than_nccl(record: logging.LogRecord) -> bool:
+        return "not using nccl allreduce" not in record.getMessage()
+
+    logger.addFilter(other_than_nccl)
+    try:
+        yield
+    finally:
+        logger.removeFilter(other_than_nccl)
 
 
 def _default_strategy() -> Any:
