@@ -11,9 +11,11 @@ TrainStep = _runtime.TrainStep
 # Devices and strategies
 count_gpus = _runtime.count_gpus
 distribute = _runtime.distribute
+num_workers = _runtime.num_workers
 open_cpu = _runtime.open_cpu
 open_gpus = _runtime.open_gpus
 open_tpu = _runtime.open_tpu
+open_workers = _runtime.open_workers
 scope = _runtime.scope
 
 # Models

@@ -121,6 +121,19 @@ def open_gpus(count: int) -> OpenedStrategy:
     )
 
 
+def num_workers() -> int:
+    """Return how many processes train together: what `TF_CONFIG` says, else 1."""
+    cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
+    return sum(cluster.num_tasks(job) for job in cluster.jobs if job in ("chief", "worker")) or 1
+
+
+@functools.cache
+def open_workers() -> OpenedStrategy:
+    """Return the strategy over all GPUs (else one CPU) of every process that `TF_CONFIG` names."""
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync))
+
+
 @functools.cache
 def open_cpu(replicas: int) -> OpenedStrategy:
     """Return the strategy over `replicas` CPU devices; more than one is a rehearsal on virtual ones.
