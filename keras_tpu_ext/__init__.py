@@ -5,6 +5,7 @@ from keras_tpu_ext import errors as errors
 from keras_tpu_ext import hardware as hardware
 from keras_tpu_ext import precision as precision
 from keras_tpu_ext.errors import KteError as KteError
+from keras_tpu_ext.models import LossScale as LossScale
 from keras_tpu_ext.models import TPUModel as TPUModel
 from keras_tpu_ext.strategy import Scope as Scope
 from keras_tpu_ext.strategy import strategy_scope as strategy_scope

@@ -8,8 +8,9 @@ Private names of Keras that this module leans on (tests/_runtime/test_private_na
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import keras
 from keras.src.losses.loss import apply_mask
@@ -17,22 +18,36 @@ from keras.src.trainers.compile_utils import CompileLoss
 
 from keras_tpu_ext._runtime.global_mean import LocalSums, global_denominator
 
-SumOverReplicas = Callable[[Sequence[Any]], list[Any]]
+
+class Replicas(Protocol):
+    """What a loss needs from the replicas; a runtime's module of replicas has it."""
+
+    def num_replicas(self) -> int:
+        """Return over how many replicas the data at hand is split."""
+
+    def sum_over_replicas(self, values: Sequence[Any]) -> list[Any]:
+        """Return each value summed over all replicas."""
+
+    def gather_batch(self, data: Any) -> Any:
+        """Return the structure `data` with the batches of all replicas joined."""
+
+    def whole_batch_view(self) -> AbstractContextManager[None]:
+        """Return a context manager within which this replica holds the whole batch."""
 
 
 class GlobalCompileLoss(CompileLoss):
     """A `CompileLoss` whose value on a replica is that replica's share of the global loss."""
 
-    def __init__(self, *args: Any, sum_over_replicas: SumOverReplicas, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, replicas: Replicas, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._sum_over_replicas = sum_over_replicas
+        self._replicas = replicas
 
     def build(self, y_true: Any, y_pred: Any) -> None:
         """Resolve the user's losses as Keras does, then let each return a share."""
         super().build(y_true, y_pred)
         trackers = self.metrics or [None] * len(self._flat_losses)
         self._flat_losses: list[Any] = [
-            flat._replace(loss=ShareOfLoss(flat.loss, self._sum_over_replicas, tracker))
+            flat._replace(loss=ShareOfLoss(flat.loss, self._replicas, tracker))
             for flat, tracker in zip(self._flat_losses, trackers, strict=True)
         ]
 
@@ -42,14 +57,14 @@ class ShareOfLoss:
 
     Args:
         loss: The user's `keras.losses.Loss`; it is called, never changed.
-        sum_over_replicas: Sums a list of values over all replicas.
+        replicas: The replicas that have a share.
         tracker: The `Mean` in which Keras tracks this output's own loss, or `None`.
     """
 
-    def __init__(self, loss: Any, sum_over_replicas: SumOverReplicas, tracker: Any = None) -> None:
+    def __init__(self, loss: Any, replicas: Replicas, tracker: Any = None) -> None:
         self.loss = loss
         self.name = loss.name
-        self._sum = sum_over_replicas
+        self._replicas = replicas
         self._tracker = tracker
         if tracker is not None:
             # Keras would feed it the share as if it were the mean of a batch; `_track` feeds it instead.
@@ -60,22 +75,38 @@ class ShareOfLoss:
         values, mask = _weighted_values(self.loss, y_true, y_pred, sample_weight)
         if self.loss.reduction in (None, "none"):
             return values
-        share = keras.ops.sum(values)
-        denominator = self._denominator(values, mask, sample_weight)
-        if denominator is not None:
-            share = keras.ops.divide_no_nan(share, keras.ops.cast(denominator, share.dtype))
+        if not values.shape and self._replicas.num_replicas() > 1:
+            share = self._share_of_scalar(y_true, y_pred, sample_weight)
+        else:
+            share = keras.ops.sum(values)
+            denominator = self._denominator(values, mask, sample_weight)
+            if denominator is not None:
+                share = keras.ops.divide_no_nan(share, keras.ops.cast(denominator, share.dtype))
         self._track(share, keras.tree.flatten(y_pred)[0].shape[0])
         return share
 
+    def _share_of_scalar(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+        """Return the share of a loss that hides its examples behind one number: call it with all of them."""
+        y_true, whole, sample_weight, mask = self._replicas.gather_batch(
+            (y_true, y_pred, sample_weight, _mask_of(y_pred))
+        )
+        if mask is not None:
+            whole._keras_mask = mask
+        replicas = self._replicas.num_replicas()
+        with self._replicas.whole_batch_view():
+            return keras.ops.sum(self.loss(y_true, whole, sample_weight)) / replicas
+
     def _denominator(self, values: Any, mask: Any, sample_weight: Any) -> Any:
         local = _local_sums(values, mask, sample_weight, self.loss)
-        return global_denominator(self.loss.reduction, local, self._sum, keras.ops.divide_no_nan)
+        return global_denominator(
+            self.loss.reduction, local, self._replicas.sum_over_replicas, keras.ops.divide_no_nan
+        )
 
     def _track(self, share: Any, static_batch_size: int | None) -> None:
         """Track as Keras does on one device: weighted by the batch size where that is static, else by 1."""
         if self._tracker is None:
             return
-        replicas = self._sum([1])[0]
+        replicas = self._replicas.num_replicas()
         weight = static_batch_size or 1 / replicas
         self._tracker.total.assign_add(share * (weight * replicas))
         self._tracker.count.assign_add(float(weight))

@@ -1,7 +1,8 @@
 """Applying gradients that are already summed over replicas with a stock Keras 3 optimizer.
 
 Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
-`TFOptimizer._all_reduce_sum_gradients`, and `LossScaleOptimizer.inner_optimizer` as an instance attribute.
+`TFOptimizer._all_reduce_sum_gradients`, `Optimizer._iterations`, and `gradient_accumulation_steps` and
+`LossScaleOptimizer.inner_optimizer` as instance attributes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ def without_all_reduce(optimizer: Any) -> Any:
     """Return a second face of `optimizer` that takes gradients which are already summed over replicas.
 
     Keras's optimizers sum over replicas inside `apply`. The face shares every bit of state with the user's
-    optimizer, which itself stays as it is; only that one method does nothing. This ends when Keras lets
+    optimizer, which itself stays as it is; only that one method does nothing, and it does not accumulate. This ends when Keras lets
     `apply` be told that its gradients are reduced, as Keras 2 does (`skip_gradients_aggregation`).
     """
     optimizer_class: Any = type(optimizer)
@@ -33,7 +34,27 @@ def _face_class(optimizer_class: Any) -> Any:
     def inner_optimizer(self: Any) -> Any:
         return without_all_reduce(self.__dict__["inner_optimizer"])
 
-    members: dict[str, Any] = {"_all_reduce_sum_gradients": already_summed}
+    def iterations(self: Any) -> Any:
+        steps = self.__dict__["gradient_accumulation_steps"] or 1
+        return self._iterations if steps == 1 else keras.ops.floor_divide(self._iterations, steps)
+
+    members: dict[str, Any] = {
+        "_all_reduce_sum_gradients": already_summed,
+        # The model accumulates, before the sum over replicas; the optimizer's own way cannot run under
+        # MirroredStrategy. Its counter goes on counting batches, so that `iterations` means what it meant.
+        "gradient_accumulation_steps": property(lambda self: None),
+        "iterations": property(iterations),
+    }
     if issubclass(optimizer_class, keras.optimizers.LossScaleOptimizer):
         members["inner_optimizer"] = property(inner_optimizer)
     return type(optimizer_class.__name__, (optimizer_class,), members)
+
+
+def apply_summed(optimizer: Any, gradients: Any, variables: Any) -> None:
+    """Let `optimizer` clip and apply gradients that are already summed over replicas; call it in a replica."""
+    face = without_all_reduce(optimizer)
+    inner = getattr(face, "inner_optimizer", face)
+    skipped = (inner.__dict__.get("gradient_accumulation_steps") or 1) - 1
+    if skipped:  # an optimizer set to accumulate counts batches, and its learning rate schedule goes by them
+        inner._iterations.assign_add(skipped)
+    face.apply_gradients(zip(gradients, variables, strict=True))

@@ -1,16 +1,44 @@
-"""Sums over replicas under `tf.distribute`, and the split of one batch over them."""
+"""What replicas do together under `tf.distribute`: sum, gather, decide, and split a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 
+class _View(threading.local):
+    """Whether this thread (a replica has one) holds the whole batch at the moment."""
+
+    whole_batch = False
+
+
+_VIEW = _View()
+
+
+@contextlib.contextmanager
+def whole_batch_view() -> Iterator[None]:
+    """Within the block this replica holds the whole batch, so sums over replicas are what it has itself."""
+    before, _VIEW.whole_batch = _VIEW.whole_batch, True
+    try:
+        yield
+    finally:
+        _VIEW.whole_batch = before
+
+
+def holds_whole_batch() -> bool:
+    """Return whether a `whole_batch_view` is open in this replica."""
+    return _VIEW.whole_batch
+
+
 def num_replicas() -> int:
-    """Return the number of replicas of the strategy that is current."""
+    """Return over how many replicas the data at hand is split: 1 outside a replica, which holds all there is."""
+    if _VIEW.whole_batch or tf.distribute.get_replica_context() is None:
+        return 1
     return int(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
@@ -25,9 +53,9 @@ def sum_over_replicas(values: Sequence[Any]) -> list[Any]:
         The sums, in the order of `values`.
     """
     count = num_replicas()
-    context = tf.distribute.get_replica_context()
-    if count == 1 or context is None:  # out of a replica (Keras builds a model so) the caller holds all there is
+    if count == 1:
         return list(values)
+    context = tf.distribute.get_replica_context()
     summed = [value * count if isinstance(value, (int, float)) else value for value in values]
     for places in _places_by_dtype(values).values():
         reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, [values[i] for i in places])
@@ -43,6 +71,106 @@ def _places_by_dtype(values: Sequence[Any]) -> dict[Any, list[int]]:
         if value is not None and not isinstance(value, (int, float)):
             places.setdefault(value.dtype, []).append(i)
     return places
+
+
+def as_global(share: Any) -> Any:
+    """Return the sum of `share` over replicas, whose gradient is the gradient of this replica's share alone.
+
+    The gradients of all replicas then add up to the gradient of the sum, also after a further function of it.
+    """
+    if num_replicas() == 1:
+        return share
+    (total,) = sum_over_replicas([tf.stop_gradient(share)])
+    return share + tf.stop_gradient(total - share)
+
+
+def share_as_whole(share: Any) -> Any:
+    """Return a value that replicas have shares of as if each had all of it: for use in a `whole_batch_view`.
+
+    As in `gather_batch`, its gradient is that of this replica's share, N times.
+    """
+    before, _VIEW.whole_batch = _VIEW.whole_batch, False
+    try:
+        whole, replicas = as_global(share), num_replicas()
+    finally:
+        _VIEW.whole_batch = before
+    return _amplified(whole, replicas)
+
+
+def gather_batch(data: Any) -> Any:
+    """Return the structure `data` with the batches of all replicas joined, in order, on each of them.
+
+    What every replica computes from it is the same number L. Each replica takes L / N for its share: gradients
+    reach this replica's own rows only, N times too large, so that the shares' gradients add up to L's.
+    """
+    if num_replicas() == 1:
+        return data
+    return tf.nest.map_structure(lambda leaf: leaf if leaf is None else _gather(leaf), data)
+
+
+def _gather(tensor: Any) -> Any:
+    context = tf.distribute.get_replica_context()
+    tensor = tf.convert_to_tensor(tensor)
+    mine = tf.shape(tensor)[0]
+    sizes = context.all_gather(mine[tf.newaxis], axis=0)
+    begin = tf.reduce_sum(sizes[: context.replica_id_in_sync_group])
+    everyone = context.all_gather(tf.stop_gradient(tensor), axis=0)
+    own = _amplified(tensor, num_replicas()) if tensor.dtype.is_floating else tensor
+    whole = tf.concat([everyone[:begin], own, everyone[begin + mine :]], axis=0)
+    whole.set_shape([None, *tensor.shape[1:]])
+    return whole
+
+
+def _amplified(tensor: Any, factor: int) -> Any:
+    """Return `tensor`, with `factor` times its gradient."""
+
+    @tf.custom_gradient
+    def identity(value: Any) -> Any:
+        return tf.identity(value), lambda upstream: upstream * tf.cast(factor, upstream.dtype)
+
+    return identity(tensor)
+
+
+def all_agree(condition: Any, then: Callable[..., None], otherwise: Callable[..., None], *args: Any) -> None:
+    """Call `then(*args)` on every replica if `condition`, which is the same on all, else `otherwise(*args)`.
+
+    Either may update variables and sum over replicas: `MirroredStrategy` allows that only in a condition that
+    stands outside the replicas, so it is lifted out of them and they are entered again.
+    """
+    strategy = tf.distribute.get_strategy()
+
+    def decide(strategy: Any, condition: Any, *args: Any) -> None:
+        crossed = tf.distribute.in_cross_replica_context()
+        if crossed:
+            condition = strategy.experimental_local_results(condition)[0]
+
+        def branch(function: Callable[..., None]) -> Callable[[], Any]:
+            def run() -> Any:
+                if crossed:
+                    strategy.extended.call_for_each_replica(function, args=args)
+                else:
+                    function(*args)
+                return tf.constant(0)
+
+            return run
+
+        tf.cond(condition, branch(then), branch(otherwise))
+
+    tf.__internal__.distribute.interim.maybe_merge_call(decide, strategy, condition, *args)
+
+
+def assign_everywhere(variable: Any, value: Any) -> None:
+    """Assign `value`, the same on all replicas, without another reduction; call it in a replica."""
+    strategy = tf.distribute.get_strategy()
+    native = getattr(variable, "value", variable)
+
+    def assign(strategy: Any, value: Any) -> None:
+        if tf.distribute.in_cross_replica_context():
+            strategy.extended.update(native, lambda var, new: var.assign(tf.cast(new, var.dtype)), args=(value,))
+        else:
+            native.assign(tf.cast(value, native.dtype))
+
+    tf.__internal__.distribute.interim.maybe_merge_call(assign, strategy, value)
 
 
 def batch_size(data: Any) -> Any:

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._tf_replicas import batch_size, sum_over_replicas
+from keras_tpu_ext._runtime._tf_descent import descend
+from keras_tpu_ext._runtime._tf_replicas import (
+    as_global,
+    batch_size,
+    gather_batch,
+    holds_whole_batch,
+    num_replicas,
+    share_as_whole,
+    sum_over_replicas,
+    whole_batch_view,
+)
+
+
+class _Batch(threading.local):
+    """What the step that runs in this thread (a replica has one) knows of its batch.
+
+    Attributes:
+        examples: Number of examples of this replica.
+        total: Number of examples of all replicas.
+    """
+
+    examples: Any = None
+    total: Any = None
+
+
+_BATCH = _Batch()
 
 
 class ExactStep:
     """Train and test steps in which every replica works on its share of the global loss.
 
-    The runtime's `TrainStep` inherits from this and provides `_unpack`, `_forward` and `_apply_reduced`, the
-    three things that differ between Keras 2 and Keras 3.
+    The runtime's `TrainStep` inherits from this and provides what differs between Keras 2 and Keras 3:
+    `_unpack`, `_forward`, `_own_losses`, `_weight_losses`, `_has_own_compute_loss` and `_apply_reduced`.
     """
 
     def train_step(self: Any, data: Any) -> dict[str, Any]:
@@ -29,14 +55,15 @@ class ExactStep:
             once more over all replicas.
         """
         x, y, sample_weight = self._unpack(data)
+        _count(x)
+        before = self._snapshot()
         with tf.GradientTape() as tape:
             y_pred = self._forward(x, training=True)
-            loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-            scaled_loss = loss if self.optimizer is None else self.optimizer.scale_loss(loss)
-        self._track_loss(loss, x)
+            loss = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
+        self._track_loss(loss)
         if self.trainable_variables:
-            gradients = tape.gradient(scaled_loss, self.trainable_variables)
-            self._apply_reduced(sum_over_replicas(gradients), self.trainable_variables)
+            gradients = self._gradients(loss, self.trainable_variables, self.optimizer, tape)
+            descend(self, gradients, self.trainable_variables, self.optimizer, _BATCH.total, before)
         else:
             warnings.warn("The model does not have any trainable weights.", stacklevel=2)
         return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
@@ -44,20 +71,111 @@ class ExactStep:
     def test_step(self: Any, data: Any) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
         x, y, sample_weight = self._unpack(data)
+        _count(x)
         y_pred = self._forward(x, training=False)
-        loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
-        self._track_loss(loss, x)
+        loss = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
+        self._track_loss(loss)
         return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
-    def _track_loss(self: Any, share: Any, x: Any) -> None:
+    def compute_loss(
+        self: Any, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch.
+
+        A subclass may override it and compute what it likes from its arguments: it is then called with the
+        batches of all replicas joined, and this method returns the whole loss.
+        """
+        losses = []
+        if self._compile_loss is not None:
+            loss = self._compile_loss(y, y_pred, sample_weight)
+            losses += [] if loss is None else [loss]
+        losses += [_share_of_own_loss(loss) for loss in self._own_losses()]
+        losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._weight_losses()]
+        if not losses:
+            raise ValueError("No loss to compute. Provide a `loss` argument in `compile()`.")
+        return losses[0] if len(losses) == 1 else sum(tf.cast(loss, losses[0].dtype) for loss in losses)
+
+    def global_mean(self: Any, per_example: Any, sample_weight: Any = None) -> Any:
+        """Return the mean over the whole batch, all replicas, of what this replica holds a part of.
+
+        For a `train_step` of your own, inside its `GradientTape`; then call `minimize`. The value is the same
+        on every replica, so it can be returned as a log; any function of it may be minimised.
+
+        Args:
+            per_example: Tensor whose first dimension is this replica's part of the batch, which may be empty.
+            sample_weight: Weights to multiply it with, of the same leading dimensions. As in Keras, the
+                denominator is the number of elements and not the sum of the weights.
+
+        Returns:
+            A scalar tensor.
+        """
+        values = tf.convert_to_tensor(per_example)
+        if sample_weight is not None:
+            weight = tf.cast(sample_weight, values.dtype)
+            trailing = [1] * (values.shape.rank - weight.shape.rank)
+            values *= tf.reshape(weight, tf.concat([tf.shape(weight), tf.constant(trailing, tf.int32)], 0))
+        count = sum_over_replicas([tf.cast(tf.size(values), values.dtype)])[0]
+        return as_global(tf.math.divide_no_nan(tf.reduce_sum(values), count))
+
+    def minimize(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> None:
+        """Take one step of `optimizer` on a loss made of `global_mean`: scaled, summed over replicas, checked, clipped.
+
+        Args:
+            loss: Scalar tensor, computed inside `tape` from values of `global_mean`.
+            variables: The variables to update.
+            optimizer: A Keras optimizer, made inside the model's `strategy_scope()`.
+            tape: The `tf.GradientTape` that watched.
+        """
+        variables = list(variables)
+        descend(self, self._gradients(loss, variables, optimizer, tape), variables, optimizer, 1)
+
+    def _gradients(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> Any:
+        """Return the gradients of the scaled loss; scaling the seed is scaling the loss."""
+        seed = tf.ones_like(loss)
+        if self._step_state.loss_scale is not None:
+            seed *= tf.cast(tf.convert_to_tensor(self._step_state.scale), seed.dtype)
+        else:
+            seed = optimizer.scale_loss(seed)
+        return tape.gradient(loss, variables, output_gradients=seed)
+
+    def _snapshot(self: Any) -> list[tuple[Any, Any]]:
+        """Return what the forward pass may change, with its values, in case that the step is skipped."""
+        if self._step_state.loss_scale is None:
+            return []
+        return [(v, tf.identity(tf.convert_to_tensor(v))) for v in self.non_trainable_variables]
+
+    def _share_of_loss(self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool) -> Any:
+        if num_replicas() == 1 or not self._has_own_compute_loss():
+            return self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+        # The user's own function may be anything: it gets the whole batch, on every replica.
+        replicas = num_replicas()
+        x, y, y_pred, sample_weight = gather_batch((x, y, y_pred, sample_weight))
+        with whole_batch_view():
+            loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+        return loss / tf.cast(replicas, loss.dtype)
+
+    def _track_loss(self: Any, share: Any) -> None:
         """Weigh the global loss by the global batch size, as Keras does on one device.
 
         The tracker's variables are summed over replicas when they are read, so every replica adds its share.
         """
-        examples = batch_size(x)
         if share.shape.rank:  # reduction=None: unreduced losses, whose mean is what Keras tracks
-            self._loss_tracker.update_state(share, sample_weight=examples)
+            self._loss_tracker.update_state(share, sample_weight=_BATCH.examples)
             return
-        total = sum_over_replicas([examples if isinstance(examples, int) else tf.cast(examples, tf.float32)])[0]
-        self._loss_tracker.total.assign_add(tf.cast(share, tf.float32) * tf.cast(total, tf.float32))
-        self._loss_tracker.count.assign_add(tf.cast(examples, tf.float32))
+        self._loss_tracker.total.assign_add(tf.cast(share, tf.float32) * tf.cast(_BATCH.total, tf.float32))
+        self._loss_tracker.count.assign_add(tf.cast(_BATCH.examples, tf.float32))
+
+
+def _count(x: Any) -> None:
+    examples = batch_size(x)
+    _BATCH.examples = examples if isinstance(examples, int) else tf.cast(examples, tf.float32)
+    (_BATCH.total,) = sum_over_replicas([_BATCH.examples])
+
+
+def _share_of_own_loss(loss: Any) -> Any:
+    """Return the share of an `add_loss` term: a scalar is a mean over the batch, anything else is summed."""
+    loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
+    share = tf.reduce_sum(loss)
+    if not loss.shape.rank and _BATCH.total is not None:
+        share *= tf.cast(_BATCH.examples, share.dtype) / tf.cast(_BATCH.total, share.dtype)
+    return share_as_whole(share) if holds_whole_batch() else share

@@ -2,7 +2,8 @@
 
 Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
 of `Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build`, `_maybe_symbolic_build`,
-`_distribute_strategy`, `_compute_loss`, `_call_has_training_arg`; of `TFEpochIterator`: `_distributed_dataset`;
+`_distribute_strategy`, `_compute_loss`, `_call_has_training_arg`, `_get_metrics_result_or_logs`; of layers:
+`_get_own_losses`, `_get_regularization_losses`, `_flatten_layers`; of `TFEpochIterator`: `_distributed_dataset`;
 of optimizers: `_distribution_strategy`.
 """
 
@@ -13,19 +14,22 @@ from typing import Any
 import keras as keras
 import tensorflow as tf
 
+from keras_tpu_ext._runtime import _tf_replicas
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
 from keras_tpu_ext._runtime._keras3_graph import flatten_layers as flatten_layers
 from keras_tpu_ext._runtime._keras3_graph import inputs_and_outputs as inputs_and_outputs
 from keras_tpu_ext._runtime._keras3_graph import loss_inputs as loss_inputs
 from keras_tpu_ext._runtime._keras3_graph import output_activations as output_activations
 from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
-from keras_tpu_ext._runtime._keras3_optimizer import without_all_reduce
+from keras_tpu_ext._runtime._keras3_optimizer import apply_summed
 from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy
+from keras_tpu_ext._runtime._keras3_state import StepState
 from keras_tpu_ext._runtime._tf_counts import examples_seen as examples_seen
 from keras_tpu_ext._runtime._tf_counts import num_replicas as num_replicas
 from keras_tpu_ext._runtime._tf_counts import train_steps as train_steps
+from keras_tpu_ext._runtime._tf_descent import flush_window
 from keras_tpu_ext._runtime._tf_devices import count_gpus as count_gpus
 from keras_tpu_ext._runtime._tf_devices import num_workers as num_workers
 from keras_tpu_ext._runtime._tf_devices import open_cpu as open_cpu
@@ -33,7 +37,7 @@ from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
 from keras_tpu_ext._runtime._tf_devices import open_tpu as open_tpu
 from keras_tpu_ext._runtime._tf_devices import open_workers as open_workers
 from keras_tpu_ext._runtime._tf_loop import make_steps_function
-from keras_tpu_ext._runtime._tf_replicas import split_batch, sum_over_replicas
+from keras_tpu_ext._runtime._tf_replicas import split_batch
 from keras_tpu_ext._runtime._tf_step import ExactStep
 from keras_tpu_ext.errors import ScopeError
 
@@ -41,15 +45,27 @@ from keras_tpu_ext.errors import ScopeError
 class TrainStep(ExactStep, FunctionalByShape):
     """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
 
-    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Configure the model as `keras.Model.compile` does, inside the model's own strategy."""
+    def compile(
+        self: Any, *args: Any, loss_scale: Any = None, gradient_accumulation_steps: int = 1, **kwargs: Any
+    ) -> None:
+        """Configure the model as `keras.Model.compile` does, inside the model's own strategy.
+
+        Args:
+            *args: What `keras.Model.compile` takes.
+            loss_scale: A `LossScale`, or `None` where the loss is not scaled.
+            gradient_accumulation_steps: Number of batches that make one step.
+            **kwargs: What `keras.Model.compile` takes.
+        """
         model: Any = super()
         with self.distribute_strategy.scope():
-            model.compile(*args, **kwargs)
+            # Keras would wrap the optimizer under mixed_float16; here the step scales the loss itself.
+            model.compile(*args, **{**kwargs, "auto_scale_loss": False})
             _check_optimizer_belongs(self.optimizer, self.distribute_strategy)
             _check_variables_belong(self, self.distribute_strategy)
             if self._compile_loss is not None:
                 self._compile_loss = _global_compile_loss(self._compile_loss)
+            state = StepState(loss_scale, gradient_accumulation_steps)
+        self.__dict__["_step_state"] = state  # past Keras's tracking: its variables are no weights of the model
         if self._distribute_strategy is not None:
             self.jit_compile = False  # XLA inside strategy.run breaks Keras's own variables: keras#19448
 
@@ -64,10 +80,13 @@ class TrainStep(ExactStep, FunctionalByShape):
         if self.optimizer is not None and self.built:
             with self.distribute_strategy.scope():
                 self.optimizer.build(self.trainable_variables)
+                self._build_window()
 
     def make_train_function(self: Any, force: bool = False) -> None:
         """Build the function that `fit` calls for one execution."""
         if self.train_function is None or force:
+            if self.built:
+                self._build_window()
             self.train_function = make_steps_function(self, self.train_step)
 
     def make_test_function(self: Any, force: bool = False) -> None:
@@ -88,8 +107,32 @@ class TrainStep(ExactStep, FunctionalByShape):
     def _forward(self: Any, x: Any, *, training: bool) -> Any:
         return self(x, training=training) if self._call_has_training_arg else self(x)
 
-    def _apply_reduced(self: Any, gradients: Any, variables: Any) -> None:
-        without_all_reduce(self.optimizer).apply_gradients(zip(gradients, variables, strict=True))
+    def _apply_reduced(self: Any, optimizer: Any, gradients: Any, variables: Any) -> None:
+        apply_summed(optimizer, gradients, variables)
+
+    def _own_losses(self: Any) -> list[Any]:
+        return [loss for layer in self._flatten_layers() for loss in layer._get_own_losses()]
+
+    def _weight_losses(self: Any) -> list[Any]:
+        return list(self._get_regularization_losses())
+
+    def _has_own_compute_loss(self) -> bool:
+        return type(self).compute_loss is not ExactStep.compute_loss
+
+    def _build_window(self: Any) -> None:
+        window = self._step_state.window(self.optimizer)
+        if window is not None:
+            with self.distribute_strategy.scope():
+                window.build_for(self.trainable_variables)
+
+    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+        """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
+        window = self._step_state.window(self.optimizer)
+        if window is not None and window.targets and int(window.position.numpy()):
+            flush = tf.function(lambda: self.distribute_strategy.run(flush_window, args=(self, self.optimizer)))
+            flush()
+        model: Any = super()
+        return model._get_metrics_result_or_logs(logs)
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         """Build from one replica's part of the data's description, before any batch is taken.
@@ -120,7 +163,7 @@ def _global_compile_loss(compiled: Any) -> GlobalCompileLoss:
         compiled._user_loss_weights,
         reduction=compiled.reduction,
         output_names=compiled.output_names,
-        sum_over_replicas=sum_over_replicas,
+        replicas=_tf_replicas,
     )
 
 

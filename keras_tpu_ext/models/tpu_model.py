@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
+from keras_tpu_ext.models._compile_arguments import choose_accumulation, choose_loss_scale
 from keras_tpu_ext.models.logits_check import probabilities_taken_for_logits
+from keras_tpu_ext.models.loss_scale import LossScale
 
 Self = TypeVar("Self", bound="TPUModel")
 
@@ -62,18 +64,48 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
             )
         return _Wrapped(model, name=model.name)
 
-    def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Configure the model for training, with all the arguments of `keras.Model.compile`.
+    def compile(
+        self,
+        *args: Any,
+        loss_scale: float | str | LossScale | None = None,
+        gradient_accumulation_steps: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        """Configure the model for training, with all the arguments of `keras.Model.compile` and two more.
 
         It may be called inside the scope that the model was built in or after it. A softmax (or sigmoid) output
         that meets a loss with `from_logits=True` is a `FromLogitsWarning`: such a model hardly learns.
 
+        Args:
+            *args: What `keras.Model.compile` takes.
+            loss_scale: `None` (default) does not scale the loss, but under `mixed_float16` is `"dynamic"`; a
+                positive number is a fixed scale; `"dynamic"` is `LossScale()`; or a `LossScale`. With any of
+                them a step whose gradients are not all finite is skipped. A `LossScaleOptimizer` that you pass
+                does the scaling itself.
+            gradient_accumulation_steps: Number of batches whose gradients make one step, each counted by its
+                number of examples; the last window of an epoch may have fewer. Defaults to 1.
+            **kwargs: What `keras.Model.compile` takes.
+
         Raises:
+            ArgumentError: If one of the two has a value that cannot work, or contradicts the optimizer.
             ScopeError: If the optimizer, or a layer, was made outside the model's `strategy_scope()`.
         """
-        super().compile(*args, **kwargs)
+        optimizer = kwargs.get("optimizer", args[0] if args else None)
+        chosen = choose_loss_scale(loss_scale, optimizer, self.dtype_policy.name, kwargs.get("auto_scale_loss", True))
+        steps = choose_accumulation(gradient_accumulation_steps, optimizer)
+        super().compile(*args, loss_scale=chosen, gradient_accumulation_steps=steps, **kwargs)
+        self._own_compile_config = {
+            "loss_scale": loss_scale,
+            "gradient_accumulation_steps": gradient_accumulation_steps,
+            "auto_scale_loss": kwargs.get("auto_scale_loss", True),
+        }
         for message in probabilities_taken_for_logits(self):
             warnings.warn(message, FromLogitsWarning, stacklevel=2)
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """Return what `compile` was given, serialized."""
+        own = _runtime.keras.saving.serialize_keras_object(dict(getattr(self, "_own_compile_config", {})))
+        return {**super().get_compile_config(), **own}
 
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
