@@ -145,7 +145,11 @@ def open_cpu(replicas: int) -> OpenedStrategy:
         return OpenedStrategy(_default_strategy(), 1, "CPU")
     _make_virtual_cpus(replicas)
     with _without_the_nccl_warning():
-        strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+        strategy = tf.distribute.MirroredStrategy(
+            [f"CPU:{i}" for i in range(replicas)],
+            # Not collectives, which MirroredStrategy would take: on few cores they can wait for each other forever.
+            cross_device_ops=tf.distribute.ReductionToOneDevice(),
+        )
     return OpenedStrategy(strategy, replicas, "CPU")
 
 
