@@ -10,6 +10,7 @@ import contextlib
 import functools
 import gc
 import logging
+import os
 import re
 import socket
 import threading
@@ -22,7 +23,7 @@ from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.framework import kernels
 
 from keras_tpu_ext._runtime.contract import OpenedStrategy
-from keras_tpu_ext.errors import ScopeError, TpuUnusableError
+from keras_tpu_ext.errors import ArgumentError, ScopeError, TpuUnusableError
 
 MINIMUM_BFLOAT16_CAPABILITY = (
     8,
@@ -160,8 +161,22 @@ def open_gpus(count: int) -> OpenedStrategy:
 
 
 def num_workers() -> int:
-    """Return how many processes train together: what `TF_CONFIG` says, else 1."""
-    cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
+    """Return how many processes train together: what `TF_CONFIG` says, else 1.
+
+    Raises:
+        ArgumentError: If `TF_CONFIG` cannot be read.
+    """
+    config = os.environ.get("TF_CONFIG", "")
+    if not config.strip():
+        return 1
+    try:
+        cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"The environment variable TF_CONFIG must be JSON that names a cluster; got {config!r}. Unset it to "
+            'train in one process, or write {"cluster": {"worker": ["HOST1:2222", "HOST2:2222"]}, '
+            '"task": {"type": "worker", "index": 0}}.'
+        ) from error
     return sum(cluster.num_tasks(job) for job in cluster.jobs if job in ("chief", "worker")) or 1
 
 
