@@ -59,6 +59,7 @@ class Machine:
 def machine(monkeypatch):
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
     machine = Machine()
     for deed in ("count_gpus", "open_gpus", "open_tpu"):
         monkeypatch.setattr(_runtime, deed, getattr(machine, deed))
@@ -550,3 +551,51 @@ def test_warnings_are_only_given_where_something_is_wrong(machine):
         warnings.simplefilter("error")
         kte.strategy_scope()
         kte.strategy_scope(require="cpu", replicas=8)
+
+
+# Several processes
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_a_cluster_told_by_tf_config_trains_together(machine, monkeypatch, gpus):
+    machine.gpus = gpus
+    monkeypatch.setattr(_runtime, "num_workers", lambda: 3)
+    monkeypatch.setattr(_runtime, "open_workers", lambda: OpenedStrategy("over the cluster", 3 * max(gpus, 1)))
+    scope = kte.strategy_scope(require="gpu" if gpus else None)
+    assert (scope.strategy, scope.num_replicas) == ("over the cluster", 3 * max(gpus, 1))
+    assert scope.hardware.kind == ("gpu" if gpus else "cpu")
+    assert str(scope).endswith("(a cluster, told by TF_CONFIG)")
+    with pytest.raises(ArgumentError, match=r"replicas=2 was asked for, but the cluster of TF_CONFIG has"):
+        kte.strategy_scope(replicas=2)
+
+
+def test_a_cluster_without_gpus_is_none_where_a_gpu_is_required(monkeypatch):
+    monkeypatch.setattr(_runtime, "num_workers", lambda: 3)
+    monkeypatch.setattr(_runtime, "open_workers", lambda: pytest.fail("opened"))
+    with pytest.raises(HardwareNotFoundError, match='require="gpu"'):
+        kte.strategy_scope(require="gpu")
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("", 1),
+        ("{}", 1),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}', 1),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}', 2),
+        ('{"cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}, "task": {"type": "chief"}}', 2),
+    ],
+)
+def test_workers_are_those_of_tf_config(monkeypatch, config, expected):
+    monkeypatch.setenv("TF_CONFIG", config)
+    assert _runtime.num_workers() == expected
+
+
+@pytest.mark.parametrize("config", ["worker", '{"cluster": 5}'])
+def test_a_tf_config_that_cannot_be_read_is_told(monkeypatch, config):
+    monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(ArgumentError) as caught:
+        kte.strategy_scope()
+    text = str(caught.value)
+    assert text.startswith(f"The environment variable TF_CONFIG must be JSON that names a cluster; got {config!r}.")
+    assert "Unset it to train in one process, or write" in text

@@ -1,5 +1,6 @@
 """How TensorFlow's devices are opened, with a fake resolver that writes down what is called, in order."""
 
+import gc
 import re
 import socket
 import threading
@@ -366,3 +367,11 @@ def test_more_replicas_than_virtual_devices_come_too_late():
     assert re.search(r"An earlier call came too early: it made a dataset and a tensor and a variable \S+:0\.", text)
     assert "What to do: write `with strategy_scope(replicas=9) as scope:` before the first line" in text
     del keep
+
+
+def test_an_early_call_that_left_nothing_behind_is_guessed_at(monkeypatch):
+    monkeypatch.setattr(gc, "get_objects", list)
+    with pytest.raises(
+        ScopeError, match=r"\(one that made a tensor or listed the logical devices, say\)\. What to do"
+    ):
+        devices.open_cpu(9)

@@ -74,18 +74,11 @@ def test_import_and_looking_start_no_device_and_a_rehearsal_follows():
     ]
 
 
-@pytest.mark.parametrize(
-    ("early", "named"),
-    [
-        ("model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])", "a variable"),
-        ("tf.config.list_logical_devices()", "one that made a tensor or listed the logical devices"),
-    ],
-)
-def test_a_rehearsal_that_is_too_late_names_what_came_too_early(early, named):
-    program = f"""
-        import keras, tensorflow as tf
+def test_a_rehearsal_that_is_too_late_names_what_came_too_early():
+    program = """
+        import keras
         import keras_tpu_ext as kte
-        {early}
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
         try:
             kte.strategy_scope(replicas=8)
         except kte.errors.ScopeError as error:
@@ -94,9 +87,9 @@ def test_a_rehearsal_that_is_too_late_names_what_came_too_early(early, named):
     (text,) = lines_of(program)
     assert text.startswith(
         "strategy_scope(replicas=8) needs 8 virtual CPU devices, but TensorFlow has already started its devices "
-        "with 1 of them; they cannot be added afterwards. An earlier call came too early"
+        "with 1 of them; they cannot be added afterwards. An earlier call came too early: it made "
     )
-    assert named in text
+    assert "a variable" in text
     assert "What to do: write `with strategy_scope(replicas=8) as scope:` before the first line that makes" in text
 
 
