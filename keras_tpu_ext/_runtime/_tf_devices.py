@@ -10,8 +10,12 @@ import contextlib
 import functools
 import gc
 import logging
+import os
 import re
-from collections.abc import Iterator
+import socket
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +23,7 @@ from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.framework import kernels
 
 from keras_tpu_ext._runtime.contract import OpenedStrategy
-from keras_tpu_ext.errors import ScopeError, TpuUnusableError
+from keras_tpu_ext.errors import ArgumentError, ScopeError, TpuUnusableError
 
 MINIMUM_BFLOAT16_CAPABILITY = (
     8,
@@ -27,12 +31,32 @@ MINIMUM_BFLOAT16_CAPABILITY = (
 )  # CUDA compute capability of Ampere, the first with bfloat16 matrix units
 
 
+_Opener = Callable[..., OpenedStrategy]
+_OPENING = threading.Lock()
+
+
+def _once(function: _Opener) -> _Opener:
+    """Cache what `function` returns; two threads at once get one TPU initialisation and not two."""
+    cached = functools.cache(function)
+
+    @functools.wraps(function)
+    def locked(*arguments: Any) -> OpenedStrategy:
+        with _OPENING:
+            return cached(*arguments)
+
+    locked.cache_clear = cached.cache_clear  # type: ignore[attr-defined]
+    return locked
+
+
+CONNECT_SECONDS = 10.0
+
+
 def count_gpus() -> int:
     """Return how many GPUs TensorFlow sees; starts none."""
     return len(tf.config.list_physical_devices("GPU"))
 
 
-@functools.cache
+@_once
 def open_tpu(address: str) -> OpenedStrategy:
     """Return the strategy for the TPU at `address`; a second call never initialises it again.
 
@@ -48,12 +72,27 @@ def open_tpu(address: str) -> OpenedStrategy:
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
         if address != "local":  # on a TPU VM this process is the worker, there is no one to connect to
+            _check_answers(address)
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         strategy = tf.distribute.TPUStrategy(resolver)
     except Exception as error:  # TensorFlow raises anything here: each of its errors is a cause to be told
         raise TpuUnusableError(explain_tpu_failure(address, error)) from error
     return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync), "TPU", supports_bfloat16=True)
+
+
+def _check_answers(address: str) -> None:
+    """Raise `ConnectionError` where no one listens at a `grpc://` address.
+
+    TensorFlow would wait for it: at an address that refuses, it had said nothing after 15 minutes.
+    """
+    for one in address.split(","):
+        parts = urllib.parse.urlsplit(one)
+        if parts.scheme == "grpc" and parts.hostname and parts.port:
+            try:
+                socket.create_connection((parts.hostname, parts.port), timeout=CONNECT_SECONDS).close()
+            except OSError as error:
+                raise ConnectionError(f"failed to connect to {one}: {error}") from error
 
 
 def has_tpu_kernels() -> bool:
@@ -103,7 +142,7 @@ _KNOWN_FAILURES = (
 )
 
 
-@functools.cache
+@_once
 def open_gpus(count: int) -> OpenedStrategy:
     """Return the strategy over the first `count` GPUs: TensorFlow's default one for one, mirrored for more."""
     gpus = tf.config.list_physical_devices("GPU")[:count]
@@ -122,19 +161,33 @@ def open_gpus(count: int) -> OpenedStrategy:
 
 
 def num_workers() -> int:
-    """Return how many processes train together: what `TF_CONFIG` says, else 1."""
-    cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
+    """Return how many processes train together: what `TF_CONFIG` says, else 1.
+
+    Raises:
+        ArgumentError: If `TF_CONFIG` cannot be read.
+    """
+    config = os.environ.get("TF_CONFIG", "")
+    if not config.strip():
+        return 1
+    try:
+        cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"The environment variable TF_CONFIG must be JSON that names a cluster; got {config!r}. Unset it to "
+            'train in one process, or write {"cluster": {"worker": ["HOST1:2222", "HOST2:2222"]}, '
+            '"task": {"type": "worker", "index": 0}}.'
+        ) from error
     return sum(cluster.num_tasks(job) for job in cluster.jobs if job in ("chief", "worker")) or 1
 
 
-@functools.cache
+@_once
 def open_workers() -> OpenedStrategy:
     """Return the strategy over all GPUs (else one CPU) of every process that `TF_CONFIG` names."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync))
 
 
-@functools.cache
+@_once
 def open_cpu(replicas: int) -> OpenedStrategy:
     """Return the strategy over `replicas` CPU devices; more than one is a rehearsal on virtual ones.
 
@@ -188,7 +241,7 @@ def _make_virtual_cpus(count: int) -> None:
             f"started its devices with {there} of them; they cannot be added afterwards. "
             f"An earlier call came too early{_early_calls()}. "
             f"What to do: write `with strategy_scope(replicas={count}) as scope:` before the first line that "
-            "makes a tensor, a model or a dataset, or that calls keras.utils.set_random_seed; "
+            "makes a tensor, a model or a dataset; "
             "in a notebook, restart the kernel first."
         ) from error
 
@@ -201,5 +254,5 @@ def _early_calls() -> str:
             if issubclass(type(thing), kind):
                 alive.setdefault(label, getattr(thing, "name", "") if kind is tf.Variable else "")
     if not alive:
-        return " (one that made a tensor or set a random seed, say)"
+        return " (one that made a tensor or listed the logical devices, say)"
     return ": it made " + " and ".join(f"a {label} {name}".strip() for label, name in sorted(alive.items()))
