@@ -31,11 +31,11 @@ from keras_tpu_ext._runtime._tf_devices import count_gpus as count_gpus
 from keras_tpu_ext._runtime._tf_devices import num_workers as num_workers
 from keras_tpu_ext._runtime._tf_devices import open_cpu as open_cpu
 from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
-from keras_tpu_ext._runtime._tf_devices import open_tpu as open_tpu
 from keras_tpu_ext._runtime._tf_devices import open_workers as open_workers
 from keras_tpu_ext._runtime._tf_loop import make_steps_function
 from keras_tpu_ext._runtime._tf_replicas import split_batch, sum_over_replicas
 from keras_tpu_ext._runtime._tf_step import ExactStep
+from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 
