@@ -83,6 +83,9 @@ class Scope:
         """Return `dataset`, batched by the global batch size, with each batch split over the replicas.
 
         `fit`, `evaluate` and `predict` do this themselves; it is for training loops of your own.
+
+        Raises:
+            ArgumentError: If `dataset` is no `tf.data.Dataset`, or is not batched.
         """
         return _runtime.distribute(self.strategy, dataset)
 
@@ -126,11 +129,11 @@ def strategy_scope(
         model.fit(dataset.batch(scope.global_batch_size(32)))
         ```
     """
-    _check_arguments(require, tpu, replicas)
+    _check_arguments(require, tpu, replicas, precision)
     scope = _open(require, find_tpu(tpu), replicas)
     if precision is not None:
         policy = _precision.recommended_policy(scope.hardware) if precision == "auto" else precision
-        scope = dataclasses.replace(scope, precision=_precision.check_policy(policy))
+        scope = dataclasses.replace(scope, precision=policy)
     _LOG.info("strategy_scope: %s", scope)
     return scope
 
@@ -244,7 +247,7 @@ def _not_found(wanted: Kind) -> str:
     )
 
 
-def _check_arguments(require: Any, tpu: Any, replicas: Any) -> None:
+def _check_arguments(require: Any, tpu: Any, replicas: Any, precision: Any) -> None:
     if require is not None and require not in _KINDS:
         raise ArgumentError(f'`require` must be None, "tpu", "gpu" or "cpu"; got {require!r}. Write require="tpu".')
     if require == "tpu" and tpu is False:
@@ -253,6 +256,8 @@ def _check_arguments(require: Any, tpu: Any, replicas: Any) -> None:
         )
     if replicas is not None:
         _positive(replicas, "replicas")
+    if precision not in (None, "auto"):
+        _precision.check_policy(precision)
 
 
 def _positive(value: Any, name: str) -> int:

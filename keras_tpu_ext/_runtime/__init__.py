@@ -19,10 +19,11 @@ open_workers = _runtime.open_workers
 scope = _runtime.scope
 
 # Models
-flatten_layers = _runtime.flatten_layers
 inputs_and_outputs = _runtime.inputs_and_outputs
-loss_inputs = _runtime.loss_inputs
+losses = _runtime.losses
+metrics = _runtime.metrics
 output_activations = _runtime.output_activations
+softmaxes = _runtime.softmaxes
 
 # Dtype policies
 get_dtype_policy = _runtime.get_dtype_policy

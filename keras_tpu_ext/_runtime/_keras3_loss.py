@@ -7,7 +7,6 @@ Private names of Keras that this module leans on (tests/_runtime/test_private_na
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -75,7 +74,7 @@ class ShareOfLoss:
         values, mask = _weighted_values(self.loss, y_true, y_pred, sample_weight)
         if self.loss.reduction in (None, "none"):
             return values
-        if not values.shape and self._replicas.num_replicas() > 1:
+        if len(values.shape) == 0 and self._replicas.num_replicas() > 1:
             share = self._share_of_scalar(y_true, y_pred, sample_weight)
         else:
             share = keras.ops.sum(values)
@@ -125,7 +124,9 @@ def _weighted_values(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) ->
         masks.append(_mask_of(values))
         return values
 
-    unreduced = copy.copy(loss)  # a shallow copy: the user's object keeps its reduction
+    # A shallow copy: the user's object keeps its reduction. (`copy.copy` would serialize and load the loss.)
+    unreduced = object.__new__(type(loss))
+    unreduced.__dict__.update(loss.__dict__)
     unreduced.reduction = None
     unreduced.call = call_and_keep_mask
     values = unreduced(y_true, y_pred, sample_weight)

@@ -11,14 +11,18 @@ import functools
 from typing import Any
 
 import keras
+import tensorflow as tf
+
+from keras_tpu_ext._runtime._tf_replicas import all_agree, assign_everywhere
 
 
 def without_all_reduce(optimizer: Any) -> Any:
     """Return a second face of `optimizer` that takes gradients which are already summed over replicas.
 
     Keras's optimizers sum over replicas inside `apply`. The face shares every bit of state with the user's
-    optimizer, which itself stays as it is; only that one method does nothing, and it does not accumulate. This ends when Keras lets
-    `apply` be told that its gradients are reduced, as Keras 2 does (`skip_gradients_aggregation`).
+    optimizer, which itself stays as it is; only that one method does nothing, and it does not accumulate. This
+    ends when Keras lets `apply` be told that its gradients are reduced, as Keras 2 does
+    (`skip_gradients_aggregation`).
     """
     optimizer_class: Any = type(optimizer)
     face: Any = object.__new__(_face_class(optimizer_class))
@@ -44,6 +48,8 @@ def _face_class(optimizer_class: Any) -> Any:
         # MirroredStrategy. Its counter goes on counting batches, so that `iterations` means what it meant.
         "gradient_accumulation_steps": property(lambda self: None),
         "iterations": property(iterations),
+        # A condition that updates variables must stand outside the replicas: `apply_summed` has it.
+        "ema_overwrite_frequency": property(lambda self: None),
     }
     if issubclass(optimizer_class, keras.optimizers.LossScaleOptimizer):
         members["inner_optimizer"] = property(inner_optimizer)
@@ -58,3 +64,18 @@ def apply_summed(optimizer: Any, gradients: Any, variables: Any) -> None:
     if skipped:  # an optimizer set to accumulate counts batches, and its learning rate schedule goes by them
         inner._iterations.assign_add(skipped)
     face.apply_gradients(zip(gradients, variables, strict=True))
+    _overwrite_with_averages(inner)
+
+
+def _overwrite_with_averages(face: Any) -> None:
+    """Let the variables take their moving averages where the optimizer's `ema_overwrite_frequency` says so."""
+    every = face.__dict__.get("ema_overwrite_frequency")
+    if not (face.use_ema and every):
+        return
+
+    def overwrite() -> None:
+        for variable, average in zip(face._trainable_variables, face._model_variables_moving_average, strict=True):
+            if average is not None:
+                assign_everywhere(variable, tf.convert_to_tensor(average))
+
+    all_agree(tf.equal(tf.convert_to_tensor(face.iterations) % every, 0), overwrite, lambda: None)

@@ -30,11 +30,6 @@ def whole_batch_view() -> Iterator[None]:
         _VIEW.whole_batch = before
 
 
-def holds_whole_batch() -> bool:
-    """Return whether a `whole_batch_view` is open in this replica."""
-    return _VIEW.whole_batch
-
-
 def num_replicas() -> int:
     """Return over how many replicas the data at hand is split: 1 outside a replica, which holds all there is."""
     if _VIEW.whole_batch or tf.distribute.get_replica_context() is None:
@@ -89,12 +84,7 @@ def share_as_whole(share: Any) -> Any:
 
     As in `gather_batch`, its gradient is that of this replica's share, N times.
     """
-    before, _VIEW.whole_batch = _VIEW.whole_batch, False
-    try:
-        whole, replicas = as_global(share), num_replicas()
-    finally:
-        _VIEW.whole_batch = before
-    return _amplified(whole, replicas)
+    return _amplified(as_global(share), num_replicas())
 
 
 def gather_batch(data: Any) -> Any:

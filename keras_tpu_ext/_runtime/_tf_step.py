@@ -13,7 +13,6 @@ from keras_tpu_ext._runtime._tf_replicas import (
     as_global,
     batch_size,
     gather_batch,
-    holds_whole_batch,
     num_replicas,
     share_as_whole,
     sum_over_replicas,
@@ -27,10 +26,12 @@ class _Batch(threading.local):
     Attributes:
         examples: Number of examples of this replica.
         total: Number of examples of all replicas.
+        own_losses: Shares of the `add_loss` terms of its forward pass, by layer.
     """
 
     examples: Any = None
     total: Any = None
+    own_losses: Any = ()
 
 
 _BATCH = _Batch()
@@ -58,7 +59,7 @@ class ExactStep:
         _count(x)
         before = self._snapshot()
         with tf.GradientTape() as tape:
-            y_pred = self._forward(x, training=True)
+            y_pred = self._forward_once(x, training=True)
             loss = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
         self._track_loss(loss)
         if self.trainable_variables:
@@ -72,7 +73,7 @@ class ExactStep:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
         x, y, sample_weight = self._unpack(data)
         _count(x)
-        y_pred = self._forward(x, training=False)
+        y_pred = self._forward_once(x, training=False)
         loss = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
         self._track_loss(loss)
         return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
@@ -85,11 +86,12 @@ class ExactStep:
         A subclass may override it and compute what it likes from its arguments: it is then called with the
         batches of all replicas joined, and this method returns the whole loss.
         """
+        own_losses = [loss for _, of_layer in self._own_losses() for loss in of_layer]
         losses = []
         if self._compile_loss is not None:
             loss = self._compile_loss(y, y_pred, sample_weight)
             losses += [] if loss is None else [loss]
-        losses += [_share_of_own_loss(loss) for loss in self._own_losses()]
+        losses += own_losses
         losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._weight_losses()]
         if not losses:
             raise ValueError("No loss to compute. Provide a `loss` argument in `compile()`.")
@@ -118,7 +120,9 @@ class ExactStep:
         return as_global(tf.math.divide_no_nan(tf.reduce_sum(values), count))
 
     def minimize(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> None:
-        """Take one step of `optimizer` on a loss made of `global_mean`: scaled, summed over replicas, checked, clipped.
+        """Take one step of `optimizer` on a loss made of `global_mean`.
+
+        In the order of `train_step`: scale, gradient, sum over replicas, unscale, check, clip, apply.
 
         Args:
             loss: Scalar tensor, computed inside `tape` from values of `global_mean`.
@@ -128,6 +132,18 @@ class ExactStep:
         """
         variables = list(variables)
         descend(self, self._gradients(loss, variables, optimizer, tape), variables, optimizer, 1)
+
+    def _forward_once(self: Any, x: Any, *, training: bool) -> Any:
+        """Return the predictions, and keep the `add_loss` terms as shares.
+
+        Layers hold these terms until their next call, and that may be another replica's, at any sum over
+        replicas: they are taken at once, and put back where `losses` is read.
+        """
+        y_pred = self._forward(x, training=training)
+        _BATCH.own_losses = [
+            (layer, [_share_of_own_loss(loss) for loss in of_layer]) for layer, of_layer in self._own_losses()
+        ]
+        return y_pred
 
     def _gradients(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> Any:
         """Return the gradients of the scaled loss; scaling the seed is scaling the loss."""
@@ -145,12 +161,16 @@ class ExactStep:
         return [(v, tf.identity(tf.convert_to_tensor(v))) for v in self.non_trainable_variables]
 
     def _share_of_loss(self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool) -> Any:
+        own_losses = _BATCH.own_losses
+        self._put_own_losses(own_losses)
         if num_replicas() == 1 or not self._has_own_compute_loss():
             return self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
         # The user's own function may be anything: it gets the whole batch, on every replica.
         replicas = num_replicas()
         x, y, y_pred, sample_weight = gather_batch((x, y, y_pred, sample_weight))
+        whole = [(layer, [share_as_whole(share) for share in of_layer]) for layer, of_layer in own_losses]
         with whole_batch_view():
+            self._put_own_losses(whole)
             loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
         return loss / tf.cast(replicas, loss.dtype)
 
@@ -178,4 +198,4 @@ def _share_of_own_loss(loss: Any) -> Any:
     share = tf.reduce_sum(loss)
     if not loss.shape.rank and _BATCH.total is not None:
         share *= tf.cast(_BATCH.examples, share.dtype) / tf.cast(_BATCH.total, share.dtype)
-    return share_as_whole(share) if holds_whole_batch() else share
+    return share

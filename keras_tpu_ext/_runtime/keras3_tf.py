@@ -15,10 +15,11 @@ import keras as keras
 import tensorflow as tf
 
 from keras_tpu_ext._runtime import _tf_replicas
+from keras_tpu_ext._runtime._keras3_audit import losses as losses
+from keras_tpu_ext._runtime._keras3_audit import metrics as metrics
+from keras_tpu_ext._runtime._keras3_audit import softmaxes as softmaxes
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
-from keras_tpu_ext._runtime._keras3_graph import flatten_layers as flatten_layers
 from keras_tpu_ext._runtime._keras3_graph import inputs_and_outputs as inputs_and_outputs
-from keras_tpu_ext._runtime._keras3_graph import loss_inputs as loss_inputs
 from keras_tpu_ext._runtime._keras3_graph import output_activations as output_activations
 from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
 from keras_tpu_ext._runtime._keras3_optimizer import apply_summed
@@ -34,12 +35,12 @@ from keras_tpu_ext._runtime._tf_devices import count_gpus as count_gpus
 from keras_tpu_ext._runtime._tf_devices import num_workers as num_workers
 from keras_tpu_ext._runtime._tf_devices import open_cpu as open_cpu
 from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
-from keras_tpu_ext._runtime._tf_devices import open_tpu as open_tpu
 from keras_tpu_ext._runtime._tf_devices import open_workers as open_workers
 from keras_tpu_ext._runtime._tf_loop import make_steps_function
 from keras_tpu_ext._runtime._tf_replicas import split_batch
 from keras_tpu_ext._runtime._tf_step import ExactStep
-from keras_tpu_ext.errors import ScopeError
+from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu
+from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 
 class TrainStep(ExactStep, FunctionalByShape):
@@ -111,7 +112,12 @@ class TrainStep(ExactStep, FunctionalByShape):
         apply_summed(optimizer, gradients, variables)
 
     def _own_losses(self: Any) -> list[Any]:
-        return [loss for layer in self._flatten_layers() for loss in layer._get_own_losses()]
+        by_layer = [(layer, layer._get_own_losses()) for layer in self._flatten_layers()]
+        return [(layer, losses) for layer, losses in by_layer if losses]
+
+    def _put_own_losses(self: Any, by_layer: Any) -> None:
+        for layer, of_layer in by_layer:
+            layer._losses[:] = of_layer
 
     def _weight_losses(self: Any) -> list[Any]:
         return list(self._get_regularization_losses())
@@ -125,12 +131,18 @@ class TrainStep(ExactStep, FunctionalByShape):
             with self.distribute_strategy.scope():
                 window.build_for(self.trainable_variables)
 
+    def _flush(self: Any) -> None:
+        @tf.function(autograph=False)
+        def flush() -> None:
+            self.distribute_strategy.run(flush_window, args=(self, self.optimizer))
+
+        flush()
+
     def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
         """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
         window = self._step_state.window(self.optimizer)
         if window is not None and window.targets and int(window.position.numpy()):
-            flush = tf.function(lambda: self.distribute_strategy.run(flush_window, args=(self, self.optimizer)))
-            flush()
+            self._flush()
         model: Any = super()
         return model._get_metrics_result_or_logs(logs)
 
@@ -148,13 +160,42 @@ class TrainStep(ExactStep, FunctionalByShape):
 
 
 def scope(strategy: tf.distribute.Strategy) -> Any:
-    """Return the context manager in which models belong to `strategy`."""
+    """Return the context manager in which models belong to `strategy`.
+
+    Raises:
+        ScopeError: If this is inside the scope of another strategy.
+    """
+    outer = tf.distribute.get_strategy()
+    if tf.distribute.has_strategy() and outer is not strategy:
+        raise ScopeError(
+            f"A block for {_in_words(strategy)} was opened inside a block for {_in_words(outer)}, and a model can "
+            "belong to one strategy only. Leave the outer block first, or open the same scope again inside it."
+        )
     return strategy.scope()
 
 
 def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
-    """Return `dataset` with each batch split over the replicas of `strategy`."""
+    """Return `dataset` with each batch split over the replicas of `strategy`.
+
+    Raises:
+        ArgumentError: If `dataset` is no `tf.data.Dataset`, or is not batched.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        raise ArgumentError(
+            f"distribute needs a tf.data.Dataset; got {type(dataset).__name__}. Write "
+            "scope.distribute(tf.data.Dataset.from_tensor_slices(data).batch(scope.global_batch_size(32)))."
+        )
+    if any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(dataset.element_spec)):
+        raise ArgumentError(
+            f"distribute needs a dataset of batches; the elements of this one are {dataset.element_spec}. "
+            "Write scope.distribute(dataset.batch(scope.global_batch_size(32)))."
+        )
     return strategy.experimental_distribute_dataset(dataset)
+
+
+def _in_words(strategy: tf.distribute.Strategy) -> str:
+    count = strategy.num_replicas_in_sync
+    return f"{count} replica{'' if count == 1 else 's'} ({type(strategy).__name__.lstrip('_')})"
 
 
 def _global_compile_loss(compiled: Any) -> GlobalCompileLoss:
