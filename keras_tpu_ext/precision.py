@@ -143,35 +143,33 @@ def audit(model: Any) -> AuditReport:
     A 16-bit softmax loses small probabilities, 16-bit logits round the loss, and a metric kept in bfloat16 stops
     counting at 256. Compile the model first, if its loss and metrics are to be looked at.
 
+    What a subclassed model does in its `call` cannot be seen, only its layers can.
+
     Args:
         model: A Keras model that is built.
+
+    Raises:
+        ArgumentError: If `model` is no Keras model.
     """
-    layers = _runtime.flatten_layers(model)
-    findings = [_softmax_finding(layer) for layer in layers if _has_softmax(layer) and _is_low(layer.compute_dtype)]
-    findings += [_loss_finding(name, dtype) for name, dtype in _runtime.loss_inputs(model) if _is_low(dtype)]
-    findings += [_metric_finding(metric) for metric in model.metrics if _is_low(metric.dtype)]
+    if not isinstance(model, _runtime.keras.Model):
+        raise ArgumentError(f"audit needs a Keras model; got {type(model).__name__}. Write audit(model).")
+    findings = [
+        Finding("softmax", name, dtype, _in_float32(made_by))
+        for name, made_by, dtype in _runtime.softmaxes(model)
+        if dtype in _LOW
+    ]
+    for name, value_dtype, made_by, loss_dtype in _runtime.losses(model):
+        if value_dtype in _LOW:
+            findings.append(Finding("loss", name, value_dtype, "give that output layer dtype='float32'"))
+        elif loss_dtype in _LOW:
+            findings.append(Finding("loss", name, loss_dtype, _in_float32(made_by)))
+    findings += [
+        Finding("metric", name, dtype, _in_float32(made_by))
+        for name, made_by, dtype in _runtime.metrics(model)
+        if dtype in _LOW
+    ]
     return AuditReport(model.name, tuple(findings))
 
 
-def _is_low(dtype: Any) -> bool:
-    return str(dtype) in _LOW
-
-
-def _has_softmax(layer: Any) -> bool:
-    if isinstance(layer, _runtime.keras.layers.Softmax):
-        return True
-    return getattr(layer, "activation", None) is _runtime.keras.activations.softmax
-
-
-def _softmax_finding(layer: Any) -> Finding:
-    cure = f"write {type(layer).__name__}(..., dtype='float32')"
-    return Finding("softmax", layer.name, str(layer.compute_dtype), cure)
-
-
-def _loss_finding(name: str, dtype: str) -> Finding:
-    return Finding("loss", name, dtype, "give that output layer dtype='float32'")
-
-
-def _metric_finding(metric: Any) -> Finding:
-    cure = f"write {type(metric).__name__}(..., dtype='float32')"
-    return Finding("metric", metric.name, str(metric.dtype), cure)
+def _in_float32(made_by: str) -> str:
+    return f"write {made_by}(..., dtype='float32')"

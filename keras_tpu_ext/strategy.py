@@ -83,6 +83,9 @@ class Scope:
         """Return `dataset`, batched by the global batch size, with each batch split over the replicas.
 
         `fit`, `evaluate` and `predict` do this themselves; it is for training loops of your own.
+
+        Raises:
+            ArgumentError: If `dataset` is no `tf.data.Dataset`, or is not batched.
         """
         return _runtime.distribute(self.strategy, dataset)
 
@@ -126,11 +129,11 @@ def strategy_scope(
         model.fit(dataset.batch(scope.global_batch_size(32)))
         ```
     """
-    _check_arguments(require, tpu, replicas)
+    _check_arguments(require, tpu, replicas, precision)
     scope = _open(require, find_tpu(tpu), replicas)
     if precision is not None:
         policy = _precision.recommended_policy(scope.hardware) if precision == "auto" else precision
-        scope = dataclasses.replace(scope, precision=_precision.check_policy(policy))
+        scope = dataclasses.replace(scope, precision=policy)
     _LOG.info("strategy_scope: %s", scope)
     return scope
 
@@ -149,6 +152,8 @@ def _open(require: Kind | None, address: TpuAddress | None, replicas: int | None
     if require == "tpu":
         raise HardwareNotFoundError(_not_found("tpu"))
     gpus = 0 if require == "cpu" else _runtime.count_gpus()
+    if _runtime.num_workers() > 1:
+        return _open_workers(gpus, require, replicas)
     if gpus:
         return _open_gpus(gpus, replicas)
     if require == "gpu":
@@ -177,6 +182,20 @@ def _open_tpu(address: TpuAddress, replicas: int | None) -> Scope:
     return Scope(hardware, opened.strategy, opened.num_replicas, note=f"found by {address.found_by}")
 
 
+def _open_workers(gpus: int, require: Kind | None, replicas: int | None) -> Scope:
+    """Several processes, told by `TF_CONFIG`, train together on their GPUs, else on their CPUs."""
+    if require == "gpu" and not gpus:
+        raise HardwareNotFoundError(_not_found("gpu"))
+    opened = _runtime.open_workers()
+    if replicas not in (None, opened.num_replicas):
+        raise ArgumentError(
+            f"replicas={replicas} was asked for, but the cluster of TF_CONFIG has {opened.num_replicas}, and all of "
+            "them train. Leave `replicas` out, or unset TF_CONFIG."
+        )
+    hardware = dataclasses.replace(_cpu(), kind="gpu", name="GPUs", num_devices=gpus) if gpus else _cpu()
+    return Scope(hardware, opened.strategy, opened.num_replicas, note="a cluster, told by TF_CONFIG")
+
+
 def _open_gpus(there: int, replicas: int | None) -> Scope:
     count = replicas or there
     if count > there:
@@ -192,11 +211,14 @@ def _open_gpus(there: int, replicas: int | None) -> Scope:
 
 def _open_cpu(replicas: int) -> Scope:
     opened = _runtime.open_cpu(replicas)
-    hardware = dataclasses.replace(detect(environ={"CUDA_VISIBLE_DEVICES": ""}), num_devices=1)
-    if hardware.kind != "cpu":  # a TPU that is there and was not wanted, or not usable
-        hardware = Hardware("cpu", 1, "CPU")
     note = "a rehearsal: virtual CPU devices" if replicas > 1 else ""
-    return Scope(hardware, opened.strategy, opened.num_replicas, note=note)
+    return Scope(_cpu(), opened.strategy, opened.num_replicas, note=note)
+
+
+def _cpu() -> Hardware:
+    """Return what is known of the CPU, also where a TPU or GPU is there and was not wanted, or not usable."""
+    seen = detect(environ={"CUDA_VISIBLE_DEVICES": ""})
+    return seen if seen.kind == "cpu" else Hardware("cpu", 1, "CPU")
 
 
 def _passed_over(address: TpuAddress, error: TpuUnusableError) -> str:
@@ -225,7 +247,7 @@ def _not_found(wanted: Kind) -> str:
     )
 
 
-def _check_arguments(require: Any, tpu: Any, replicas: Any) -> None:
+def _check_arguments(require: Any, tpu: Any, replicas: Any, precision: Any) -> None:
     if require is not None and require not in _KINDS:
         raise ArgumentError(f'`require` must be None, "tpu", "gpu" or "cpu"; got {require!r}. Write require="tpu".')
     if require == "tpu" and tpu is False:
@@ -234,6 +256,8 @@ def _check_arguments(require: Any, tpu: Any, replicas: Any) -> None:
         )
     if replicas is not None:
         _positive(replicas, "replicas")
+    if precision not in (None, "auto"):
+        _precision.check_policy(precision)
 
 
 def _positive(value: Any, name: str) -> int:

@@ -11,16 +11,19 @@ TrainStep = _runtime.TrainStep
 # Devices and strategies
 count_gpus = _runtime.count_gpus
 distribute = _runtime.distribute
+num_workers = _runtime.num_workers
 open_cpu = _runtime.open_cpu
 open_gpus = _runtime.open_gpus
 open_tpu = _runtime.open_tpu
+open_workers = _runtime.open_workers
 scope = _runtime.scope
 
 # Models
-flatten_layers = _runtime.flatten_layers
 inputs_and_outputs = _runtime.inputs_and_outputs
-loss_inputs = _runtime.loss_inputs
+losses = _runtime.losses
+metrics = _runtime.metrics
 output_activations = _runtime.output_activations
+softmaxes = _runtime.softmaxes
 
 # Dtype policies
 get_dtype_policy = _runtime.get_dtype_policy

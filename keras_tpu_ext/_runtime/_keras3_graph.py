@@ -15,11 +15,15 @@ from keras.src.models.functional import Functional
 
 def inputs_and_outputs(model: Any) -> tuple[Any, Any] | None:
     """Return the structures of symbolic inputs and outputs; `None` where `model` has none."""
+    functional = functional_of(model)
+    return None if functional is None else (functional._inputs_struct, functional._outputs_struct)
+
+
+def functional_of(model: Any) -> Any:
+    """Return the graph of inputs and outputs that `model` is or holds; `None` where it has none."""
     if isinstance(model, keras.Sequential):
         model = model._functional
-    if not isinstance(model, Functional):
-        return None
-    return model._inputs_struct, model._outputs_struct
+    return model if isinstance(model, Functional) else None
 
 
 def output_activations(model: Any) -> list[tuple[str, str, str]]:
@@ -28,13 +32,6 @@ def output_activations(model: Any) -> list[tuple[str, str, str]]:
         return []
     layers = [tensor._keras_history.operation for tensor in model.outputs]
     return [(name, layer.name, _activation(layer)) for name, layer in zip(model.output_names, layers, strict=True)]
-
-
-def loss_inputs(model: Any) -> list[tuple[str, str]]:
-    """Return `(layer name, dtype)` of each output that the compiled loss reads; `[]` where it cannot be told."""
-    if not model.compiled or model.loss is None or not isinstance(model, Functional):
-        return []
-    return [(tensor._keras_history.operation.name, str(tensor.dtype)) for tensor in model.outputs]
 
 
 def flatten_layers(model: Any) -> list[Any]:

@@ -18,9 +18,15 @@ def set_dtype_policy(policy: Any) -> None:
 
 
 def parse_dtype_policy(name: str) -> Any:
-    """Return the policy of that name.
+    """Return the floating-point policy of that name.
 
     Raises:
-        ValueError: If there is none.
+        TypeError: If `name` is no string.
+        ValueError: If there is none, or one that a model cannot train in, such as "bool" or "int8".
     """
-    return keras.dtype_policies.DTypePolicy(name)
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a dtype policy must be a string; got {name!r}")
+    policy = keras.dtype_policies.get(name)
+    if "float" not in policy.compute_dtype:
+        raise ValueError(f"{name!r} computes in {policy.compute_dtype}")
+    return policy

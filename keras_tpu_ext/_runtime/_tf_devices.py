@@ -1,30 +1,27 @@
-"""TensorFlow's devices and the strategies over them: each made once per process.
+"""TensorFlow's GPUs, CPUs and workers, and the strategies over them: each made once per process.
 
 Private names of TensorFlow that this module leans on (tests/_runtime/test_private_names.py watches them):
-`framework.kernels.get_registered_kernels_for_op` and `distribute.distribute_lib._get_default_strategy`.
+`distribute.distribute_lib._get_default_strategy`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import logging
-import re
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
-from tensorflow.python.framework import kernels
 
+from keras_tpu_ext._runtime._once import once_per_process
 from keras_tpu_ext._runtime.contract import OpenedStrategy
-from keras_tpu_ext.errors import ScopeError, TpuUnusableError
+from keras_tpu_ext.errors import ArgumentError, ScopeError
 
-MINIMUM_BFLOAT16_CAPABILITY = (
-    8,
-    0,
-)  # CUDA compute capability of Ampere, the first with bfloat16 matrix units
+# CUDA compute capability of Ampere, the first with bfloat16 matrix units
+MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
 
 
 def count_gpus() -> int:
@@ -32,78 +29,7 @@ def count_gpus() -> int:
     return len(tf.config.list_physical_devices("GPU"))
 
 
-@functools.cache
-def open_tpu(address: str) -> OpenedStrategy:
-    """Return the strategy for the TPU at `address`; a second call never initialises it again.
-
-    Args:
-        address: `"local"` on a TPU VM, a TPU's name, or `grpc://host:port`.
-
-    Raises:
-        TpuUnusableError: When TensorFlow cannot use it, with the cause and the cure.
-    """
-    if address == "local" and not has_tpu_kernels():
-        # Told by looking. Trying would start TensorFlow's devices, and a rehearsal could not follow.
-        raise TpuUnusableError(_in_words(*_NO_KERNELS, address))
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
-        if address != "local":  # on a TPU VM this process is the worker, there is no one to connect to
-            tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        strategy = tf.distribute.TPUStrategy(resolver)
-    except Exception as error:  # TensorFlow raises anything here: each of its errors is a cause to be told
-        raise TpuUnusableError(explain_tpu_failure(address, error)) from error
-    return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync), "TPU", supports_bfloat16=True)
-
-
-def has_tpu_kernels() -> bool:
-    """Return whether this TensorFlow was built to run on a TPU of its own machine; starts nothing."""
-    return bool(kernels.get_registered_kernels_for_op("ConfigureDistributedTPU").kernel)
-
-
-def explain_tpu_failure(address: str, error: BaseException) -> str:
-    """Return one plain sentence on why a TPU cannot be used, and one on what to do about it."""
-    text = f"{type(error).__name__}: {error}".strip()
-    for pattern, cause, cure in _KNOWN_FAILURES:
-        if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
-            return _in_words(cause, cure, address)
-    return _in_words(
-        f"TensorFlow could not initialise the TPU: {text.splitlines()[0]}.",
-        "check that the TPU is up and that TPU_NAME or tpu= names it, or go on without it with "
-        "strategy_scope(tpu=False).",
-        address,
-    )
-
-
-def _in_words(cause: str, cure: str, address: str) -> str:
-    return f"{cause} What to do: {cure} (TPU address {address!r}, TensorFlow {tf.__version__}.)"
-
-
-_NO_KERNELS = (
-    "This TensorFlow was built without TPU kernels (the plain `tensorflow` and `tensorflow-cpu` wheels are).",
-    "install a pair that fits, pip install tensorflow-tpu 'libtpu<=0.0.31', in a fresh environment.",
-)
-_KNOWN_FAILURES = (
-    (r"no registered .*kernels|no OpKernel was registered|_DoWork not available", *_NO_KERNELS),
-    (
-        r"already in use|in use by|lockfile|Device or resource busy",
-        "Another process holds the TPU chip; only one process and one framework can.",
-        "end that process (another notebook, or JAX in this one), then run again.",
-    ),
-    (
-        r"google-api-python-client|googleapiclient|metadata|could not find TPU|could not lookup|URLError",
-        "The TPU's name could not be looked up from this machine.",
-        "on a TPU VM write strategy_scope(tpu='local'); else give its address, tpu='grpc://HOST:8470'.",
-    ),
-    (
-        r"failed to connect|unavailable|deadline|connection refused|DNS|timed? ?out",
-        "The TPU's address does not answer.",
-        "check that the TPU is running and that the address is reachable from here.",
-    ),
-)
-
-
-@functools.cache
+@once_per_process
 def open_gpus(count: int) -> OpenedStrategy:
     """Return the strategy over the first `count` GPUs: TensorFlow's default one for one, mirrored for more."""
     gpus = tf.config.list_physical_devices("GPU")[:count]
@@ -121,7 +47,34 @@ def open_gpus(count: int) -> OpenedStrategy:
     )
 
 
-@functools.cache
+def num_workers() -> int:
+    """Return how many processes train together: what `TF_CONFIG` says, else 1.
+
+    Raises:
+        ArgumentError: If `TF_CONFIG` cannot be read.
+    """
+    config = os.environ.get("TF_CONFIG", "")
+    if not config.strip():
+        return 1
+    try:
+        cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"The environment variable TF_CONFIG must be JSON that names a cluster; got {config!r}. Unset it to "
+            'train in one process, or write {"cluster": {"worker": ["HOST1:2222", "HOST2:2222"]}, '
+            '"task": {"type": "worker", "index": 0}}.'
+        ) from error
+    return sum(cluster.num_tasks(job) for job in cluster.jobs if job in ("chief", "worker")) or 1
+
+
+@once_per_process
+def open_workers() -> OpenedStrategy:
+    """Return the strategy over all GPUs (else one CPU) of every process that `TF_CONFIG` names."""
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync))
+
+
+@once_per_process
 def open_cpu(replicas: int) -> OpenedStrategy:
     """Return the strategy over `replicas` CPU devices; more than one is a rehearsal on virtual ones.
 
@@ -132,7 +85,11 @@ def open_cpu(replicas: int) -> OpenedStrategy:
         return OpenedStrategy(_default_strategy(), 1, "CPU")
     _make_virtual_cpus(replicas)
     with _without_the_nccl_warning():
-        strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+        strategy = tf.distribute.MirroredStrategy(
+            [f"CPU:{i}" for i in range(replicas)],
+            # Not collectives, which MirroredStrategy would take: on few cores they can wait for each other forever.
+            cross_device_ops=tf.distribute.ReductionToOneDevice(),
+        )
     return OpenedStrategy(strategy, replicas, "CPU")
 
 
@@ -171,7 +128,7 @@ def _make_virtual_cpus(count: int) -> None:
             f"started its devices with {there} of them; they cannot be added afterwards. "
             f"An earlier call came too early{_early_calls()}. "
             f"What to do: write `with strategy_scope(replicas={count}) as scope:` before the first line that "
-            "makes a tensor, a model or a dataset, or that calls keras.utils.set_random_seed; "
+            "makes a tensor, a model or a dataset; "
             "in a notebook, restart the kernel first."
         ) from error
 
@@ -184,5 +141,5 @@ def _early_calls() -> str:
             if issubclass(type(thing), kind):
                 alive.setdefault(label, getattr(thing, "name", "") if kind is tf.Variable else "")
     if not alive:
-        return " (one that made a tensor or set a random seed, say)"
+        return " (one that made a tensor or listed the logical devices, say)"
     return ": it made " + " and ".join(f"a {label} {name}".strip() for label, name in sorted(alive.items()))

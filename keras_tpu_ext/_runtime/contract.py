@@ -42,6 +42,12 @@ class Runtime(Protocol):
             TpuUnusableError: With the cause and the cure, when the TPU cannot be used.
         """
 
+    def num_workers(self) -> int:
+        """Return how many processes train together, as the framework's own settings say."""
+
+    def open_workers(self) -> OpenedStrategy:
+        """Return the strategy over the devices of all these processes."""
+
     def open_gpus(self, count: int) -> OpenedStrategy:
         """Return the strategy over the first `count` GPUs."""
 

@@ -13,10 +13,11 @@ from typing import Any
 import keras as keras
 import tensorflow as tf
 
+from keras_tpu_ext._runtime._keras3_audit import losses as losses
+from keras_tpu_ext._runtime._keras3_audit import metrics as metrics
+from keras_tpu_ext._runtime._keras3_audit import softmaxes as softmaxes
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
-from keras_tpu_ext._runtime._keras3_graph import flatten_layers as flatten_layers
 from keras_tpu_ext._runtime._keras3_graph import inputs_and_outputs as inputs_and_outputs
-from keras_tpu_ext._runtime._keras3_graph import loss_inputs as loss_inputs
 from keras_tpu_ext._runtime._keras3_graph import output_activations as output_activations
 from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
 from keras_tpu_ext._runtime._keras3_optimizer import without_all_reduce
@@ -27,13 +28,15 @@ from keras_tpu_ext._runtime._tf_counts import examples_seen as examples_seen
 from keras_tpu_ext._runtime._tf_counts import num_replicas as num_replicas
 from keras_tpu_ext._runtime._tf_counts import train_steps as train_steps
 from keras_tpu_ext._runtime._tf_devices import count_gpus as count_gpus
+from keras_tpu_ext._runtime._tf_devices import num_workers as num_workers
 from keras_tpu_ext._runtime._tf_devices import open_cpu as open_cpu
 from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
-from keras_tpu_ext._runtime._tf_devices import open_tpu as open_tpu
+from keras_tpu_ext._runtime._tf_devices import open_workers as open_workers
 from keras_tpu_ext._runtime._tf_loop import make_steps_function
 from keras_tpu_ext._runtime._tf_replicas import split_batch, sum_over_replicas
 from keras_tpu_ext._runtime._tf_step import ExactStep
-from keras_tpu_ext.errors import ScopeError
+from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu
+from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 
 class TrainStep(ExactStep, FunctionalByShape):
@@ -103,13 +106,42 @@ class TrainStep(ExactStep, FunctionalByShape):
 
 
 def scope(strategy: tf.distribute.Strategy) -> Any:
-    """Return the context manager in which models belong to `strategy`."""
+    """Return the context manager in which models belong to `strategy`.
+
+    Raises:
+        ScopeError: If this is inside the scope of another strategy.
+    """
+    outer = tf.distribute.get_strategy()
+    if tf.distribute.has_strategy() and outer is not strategy:
+        raise ScopeError(
+            f"A block for {_in_words(strategy)} was opened inside a block for {_in_words(outer)}, and a model can "
+            "belong to one strategy only. Leave the outer block first, or open the same scope again inside it."
+        )
     return strategy.scope()
 
 
 def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
-    """Return `dataset` with each batch split over the replicas of `strategy`."""
+    """Return `dataset` with each batch split over the replicas of `strategy`.
+
+    Raises:
+        ArgumentError: If `dataset` is no `tf.data.Dataset`, or is not batched.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        raise ArgumentError(
+            f"distribute needs a tf.data.Dataset; got {type(dataset).__name__}. Write "
+            "scope.distribute(tf.data.Dataset.from_tensor_slices(data).batch(scope.global_batch_size(32)))."
+        )
+    if any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(dataset.element_spec)):
+        raise ArgumentError(
+            f"distribute needs a dataset of batches; the elements of this one are {dataset.element_spec}. "
+            "Write scope.distribute(dataset.batch(scope.global_batch_size(32)))."
+        )
     return strategy.experimental_distribute_dataset(dataset)
+
+
+def _in_words(strategy: tf.distribute.Strategy) -> str:
+    count = strategy.num_replicas_in_sync
+    return f"{count} replica{'' if count == 1 else 's'} ({type(strategy).__name__.lstrip('_')})"
 
 
 def _global_compile_loss(compiled: Any) -> GlobalCompileLoss:

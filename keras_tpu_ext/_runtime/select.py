@@ -13,6 +13,11 @@ from keras_tpu_ext.errors import RuntimeNotSupportedError
 
 WORKING = {"keras3_tf": "Keras 3 on TensorFlow (KERAS_BACKEND=tensorflow, which is Keras's default)"}
 
+_CHOOSE_TENSORFLOW = (
+    "Before the first import of keras, write: "
+    "import os; os.environ['KERAS_BACKEND'] = 'tensorflow'; os.environ.pop('TF_USE_LEGACY_KERAS', None)"
+)
+_INSTALL_TENSORFLOW = "Write: pip install 'keras-tpu-ext[tensorflow]'"
 _TRUE = {"1", "true", "yes"}  # what TensorFlow itself accepts for TF_USE_LEGACY_KERAS
 
 
@@ -34,9 +39,7 @@ def runtime_name(environ: Mapping[str, str], keras_version: str | None, backend:
     if environ.get("TF_USE_LEGACY_KERAS", "").lower() in _TRUE:
         return "keras2_tf"
     if keras_version is None:
-        raise RuntimeNotSupportedError(
-            "keras_tpu_ext needs Keras, and this Python has none. Write: pip install 'keras-tpu-ext[tensorflow]'"
-        )
+        raise RuntimeNotSupportedError("keras_tpu_ext needs Keras, and this Python has none. " + _INSTALL_TENSORFLOW)
     if int(keras_version.split(".")[0]) < 3:
         return "keras2_tf"
     return {"tensorflow": "keras3_tf"}.get(backend or "", f"keras3_{backend}")
@@ -53,17 +56,22 @@ def load() -> ModuleType:
     backend = _keras3_backend(version)
     name = runtime_name(os.environ, version, backend)
     if name not in WORKING:
-        works = "; ".join(WORKING.values())
         raise RuntimeNotSupportedError(
-            f"This release of keras_tpu_ext works on {works}. "
-            f"This process is on {name} (keras {version}"
+            f"{_works()} This process is on {name} (keras {version}"
             + (f", KERAS_BACKEND={backend}" if backend else "")
             + (", TF_USE_LEGACY_KERAS is set" if name == "keras2_tf" and "TF_USE_LEGACY_KERAS" in os.environ else "")
-            + "). Before the first import of keras, write: "
-            "import os; os.environ['KERAS_BACKEND'] = 'tensorflow'; os.environ.pop('TF_USE_LEGACY_KERAS', None)"
+            + f"). {_CHOOSE_TENSORFLOW}"
             + ("" if version and version >= "3" else "; and run: pip install 'keras>=3' 'tensorflow>=2.16'")
         )
     return importlib.import_module(f"keras_tpu_ext._runtime.{name}")
+
+
+def _works() -> str:
+    return f"This release of keras_tpu_ext works on {'; '.join(WORKING.values())}."
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 def _keras3_backend(version: str | None) -> str | None:
@@ -77,8 +85,8 @@ def _keras3_backend(version: str | None) -> str | None:
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] in ("tensorflow", "jax", "torch"):
             raise RuntimeNotSupportedError(
-                f"Keras {version} is set to a backend whose framework, {error.name}, is not installed. "
-                "Write: pip install 'keras-tpu-ext[tensorflow]'"
+                f"{_works()} Keras {version} is set to a backend whose framework, {error.name}, is not installed. "
+                + (_CHOOSE_TENSORFLOW if _is_installed("tensorflow") else _INSTALL_TENSORFLOW)
             ) from error
         raise
     return str(keras.backend.backend())
