@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime._tf_descent import descend
+from keras_tpu_ext._runtime._tf_empty import finite_if_empty, no_row_if_empty, one_row_if_empty
 from keras_tpu_ext._runtime._tf_replicas import (
     as_global,
     batch_size,
@@ -26,11 +27,13 @@ class _Batch(threading.local):
     Attributes:
         examples: Number of examples of this replica.
         total: Number of examples of all replicas.
+        has_any: Whether this replica has any example; `None` where it is certain to have.
         own_losses: Shares of the `add_loss` terms of its forward pass, by layer.
     """
 
     examples: Any = None
     total: Any = None
+    has_any: Any = None
     own_losses: Any = ()
 
 
@@ -41,8 +44,15 @@ class ExactStep:
     """Train and test steps in which every replica works on its share of the global loss.
 
     The runtime's `TrainStep` inherits from this and provides what differs between Keras 2 and Keras 3:
-    `_unpack`, `_forward`, `_own_losses`, `_weight_losses`, `_has_own_compute_loss` and `_apply_reduced`.
+    `_unpack`, `_forward`, `_own_losses`, `_put_own_losses`, `_weight_losses`, `_statistics_only_if`,
+    `_has_own_compute_loss` and `_apply_reduced`.
     """
+
+    def predict_step(self: Any, data: Any) -> Any:
+        """Predict one replica's part of the batch, which may be empty."""
+        x, _, _ = self._unpack(data)
+        has_any = _has_any(x)
+        return no_row_if_empty(self._forward(one_row_if_empty(x, has_any), training=False), has_any)
 
     def train_step(self: Any, data: Any) -> dict[str, Any]:
         """Take one optimizer step on one replica's part of the batch.
@@ -139,7 +149,10 @@ class ExactStep:
         Layers hold these terms until their next call, and that may be another replica's, at any sum over
         replicas: they are taken at once, and put back where `losses` is read.
         """
-        y_pred = self._forward(x, training=training)
+        has_any = _BATCH.has_any
+        with self._statistics_only_if(has_any):
+            y_pred = self._forward(one_row_if_empty(x, has_any), training=training)
+        y_pred = no_row_if_empty(y_pred, has_any)
         _BATCH.own_losses = [
             (layer, [_share_of_own_loss(loss) for loss in of_layer]) for layer, of_layer in self._own_losses()
         ]
@@ -152,7 +165,7 @@ class ExactStep:
             seed *= tf.cast(tf.convert_to_tensor(self._step_state.scale), seed.dtype)
         else:
             seed = optimizer.scale_loss(seed)
-        return tape.gradient(loss, variables, output_gradients=seed)
+        return finite_if_empty(tape.gradient(loss, variables, output_gradients=seed), _BATCH.has_any)
 
     def _snapshot(self: Any) -> list[tuple[Any, Any]]:
         """Return what the forward pass may change, with its values, in case that the step is skipped."""
@@ -180,8 +193,8 @@ class ExactStep:
         The tracker's variables are summed over replicas when they are read, so every replica adds its share.
         """
         if share.shape.rank:  # reduction=None: unreduced losses, whose mean is what Keras tracks
-            self._loss_tracker.update_state(share, sample_weight=_BATCH.examples)
-            return
+            size = tf.cast(tf.size(share), tf.float32)
+            share = tf.math.divide_no_nan(tf.reduce_sum(tf.cast(share, tf.float32)), sum_over_replicas([size])[0])
         self._loss_tracker.total.assign_add(tf.cast(share, tf.float32) * tf.cast(_BATCH.total, tf.float32))
         self._loss_tracker.count.assign_add(tf.cast(_BATCH.examples, tf.float32))
 
@@ -190,12 +203,25 @@ def _count(x: Any) -> None:
     examples = batch_size(x)
     _BATCH.examples = examples if isinstance(examples, int) else tf.cast(examples, tf.float32)
     (_BATCH.total,) = sum_over_replicas([_BATCH.examples])
+    _BATCH.has_any = _has_any(x)
+
+
+def _has_any(x: Any) -> Any:
+    """Return whether this replica has any example; `None` where it is certain to have."""
+    examples = batch_size(x)
+    if num_replicas() == 1 or (isinstance(examples, int) and examples > 0):
+        return None
+    return tf.greater(examples, 0)
 
 
 def _share_of_own_loss(loss: Any) -> Any:
     """Return the share of an `add_loss` term: a scalar is a mean over the batch, anything else is summed."""
     loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
     share = tf.reduce_sum(loss)
-    if not loss.shape.rank and _BATCH.total is not None:
+    if _BATCH.total is None:
+        return share
+    if _BATCH.has_any is not None:
+        share = tf.where(_BATCH.has_any, share, tf.zeros_like(share))
+    if not loss.shape.rank:
         share *= tf.cast(_BATCH.examples, share.dtype) / tf.cast(_BATCH.total, share.dtype)
     return share

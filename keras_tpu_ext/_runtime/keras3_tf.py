@@ -27,6 +27,7 @@ from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_
 from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy
 from keras_tpu_ext._runtime._keras3_state import StepState
+from keras_tpu_ext._runtime._keras3_statistics import statistics_only_if
 from keras_tpu_ext._runtime._tf_counts import examples_seen as examples_seen
 from keras_tpu_ext._runtime._tf_counts import num_replicas as num_replicas
 from keras_tpu_ext._runtime._tf_counts import train_steps as train_steps
@@ -77,6 +78,10 @@ class TrainStep(ExactStep, FunctionalByShape):
 
     def compile_from_config(self: Any, config: dict[str, Any]) -> None:
         """Compile as when the model was saved, and make the optimizer's variables."""
+        if _has_a_compile_of_its_own(type(self)):
+            model: Any = super()
+            model.compile_from_config(config)  # warns, as for every model whose compile() Keras does not know
+            return
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None and self.built:
             with self.distribute_strategy.scope():
@@ -114,6 +119,9 @@ class TrainStep(ExactStep, FunctionalByShape):
     def _own_losses(self: Any) -> list[Any]:
         by_layer = [(layer, layer._get_own_losses()) for layer in self._flatten_layers()]
         return [(layer, losses) for layer, losses in by_layer if losses]
+
+    def _statistics_only_if(self: Any, has_any: Any) -> Any:
+        return statistics_only_if(self._flatten_layers(), has_any)
 
     def _put_own_losses(self: Any, by_layer: Any) -> None:
         for layer, of_layer in by_layer:
@@ -208,10 +216,18 @@ def _global_compile_loss(compiled: Any) -> GlobalCompileLoss:
     )
 
 
+def _has_a_compile_of_its_own(model_class: type) -> bool:
+    owner = next(base for base in model_class.__mro__ if "compile" in vars(base))
+    return not owner.__module__.startswith("keras_tpu_ext.")
+
+
 def _check_optimizer_belongs(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
     """Refuse an optimizer made outside the scope: its step counter would run once for every replica."""
-    its_own = getattr(optimizer, "_distribution_strategy", None)
-    if optimizer is None or strategy.num_replicas_in_sync == 1 or its_own is strategy:
+    if optimizer is None or strategy.num_replicas_in_sync == 1:
+        return
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if getattr(optimizer, "_distribution_strategy", None) is strategy:
+        _check_optimizer_belongs(inner, strategy)
         return
     name = type(optimizer).__name__
     raise ScopeError(

@@ -1,0 +1,67 @@
+"""Replicas without any example: no layer sees an empty batch, and nothing of what they compute counts.
+
+A last batch often leaves some replicas with nothing. Kernels and layers are not made for it: TensorFlow's oneDNN
+max pooling gives a wrong shape, and a mean over no row is NaN. Such a replica runs on one row of ones
+instead; zeros would be masked tokens, and poles of some functions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def one_row_if_empty(data: Any, has_any: Any) -> Any:
+    """Return `data`, or one row of ones for each of its tensors.
+
+    Args:
+        data: A structure of tensors with a leading batch dimension; `None` leaves stay.
+        has_any: Whether there is any example; `None` where that is certain.
+    """
+    if has_any is None:
+        return data
+
+    def row_of_ones(leaf: Any) -> Any:
+        shape = tf.concat([[1], tf.shape(leaf)[1:]], axis=0)
+        return tf.fill(shape, "1") if leaf.dtype == tf.string else tf.ones(shape, leaf.dtype)
+
+    return _either(data, has_any, row_of_ones)
+
+
+def no_row_if_empty(data: Any, has_any: Any) -> Any:
+    """Return `data`, or no row of it; masks that Keras has put on its tensors are kept."""
+    if has_any is None:
+        return data
+    masks = [getattr(leaf, "_keras_mask", None) for leaf in tf.nest.flatten(data)]
+    data = _either(data, has_any, lambda leaf: leaf[:0])
+    masks = _either(masks, has_any, lambda leaf: leaf[:0])
+    for leaf, mask in zip(tf.nest.flatten(data), masks, strict=True):
+        if mask is not None:
+            leaf._keras_mask = mask
+    return data
+
+
+def finite_if_empty(gradients: Any, has_any: Any) -> Any:
+    """Return `gradients`, or what is finite of them: upstream is zero, but zero times infinity is NaN.
+
+    They are not all zero: this replica has its share of the regularisers.
+    """
+    if has_any is None:
+        return gradients
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+    values = _either(values, has_any, lambda g: tf.where(tf.math.is_finite(g), g, tf.zeros_like(g)))
+    return [
+        tf.IndexedSlices(value, g.indices, g.dense_shape) if isinstance(g, tf.IndexedSlices) else value
+        for g, value in zip(gradients, values, strict=True)
+    ]
+
+
+def _either(data: Any, condition: Any, otherwise: Any) -> Any:
+    """Return the tensors of `data`, or what `otherwise` makes of each; a condition copies none of them."""
+    leaves = tf.nest.flatten(data)
+    there = [leaf for leaf in leaves if leaf is not None]
+    if not there:
+        return data
+    chosen = iter(tf.cond(condition, lambda: list(there), lambda: [otherwise(leaf) for leaf in there]))
+    return tf.nest.pack_sequence_as(data, [leaf if leaf is None else next(chosen) for leaf in leaves])
