@@ -136,7 +136,7 @@ def _fashion_tiles(folder: Path) -> Data:
         _stop(f"{path} must be 840 by 840 pixels (30 by 30 tiles of 28); it is {sheet.shape[1]} by {sheet.shape[0]}.")
     tiles = sheet.reshape(30, 28, 30, 28).swapaxes(1, 2).reshape(900, 28, 28) / 255.0
     labels = np.repeat(np.arange(10), 90)
-    return Data("900 tiles of Fashion-MNIST, 28x28", *_split(tiles, labels, 0.2), CLOTHES, epochs=16)
+    return Data("900 tiles of Fashion-MNIST, 28x28", *_split(tiles, labels, 0.2), CLOTHES, epochs=24)
 
 
 def _mnist_files(folder: Path) -> Data:

@@ -105,7 +105,7 @@ def draw_curves(
         axes.plot(at, history[name], color=colour, linewidth=2, marker="o", markersize=3.5, label=label)
     for label, value in (levels or {}).items():
         axes.axhline(value, color=RED, linestyle=":", linewidth=1.8, label=label)
-    axes.legend(loc="lower right", fontsize=9, frameon=False)
+    axes.legend(loc="lower right", fontsize=9, framealpha=0.9, edgecolor="none")
     _tidy(axes, "accuracy")
 
 
@@ -169,7 +169,9 @@ def draw_classes(axes: Any, data: Any, predicted: np.ndarray, *, most: int) -> N
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_title(f"Right answers after the last epoch: the {most} most frequent classes (of how many)", fontsize=11)
+    axes.set_title(
+        f"Right answers after the last epoch, for the {most} most frequent classes (of how many)", fontsize=11
+    )
     axes.spines[["top", "right"]].set_visible(False)
 
 
