@@ -6,7 +6,7 @@ as `TPUModel` is, then breaks: `class Mine(TPUModel)` suddenly asks for inputs a
 gets a class of its own instead, and `Sub` stays what it is.
 
 Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
-`models.functional.Functional` and `models.model.functional_init_arguments`.
+`models.functional.Functional`, `models.model.functional_init_arguments` and `KerasSaveable._unpickle_model`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ class FunctionalByShape:
             cls: Any = type(self)
             self.__class__ = _functional_variant(cls)
         super().__init__(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        """Pickle and copy through a saved model, as Keras does, without naming a class that only this process has."""
+        model: Any = super()
+        return keras.Model._unpickle_model, model.__reduce__()[1]
 
 
 @functools.cache

@@ -7,7 +7,8 @@ Private names of Keras that this module leans on (tests/_runtime/test_private_na
 
 from __future__ import annotations
 
-import copy
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,26 +60,42 @@ class ShareOfLoss:
         """Return the share: the local sum over the global denominator; unreduced values stay unreduced."""
         values, mask = _weighted_values(self.loss, y_true, y_pred, sample_weight)
         if self.loss.reduction in (None, "none"):
+            self._track(_global_mean(values, self._sum), keras.ops.shape(values)[0])
             return values
-        share = keras.ops.sum(values)
-        denominator = self._denominator(values, mask, sample_weight)
-        if denominator is not None:
-            share = keras.ops.divide_no_nan(share, keras.ops.cast(denominator, share.dtype))
+        if len(values.shape) == 0 and self.loss.reduction != "sum":
+            share = self._share_of_one_number(values, y_pred)
+        else:
+            share = keras.ops.sum(values)
+            denominator = self._denominator(values, mask, sample_weight)
+            if denominator is not None:
+                share = keras.ops.divide_no_nan(share, keras.ops.cast(denominator, share.dtype))
         self._track(share, keras.tree.flatten(y_pred)[0].shape[0])
         return share
+
+    def _share_of_one_number(self, value: Any, y_pred: Any) -> Any:
+        """Take a loss function's one number for a whole batch as the mean over its examples.
+
+        It is weighted by the replica's examples, which is exact for a mean; a replica without any adds nothing.
+        """
+        examples = _number(keras.ops.shape(keras.tree.flatten(y_pred)[0])[0])
+        weight = keras.ops.cast(keras.ops.divide_no_nan(examples, self._sum([examples])[0]), value.dtype)
+        return keras.ops.where(weight > 0, value, 0) * weight
 
     def _denominator(self, values: Any, mask: Any, sample_weight: Any) -> Any:
         local = _local_sums(values, mask, sample_weight, self.loss)
         return global_denominator(self.loss.reduction, local, self._sum, keras.ops.divide_no_nan)
 
-    def _track(self, share: Any, static_batch_size: int | None) -> None:
-        """Track as Keras does on one device: weighted by the batch size where that is static, else by 1."""
+    def _track(self, share: Any, examples: Any) -> None:
+        """Track as Keras does on one device: weighted by the batch size where Keras knows it, else by 1.
+
+        The tracker's variables are summed over replicas when they are read, so every replica adds a part of the
+        one value of the batch.
+        """
         if self._tracker is None:
             return
-        replicas = self._sum([1])[0]
-        weight = static_batch_size or 1 / replicas
-        self._tracker.total.assign_add(share * (weight * replicas))
-        self._tracker.count.assign_add(float(weight))
+        weight = 1 / self._sum([1.0])[0] if examples is None else _number(examples)
+        self._tracker.total.assign_add(share * self._sum([weight])[0])
+        self._tracker.count.assign_add(weight)
 
 
 def _ignore(*args: Any, **kwargs: Any) -> None:
@@ -94,7 +111,10 @@ def _weighted_values(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) ->
         masks.append(_mask_of(values))
         return values
 
-    unreduced = copy.copy(loss)  # a shallow copy: the user's object keeps its reduction
+    # A shallow copy: the user's object keeps its reduction. Keras's losses send copy.copy through a saved model,
+    # which fails for a loss without get_config.
+    unreduced: Any = object.__new__(type(loss))
+    unreduced.__dict__.update(loss.__dict__)
     unreduced.reduction = None
     unreduced.call = call_and_keep_mask
     values = unreduced(y_true, y_pred, sample_weight)
@@ -118,15 +138,20 @@ def _local_sums(values: Any, mask: Any, sample_weight: Any, loss: Any) -> LocalS
     )
 
 
+def _global_mean(values: Any, sum_over_replicas: SumOverReplicas) -> Any:
+    """Return this replica's share of the mean of `values` over all replicas."""
+    count = sum_over_replicas([_number_of_elements(values)])[0]
+    return keras.ops.divide_no_nan(keras.ops.sum(values), keras.ops.cast(count, values.dtype))
+
+
 def _number_of_elements(values: Any) -> Any:
-    """Return the size as a Python float where it is static (and so the same everywhere), else as a tensor."""
-    shape = tuple(values.shape)
-    if all(size is not None for size in shape):
-        size = 1.0
-        for length in shape:
-            size *= length
-        return size
-    return keras.ops.cast(keras.ops.prod(keras.ops.shape(values)), "float32")
+    """Return the size as a Python float where it is static, else as a tensor."""
+    return _number(functools.reduce(operator.mul, keras.ops.shape(values), 1))
+
+
+def _number(size: Any) -> Any:
+    """Return a size as a Python float where it is static, else as a float32 tensor."""
+    return float(size) if isinstance(size, int) else keras.ops.cast(size, "float32")
 
 
 def _mask_of(tensor: Any) -> Any:

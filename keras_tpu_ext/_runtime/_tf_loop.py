@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._tf_replicas import split_batch
+from keras_tpu_ext._runtime._tf_replicas import hide_uneven_sizes, split_batch
 
 Step = Callable[[Any], Any]
 
@@ -27,16 +27,18 @@ def make_steps_function(model: Any, step: Step) -> Callable[[Any], dict[str, Any
     strategy = model.distribute_strategy
 
     def one_step(data: Any) -> Any:
-        return first_of_replicas(strategy, strategy.run(step, args=(without_optionals(data),)))
+        data = without_optionals(data)
+        with _only_with(data):
+            return first_of_replicas(strategy, strategy.run(step, args=(data,)))
 
     def run_one(iterator: Any) -> dict[str, Any]:
-        return _exact_logs(model, _on_next(compiled_step, iterator))
+        return _exact_logs(model, compiled_step(iterator.get_next()))
 
     def run_many(iterator: Any, steps: Any) -> dict[str, Any]:
         return _exact_logs(model, _loop(compiled_step, iterator, steps))
 
     def run_batch(data: Any) -> dict[str, Any]:
-        return _exact_logs(model, compiled_step(data))
+        return _exact_logs(model, compiled_step(hide_uneven_sizes(strategy, data)))
 
     compiled_step = one_step
     if not model.run_eagerly:
@@ -77,19 +79,22 @@ def _graph(function: Any, **kwargs: Any) -> Any:
     return tf.function(tf.autograph.experimental.do_not_convert(function), reduce_retracing=True, **kwargs)
 
 
-def _on_next(step: Step, iterator: Any) -> Any:
-    """Run `step` on the next batch, and no part of it when there is none.
+def _only_with(data: Any) -> Any:
+    """Return a context in which nothing runs before `data` is there, and so nothing at all when there is none.
 
-    Without the dependency TensorFlow counts a step of the optimizer while it finds that the data has ended.
+    Without it TensorFlow counts a step of the optimizer while it finds that the data has ended. It stands inside
+    the function of one step and goes by way of an operation of its own, because TensorFlow drops a dependency
+    on what is an input anyway, and when it inlines a function, an input holds back only what uses it.
     """
-    data = iterator.get_next()
-    with tf.control_dependencies(tf.nest.flatten(data, expand_composites=True)):
-        return step(data)
+    leaves = tf.nest.flatten(data, expand_composites=True)
+    with tf.control_dependencies([leaf for leaf in leaves if leaf is not None]):
+        there_is_data = tf.no_op()
+    return tf.control_dependencies([there_is_data])
 
 
 def _loop(step: Step, iterator: Any, steps: Any) -> Any:
     """Run `step` up to `steps` times and return the last outputs; fewer when the data ends, not none."""
-    outputs = _on_next(step, iterator)
+    outputs = step(iterator.get_next())
     data = iterator.get_next_as_optional()
 
     def go_on(done: Any, data: Any, outputs: Any) -> Any:
@@ -113,4 +118,14 @@ def _exact_logs(model: Any, outputs: Any) -> Any:
         return outputs
     with model.distribute_strategy.scope():  # the cross-replica context, in which a metric is its sum
         exact = model.get_metrics_result()
+        if "loss" in outputs and "loss" in exact:
+            exact["loss"] = _loss_if_tracked(model, exact["loss"], outputs["loss"])
     return {name: exact.get(name, value) for name, value in outputs.items()}
+
+
+def _loss_if_tracked(model: Any, tracked: Any, returned: Any) -> Any:
+    """Return the tracked loss, or the one that a step of the user's own returned and never tracked."""
+    if [metric for metric in model.metrics if metric.name == "loss"] != [model._loss_tracker]:
+        return tracked
+    count = tf.convert_to_tensor(model._loss_tracker.count)
+    return tf.where(count > 0, tracked, tf.cast(returned, tracked.dtype))

@@ -18,8 +18,9 @@ def sum_over_replicas(values: Sequence[Any]) -> list[Any]:
     """Return each value summed over all replicas, in one all-reduce a dtype.
 
     Args:
-        values: Tensors, `tf.IndexedSlices`, `None` (stays `None`), or Python numbers. A number is known to
-            be the same on every replica (a static shape), so it is multiplied and costs no communication.
+        values: Tensors, `tf.IndexedSlices`, `None` (stays `None`), or Python numbers. In a graph a number
+            comes of a static shape and is the same on every replica, so it is multiplied and costs no
+            communication. Eagerly every shape is static, and an uneven batch has several.
 
     Returns:
         The sums, in the order of `values`.
@@ -28,6 +29,8 @@ def sum_over_replicas(values: Sequence[Any]) -> list[Any]:
     context = tf.distribute.get_replica_context()
     if count == 1 or context is None:  # out of a replica (Keras builds a model so) the caller holds all there is
         return list(values)
+    if tf.executing_eagerly():
+        values = [tf.constant(float(value)) if isinstance(value, (int, float)) else value for value in values]
     summed = [value * count if isinstance(value, (int, float)) else value for value in values]
     for places in _places_by_dtype(values).values():
         reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, [values[i] for i in places])
@@ -50,6 +53,23 @@ def batch_size(data: Any) -> Any:
     first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
     static = first.shape[0]
     return int(static) if static is not None else tf.shape(first)[0]
+
+
+def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Any) -> Any:
+    """Return `data`, without the static batch sizes where replicas differ in them.
+
+    What is static in a graph is taken to be the same on every replica, see `sum_over_replicas`.
+    """
+    if tf.executing_eagerly():
+        return data
+    parts = [strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(data) if leaf is not None]
+    if all(part.shape[:1] == of_leaf[0].shape[:1] for of_leaf in parts for part in of_leaf):
+        return data
+
+    def hide(leaf: Any) -> Any:
+        return leaf if leaf is None else tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
+
+    return strategy.run(lambda part: tf.nest.map_structure(hide, part), args=(data,))
 
 
 def split_batch(strategy: tf.distribute.Strategy, data: Any) -> Any:

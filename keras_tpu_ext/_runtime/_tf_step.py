@@ -55,9 +55,9 @@ class ExactStep:
         The tracker's variables are summed over replicas when they are read, so every replica adds its share.
         """
         examples = batch_size(x)
-        if share.shape.rank:  # reduction=None: unreduced losses, whose mean is what Keras tracks
-            self._loss_tracker.update_state(share, sample_weight=examples)
-            return
         total = sum_over_replicas([examples if isinstance(examples, int) else tf.cast(examples, tf.float32)])[0]
+        if share.shape.rank:  # reduction=None: unreduced losses, whose mean is what Keras tracks
+            size = tf.cast(tf.size(share), tf.float32)
+            share = tf.math.divide_no_nan(tf.reduce_sum(tf.cast(share, tf.float32)), sum_over_replicas([size])[0])
         self._loss_tracker.total.assign_add(tf.cast(share, tf.float32) * tf.cast(total, tf.float32))
         self._loss_tracker.count.assign_add(tf.cast(examples, tf.float32))

@@ -58,6 +58,10 @@ class TrainStep(ExactStep, FunctionalByShape):
 
     def compile_from_config(self: Any, config: dict[str, Any]) -> None:
         """Compile as when the model was saved, and make the optimizer's variables."""
+        if _has_a_compile_of_its_own(type(self)):
+            model: Any = super()
+            model.compile_from_config(config)  # warns, as for every model whose compile() Keras does not know
+            return
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None and self.built:
             with self.distribute_strategy.scope():
@@ -122,10 +126,18 @@ def _global_compile_loss(compiled: Any) -> GlobalCompileLoss:
     )
 
 
+def _has_a_compile_of_its_own(model_class: type) -> bool:
+    owner = next(base for base in model_class.__mro__ if "compile" in vars(base))
+    return not owner.__module__.startswith("keras_tpu_ext.")
+
+
 def _check_optimizer_belongs(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
     """Refuse an optimizer made outside the scope: its step counter would run once for every replica."""
-    its_own = getattr(optimizer, "_distribution_strategy", None)
-    if optimizer is None or strategy.num_replicas_in_sync == 1 or its_own is strategy:
+    if optimizer is None or strategy.num_replicas_in_sync == 1:
+        return
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if getattr(optimizer, "_distribution_strategy", None) is strategy:
+        _check_optimizer_belongs(inner, strategy)
         return
     name = type(optimizer).__name__
     raise ScopeError(
