@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+_NOTES = ("_keras_mask", "_keras_logits")  # tensors that Keras hangs on an output: its mask, what its softmax was of
+
 
 def one_row_if_empty(data: Any, has_any: Any) -> Any:
     """Return `data`, or one row of ones for each of its tensors.
@@ -30,15 +32,16 @@ def one_row_if_empty(data: Any, has_any: Any) -> Any:
 
 
 def no_row_if_empty(data: Any, has_any: Any) -> Any:
-    """Return `data`, or no row of it; masks that Keras has put on its tensors are kept."""
+    """Return `data`, or no row of it; what Keras has noted on its tensors is kept."""
     if has_any is None:
         return data
-    masks = [getattr(leaf, "_keras_mask", None) for leaf in tf.nest.flatten(data)]
-    data = _either(data, has_any, lambda leaf: leaf[:0])
-    masks = _either(masks, has_any, lambda leaf: leaf[:0])
-    for leaf, mask in zip(tf.nest.flatten(data), masks, strict=True):
-        if mask is not None:
-            leaf._keras_mask = mask
+    leaves = tf.nest.flatten(data)
+    notes = {name: [getattr(leaf, name, None) for leaf in leaves] for name in _NOTES}
+    data, notes = _either((data, notes), has_any, lambda leaf: leaf[:0])
+    for name, values in notes.items():
+        for leaf, value in zip(tf.nest.flatten(data), values, strict=True):
+            if value is not None:
+                setattr(leaf, name, value)
     return data
 
 

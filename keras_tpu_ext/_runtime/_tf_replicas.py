@@ -180,8 +180,11 @@ def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Any) -> Any:
     """
     if tf.executing_eagerly():
         return data
-    parts = [strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(data) if leaf is not None]
-    if all(part.shape[:1] == of_leaf[0].shape[:1] for of_leaf in parts for part in of_leaf):
+    sizes = [
+        {part.shape[0] for part in strategy.experimental_local_results(leaf) if part is not None}
+        for leaf in tf.nest.flatten(data)
+    ]
+    if all(len(of_leaf) <= 1 for of_leaf in sizes):
         return data
 
     def hide(leaf: Any) -> Any:

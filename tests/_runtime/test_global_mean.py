@@ -1,0 +1,101 @@
+"""The shares of all replicas add up to what Keras makes of the whole batch, for any split."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras.src.losses.loss import apply_mask, reduce_weighted_values
+
+from keras_tpu_ext._runtime.global_mean import LocalSums, global_denominator
+
+REDUCTIONS = ["sum_over_batch_size", "mean", "sum", "mean_with_sample_weight"]
+
+
+def divide_no_nan(a, b):
+    return np.divide(a, b) if b else 0.0
+
+
+def local_sums(values, weights, mask):
+    weight = None
+    if weights is not None or mask is not None:
+        ones = np.ones(values.shape)
+        weight = ((ones if weights is None else weights) * (ones if mask is None else mask)).sum()
+    total, valid = (None, None) if mask is None else (float(mask.size), float(mask.sum()))
+    return LocalSums(float(values.size), weight, total, valid)
+
+
+def shares(reduction, parts):
+    """Return the share of each replica; `parts` holds its values, weights and mask."""
+    locals_ = [local_sums(*part) for part in parts]
+    asked = []
+
+    def remember(values):
+        asked.append(list(values))
+        return list(values)
+
+    for local in locals_:
+        global_denominator(reduction, local, remember, divide_no_nan)
+    totals = [sum(column) for column in zip(*asked, strict=True)]
+    result = []
+    for (values, weights, mask), local in zip(parts, locals_, strict=True):
+        weighted = values * (1 if weights is None else weights) * (1 if mask is None else mask)
+        denominator = global_denominator(reduction, local, lambda _: totals, divide_no_nan)
+        result.append(weighted.sum() if denominator is None else divide_no_nan(weighted.sum(), denominator))
+    return result
+
+
+def of_keras(reduction, values, weights, mask):
+    loss = reduce_weighted_values(values, weights, mask, reduction, "float64")
+    return float(np.sum(loss))  # of an empty batch Keras returns the empty array
+
+
+@st.composite
+def batches(draw):
+    """Draw a batch of losses, weights and mask, and where it is cut."""
+    size = draw(st.integers(1, 20))
+    shape = draw(st.sampled_from([(size,), (size, 3)]))
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    values = random.normal(size=shape)
+    weights = draw(st.sampled_from([None, "some", "zeros"]))
+    mask = draw(st.sampled_from([None, "some", "nothing", "all"]))
+    if weights is not None:
+        weights = random.uniform(size=shape) * (weights == "some")
+    if mask is not None:
+        mask = random.uniform(size=shape) < {"some": 0.5, "nothing": -1, "all": 2}[mask]
+    cuts = sorted(draw(st.lists(st.integers(0, size), min_size=0, max_size=8)))
+    return values, weights, mask, cuts
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@given(batch=batches())
+@settings(max_examples=60, deadline=None)
+def test_shares_of_any_split_add_up_to_the_loss_of_the_whole_batch(reduction, batch):
+    *arrays, cuts = batch
+    split = [[None] * (len(cuts) + 1) if array is None else np.split(array, cuts) for array in arrays]
+    total = sum(shares(reduction, list(zip(*split, strict=True))))
+    # Keras sums the mask in the loss's dtype, here float64: what is left is the order of the additions.
+    assert total == pytest.approx(of_keras(reduction, *arrays), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("reduction", ["none", None, "sum"])
+def test_what_is_not_a_mean_has_no_denominator_and_costs_no_communication(reduction):
+    def nothing_to_sum(values):
+        raise AssertionError("no all-reduce is needed")
+
+    assert global_denominator(reduction, LocalSums(3.0), nothing_to_sum, divide_no_nan) is None
+
+
+def test_a_batch_without_any_weight_gives_zero_and_not_nan():
+    nothing = (np.ones(4), np.zeros(4), None)
+    assert shares("mean_with_sample_weight", [nothing, nothing]) == [0.0, 0.0]
+    masked = (np.ones(4), None, np.zeros(4, bool))
+    assert shares("mean", [masked, masked]) == [0.0, 0.0]
+
+
+def test_the_table_in_the_docstring_is_what_keras_computes():
+    values, mask = np.array([1.0, 2.0, 3.0, 4.0]), np.array([True, True, True, False])
+    weights = np.array([1.0, 2.0, 1.0, 5.0])
+    assert of_keras("sum", values, weights, mask) == pytest.approx(8.0)
+    assert of_keras("mean", values, weights, mask) == pytest.approx(8.0 / 4 * (4 / 3))
+    assert of_keras("mean_with_sample_weight", values, weights, mask) == pytest.approx(8.0 / 4)
+    assert np.asarray(apply_mask(None, mask, "float64", "sum")).sum() == 3

@@ -1,0 +1,122 @@
+"""The private names of Keras and TensorFlow that `_runtime` leans on: a release that moves one fails here.
+
+Every module lists its names in its docstring.
+"""
+
+import importlib
+import inspect
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+RUNTIME = "keras_tpu_ext/_runtime/"
+
+
+def model():
+    inputs = keras.Input((2,), name="in")
+    made = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    made.compile("sgd", "mse", metrics=["mae"])
+    return made
+
+
+def found(path):
+    """Return whether `package.module:name.attribute` is there."""
+    module, _, names = path.partition(":")
+    thing = importlib.import_module(module)
+    for name in names.split("."):
+        thing = getattr(thing, name)
+    return thing is not None
+
+
+IMPORTED = {
+    "keras.src.models.functional:Functional": "_keras3_functional.py, _keras3_graph.py",
+    "keras.src.models.model:functional_init_arguments": "_keras3_functional.py",
+    "keras.src.saving.keras_saveable:KerasSaveable._unpickle_model": "_keras3_functional.py",
+    "keras.src.layers.layer:Layer._flatten_layers": "_keras3_graph.py",
+    "keras.src.trainers.compile_utils:CompileLoss.metrics": "_keras3_loss.py",
+    "keras.src.losses.loss:apply_mask": "_keras3_loss.py",
+    "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients": "_keras3_optimizer.py",
+    "keras.src.trainers.trainer:Trainer._symbolic_build": "keras3_tf.py",
+    "keras.src.trainers.trainer:Trainer._compute_loss": "keras3_tf.py",
+    "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._maybe_symbolic_build": "keras3_tf.py",
+    "tensorflow.python.framework.kernels:get_registered_kernels_for_op": "_tf_devices.py",
+    "tensorflow.python.distribute.distribute_lib:_get_default_strategy": "_tf_devices.py",
+}
+
+
+@pytest.mark.parametrize("path", IMPORTED)
+def test_it_is_still_there(path):
+    try:
+        there = found(path)
+    except (ImportError, AttributeError) as error:
+        pytest.fail(f"{path} is gone ({error}): mend {RUNTIME}{IMPORTED[path]}")
+    assert there
+
+
+ATTRIBUTES = {
+    "Functional._inputs_struct": (lambda: model()._inputs_struct, "_keras3_graph.py"),
+    "Functional._outputs_struct": (lambda: model()._outputs_struct, "_keras3_graph.py"),
+    "Sequential._functional": (
+        lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])._functional.outputs,
+        "_keras3_graph.py",
+    ),
+    "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.operation.name, "_keras3_graph.py"),
+    "Trainer._compile_loss": (lambda: model()._compile_loss, "keras3_tf.py"),
+    "Trainer._compile_metrics": (lambda: model()._compile_metrics, "keras3_tf.py"),
+    "Trainer._loss_tracker": (lambda: (model()._loss_tracker.total, model()._loss_tracker.count), "keras3_tf.py"),
+    "Trainer._call_has_training_arg": (lambda: model()._call_has_training_arg is not None, "keras3_tf.py"),
+    "CompileLoss._user_loss": (lambda: model()._compile_loss._user_loss, "keras3_tf.py"),
+    "CompileLoss._user_loss_weights": (lambda: hasattr(model()._compile_loss, "_user_loss_weights"), "keras3_tf.py"),
+    "optimizer._distribution_strategy": (lambda: keras.optimizers.SGD()._distribution_strategy, "keras3_tf.py"),
+    "optimizer._iterations": (lambda: keras.optimizers.SGD()._iterations, "_tf_counts.py"),
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_an_object_still_carries_it(name):
+    read, module = ATTRIBUTES[name]
+    try:
+        value = read()
+    except AttributeError as error:
+        pytest.fail(f"{name} is gone ({error}): mend {RUNTIME}{module}")
+    assert value is not None, f"{name} is None: mend {RUNTIME}{module}"
+    assert value is not False, f"{name} is gone: mend {RUNTIME}{module}"
+
+
+def test_compile_loss_keeps_its_losses_in_tuples_with_a_loss():
+    made = model()
+    made.train_on_batch(np.ones((2, 2)), np.ones((2, 1)))
+    (flat,) = made._compile_loss._flat_losses
+    assert callable(flat._replace(loss=flat.loss).loss), f"_flat_losses has changed: mend {RUNTIME}_keras3_loss.py"
+
+
+def test_keras_builds_from_a_batch_through_maybe_symbolic_build():
+    signature = inspect.signature(keras.Model._maybe_symbolic_build)
+    assert list(signature.parameters) == ["self", "iterator", "data_batch"], f"mend {RUNTIME}keras3_tf.py"
+
+
+def test_a_mask_travels_on_the_tensor():
+    masked = keras.layers.Embedding(3, 2, mask_zero=True)(np.array([[1, 0]]))
+    assert masked._keras_mask is not None, f"_keras_mask is gone: mend {RUNTIME}_keras3_loss.py"
+
+
+def test_a_model_takes_its_strategy_where_it_is_made(scope8):
+    assert model()._distribute_strategy is None, f"mend {RUNTIME}keras3_tf.py"
+    with scope8:
+        assert model()._distribute_strategy is scope8.strategy, f"mend {RUNTIME}keras3_tf.py"
+
+
+def test_an_iterator_holds_the_distributed_dataset(scope8):
+    from keras.src.backend.tensorflow.trainer import TFEpochIterator
+
+    iterator = TFEpochIterator(x=np.ones((4, 2)), batch_size=4, distribute_strategy=scope8.strategy)
+    spec = tf.nest.flatten(iterator._distributed_dataset.element_spec)[0]
+    assert len(spec._value_specs) == 8, f"PerReplicaSpec._value_specs is gone: mend {RUNTIME}keras3_tf.py"
+
+
+def test_loss_scaling_keeps_its_inner_optimizer_in_its_dict():
+    inner = keras.optimizers.SGD()
+    optimizer = keras.optimizers.LossScaleOptimizer(inner)
+    assert vars(optimizer).get("inner_optimizer") is inner, f"mend {RUNTIME}_keras3_optimizer.py"
