@@ -490,14 +490,12 @@ def extra(layer, shape=(6, 6, 2)):
     return build
 
 
-@pytest.mark.xfail(reason="an empty replica's NaN moments reach the moving statistics, as in stock Keras 3")
 def test_normalization_survives_empty_replicas(twins, data):
     pair = twins(extra(keras.layers.BatchNormalization, (6,)))
     fit(data.x, data.y, batch_size=96)(pair.ours)
     assert all(np.isfinite(weights).all() for weights in pair.ours.get_weights())
 
 
-@pytest.mark.xfail(reason="Keras divides what add_loss and activity regularizers give by the number of replicas")
 def test_activity_regularizers(twins, data):
     pair = twins(lambda cls: dense(cls, activity_regularizer="l2"), lambda: {"optimizer": sgd(0.01)})
     pair.agree(fit(data.x, data.y, batch_size=96))
