@@ -14,6 +14,8 @@ UV := .envs/tools/bin/uv
 TF := .envs/keras3-tf
 LINT := .envs/lint
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Trust what the machine trusts, a company's proxy say, as pip does.
+export UV_SYSTEM_CERTS ?= 1
 
 .PHONY: demo test lint test-keras3-tf check-wheel benchmarks clean
 
