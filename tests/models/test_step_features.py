@@ -1,0 +1,204 @@
+"""What the step does besides a plain update: scaling, clipping, averages, accumulation, losses of one's own."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_tpu_ext as kte
+
+
+def dense(model_class):
+    """Return a small functional model of `model_class`."""
+    inputs = keras.Input((6,))
+    return model_class(inputs, keras.layers.Dense(1)(keras.layers.Dense(5, activation="tanh")(inputs)))
+
+
+OPTIMIZERS = {
+    "clipnorm": lambda: keras.optimizers.SGD(0.5, clipnorm=0.05),
+    "clipvalue": lambda: keras.optimizers.SGD(0.5, clipvalue=0.01),
+    "global_clipnorm": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.05),
+    "weight decay": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
+    "moving averages": lambda: keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.5),
+    "overwriting averages": lambda: keras.optimizers.Adam(
+        0.01, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
+    ),
+    "LossScaleOptimizer": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5, clipnorm=0.05)),
+}
+
+
+def train(data, batch_size=33, epochs=2):
+    """Return what `fit` does on batches that do not divide, with empty replicas at the end."""
+    batches = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(batch_size)
+    return lambda model: model.fit(batches, epochs=epochs, verbose=0).history
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_the_optimizer_does_is_done_to_the_whole_gradient(twins, data, name):
+    twins(compile_options=lambda: {"optimizer": OPTIMIZERS[name]()}).agree(train(data))
+
+
+@pytest.mark.parametrize("loss_scale", [1024, "dynamic", kte.LossScale(initial=2.0**10)], ids=str)
+def test_a_scaled_loss_takes_the_same_steps(twins, data, loss_scale):
+    pair = twins(compile_options=lambda: {"optimizer": OPTIMIZERS["clipnorm"]()})
+    with pair.ours.distribute_strategy.scope():
+        pair.ours.compile(OPTIMIZERS["clipnorm"](), "mse", loss_scale=loss_scale)
+    pair.agree(train(data))
+    assert int(pair.ours._step_state.good_steps.numpy()) == 8
+    assert int(pair.ours._step_state.skipped_steps.numpy()) == 0
+
+
+@pytest.mark.parametrize(("batch_size", "steps"), [(26, 2), (16, 4), (10, 3)])
+def test_accumulated_batches_are_one_batch(scope8, data, batch_size, steps):
+    """The last window of the epoch is incomplete, and its last batch is short: each example counts once."""
+    start, weights = None, []
+    for model_class, scope, size, extra in (
+        (keras.Model, kte.strategy_scope(require="cpu"), batch_size * steps, {}),
+        (kte.TPUModel, scope8, batch_size, {"gradient_accumulation_steps": steps}),
+    ):
+        with scope:
+            model = dense(model_class)
+            model.compile(OPTIMIZERS["clipnorm"](), "mse", **extra)
+        start = start or model.get_weights()
+        model.set_weights(start)
+        train(data, size)(model)
+        weights.append(np.concatenate([w.ravel() for w in model.get_weights()]))
+        assert int(model.optimizer.iterations.numpy()) == 2 * -(-103 // (batch_size * steps))
+    np.testing.assert_allclose(weights[1], weights[0], atol=1e-5)
+
+
+def test_an_optimizer_that_accumulates_counts_as_it_does_in_keras(scope8, data):
+    with scope8:
+        model = dense(kte.TPUModel)
+        model.compile(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), "mse")
+    train(data, 26, epochs=1)(model)
+    assert int(model.optimizer.iterations.numpy()) == 2
+
+
+def root_mean_square(y_true, y_pred):
+    """Return one number that is no mean over examples."""
+    return tf.sqrt(tf.reduce_mean((y_true - y_pred) ** 2))
+
+
+def test_a_loss_of_one_number_gets_the_whole_batch(twins, data):
+    twins(compile_options=lambda: {"loss": root_mean_square}).agree(train(data))
+
+
+def test_own_losses_and_regularizers(twins, data):
+    def build(model_class):
+        inputs = keras.Input((6,))
+        hidden = keras.layers.Dense(5, kernel_regularizer="l2", activity_regularizer="l1")(inputs)
+        return model_class(inputs, keras.layers.Dense(1)(keras.layers.ActivityRegularization(l2=0.1)(hidden)))
+
+    twins(build).agree(train(data))
+
+
+class Spread:
+    """A `compute_loss` that needs all predictions at once, and the regularisers."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        return loss + tf.math.reduce_std(y_pred) + 0.1 * sum(self.losses)
+
+
+class PlainSpread(Spread, keras.Model):
+    """On one device."""
+
+
+class OurSpread(Spread, kte.TPUModel):
+    """On the replicas."""
+
+
+def test_a_compute_loss_of_ones_own_gets_the_whole_batch(twins, data):
+    def build(model_class):
+        inputs = keras.Input((6,))
+        hidden = keras.layers.Dense(5, kernel_regularizer="l2", activity_regularizer="l1")(inputs)
+        return model_class(inputs, keras.layers.Dense(1)(hidden))
+
+    twins(build, classes=(PlainSpread, OurSpread)).agree(train(data))
+
+
+class Adversary(kte.TPUModel):
+    """Takes the steps of `keras.Model.fit` through `global_mean` and `minimize`."""
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = self.global_mean(tf.reduce_mean((self(x, training=True) - y) ** 2, axis=-1))
+        self.minimize(loss, self.trainable_variables, self.optimizer, tape)
+        return {"loss": loss}
+
+
+def test_a_train_step_of_ones_own_is_exact_and_shows_its_loss(twins, data):
+    pair = twins(classes=(keras.Model, Adversary))
+    pair.agree(lambda model: [model.fit(data.x, data.y, batch_size=103, shuffle=False, verbose=0).history["loss"]])
+
+
+@pytest.mark.parametrize("replica", [0, 5])
+def test_an_overflow_on_one_replica_skips_the_step_on_all(scope8, data, replica):
+    """Batch 2 of 3 has an infinity in the rows of one replica: the run ends as one without that batch."""
+    poisoned = data.x[:96].copy()
+    poisoned[32 + 4 * replica, 0] = np.inf
+    finals = []
+    for x, rows in ((poisoned, range(0, 96, 32)), (data.x[:96], (0, 64))):
+        with scope8:
+            keras.utils.set_random_seed(3)
+            inputs = keras.Input((6,))
+            hidden = keras.layers.BatchNormalization()(keras.layers.Dense(5)(inputs))
+            model = kte.TPUModel(inputs, keras.layers.Dense(1)(hidden))
+            model.compile(keras.optimizers.Adam(0.01, use_ema=True), "mse", loss_scale="dynamic")
+        for row in rows:
+            model.train_on_batch(x[row : row + 32], data.y[row : row + 32])
+        finals.append((model.get_weights(), [v.numpy() for v in model.optimizer.variables]))
+        skipped = len(rows) - 2
+        assert int(model._step_state.skipped_steps.numpy()) == skipped if len(rows) == 3 else True
+        assert float(model._step_state.scale.numpy()) == 2.0**15 / (2 if len(rows) == 3 else 1)
+    for got, expected in zip(finals[0][0] + finals[0][1], finals[1][0] + finals[1][1], strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_going_on_after_loading_is_going_on(scope8, data, tmp_path):
+    """Saved in the middle of a window, with averages and a loss scale: bit for bit the same afterwards."""
+
+    def three_batches(model, first):
+        for row in range(first, first + 96, 32):
+            model.train_on_batch(data.x[row % 64 : row % 64 + 32], data.y[row % 64 : row % 64 + 32])
+
+    with scope8:
+        model = dense(kte.TPUModel)
+        model.compile(
+            keras.optimizers.Adam(0.01, use_ema=True), "mse", loss_scale="dynamic", gradient_accumulation_steps=2
+        )
+    three_batches(model, 0)
+    model.save(tmp_path / "model.keras")
+    with scope8:
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    for one in (model, loaded):
+        three_batches(one, 0)
+    assert int(loaded._step_state.good_steps.numpy()) == int(model._step_state.good_steps.numpy()) == 3
+    for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"loss_scale": 0}, "`loss_scale` must be None, a positive number"),
+        ({"loss_scale": -2.0}, "`loss_scale` must be None, a positive number"),
+        ({"loss_scale": "dynamisch"}, "got 'dynamisch'. Write loss_scale=\"dynamic\""),
+        ({"gradient_accumulation_steps": 0}, "must be an integer of at least 1; got 0"),
+        ({"gradient_accumulation_steps": 2.0}, "must be an integer of at least 1; got 2.0"),
+    ],
+)
+def test_arguments_that_cannot_work_are_told(options, text):
+    with pytest.raises(kte.errors.ArgumentError) as told:
+        dense(kte.TPUModel).compile("sgd", "mse", **options)
+    assert text in str(told.value)
+
+
+def test_scaling_twice_is_refused():
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    with pytest.raises(kte.errors.ArgumentError, match="the optimizer scales the loss too"):
+        dense(kte.TPUModel).compile(optimizer, "mse", loss_scale="dynamic")
