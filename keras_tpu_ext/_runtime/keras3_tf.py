@@ -4,7 +4,8 @@ Private names of Keras that this module leans on (tests/_runtime/test_private_na
 of `Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build`, `_maybe_symbolic_build`,
 `_distribute_strategy`, `_compute_loss`, `_call_has_training_arg`, `_get_metrics_result_or_logs`; of layers:
 `_get_own_losses`, `_get_regularization_losses`, `_flatten_layers`; of `TFEpochIterator`: `_distributed_dataset`;
-of optimizers: `_distribution_strategy`.
+of optimizers: `_distribution_strategy`; of `CompileLoss`: `_user_loss`, `_user_loss_weights`; of TensorFlow's
+`PerReplicaSpec`: `_value_specs`.
 """
 
 from __future__ import annotations
