@@ -153,7 +153,10 @@ class TrainStep(ExactStep, FunctionalByShape):
         if window is not None and window.targets and int(window.position.numpy()):
             self._flush()
         model: Any = super()
-        return model._get_metrics_result_or_logs(logs)
+        results = model._get_metrics_result_or_logs(logs)
+        if isinstance(logs, dict) and "loss" in logs and not float(tf.convert_to_tensor(self._loss_tracker.count)):
+            return {**results, "loss": logs["loss"]}  # of a step of the user's own, which tracks nothing
+        return results
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         """Build from one replica's part of the data's description, before any batch is taken.
