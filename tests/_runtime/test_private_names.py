@@ -38,10 +38,15 @@ IMPORTED = {
     "keras.src.trainers.compile_utils:CompileLoss.metrics": "_keras3_loss.py",
     "keras.src.losses.loss:apply_mask": "_keras3_loss.py",
     "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients": "_keras3_optimizer.py",
-    "keras.src.trainers.trainer:Trainer._symbolic_build": "keras3_tf.py",
-    "keras.src.trainers.trainer:Trainer._compute_loss": "keras3_tf.py",
-    "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._maybe_symbolic_build": "keras3_tf.py",
-    "tensorflow.python.framework.kernels:get_registered_kernels_for_op": "_tf_devices.py",
+    "keras.src.trainers.trainer:Trainer._symbolic_build": "_keras3_tf_step.py",
+    "keras.src.trainers.trainer:Trainer._compute_loss": "_keras3_tf_step.py",
+    "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._maybe_symbolic_build": "_keras3_tf_step.py",
+    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "_keras3_tf_step.py",
+    "keras.src.layers.layer:Layer._get_own_losses": "_keras3_tf_step.py",
+    "keras.src.layers.layer:Layer._get_regularization_losses": "_keras3_tf_step.py",
+    "keras:layers.BatchNormalization._moments": "_keras3_statistics.py",
+    "tensorflow.python.data.ops.multi_device_iterator_ops:_create_device_dataset": "_tf_rehearsal.py",
+    "tensorflow.python.framework.kernels:get_registered_kernels_for_op": "_tf_tpu.py",
     "tensorflow.python.distribute.distribute_lib:_get_default_strategy": "_tf_devices.py",
 }
 
@@ -63,13 +68,24 @@ ATTRIBUTES = {
         "_keras3_graph.py",
     ),
     "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.operation.name, "_keras3_graph.py"),
-    "Trainer._compile_loss": (lambda: model()._compile_loss, "keras3_tf.py"),
-    "Trainer._compile_metrics": (lambda: model()._compile_metrics, "keras3_tf.py"),
-    "Trainer._loss_tracker": (lambda: (model()._loss_tracker.total, model()._loss_tracker.count), "keras3_tf.py"),
-    "Trainer._call_has_training_arg": (lambda: model()._call_has_training_arg is not None, "keras3_tf.py"),
-    "CompileLoss._user_loss": (lambda: model()._compile_loss._user_loss, "keras3_tf.py"),
-    "CompileLoss._user_loss_weights": (lambda: hasattr(model()._compile_loss, "_user_loss_weights"), "keras3_tf.py"),
-    "optimizer._distribution_strategy": (lambda: keras.optimizers.SGD()._distribution_strategy, "keras3_tf.py"),
+    "Trainer._compile_loss": (lambda: model()._compile_loss, "_keras3_tf_step.py"),
+    "Trainer._compile_metrics": (lambda: model()._compile_metrics, "_keras3_tf_step.py"),
+    "Trainer._loss_tracker": (
+        lambda: (model()._loss_tracker.total, model()._loss_tracker.count),
+        "_keras3_tf_step.py",
+    ),
+    "Trainer._call_has_training_arg": (lambda: model()._call_has_training_arg is not None, "_keras3_tf_step.py"),
+    "CompileLoss._user_loss": (lambda: model()._compile_loss._user_loss, "_keras3_tf_step.py"),
+    "CompileLoss._user_loss_weights": (
+        lambda: hasattr(model()._compile_loss, "_user_loss_weights"),
+        "_keras3_tf_step.py",
+    ),
+    "optimizer._distribution_strategy": (lambda: keras.optimizers.SGD()._distribution_strategy, "_keras3_tf_step.py"),
+    "BatchNormalization._reduction_axes": (
+        lambda: keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization()]).layers[0]._reduction_axes,
+        "_keras3_statistics.py",
+    ),
+    "layer._losses": (lambda: keras.layers.Dense(1)._losses == [], "_keras3_tf_step.py"),
     "optimizer._iterations": (lambda: keras.optimizers.SGD()._iterations, "_tf_counts.py"),
 }
 
@@ -94,7 +110,7 @@ def test_compile_loss_keeps_its_losses_in_tuples_with_a_loss():
 
 def test_keras_builds_from_a_batch_through_maybe_symbolic_build():
     signature = inspect.signature(keras.Model._maybe_symbolic_build)
-    assert list(signature.parameters) == ["self", "iterator", "data_batch"], f"mend {RUNTIME}keras3_tf.py"
+    assert list(signature.parameters) == ["self", "iterator", "data_batch"], f"mend {RUNTIME}_keras3_tf_step.py"
 
 
 def test_a_mask_travels_on_the_tensor():
@@ -103,9 +119,9 @@ def test_a_mask_travels_on_the_tensor():
 
 
 def test_a_model_takes_its_strategy_where_it_is_made(scope8):
-    assert model()._distribute_strategy is None, f"mend {RUNTIME}keras3_tf.py"
+    assert model()._distribute_strategy is None, f"mend {RUNTIME}_keras3_tf_step.py"
     with scope8:
-        assert model()._distribute_strategy is scope8.strategy, f"mend {RUNTIME}keras3_tf.py"
+        assert model()._distribute_strategy is scope8.strategy, f"mend {RUNTIME}_keras3_tf_step.py"
 
 
 def test_an_iterator_holds_the_distributed_dataset(scope8):

@@ -69,6 +69,18 @@ def test_accumulated_batches_are_one_batch(scope8, data, batch_size, steps):
     np.testing.assert_allclose(weights[1], weights[0], atol=1e-5)
 
 
+def test_evaluate_leaves_an_open_window_open(scope8, data):
+    with scope8:
+        model = dense(kte.TPUModel)
+        model.compile("sgd", "mse", gradient_accumulation_steps=2)
+    model.train_on_batch(data.x[:32], data.y[:32])
+    before = model.get_weights()
+    model.evaluate(data.x, data.y, verbose=0)
+    for a, b in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert int(model.optimizer.iterations.numpy()) == 0
+
+
 def test_an_optimizer_that_accumulates_counts_as_it_does_in_keras(scope8, data):
     with scope8:
         model = dense(kte.TPUModel)

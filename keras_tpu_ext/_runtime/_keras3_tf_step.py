@@ -1,0 +1,221 @@
+"""The exact step on Keras 3: what of it differs from Keras 2.
+
+Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+of `Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build`, `_maybe_symbolic_build`,
+`_distribute_strategy`, `_compute_loss`, `_call_has_training_arg`, `_get_metrics_result_or_logs`; of layers:
+`_get_own_losses`, `_get_regularization_losses`, `_flatten_layers`; of `TFEpochIterator`: `_distributed_dataset`;
+of optimizers: `_distribution_strategy`; of `CompileLoss`: `_user_loss`, `_user_loss_weights`; of TensorFlow's
+`PerReplicaSpec`: `_value_specs`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_tpu_ext._runtime import _tf_replicas
+from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
+from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
+from keras_tpu_ext._runtime._keras3_optimizer import apply_summed
+from keras_tpu_ext._runtime._keras3_state import StepState
+from keras_tpu_ext._runtime._keras3_statistics import statistics_only_if
+from keras_tpu_ext._runtime._tf_descent import flush_window
+from keras_tpu_ext._runtime._tf_loop import make_steps_function
+from keras_tpu_ext._runtime._tf_replicas import split_batch
+from keras_tpu_ext._runtime._tf_step import ExactStep
+from keras_tpu_ext.errors import ScopeError
+
+
+class TrainStep(ExactStep, FunctionalByShape):
+    """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
+
+    _is_fitting = False
+
+    def compile(
+        self: Any, *args: Any, loss_scale: Any = None, gradient_accumulation_steps: int = 1, **kwargs: Any
+    ) -> None:
+        """Configure the model as `keras.Model.compile` does, inside the model's own strategy.
+
+        Args:
+            *args: What `keras.Model.compile` takes.
+            loss_scale: A `LossScale`, or `None` where the loss is not scaled.
+            gradient_accumulation_steps: Number of batches that make one step.
+            **kwargs: What `keras.Model.compile` takes.
+        """
+        model: Any = super()
+        with self.distribute_strategy.scope():
+            # Keras would wrap the optimizer under mixed_float16; here the step scales the loss itself.
+            model.compile(*args, **{**kwargs, "auto_scale_loss": False})
+            _check_optimizer_belongs(self.optimizer, self.distribute_strategy)
+            _check_variables_belong(self, self.distribute_strategy)
+            if self._compile_loss is not None:
+                self._compile_loss = _global_compile_loss(self._compile_loss)
+            state = StepState(loss_scale, gradient_accumulation_steps)
+        self.__dict__["_step_state"] = state  # past Keras's tracking: its variables are no weights of the model
+        if self._distribute_strategy is not None:
+            self.jit_compile = False  # XLA inside strategy.run breaks Keras's own variables: keras#19448
+
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Train as `keras.Model.fit` does."""
+        model: Any = super()
+        self.__dict__["_is_fitting"] = True
+        try:
+            return model.fit(*args, **kwargs)
+        finally:
+            self.__dict__["_is_fitting"] = False
+
+    def get_compile_config(self: Any) -> dict[str, Any]:
+        """Return what `compile` was given, serialized."""
+        model: Any = super()
+        return dict(model.get_compile_config())
+
+    def compile_from_config(self: Any, config: dict[str, Any]) -> None:
+        """Compile as when the model was saved, and make the optimizer's variables."""
+        if _has_a_compile_of_its_own(type(self)):
+            model: Any = super()
+            model.compile_from_config(config)  # warns, as for every model whose compile() Keras does not know
+            return
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
+                self._build_window()
+
+    def make_train_function(self: Any, force: bool = False) -> None:
+        """Build the function that `fit` calls for one execution."""
+        if self.train_function is None or force:
+            if self.built:
+                self._build_window()
+            self.train_function = make_steps_function(self, self.train_step)
+
+    def make_test_function(self: Any, force: bool = False) -> None:
+        """Build the function that `evaluate` calls for one execution."""
+        if self.test_function is None or force:
+            self.test_function = make_steps_function(self, self.test_step)
+
+    def predict_on_batch(self: Any, x: Any) -> Any:
+        """Return predictions for one batch, which is split over the replicas and not repeated on each."""
+        self.make_predict_function()
+        outputs = self.predict_function([split_batch(self.distribute_strategy, (x,))])
+        return keras.tree.map_structure(lambda value: value.numpy(), outputs)
+
+    def _unpack(self, data: Any) -> tuple[Any, Any, Any]:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        return x, y, sample_weight
+
+    def _forward(self: Any, x: Any, *, training: bool) -> Any:
+        return self(x, training=training) if self._call_has_training_arg else self(x)
+
+    def _apply_reduced(self: Any, optimizer: Any, gradients: Any, variables: Any) -> None:
+        apply_summed(optimizer, gradients, variables)
+
+    def _own_losses(self: Any) -> list[Any]:
+        by_layer = [(layer, layer._get_own_losses()) for layer in self._flatten_layers()]
+        return [(layer, losses) for layer, losses in by_layer if losses]
+
+    def _statistics_only_if(self: Any, has_any: Any) -> Any:
+        return statistics_only_if(self._flatten_layers(), has_any)
+
+    def _put_own_losses(self: Any, by_layer: Any) -> None:
+        for layer, of_layer in by_layer:
+            layer._losses[:] = of_layer
+
+    def _weight_losses(self: Any) -> list[Any]:
+        return list(self._get_regularization_losses())
+
+    def _has_own_compute_loss(self) -> bool:
+        return type(self).compute_loss is not ExactStep.compute_loss
+
+    def _build_window(self: Any) -> None:
+        window = self._step_state.window(self.optimizer)
+        if window is not None:
+            with self.distribute_strategy.scope():
+                window.build_for(self.trainable_variables)
+
+    def _flush(self: Any) -> None:
+        @tf.function(autograph=False)
+        def flush() -> None:
+            self.distribute_strategy.run(flush_window, args=(self, self.optimizer))
+
+        flush()
+
+    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+        """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
+        window = self._step_state.window(self.optimizer)
+        if window is not None and self._is_fitting and window.targets and int(window.position.numpy()):
+            self._flush()
+        model: Any = super()
+        results = model._get_metrics_result_or_logs(logs)
+        if isinstance(logs, dict) and "loss" in logs and not float(tf.convert_to_tensor(self._loss_tracker.count)):
+            return {**results, "loss": logs["loss"]}  # of a step of the user's own, which tracks nothing
+        return results
+
+    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        """Build from one replica's part of the data's description, before any batch is taken.
+
+        Keras takes the first batch and averages it over the replicas, which fails when it does not divide.
+        """
+        if self._distribute_strategy is None:
+            return
+        if iterator is not None:
+            data_batch = _element_spec_of_one_replica(iterator._distributed_dataset)
+        with self._distribute_strategy.scope():
+            self._symbolic_build(data_batch=data_batch)
+
+
+def _global_compile_loss(compiled: Any) -> GlobalCompileLoss:
+    return GlobalCompileLoss(
+        compiled._user_loss,
+        compiled._user_loss_weights,
+        reduction=compiled.reduction,
+        output_names=compiled.output_names,
+        replicas=_tf_replicas,
+    )
+
+
+def _has_a_compile_of_its_own(model_class: type) -> bool:
+    owner = next(base for base in model_class.__mro__ if "compile" in vars(base))
+    return not owner.__module__.startswith("keras_tpu_ext.")
+
+
+def _check_optimizer_belongs(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
+    """Refuse an optimizer made outside the scope: its step counter would run once for every replica."""
+    if optimizer is None or strategy.num_replicas_in_sync == 1:
+        return
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if getattr(optimizer, "_distribution_strategy", None) is strategy:
+        _check_optimizer_belongs(inner, strategy)
+        return
+    name = type(optimizer).__name__
+    raise ScopeError(
+        f"The optimizer must be made inside the model's strategy_scope() so that its state is mirrored on all "
+        f"{strategy.num_replicas_in_sync} replicas; this {name} was made outside. "
+        f"Write: with scope: optimizer = keras.optimizers.{name}(...), or pass its name, "
+        f"model.compile({name.lower()!r}, ...)."
+    )
+
+
+def _check_variables_belong(model: Any, strategy: tf.distribute.Strategy) -> None:
+    """Refuse layers made outside the scope: their variables live on one device only."""
+    if strategy.num_replicas_in_sync == 1:
+        return
+    for variable in model.variables:
+        if not strategy.extended.variable_created_in_scope(variable.value):
+            raise ScopeError(
+                f"All layers of {model.name!r} must be made inside its strategy_scope(), so that each of the "
+                f"{strategy.num_replicas_in_sync} replicas has its copy; the variable {variable.path!r} was made "
+                "outside. Write: with scope: ... around the lines that make the layers."
+            )
+
+
+def _element_spec_of_one_replica(dataset: Any) -> Any:
+    """Return the shapes and dtypes of the first replica's part of a batch; an unknown size stays `None`."""
+
+    def first(spec: Any) -> Any:
+        parts = getattr(spec, "_value_specs", None)
+        return parts[0] if parts else spec
+
+    specs = tf.nest.map_structure(first, dataset.element_spec)
+    return tf.nest.map_structure(lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec, specs)

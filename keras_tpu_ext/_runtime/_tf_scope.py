@@ -1,0 +1,48 @@
+"""Being inside a strategy of TensorFlow, and having it split a dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext.errors import ArgumentError, ScopeError
+
+
+def scope(strategy: tf.distribute.Strategy) -> Any:
+    """Return the context manager in which models belong to `strategy`.
+
+    Raises:
+        ScopeError: If this is inside the scope of another strategy.
+    """
+    outer = tf.distribute.get_strategy()
+    if tf.distribute.has_strategy() and outer is not strategy:
+        raise ScopeError(
+            f"A block for {_in_words(strategy)} was opened inside a block for {_in_words(outer)}, and a model can "
+            "belong to one strategy only. Leave the outer block first, or open the same scope again inside it."
+        )
+    return strategy.scope()
+
+
+def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
+    """Return `dataset` with each batch split over the replicas of `strategy`.
+
+    Raises:
+        ArgumentError: If `dataset` is no `tf.data.Dataset`, or is not batched.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        raise ArgumentError(
+            f"distribute needs a tf.data.Dataset; got {type(dataset).__name__}. Write "
+            "scope.distribute(tf.data.Dataset.from_tensor_slices(data).batch(scope.global_batch_size(32)))."
+        )
+    if any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(dataset.element_spec)):
+        raise ArgumentError(
+            f"distribute needs a dataset of batches; the elements of this one are {dataset.element_spec}. "
+            "Write scope.distribute(dataset.batch(scope.global_batch_size(32)))."
+        )
+    return strategy.experimental_distribute_dataset(dataset)
+
+
+def _in_words(strategy: tf.distribute.Strategy) -> str:
+    count = strategy.num_replicas_in_sync
+    return f"{count} replica{'' if count == 1 else 's'} ({type(strategy).__name__.lstrip('_')})"
