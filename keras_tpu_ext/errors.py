@@ -38,4 +38,4 @@ class HardwareUnusableWarning(UserWarning):
 
 
 class FromLogitsWarning(UserWarning):
-    """A probability output meets a loss that expects logits, so the model will hardly learn."""
+    """A probability output meets a loss that expects logits, so the model may hardly learn."""

@@ -20,7 +20,7 @@ def probabilities_taken_for_logits(model: Any) -> list[str]:
             messages.append(
                 f"The output of layer {layer!r} is a {activation}, but its loss "
                 f"{type(loss).__name__} has from_logits=True and applies {activation} once more, so the model "
-                f"hardly learns. Write {type(loss).__name__}(from_logits=False), or take the {activation} out "
+                f"may hardly learn. Write {type(loss).__name__}(from_logits=False), or take the {activation} out "
                 "of the layer."
             )
     return messages
