@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import keras_tpu_ext as kte
 
 REPLICAS = 8
+
+# No test is about time, and one that failed once must fail again.
+hypothesis.settings.register_profile("kte", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("kte")
 
 
 def pytest_configure(config):

@@ -74,8 +74,8 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
         """Configure the model for training, with all the arguments of `keras.Model.compile` and two more.
 
         It may be called inside the scope that the model was built in or after it. A softmax (or sigmoid) output
-        that meets a loss with `from_logits=True` is a `FromLogitsWarning`: such a model may hardly learn (Keras repairs
-        it where it can see the softmax: in float32 on TensorFlow, not under a mixed policy).
+        that meets a loss with `from_logits=True` is a `FromLogitsWarning`: such a model may hardly learn. (Keras
+        repairs it where it can see the softmax: in float32 on TensorFlow, but not under a mixed policy.)
 
         Args:
             *args: What `keras.Model.compile` takes.

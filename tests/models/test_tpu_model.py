@@ -315,8 +315,8 @@ def test_the_warning_names_layer_loss_and_cure():
         ends_with(softmax).compile("sgd", logits())
     assert str(told[0].message) == (
         "The output of layer 'end_0' is a softmax, but its loss CategoricalCrossentropy has from_logits=True and "
-        "applies softmax once more, so the model may hardly learn. Write CategoricalCrossentropy(from_logits=False), or "
-        "take the softmax out of the layer."
+        "applies softmax once more, so the model may hardly learn. "
+        "Write CategoricalCrossentropy(from_logits=False), or take the softmax out of the layer."
     )
 
 
