@@ -164,9 +164,9 @@ def test_an_overflow_on_one_replica_skips_the_step_on_all(scope8, data, replica)
         for row in rows:
             model.train_on_batch(x[row : row + 32], data.y[row : row + 32])
         finals.append((model.get_weights(), [v.numpy() for v in model.optimizer.variables]))
-        skipped = len(rows) - 2
-        assert int(model._step_state.skipped_steps.numpy()) == skipped if len(rows) == 3 else True
-        assert float(model._step_state.scale.numpy()) == 2.0**15 / (2 if len(rows) == 3 else 1)
+        skipped = 1 if x is poisoned else 0
+        assert int(model._step_state.skipped_steps.numpy()) == skipped
+        assert float(model._step_state.scale.numpy()) == 2.0 ** (15 - skipped)
     for got, expected in zip(finals[0][0] + finals[0][1], finals[1][0] + finals[1][1], strict=True):
         np.testing.assert_array_equal(got, expected)
 
