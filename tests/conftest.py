@@ -22,6 +22,12 @@ def pytest_configure(config):
     kte.strategy_scope(require="cpu", replicas=REPLICAS)
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """Start every test from the same random state: initial weights and orders are those of the last run."""
+    kte._runtime.keras.utils.set_random_seed(int(os.environ.get("KTE_TEST_SEED", "0")))
+
+
 @pytest.fixture
 def scope8():
     """The rehearsal on eight replicas; a test enters it itself, `with scope8:`."""
