@@ -42,7 +42,7 @@ class StepState(keras.layers.Layer):
             self._windows[id(optimizer)] = Window(self.accumulation_steps)
         return self._windows[id(optimizer)]
 
-    def note(self, finite: Any, verdicts: Any) -> None:
+    def note(self, finite: Any) -> None:
         """Let the scale go on after a step; call it in a replica."""
         scale, good_steps = tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.good_steps)
         skipped = tf.convert_to_tensor(self.skipped_steps)

@@ -66,8 +66,7 @@ def _step(model: Any, gradients: Any, variables: Any, optimizer: Any, before: An
         return
     scale = tf.convert_to_tensor(state.scale)
     unscaled = [None if g is None else _divided(g, scale) for g in gradients]
-    verdicts = tf.stack([tf.reduce_all(tf.math.is_finite(_dense(g))) for g in unscaled if g is not None])
-    finite = tf.reduce_all(verdicts)
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(_dense(g))) for g in unscaled if g is not None])
 
     def apply(gradients: Any, values: Any) -> None:
         model._apply_reduced(optimizer, gradients, variables)
@@ -77,7 +76,7 @@ def _step(model: Any, gradients: Any, variables: Any, optimizer: Any, before: An
             assign_everywhere(variable, value)
 
     all_agree(finite, apply, put_back, unscaled, [value for _, value in before])
-    state.note(finite, verdicts)
+    state.note(finite)
 
 
 def _divided(gradient: Any, scale: Any) -> Any:

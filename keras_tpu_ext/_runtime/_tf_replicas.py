@@ -212,8 +212,4 @@ def split_batch(strategy: tf.distribute.Strategy, data: Any) -> Any:
         leaves = [part if part is None else tf.convert_to_tensor(part[index]) for part in parts]
         return tf.nest.pack_sequence_as(data, leaves)
 
-    return _values_from(strategy, of_replica)
-
-
-def _values_from(strategy: tf.distribute.Strategy, function: Callable[[Any], Any]) -> Any:
-    return strategy.experimental_distribute_values_from_function(function)
+    return strategy.experimental_distribute_values_from_function(of_replica)

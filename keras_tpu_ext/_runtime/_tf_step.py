@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -66,26 +68,26 @@ class ExactStep:
             once more over all replicas.
         """
         x, y, sample_weight = self._unpack(data)
-        _count(x)
-        before = self._snapshot()
-        with tf.GradientTape() as tape:
-            y_pred = self._forward_once(x, training=True)
-            loss = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
-        self._track_loss(loss)
-        if self.trainable_variables:
-            gradients = self._gradients(loss, self.trainable_variables, self.optimizer, tape)
-            descend(self, gradients, self.trainable_variables, self.optimizer, _BATCH.total, before)
-        else:
-            warnings.warn("The model does not have any trainable weights.", stacklevel=2)
+        with _counted(x):
+            before = self._snapshot()
+            with tf.GradientTape() as tape:
+                y_pred = self._predictions(x, training=True)
+                loss = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
+            self._track_loss(loss)
+            if self.trainable_variables:
+                gradients = self._gradients(loss, self.trainable_variables, self.optimizer, tape)
+                descend(self, gradients, self.trainable_variables, self.optimizer, _BATCH.total, before)
+            else:
+                warnings.warn("The model does not have any trainable weights.", stacklevel=2)
         return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def test_step(self: Any, data: Any) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
         x, y, sample_weight = self._unpack(data)
-        _count(x)
-        y_pred = self._forward_once(x, training=False)
-        loss = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
-        self._track_loss(loss)
+        with _counted(x):
+            y_pred = self._predictions(x, training=False)
+            loss = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
+            self._track_loss(loss)
         return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def compute_loss(
@@ -143,7 +145,7 @@ class ExactStep:
         variables = list(variables)
         descend(self, self._gradients(loss, variables, optimizer, tape), variables, optimizer, 1)
 
-    def _forward_once(self: Any, x: Any, *, training: bool) -> Any:
+    def _predictions(self: Any, x: Any, *, training: bool) -> Any:
         """Return the predictions, and keep the `add_loss` terms as shares.
 
         Layers hold these terms until their next call, and that may be another replica's, at any sum over
@@ -199,11 +201,18 @@ class ExactStep:
         self._loss_tracker.count.assign_add(tf.cast(_BATCH.examples, tf.float32))
 
 
-def _count(x: Any) -> None:
+@contextlib.contextmanager
+def _counted(x: Any) -> Iterator[None]:
+    """Know the batch while its step runs, and nothing of it afterwards: the next step may be another graph's."""
     examples = batch_size(x)
     _BATCH.examples = examples if isinstance(examples, int) else tf.cast(examples, tf.float32)
     (_BATCH.total,) = sum_over_replicas([_BATCH.examples])
     _BATCH.has_any = _has_any(x)
+    try:
+        yield
+    finally:
+        _BATCH.examples = _BATCH.total = _BATCH.has_any = None
+        _BATCH.own_losses = ()
 
 
 def _has_any(x: Any) -> Any:

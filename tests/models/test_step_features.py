@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
+from keras_tpu_ext._runtime import _tf_step
 
 
 def dense(model_class):
@@ -219,3 +220,12 @@ def test_scaling_twice_is_refused():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     with pytest.raises(kte.errors.ArgumentError, match="the optimizer scales the loss too"):
         dense(kte.TPUModel).compile(optimizer, "mse", loss_scale="dynamic")
+
+
+def test_nothing_of_a_batch_outlives_its_step(data):
+    """Where replicas run in the main thread, as on TPUs, the next step may be traced into another graph."""
+    model = dense(kte.TPUModel)
+    model.compile("sgd", "mse")
+    train(data)(model)
+    left = _tf_step._BATCH
+    assert (left.examples, left.total, left.has_any, left.own_losses) == (None, None, None, ())
