@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from keras_tpu_ext._runtime import _tf_replicas
+from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
 from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
 from keras_tpu_ext._runtime._keras3_optimizer import apply_summed
@@ -28,13 +29,18 @@ from keras_tpu_ext._runtime._tf_step import ExactStep
 from keras_tpu_ext.errors import ScopeError
 
 
-class TrainStep(ExactStep, FunctionalByShape):
+class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
     """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
 
     _is_fitting = False
 
     def compile(
-        self: Any, *args: Any, loss_scale: Any = None, gradient_accumulation_steps: int = 1, **kwargs: Any
+        self: Any,
+        *args: Any,
+        loss_scale: Any = None,
+        gradient_accumulation_steps: int = 1,
+        auto_steps: bool = False,
+        **kwargs: Any,
     ) -> None:
         """Configure the model as `keras.Model.compile` does, inside the model's own strategy.
 
@@ -42,6 +48,7 @@ class TrainStep(ExactStep, FunctionalByShape):
             *args: What `keras.Model.compile` takes.
             loss_scale: A `LossScale`, or `None` where the loss is not scaled.
             gradient_accumulation_steps: Number of batches that make one step.
+            auto_steps: Whether to find `steps_per_execution` while training.
             **kwargs: What `keras.Model.compile` takes.
         """
         model: Any = super()
@@ -53,6 +60,7 @@ class TrainStep(ExactStep, FunctionalByShape):
             if self._compile_loss is not None:
                 self._compile_loss = _global_compile_loss(self._compile_loss)
             state = StepState(loss_scale, gradient_accumulation_steps)
+        self._choose_pace(auto_steps)
         self.__dict__["_step_state"] = state  # past Keras's tracking: its variables are no weights of the model
         if self._distribute_strategy is not None:
             self.jit_compile = False  # XLA inside strategy.run breaks Keras's own variables: keras#19448
@@ -88,12 +96,12 @@ class TrainStep(ExactStep, FunctionalByShape):
         if self.train_function is None or force:
             if self.built:
                 self._build_window()
-            self.train_function = make_steps_function(self, self.train_step)
+            self.train_function = make_steps_function(self, self.train_step, trains=True)
 
     def make_test_function(self: Any, force: bool = False) -> None:
         """Build the function that `evaluate` calls for one execution."""
         if self.test_function is None or force:
-            self.test_function = make_steps_function(self, self.test_step)
+            self.test_function = make_steps_function(self, self.test_step, trains=False)
 
     def predict_on_batch(self: Any, x: Any) -> Any:
         """Return predictions for one batch, which is split over the replicas and not repeated on each."""
@@ -157,6 +165,8 @@ class TrainStep(ExactStep, FunctionalByShape):
 
         Keras takes the first batch and averages it over the replicas, which fails when it does not divide.
         """
+        if iterator is not None:
+            self._enumerate_at_pace(iterator)
         if self._distribute_strategy is None:
             return
         if iterator is not None:

@@ -26,6 +26,8 @@ def descend(model: Any, gradients: Any, variables: Any, optimizer: Any, weight: 
     """
     state = model._step_state
     window = state.window(optimizer)
+    if window is not None or state.loss_scale is not None:
+        _build(optimizer, variables)
     if window is None:
         _step(model, sum_over_replicas(gradients), variables, optimizer, before)
         return
@@ -37,6 +39,13 @@ def descend(model: Any, gradients: Any, variables: Any, optimizer: Any, weight: 
         _flush(model, window, has_gradient, optimizer)
 
     all_agree(window.is_full(), flush, _nothing)
+
+
+def _build(optimizer: Any, variables: Any) -> None:
+    """Make the optimizer's variables now: made in a condition in a loop, TensorFlow gives them no shape."""
+    if not optimizer.built:
+        with tf.init_scope():
+            optimizer.build(variables)
 
 
 def flush_window(model: Any, optimizer: Any) -> None:

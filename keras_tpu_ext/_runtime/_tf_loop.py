@@ -12,7 +12,7 @@ from keras_tpu_ext._runtime._tf_replicas import hide_uneven_sizes, split_batch
 Step = Callable[[Any], Any]
 
 
-def make_steps_function(model: Any, step: Step) -> Callable[[Any], dict[str, Any]]:
+def make_steps_function(model: Any, step: Step, *, trains: bool) -> Callable[[Any], dict[str, Any]]:
     """Return the function that Keras's `fit` and `evaluate` call with an iterator.
 
     It differs from Keras's own in three ways. The logs are read once, over all replicas, after the last step of
@@ -23,6 +23,7 @@ def make_steps_function(model: Any, step: Step) -> Callable[[Any], dict[str, Any
     Args:
         model: The model; its strategy, `run_eagerly`, `jit_compile` and `steps_per_execution` are honoured.
         step: `train_step` or `test_step`.
+        trains: Whether it is `train_step`; a model that finds its `steps_per_execution` learns from that.
     """
     strategy = model.distribute_strategy
 
@@ -34,8 +35,9 @@ def make_steps_function(model: Any, step: Step) -> Callable[[Any], dict[str, Any
     def run_one(iterator: Any) -> dict[str, Any]:
         return _exact_logs(model, compiled_step(iterator.get_next()))
 
-    def run_many(iterator: Any, steps: Any) -> dict[str, Any]:
-        return _exact_logs(model, _loop(compiled_step, iterator, steps))
+    def run_many(iterator: Any, steps: Any) -> tuple[dict[str, Any], Any]:
+        outputs, done = _loop(compiled_step, iterator, steps)
+        return _exact_logs(model, outputs), done
 
     def run_batch(data: Any) -> dict[str, Any]:
         return _exact_logs(model, compiled_step(hide_uneven_sizes(strategy, data)))
@@ -45,17 +47,22 @@ def make_steps_function(model: Any, step: Step) -> Callable[[Any], dict[str, Any
         compiled_step = _graph(one_step, jit_compile=model.jit_compile)
         run_one, run_many, run_batch = _graph(run_one), _graph(run_many), _graph(run_batch)
 
-    def function(iterator: Any) -> dict[str, Any]:
-        steps = int(model.steps_per_execution)
-        if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
-            for _, data in zip(range(steps), iterator, strict=False):
-                logs = run_batch(split_batch(strategy, data))
-            return logs
-        if steps == 1:
-            return run_one(iterator)
-        return run_many(iterator, tf.constant(steps))
+    def function(data: Any) -> dict[str, Any]:
+        if isinstance(data, (tf.data.Iterator, tf.distribute.DistributedIterator)):
+            return _run_execution(model, data, run_one, run_many, trains=trains)
+        for _, batch in zip(range(int(model.steps_per_execution)), data, strict=False):
+            logs = run_batch(split_batch(strategy, batch))
+        return logs
 
     return function
+
+
+def _run_execution(model: Any, iterator: Any, run_one: Any, run_many: Any, *, trains: bool) -> dict[str, Any]:
+    pace = model._pace
+    if pace is not None and not pace.held:
+        return pace.run_train(model, run_many, iterator) if trains else pace.run(run_many, iterator)
+    steps = int(model.steps_per_execution)
+    return run_one(iterator) if steps == 1 else run_many(iterator, tf.constant(steps))[0]
 
 
 def first_of_replicas(strategy: Any, outputs: Any) -> Any:
@@ -92,10 +99,8 @@ def _only_with(data: Any) -> Any:
     return tf.control_dependencies([there_is_data])
 
 
-def _loop(step: Step, iterator: Any, steps: Any) -> Any:
-    """Run `step` up to `steps` times and return the last outputs; fewer when the data ends, not none."""
-    outputs = step(iterator.get_next())
-    data = iterator.get_next_as_optional()
+def _loop(step: Step, iterator: Any, steps: Any) -> tuple[Any, Any]:
+    """Run `step` up to `steps` times, fewer when the data ends, not none; return the last outputs and the times."""
 
     def go_on(done: Any, data: Any, outputs: Any) -> Any:
         return tf.logical_and(done < steps, data.has_value())
@@ -106,10 +111,15 @@ def _loop(step: Step, iterator: Any, steps: Any) -> Any:
         data = tf.cond(done + 1 < steps, iterator.get_next_as_optional, lambda: data)
         return done + 1, data, outputs
 
-    loose = tf.nest.map_structure(lambda value: tf.TensorShape([None] * value.shape.rank), outputs)
-    variables = (tf.constant(1), data, outputs)
-    invariants = (tf.TensorShape([]), tf.type_spec_from_value(data), loose)
-    return tf.while_loop(go_on, once, variables, shape_invariants=invariants)[2]
+    def rest() -> Any:
+        data = iterator.get_next_as_optional()
+        loose = tf.nest.map_structure(lambda value: tf.TensorShape([None] * value.shape.rank), first)
+        invariants = (tf.TensorShape([]), tf.type_spec_from_value(data), loose)
+        done, _, outputs = tf.while_loop(go_on, once, (tf.constant(1), data, first), shape_invariants=invariants)
+        return outputs, done
+
+    first = step(iterator.get_next())
+    return tf.cond(steps > 1, rest, lambda: (tf.nest.map_structure(tf.identity, first), tf.constant(1)))
 
 
 def _exact_logs(model: Any, outputs: Any) -> Any:

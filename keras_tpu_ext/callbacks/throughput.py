@@ -73,6 +73,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     # The hooks only take the time and write into `logs`, so Keras on JAX may go on dispatching meanwhile.
     async_safe = True
+    wants_every_batch = False  # it knows that an execution may have several
 
     def __init__(
         self,

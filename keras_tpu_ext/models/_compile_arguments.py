@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 from keras_tpu_ext.errors import ArgumentError
@@ -45,6 +46,22 @@ def choose_accumulation(steps: Any, optimizer: Any) -> int:
             "Leave one of them out."
         )
     return max(steps, int(of_optimizer))
+
+
+def choose_steps_per_execution(steps: Any) -> tuple[int, bool]:
+    """Return the number of steps in an execution to begin with, and whether to find a better one.
+
+    Raises:
+        ArgumentError: If `steps` is neither a positive integer nor `"auto"`.
+    """
+    if steps == "auto":
+        return 1, True
+    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral) or steps < 1:
+        raise ArgumentError(
+            f'`steps_per_execution` must be an integer of at least 1, or "auto"; got {steps!r}. '
+            'Write steps_per_execution="auto", or leave it out.'
+        )
+    return int(steps), False
 
 
 def _own_scaling(optimizer: Any) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any, TypeVar
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
-from keras_tpu_ext.models._compile_arguments import choose_accumulation, choose_loss_scale
+from keras_tpu_ext.models._compile_arguments import (
+    choose_accumulation,
+    choose_loss_scale,
+    choose_steps_per_execution,
+)
 from keras_tpu_ext.models.logits_check import probabilities_taken_for_logits
 from keras_tpu_ext.models.loss_scale import LossScale
 
@@ -85,21 +90,35 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
                 does the scaling itself.
             gradient_accumulation_steps: Number of batches whose gradients make one step, each counted by its
                 number of examples; the last window of an epoch may have fewer. Defaults to 1.
-            **kwargs: What `keras.Model.compile` takes.
+            **kwargs: What `keras.Model.compile` takes. `steps_per_execution` also accepts `"auto"`: executions
+                then grow in the first epochs of `fit` until one takes 0.2 to 1 second. What is computed does
+                not change, and an execution never reaches over the end of an epoch. It stays at 1 where a
+                callback overrides a batch hook (a class attribute `wants_every_batch = False` in the callback
+                says that it need not see every batch), in `run_eagerly`, in `predict`, and where several
+                processes train together.
 
         Raises:
-            ArgumentError: If one of the two has a value that cannot work, or contradicts the optimizer.
+            ArgumentError: If one of these has a value that cannot work, or contradicts the optimizer.
             ScopeError: If the optimizer, or a layer, was made outside the model's `strategy_scope()`.
         """
-        optimizer = kwargs.get("optimizer", args[0] if args else None)
-        chosen = choose_loss_scale(loss_scale, optimizer, self.dtype_policy.name, kwargs.get("auto_scale_loss", True))
-        steps = choose_accumulation(gradient_accumulation_steps, optimizer)
-        super().compile(*args, loss_scale=chosen, gradient_accumulation_steps=steps, **kwargs)
-        self._own_compile_config = {
+        given = inspect.signature(_runtime.keras.Model.compile).bind_partial(self, *args, **kwargs).arguments
+        given.pop("self")
+        own = {
             "loss_scale": loss_scale,
             "gradient_accumulation_steps": gradient_accumulation_steps,
-            "auto_scale_loss": kwargs.get("auto_scale_loss", True),
+            "steps_per_execution": given.pop("steps_per_execution", 1),
+            "auto_scale_loss": given.get("auto_scale_loss", True),
         }
+        optimizer = given.get("optimizer")
+        steps_per_execution, auto_steps = choose_steps_per_execution(own["steps_per_execution"])
+        super().compile(
+            loss_scale=choose_loss_scale(loss_scale, optimizer, self.dtype_policy.name, own["auto_scale_loss"]),
+            gradient_accumulation_steps=choose_accumulation(gradient_accumulation_steps, optimizer),
+            steps_per_execution=steps_per_execution,
+            auto_steps=auto_steps,
+            **given,
+        )
+        self._own_compile_config = own
         for message in probabilities_taken_for_logits(self):
             warnings.warn(message, FromLogitsWarning, stacklevel=2)
 

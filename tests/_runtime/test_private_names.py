@@ -132,6 +132,24 @@ def test_an_iterator_holds_the_distributed_dataset(scope8):
     assert len(spec._value_specs) == 8, f"PerReplicaSpec._value_specs is gone: mend {RUNTIME}keras3_tf.py"
 
 
+def test_an_epoch_asks_its_iterator_for_executions(scope8):
+    from keras.src.backend.tensorflow.trainer import TFEpochIterator
+
+    iterator = TFEpochIterator(x=np.ones((4, 2)), batch_size=4, distribute_strategy=scope8.strategy)
+    iterator._enumerate_iterator = lambda: iter([(0, 6, "seven steps")])
+    assert list(iterator) == [(0, 6, "seven steps")], f"mend {RUNTIME}_keras3_auto_steps.py"
+    names = ["_current_iterator", "_steps_seen", "_num_batches", "_get_iterator", "_interrupted_warning"]
+    assert not [name for name in names if not hasattr(iterator, name)], f"mend {RUNTIME}_keras3_auto_steps.py"
+    with pytest.warns(UserWarning, match="ran out of data"), iterator.catch_stop_iteration():
+        iterator._num_batches, iterator._steps_seen = None, 7
+        raise StopIteration
+    assert iterator.num_batches == 7, f"mend {RUNTIME}_keras3_auto_steps.py"
+
+
+def test_tensorboard_says_whether_it_traces():
+    assert keras.callbacks.TensorBoard()._should_trace is False, f"mend {RUNTIME}_keras3_batch_hooks.py"
+
+
 def test_loss_scaling_keeps_its_inner_optimizer_in_its_dict():
     inner = keras.optimizers.SGD()
     optimizer = keras.optimizers.LossScaleOptimizer(inner)

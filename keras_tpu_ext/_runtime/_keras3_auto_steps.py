@@ -1,0 +1,181 @@
+"""`steps_per_execution="auto"` on Keras 3 and TensorFlow: executions whose length changes while `fit` runs.
+
+Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them): of
+`EpochIterator`: `_enumerate_iterator`, `_get_iterator`, `_current_iterator`, `_steps_seen`, `_num_batches`,
+`_interrupted_warning`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_tpu_ext._runtime._keras3_batch_hooks import wanting_every_batch
+from keras_tpu_ext._runtime._tf_devices import num_workers
+from keras_tpu_ext._runtime.steps_tuner import StepsTuner
+
+
+class AutoSteps:
+    """Runs `fit` and `evaluate` in executions of the length that suits, after `compile` asked for it.
+
+    `steps_per_execution` is then the length in use: it grows during the first `fit`.
+    """
+
+    _pace: Pace | None = None
+
+    def _choose_pace(self: Any, auto: bool) -> None:
+        self.__dict__["_pace"] = Pace() if auto else None
+
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Train as `keras.Model.fit` does."""
+        model: Any = super()
+        with self._paced("fit", args, kwargs):
+            return model.fit(*args, **kwargs)
+
+    def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate as `keras.Model.evaluate` does."""
+        model: Any = super()
+        with self._paced("evaluate", args, kwargs):
+            return model.evaluate(*args, **kwargs)
+
+    def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Predict as `keras.Model.predict` does."""
+        model: Any = super()
+        with self._paced("predict", args, kwargs):
+            return model.predict(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _paced(self: Any, method: str, args: Any, kwargs: Any) -> Iterator[None]:
+        pace = self._pace
+        if pace is None:
+            yield
+            return
+        before = self.steps_per_execution, pace.held
+        held = method == "predict"  # Keras would unroll its steps
+        if not held:
+            signature = inspect.signature(getattr(keras.Model, method))
+            callbacks = signature.bind_partial(self, *args, **kwargs).arguments.get("callbacks")
+            held = _must_hold(self, method, callbacks)
+        self.steps_per_execution, pace.held = (1 if held else pace.tuner.steps), held
+        try:
+            yield
+        finally:
+            steps, pace.held = before
+            self.steps_per_execution = pace.tuner.steps if method == "fit" else steps
+
+    def _enumerate_at_pace(self: Any, epoch_iterator: Any) -> None:
+        """Let the iterator over an epoch's batches ask before every execution how many steps it has."""
+        if self._pace is not None:
+            epoch_iterator._enumerate_iterator = lambda: self._pace.enumerate(self, epoch_iterator)
+
+
+class Pace:
+    """How many steps each execution of one model has.
+
+    Attributes:
+        tuner: Finds the number.
+        held: Whether every execution has one step, because somebody needs to see every batch.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.tuner = StepsTuner()
+        self.held = False
+        self._clock = clock
+        self._asked = 1
+        self._done: Any = 1
+
+    def run_train(self, model: Any, function: Any, iterator: Any) -> Any:
+        """Run an execution of training and learn from it, unless it was compiled on the way.
+
+        Args:
+            model: The model that trains.
+            function: A `tf.function` of an iterator and a number of steps; it returns the logs and the number
+                of steps done, which is smaller where the data has ended.
+            iterator: The iterator over batches.
+        """
+        if self.held or self.tuner.settled:
+            return self.run(function, iterator)
+        traces, begin = function.experimental_get_tracing_count(), self._clock()
+        logs = self.run(function, iterator)
+        tf.nest.map_structure(lambda value: value.numpy(), logs)  # waits for the device
+        if traces == function.experimental_get_tracing_count():
+            self.tuner.note(int(self._done), self._clock() - begin)
+            model.steps_per_execution = self.tuner.steps
+        return logs
+
+    def run(self, function: Any, iterator: Any) -> Any:
+        """Run an execution of what was announced last."""
+        logs, self._done = function(iterator, tf.constant(self._asked))
+        return logs
+
+    def enumerate(self, model: Any, epoch: Any) -> Iterator[tuple[int, int, Any]]:
+        """Yield the first batch, the last batch and the iterator of every execution of one epoch.
+
+        As Keras's own `EpochIterator._enumerate_iterator`, but for the steps, which are read anew each time and
+        never reach over the epoch's end.
+
+        Args:
+            model: The model; its `steps_per_execution` is the length of the next execution.
+            epoch: Keras's `EpochIterator`.
+        """
+        epoch.data_adapter.on_epoch_begin()
+        size = epoch.steps_per_epoch or epoch._num_batches
+        yield from self._enumerate_known(model, epoch, size) if size else self._enumerate_unknown(model, epoch)
+        epoch.data_adapter.on_epoch_end()
+
+    def _enumerate_known(self, model: Any, epoch: Any, size: int) -> Iterator[tuple[int, int, Any]]:
+        if epoch._current_iterator is None or epoch.steps_per_epoch is None:
+            self._start(epoch)
+        batch = 0
+        while batch < size:
+            left = size - batch
+            if epoch._num_batches:
+                left = min(left, epoch._num_batches - epoch._steps_seen)
+            if left <= 0:
+                if epoch.steps_per_epoch:
+                    epoch._interrupted_warning()
+                break
+            self._asked = steps = min(model.steps_per_execution, left)
+            epoch._steps_seen += steps
+            yield batch, batch + steps - 1, epoch._current_iterator
+            batch += steps
+        if epoch._num_batches and epoch._steps_seen >= epoch._num_batches:
+            self._start(epoch)
+
+    def _enumerate_unknown(self, model: Any, epoch: Any) -> Iterator[tuple[int, int, Any]]:
+        self._start(epoch)
+        done = steps = 0
+        while done == steps:
+            epoch._steps_seen += done  # what Keras takes for the size, should the next execution find no data
+            self._asked = steps = model.steps_per_execution
+            yield epoch._steps_seen, epoch._steps_seen + steps - 1, epoch._current_iterator
+            done = int(self._done)
+        epoch._num_batches = epoch._steps_seen + done
+        epoch._current_iterator = None
+
+    @staticmethod
+    def _start(epoch: Any) -> None:
+        epoch._current_iterator = iter(epoch._get_iterator())
+        epoch._steps_seen = 0
+
+
+def _must_hold(model: Any, method: str, callbacks: Any) -> bool:
+    """Return whether every execution must have one step; where a callback is the reason, say so."""
+    if model.run_eagerly or num_workers() > 1:
+        return True
+    names = wanting_every_batch(callbacks, method)
+    if names and method == "fit":
+        warnings.warn(
+            f'steps_per_execution="auto" stays at 1 in this fit, because {" and ".join(names)} asked for every '
+            "batch by overriding a batch hook. If it can do with one call for several batches, write in its "
+            "class: wants_every_batch = False",
+            stacklevel=6,
+        )
+    return bool(names)

@@ -1,0 +1,68 @@
+"""Whom `steps_per_execution="auto"` has to spare."""
+
+import keras
+import pytest
+
+import keras_tpu_ext as kte
+from keras_tpu_ext._runtime._keras3_batch_hooks import wanting_every_batch
+
+
+class Child(keras.callbacks.ModelCheckpoint):
+    def on_train_batch_end(self, batch, logs=None):
+        """See every batch, whatever the parent does."""
+
+
+class Easy(Child):
+    wants_every_batch = False
+
+
+EVERY_BATCH = {
+    "lambda": lambda: keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None),
+    "nan": lambda: keras.callbacks.TerminateOnNaN(),
+    "checkpoint": lambda: keras.callbacks.ModelCheckpoint("{epoch}.keras", save_freq=3),
+    "backup": lambda: keras.callbacks.BackupAndRestore("backup", save_freq=3),
+    "tensorboard": lambda: keras.callbacks.TensorBoard(update_freq=1),
+    "steps in tensorboard": lambda: keras.callbacks.TensorBoard(write_steps_per_second=True),
+    "profile in tensorboard": lambda: keras.callbacks.TensorBoard(profile_batch=5),
+    "child of a checkpoint": lambda: Child("model.keras"),
+}
+BY_EPOCH = {
+    "none": lambda: None,
+    "throughput": lambda: kte.callbacks.Throughput(),
+    "early": lambda: keras.callbacks.EarlyStopping(),
+    "csv": lambda: keras.callbacks.CSVLogger("log.csv"),
+    "rate": lambda: keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate),
+    "epoch lambda": lambda: keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None),
+    "checkpoint": lambda: keras.callbacks.ModelCheckpoint("model.keras"),
+    "backup": lambda: keras.callbacks.BackupAndRestore("backup"),
+    "tensorboard": lambda: keras.callbacks.TensorBoard(),
+    "progress bar": lambda: keras.callbacks.ProgbarLogger(),
+    "told so": lambda: Easy("model.keras"),
+    "test hook": lambda: keras.callbacks.LambdaCallback(on_test_batch_end=lambda batch, logs: None),
+    "list": lambda: [keras.callbacks.EarlyStopping(), [keras.callbacks.ProgbarLogger()]],
+}
+
+
+@pytest.mark.parametrize("name", EVERY_BATCH)
+def test_who_needs_every_batch(name):
+    callback = EVERY_BATCH[name]()
+    assert wanting_every_batch([keras.callbacks.EarlyStopping(), callback], "fit") == [type(callback).__name__]
+
+
+@pytest.mark.parametrize("name", BY_EPOCH)
+def test_who_does_not(name):
+    assert wanting_every_batch(BY_EPOCH[name](), "fit") == []
+
+
+def test_a_list_that_keras_made():
+    made = keras.callbacks.CallbackList([keras.callbacks.TerminateOnNaN()], add_history=True)
+    assert wanting_every_batch(made, "fit") == ["TerminateOnNaN"]
+
+
+def test_test_hooks_count_in_evaluate():
+    class Watch(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            """See every batch."""
+
+    assert wanting_every_batch(Watch(), "evaluate") == ["Watch"]
+    assert wanting_every_batch(keras.callbacks.TerminateOnNaN(), "evaluate") == []

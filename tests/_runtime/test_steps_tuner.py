@@ -1,0 +1,63 @@
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_tpu_ext._runtime.steps_tuner import LONGEST, SHORTEST, StepsTuner
+
+
+def settle(seconds_of, executions=40):
+    """Run executions whose length in seconds is a function of their steps."""
+    tuner = StepsTuner()
+    tried = []
+    for _ in range(executions):
+        tried.append(tuner.steps)
+        tuner.note(tuner.steps, seconds_of(tuner.steps))
+    return tuner, tried
+
+
+@given(st.floats(1e-6, 0.6), st.floats(0.0, 0.1))
+def test_an_execution_takes_the_time_aimed_at(per_step, fixed):
+    tuner, _ = settle(lambda steps: fixed + steps * per_step)
+    assert tuner.settled
+    assert SHORTEST <= fixed + tuner.steps * per_step <= LONGEST
+
+
+def test_a_slow_step_stays_alone():
+    tuner, tried = settle(lambda steps: 3.0 * steps)
+    assert tuner.settled
+    assert set(tried) == {1}
+
+
+def test_it_grows_by_no_more_than_eight_times():
+    _, tried = settle(lambda steps: 1e-4 * steps)
+    assert max(b / a for a, b in itertools.pairwise(tried)) == 8
+
+
+def test_one_slow_execution_on_the_way_does_not_settle_it():
+    tuner = StepsTuner()
+    tuner.note(1, 0.5)  # a step that was slow once
+    assert not tuner.settled
+    tuner.note(1, 0.001)
+    assert tuner.steps == 8
+
+
+def test_it_comes_down_again():
+    tuner = StepsTuner()
+    for seconds in (0.001, 0.01, 40.0):
+        tuner.note(tuner.steps, seconds)
+    assert tuner.steps == 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-12])
+def test_a_clock_that_stands_still_is_no_error(seconds):
+    tuner, _ = settle(lambda steps: seconds)
+    assert tuner.steps == 2**20
+
+
+def test_a_shorter_last_execution_teaches_nothing():
+    tuner = StepsTuner()
+    tuner.note(1, 0.001)
+    tuner.note(3, 0.001)
+    assert tuner.steps == 8

@@ -1,0 +1,222 @@
+"""`steps_per_execution="auto"` changes how long executions are, and nothing that is computed."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_tpu_ext as kte
+from keras_tpu_ext._runtime._keras3_auto_steps import Pace
+
+# np.array(keras.Variable): Keras hides what NumPy 2 asks for.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)
+
+
+class Batches(keras.callbacks.Callback):
+    """Records what an execution is said to have done."""
+
+    wants_every_batch = False
+
+    def __init__(self):
+        super().__init__()
+        self.begins, self.ends, self.test_ends = [], [], []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.begins.append(batch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.ends.append(batch)
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.test_ends.append(batch)
+
+
+class EveryBatch(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        pass
+
+
+def dense():
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(5, activation="tanh")(inputs)
+    return kte.TPUModel(inputs, keras.layers.Dense(1)(hidden))
+
+
+def fast_clock():
+    """A clock by which every execution takes a hundredth of a second: each one is eight times longer."""
+    seconds = iter(range(10**6))
+    return lambda: next(seconds) / 100
+
+
+def compiled(steps="auto", **options):
+    keras.utils.set_random_seed(1)
+    model = dense()
+    model.compile("adam", "mse", metrics=["mae"], steps_per_execution=steps, **options)
+    if steps == "auto":
+        model._pace = Pace(clock=fast_clock())
+    return model
+
+
+def dataset(data, batch_size=5, known=True):
+    batches = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(batch_size)
+    return batches if known else batches.filter(lambda *_: True)
+
+
+def fitted(act, scope=None, **options):
+    """Return histories and weights of a model with one step per execution and of one that finds the number."""
+    results = []
+    for steps in (1, "auto"):
+        if scope is None:
+            model = compiled(steps, **options)
+        else:
+            with scope:
+                model = compiled(steps, **options)
+        history = act(model)
+        results.append((history.history, model.get_weights(), int(model.optimizer.iterations.numpy())))
+    return results, model
+
+
+def assert_same(results):
+    (history, weights, iterations), (auto_history, auto_weights, auto_iterations) = results
+    assert auto_iterations == iterations
+    assert auto_history == history
+    for expected, got in zip(weights, auto_weights, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_arrays_whose_last_batch_is_short(data):
+    results, model = fitted(lambda m: m.fit(data.x, data.y, batch_size=5, epochs=3, shuffle=False, verbose=0))
+    assert_same(results)
+    assert model.steps_per_execution > 1
+
+
+def test_eight_replicas_and_validation(scope8, data):
+    def act(model):
+        return model.fit(
+            data.x, data.y, batch_size=10, epochs=2, shuffle=False, verbose=0, validation_data=(data.x, data.y)
+        )
+
+    assert_same(fitted(act, scope8)[0])
+
+
+def test_incomplete_windows_and_loss_scaling(data):
+    act = lambda m: m.fit(data.x, data.y, batch_size=5, epochs=3, shuffle=False, verbose=0)  # noqa: E731
+    assert_same(fitted(act, gradient_accumulation_steps=4, loss_scale="dynamic")[0])
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+@pytest.mark.parametrize("batches", [1, 2, 9, 10, 21])
+def test_a_dataset_of_unknown_length(data, batches):
+    act = lambda m: m.fit(dataset(data, known=False).take(batches), epochs=4, shuffle=False, verbose=0)  # noqa: E731
+    assert_same(fitted(act)[0])
+
+
+def test_steps_per_epoch_on_an_endless_dataset(data):
+    recorded = Batches()
+
+    def act(model):
+        endless = dataset(data).repeat()
+        return model.fit(endless, steps_per_epoch=13, epochs=4, shuffle=False, verbose=0, callbacks=[recorded])
+
+    assert_same(fitted(act)[0])
+    assert max(recorded.ends) == 12  # no execution reaches over the end of an epoch
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+def test_steps_per_epoch_on_a_dataset_that_ends(data):
+    act = lambda m: m.fit(dataset(data), steps_per_epoch=8, epochs=2, shuffle=False, verbose=0)  # noqa: E731
+    assert_same(fitted(act)[0])
+
+
+def test_executions_grow_and_cover_every_batch_once(data):
+    model, recorded = compiled(), Batches()
+    model.fit(data.x, data.y, batch_size=2, epochs=2, shuffle=False, verbose=0, callbacks=[recorded])
+    # The first execution is compiled and so teaches nothing.
+    assert list(zip(recorded.begins, recorded.ends, strict=True)) == [
+        (0, 0), (1, 1), (2, 9), (10, 51), (0, 51),
+    ]  # fmt: skip
+    assert model.steps_per_execution == 64
+
+
+def test_evaluate_takes_longer_executions_and_predict_does_not(data):
+    model, recorded = compiled(), Batches()
+    model.fit(data.x, data.y, batch_size=2, epochs=2, verbose=0)
+    model.evaluate(data.x, data.y, batch_size=1, verbose=0, callbacks=[recorded])
+    assert recorded.test_ends == [63, 102]
+    predictions = model.predict(data.x, batch_size=2, verbose=0)
+    np.testing.assert_allclose(predictions, model(data.x), rtol=1e-5, atol=1e-6)
+    assert model.steps_per_execution == 64
+
+
+def test_a_second_fit_goes_on_with_what_was_found(data):
+    model, recorded = compiled(), Batches()
+    model.fit(data.x, data.y, batch_size=2, verbose=0)
+    model.fit(data.x, data.y, batch_size=2, verbose=0, callbacks=[recorded])
+    assert recorded.ends == [51]
+
+
+def test_a_callback_that_asked_for_every_batch_gets_every_batch(data):
+    model, recorded = compiled(), Batches()
+    expected = (
+        'steps_per_execution="auto" stays at 1 in this fit, because EveryBatch asked for every batch by overriding '
+        "a batch hook. If it can do with one call for several batches, write in its class: "
+        "wants_every_batch = False"
+    )
+    with pytest.warns(UserWarning, match="stays at 1") as caught:
+        model.fit(data.x, data.y, batch_size=10, epochs=2, verbose=0, callbacks=[recorded, EveryBatch()])
+    assert [str(warning.message) for warning in caught] == [expected]
+    assert caught[0].filename == __file__
+    assert recorded.ends == [*range(11), *range(11)]
+    model.fit(data.x, data.y, batch_size=2, epochs=2, verbose=0)  # without it executions grow again
+    assert model.steps_per_execution > 1
+
+
+def test_throughput_counts_every_batch_of_growing_executions(data):
+    throughput = kte.callbacks.Throughput(warmup=0)
+    counted = []
+
+    class Count(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            counted.append(throughput._steps_of_epoch())
+
+    compiled().fit(data.x, data.y, batch_size=5, epochs=3, verbose=0, callbacks=[throughput, Count()])
+    assert counted == [21, 21, 21]
+
+
+def test_eager_mode_stays_at_one(data):
+    model = compiled(run_eagerly=True)
+    model.fit(data.x, data.y, batch_size=20, epochs=2, verbose=0)
+    assert model.steps_per_execution == 1
+
+
+def test_on_batch_methods_go_on_working(data):
+    model = compiled()
+    model.fit(data.x, data.y, batch_size=2, epochs=2, verbose=0)
+    assert model.train_on_batch(data.x[:10], data.y[:10], return_dict=True)["loss"] > 0
+
+
+def test_a_saved_model_still_finds_its_number(data, tmp_path):
+    model = compiled()
+    model.fit(data.x, data.y, batch_size=2, epochs=2, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded._pace is not None
+    assert loaded.steps_per_execution == 1
+
+
+@pytest.mark.parametrize("wrong", ["Auto", "automatic", 0, -1, 2.5, True, None])
+def test_a_wrong_value_is_named(wrong):
+    with pytest.raises(kte.errors.ArgumentError) as error:
+        dense().compile("sgd", "mse", steps_per_execution=wrong)
+    assert str(error.value) == (
+        f'`steps_per_execution` must be an integer of at least 1, or "auto"; got {wrong!r}. '
+        'Write steps_per_execution="auto", or leave it out.'
+    )
+
+
+def test_it_may_be_given_by_position():
+    model = dense()
+    model.compile("sgd", "mse", None, None, None, False, "auto")
+    assert model._pace is not None
