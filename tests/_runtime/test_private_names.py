@@ -140,8 +140,8 @@ def test_an_epoch_asks_its_iterator_for_executions(scope8):
     assert list(iterator) == [(0, 6, "seven steps")], f"mend {RUNTIME}_keras3_auto_steps.py"
     names = ["_current_iterator", "_steps_seen", "_num_batches", "_get_iterator", "_interrupted_warning"]
     assert not [name for name in names if not hasattr(iterator, name)], f"mend {RUNTIME}_keras3_auto_steps.py"
+    iterator._num_batches, iterator._steps_seen = None, 7
     with pytest.warns(UserWarning, match="ran out of data"), iterator.catch_stop_iteration():
-        iterator._num_batches, iterator._steps_seen = None, 7
         raise StopIteration
     assert iterator.num_batches == 7, f"mend {RUNTIME}_keras3_auto_steps.py"
 
