@@ -67,7 +67,7 @@ class ExactStep:
             The metrics by name. Inside `fit`, `evaluate` and the `*_on_batch` methods they are then read
             once more over all replicas.
         """
-        x, y, sample_weight = self._unpack(data)
+        x, y, sample_weight = self._unpack(no_row_if_empty(data, _BATCH.has_any))
         with _counted(x):
             before = self._snapshot()
             with tf.GradientTape() as tape:
@@ -83,7 +83,7 @@ class ExactStep:
 
     def test_step(self: Any, data: Any) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
-        x, y, sample_weight = self._unpack(data)
+        x, y, sample_weight = self._unpack(no_row_if_empty(data, _BATCH.has_any))
         with _counted(x):
             y_pred = self._predictions(x, training=False)
             loss = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
@@ -128,8 +128,10 @@ class ExactStep:
             weight = tf.cast(sample_weight, values.dtype)
             trailing = [1] * (values.shape.rank - weight.shape.rank)
             values *= tf.reshape(weight, tf.concat([tf.shape(weight), tf.constant(trailing, tf.int32)], 0))
-        count = sum_over_replicas([tf.cast(tf.size(values), values.dtype)])[0]
-        return as_global(tf.math.divide_no_nan(tf.reduce_sum(values), count))
+        size, total = tf.cast(tf.size(values), values.dtype), tf.reduce_sum(values)
+        if _BATCH.has_any is not None and num_replicas() > 1:
+            size, total = (tf.where(_BATCH.has_any, number, tf.zeros_like(number)) for number in (size, total))
+        return as_global(tf.math.divide_no_nan(total, sum_over_replicas([size])[0]))
 
     def minimize(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> None:
         """Take one step of `optimizer` on a loss made of `global_mean`.
@@ -143,7 +145,10 @@ class ExactStep:
             tape: The `tf.GradientTape` that watched.
         """
         variables = list(variables)
-        descend(self, self._gradients(loss, variables, optimizer, tape), variables, optimizer, 1)
+        weight: Any = 1
+        if self._step_state.accumulation_steps > 1 and _BATCH.examples is not None:
+            (weight,) = sum_over_replicas([_BATCH.examples])
+        descend(self, self._gradients(loss, variables, optimizer, tape), variables, optimizer, weight)
 
     def _predictions(self: Any, x: Any, *, training: bool) -> Any:
         """Return the predictions, and keep the `add_loss` terms as shares.
@@ -203,16 +208,23 @@ class ExactStep:
 
 @contextlib.contextmanager
 def _counted(x: Any) -> Iterator[None]:
+    """Know the batch, and how many examples all replicas have of it, while its step runs."""
+    with known_batch(examples=batch_size(x), has_any=_has_any(x)):
+        (_BATCH.total,) = sum_over_replicas([_BATCH.examples])
+        yield
+
+
+@contextlib.contextmanager
+def known_batch(*, examples: Any, has_any: Any) -> Iterator[None]:
     """Know the batch while its step runs, and nothing of it afterwards: the next step may be another graph's."""
-    examples = batch_size(x)
+    before = dict(vars(_BATCH))
     _BATCH.examples = examples if isinstance(examples, int) else tf.cast(examples, tf.float32)
-    (_BATCH.total,) = sum_over_replicas([_BATCH.examples])
-    _BATCH.has_any = _has_any(x)
+    _BATCH.has_any = has_any
     try:
         yield
     finally:
-        _BATCH.examples = _BATCH.total = _BATCH.has_any = None
-        _BATCH.own_losses = ()
+        vars(_BATCH).clear()
+        vars(_BATCH).update(before)
 
 
 def _has_any(x: Any) -> Any:
