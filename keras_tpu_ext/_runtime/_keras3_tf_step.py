@@ -112,6 +112,9 @@ class TrainStep(ExactStep, FunctionalByShape):
     def _apply_reduced(self: Any, optimizer: Any, gradients: Any, variables: Any) -> None:
         apply_summed(optimizer, gradients, variables)
 
+    def _check_optimizer(self: Any, optimizer: Any) -> None:
+        _check_optimizer_belongs(optimizer, self.distribute_strategy)
+
     def _own_losses(self: Any) -> list[Any]:
         by_layer = [(layer, layer._get_own_losses()) for layer in self._flatten_layers()]
         return [(layer, losses) for layer, losses in by_layer if losses]

@@ -47,7 +47,7 @@ class ExactStep:
 
     The runtime's `TrainStep` inherits from this and provides what differs between Keras 2 and Keras 3:
     `_unpack`, `_forward`, `_own_losses`, `_put_own_losses`, `_weight_losses`, `_statistics_only_if`,
-    `_has_own_compute_loss` and `_apply_reduced`.
+    `_has_own_compute_loss`, `_check_optimizer` and `_apply_reduced`.
     """
 
     def predict_step(self: Any, data: Any) -> Any:
@@ -139,12 +139,26 @@ class ExactStep:
         In the order of `train_step`: scale, gradient, sum over replicas, unscale, check, clip, apply.
 
         Args:
-            loss: Scalar tensor, computed inside `tape` from values of `global_mean`.
+            loss: Scalar tensor, computed inside `tape` from values of `global_mean`, regularisers too:
+                `self.global_mean(sum(network.losses))`.
             variables: The variables to update.
-            optimizer: A Keras optimizer, made inside the model's `strategy_scope()`.
+            optimizer: A Keras optimizer, made inside the model's `strategy_scope()`. There may be several.
             tape: The `tf.GradientTape` that watched.
+
+        Under `loss_scale` every call is judged by itself: an inf in one network's gradients skips that network's
+        update only. The scale is one for all optimizers, and every call counts for it as a step: with two
+        optimizers `LossScale(growth_steps=4000)` grows as often as one optimizer does by default.
+
+        Under `gradient_accumulation_steps` each optimizer has a window of its own, which counts its calls.
+
+        Raises:
+            ScopeError: If `optimizer` was made outside the model's `strategy_scope()`.
         """
+        self._check_optimizer(optimizer)
         variables = list(variables)
+        if not optimizer.built:  # inside the graph TensorFlow would trace twice, and keep both behind a condition
+            with tf.init_scope():
+                optimizer.build(variables)
         weight: Any = 1
         if self._step_state.accumulation_steps > 1 and _BATCH.examples is not None:
             (weight,) = sum_over_replicas([_BATCH.examples])
