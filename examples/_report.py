@@ -90,23 +90,25 @@ def draw_curves(
     shown: Mapping[str, tuple[str, str]],
     *,
     levels: Mapping[str, float] | None = None,
+    what: str = "accuracy",
 ) -> None:
-    """Draw accuracies over the epochs.
+    """Draw accuracies, or other values, over the epochs.
 
     Args:
         axes: Where to draw.
-        history: Values by name. What has fewer of them than the loss was looked at in `some_epochs`.
+        history: Values by name. What has fewer of them than the others was looked at in `some_epochs`.
         shown: Which of them, each with its label and colour.
         levels: Dotted lines to compare with, each by its label.
+        what: What the values are, for people to read.
     """
-    epochs = len(history["loss"])
+    epochs = max(len(history[name]) for name in shown)
     for name, (label, colour) in shown.items():
         at = range(1, epochs + 1) if len(history[name]) == epochs else some_epochs(epochs)
         axes.plot(at, history[name], color=colour, linewidth=2, marker="o", markersize=3.5, label=label)
     for label, value in (levels or {}).items():
         axes.axhline(value, color=RED, linestyle=":", linewidth=1.8, label=label)
     axes.legend(loc="lower right", fontsize=9, framealpha=0.9, edgecolor="none")
-    _tidy(axes, "accuracy")
+    _tidy(axes, what)
 
 
 def draw_throughput(axes: Any, history: Mapping[str, Sequence[float]]) -> None:

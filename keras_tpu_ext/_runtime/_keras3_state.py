@@ -6,6 +6,7 @@ of the model, which has the weights that the user gave it and no others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -39,8 +40,13 @@ class StepState(keras.layers.Layer):
         if self.accumulation_steps == 1:
             return None
         if id(optimizer) not in self._windows:
-            self._windows[id(optimizer)] = Window(self.accumulation_steps)
+            self._windows[id(optimizer)] = Window(self.accumulation_steps, lambda: optimizer)
         return self._windows[id(optimizer)]
+
+    def optimizers_with_open_windows(self) -> list[Any]:
+        """Return the optimizers whose windows have some of their batches, but not all."""
+        windows = self._windows.values()
+        return [window.optimizer() for window in windows if window.targets and int(window.position.numpy())]
 
     def note(self, finite: Any) -> None:
         """Let the scale go on after a step; call it in a replica."""
@@ -67,11 +73,13 @@ class Window(keras.layers.Layer):
 
     Args:
         steps: Number of batches in a full window.
+        optimizer: Returns the optimizer that takes the step. Keras would save an optimizer that it finds here.
     """
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, optimizer: Callable[[], Any]) -> None:
         super().__init__(name="window", dtype="float32")
         self.steps = steps
+        self.optimizer = optimizer
         self.targets: list[Any] = []
         self.built = True
 

@@ -24,6 +24,7 @@ from keras_tpu_ext._runtime._keras3_state import StepState
 from keras_tpu_ext._runtime._keras3_statistics import statistics_only_if
 from keras_tpu_ext._runtime._tf_descent import flush_window
 from keras_tpu_ext._runtime._tf_loop import make_steps_function
+from keras_tpu_ext._runtime._tf_own_step import guarded
 from keras_tpu_ext._runtime._tf_replicas import split_batch
 from keras_tpu_ext._runtime._tf_step import ExactStep
 from keras_tpu_ext.errors import ScopeError
@@ -96,12 +97,12 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
         if self.train_function is None or force:
             if self.built:
                 self._build_window()
-            self.train_function = make_steps_function(self, self.train_step, trains=True)
+            self.train_function = make_steps_function(self, guarded(self, self.train_step), trains=True)
 
     def make_test_function(self: Any, force: bool = False) -> None:
         """Build the function that `evaluate` calls for one execution."""
         if self.test_function is None or force:
-            self.test_function = make_steps_function(self, self.test_step, trains=False)
+            self.test_function = make_steps_function(self, guarded(self, self.test_step), trains=False)
 
     def predict_on_batch(self: Any, x: Any) -> Any:
         """Return predictions for one batch, which is split over the replicas and not repeated on each."""
@@ -118,6 +119,9 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
 
     def _apply_reduced(self: Any, optimizer: Any, gradients: Any, variables: Any) -> None:
         apply_summed(optimizer, gradients, variables)
+
+    def _check_optimizer(self: Any, optimizer: Any) -> None:
+        _check_optimizer_belongs(optimizer, self.distribute_strategy)
 
     def _own_losses(self: Any) -> list[Any]:
         by_layer = [(layer, layer._get_own_losses()) for layer in self._flatten_layers()]
@@ -142,18 +146,17 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
             with self.distribute_strategy.scope():
                 window.build_for(self.trainable_variables)
 
-    def _flush(self: Any) -> None:
+    def _flush(self: Any, optimizer: Any) -> None:
         @tf.function(autograph=False)
         def flush() -> None:
-            self.distribute_strategy.run(flush_window, args=(self, self.optimizer))
+            self.distribute_strategy.run(flush_window, args=(self, optimizer))
 
         flush()
 
     def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
         """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
-        window = self._step_state.window(self.optimizer)
-        if window is not None and self._is_fitting and window.targets and int(window.position.numpy()):
-            self._flush()
+        for optimizer in self._step_state.optimizers_with_open_windows() if self._is_fitting else ():
+            self._flush(optimizer)
         model: Any = super()
         results = model._get_metrics_result_or_logs(logs)
         if isinstance(logs, dict) and "loss" in logs and not float(tf.convert_to_tensor(self._loss_tracker.count)):

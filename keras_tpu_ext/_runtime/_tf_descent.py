@@ -26,13 +26,13 @@ def descend(model: Any, gradients: Any, variables: Any, optimizer: Any, weight: 
     """
     state = model._step_state
     window = state.window(optimizer)
-    if window is not None or state.loss_scale is not None:
-        _build(optimizer, variables)
+    _build(optimizer, variables)
     if window is None:
-        _step(model, sum_over_replicas(gradients), variables, optimizer, before)
+        _step(model, _unscaled(sum_over_replicas(gradients), state), variables, optimizer, before)
         return
     window.build_for(variables)
-    window.add(gradients, weight)
+    # Another optimizer's step may change the scale before this window is full.
+    window.add(_unscaled(gradients, state), weight)
     has_gradient = [gradient is not None for gradient in gradients]
 
     def flush() -> None:
@@ -42,7 +42,10 @@ def descend(model: Any, gradients: Any, variables: Any, optimizer: Any, weight: 
 
 
 def _build(optimizer: Any, variables: Any) -> None:
-    """Make the optimizer's variables now: made in a condition in a loop, TensorFlow gives them no shape."""
+    """Make the optimizer's variables before the graph.
+
+    In a graph TensorFlow would trace twice and keep both behind a condition; in a loop they would have no shape.
+    """
     if not optimizer.built:
         with tf.init_scope():
             optimizer.build(variables)
@@ -68,14 +71,12 @@ def _flush(model: Any, window: Any, has_gradient: list[bool], optimizer: Any) ->
 
 
 def _step(model: Any, gradients: Any, variables: Any, optimizer: Any, before: Any) -> None:
-    """Apply gradients that are summed over replicas; unscale and check them first where the loss was scaled."""
+    """Apply gradients that are summed over replicas and unscaled; check them first where the loss was scaled."""
     state = model._step_state
     if state.loss_scale is None:
         model._apply_reduced(optimizer, gradients, variables)
         return
-    scale = tf.convert_to_tensor(state.scale)
-    unscaled = [None if g is None else _divided(g, scale) for g in gradients]
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(_dense(g))) for g in unscaled if g is not None])
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(_dense(g))) for g in gradients if g is not None])
 
     def apply(gradients: Any, values: Any) -> None:
         model._apply_reduced(optimizer, gradients, variables)
@@ -84,8 +85,15 @@ def _step(model: Any, gradients: Any, variables: Any, optimizer: Any, before: An
         for (variable, _), value in zip(before, values, strict=True):
             assign_everywhere(variable, value)
 
-    all_agree(finite, apply, put_back, unscaled, [value for _, value in before])
+    all_agree(finite, apply, put_back, gradients, [value for _, value in before])
     state.note(finite)
+
+
+def _unscaled(gradients: Any, state: Any) -> Any:
+    if state.loss_scale is None:
+        return gradients
+    scale = tf.convert_to_tensor(state.scale)
+    return [None if gradient is None else _divided(gradient, scale) for gradient in gradients]
 
 
 def _divided(gradient: Any, scale: Any) -> Any:

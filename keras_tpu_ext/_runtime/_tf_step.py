@@ -47,7 +47,7 @@ class ExactStep:
 
     The runtime's `TrainStep` inherits from this and provides what differs between Keras 2 and Keras 3:
     `_unpack`, `_forward`, `_own_losses`, `_put_own_losses`, `_weight_losses`, `_statistics_only_if`,
-    `_has_own_compute_loss` and `_apply_reduced`.
+    `_has_own_compute_loss`, `_check_optimizer` and `_apply_reduced`.
     """
 
     def predict_step(self: Any, data: Any) -> Any:
@@ -67,7 +67,7 @@ class ExactStep:
             The metrics by name. Inside `fit`, `evaluate` and the `*_on_batch` methods they are then read
             once more over all replicas.
         """
-        x, y, sample_weight = self._unpack(data)
+        x, y, sample_weight = self._unpack(no_row_if_empty(data, _BATCH.has_any))
         with _counted(x):
             before = self._snapshot()
             with tf.GradientTape() as tape:
@@ -83,7 +83,7 @@ class ExactStep:
 
     def test_step(self: Any, data: Any) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
-        x, y, sample_weight = self._unpack(data)
+        x, y, sample_weight = self._unpack(no_row_if_empty(data, _BATCH.has_any))
         with _counted(x):
             y_pred = self._predictions(x, training=False)
             loss = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
@@ -128,8 +128,10 @@ class ExactStep:
             weight = tf.cast(sample_weight, values.dtype)
             trailing = [1] * (values.shape.rank - weight.shape.rank)
             values *= tf.reshape(weight, tf.concat([tf.shape(weight), tf.constant(trailing, tf.int32)], 0))
-        count = sum_over_replicas([tf.cast(tf.size(values), values.dtype)])[0]
-        return as_global(tf.math.divide_no_nan(tf.reduce_sum(values), count))
+        size, total = tf.cast(tf.size(values), values.dtype), tf.reduce_sum(values)
+        if _BATCH.has_any is not None and num_replicas() > 1:
+            size, total = (tf.where(_BATCH.has_any, number, tf.zeros_like(number)) for number in (size, total))
+        return as_global(tf.math.divide_no_nan(total, sum_over_replicas([size])[0]))
 
     def minimize(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> None:
         """Take one step of `optimizer` on a loss made of `global_mean`.
@@ -137,13 +139,27 @@ class ExactStep:
         In the order of `train_step`: scale, gradient, sum over replicas, unscale, check, clip, apply.
 
         Args:
-            loss: Scalar tensor, computed inside `tape` from values of `global_mean`.
+            loss: Scalar tensor, computed inside `tape` from values of `global_mean`, regularisers too:
+                `self.global_mean(sum(network.losses))`.
             variables: The variables to update.
-            optimizer: A Keras optimizer, made inside the model's `strategy_scope()`.
+            optimizer: A Keras optimizer, made inside the model's `strategy_scope()`. There may be several.
             tape: The `tf.GradientTape` that watched.
+
+        Under `loss_scale` every call is judged by itself: an inf in one network's gradients skips that network's
+        update only. The scale is one for all optimizers, and every call counts for it as a step: with two
+        optimizers `LossScale(growth_steps=4000)` grows as often as one optimizer does by default.
+
+        Under `gradient_accumulation_steps` each optimizer has a window of its own, which counts its calls.
+
+        Raises:
+            ScopeError: If `optimizer` was made outside the model's `strategy_scope()`.
         """
+        self._check_optimizer(optimizer)
         variables = list(variables)
-        descend(self, self._gradients(loss, variables, optimizer, tape), variables, optimizer, 1)
+        weight: Any = 1
+        if self._step_state.accumulation_steps > 1 and _BATCH.examples is not None:
+            (weight,) = sum_over_replicas([_BATCH.examples])
+        descend(self, self._gradients(loss, variables, optimizer, tape), variables, optimizer, weight)
 
     def _predictions(self: Any, x: Any, *, training: bool) -> Any:
         """Return the predictions, and keep the `add_loss` terms as shares.
@@ -203,16 +219,23 @@ class ExactStep:
 
 @contextlib.contextmanager
 def _counted(x: Any) -> Iterator[None]:
+    """Know the batch, and how many examples all replicas have of it, while its step runs."""
+    with known_batch(examples=batch_size(x), has_any=_has_any(x)):
+        (_BATCH.total,) = sum_over_replicas([_BATCH.examples])
+        yield
+
+
+@contextlib.contextmanager
+def known_batch(*, examples: Any, has_any: Any) -> Iterator[None]:
     """Know the batch while its step runs, and nothing of it afterwards: the next step may be another graph's."""
-    examples = batch_size(x)
+    before = dict(vars(_BATCH))
     _BATCH.examples = examples if isinstance(examples, int) else tf.cast(examples, tf.float32)
-    (_BATCH.total,) = sum_over_replicas([_BATCH.examples])
-    _BATCH.has_any = _has_any(x)
+    _BATCH.has_any = has_any
     try:
         yield
     finally:
-        _BATCH.examples = _BATCH.total = _BATCH.has_any = None
-        _BATCH.own_losses = ()
+        vars(_BATCH).clear()
+        vars(_BATCH).update(before)
 
 
 def _has_any(x: Any) -> Any:

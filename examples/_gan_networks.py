@@ -1,0 +1,54 @@
+"""The two networks of a small DCGAN, for images whose height and width four divides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+NOISE = 32  # numbers that an image is made of
+FILTERS = 16
+
+
+def generator(shape: tuple[int, ...]) -> Any:
+    """Return the network that makes images of `shape`, values from -1 to 1, of `NOISE` numbers.
+
+    Its batch normalisation is `synchronized`: each replica alone would use the mean of its own few images.
+    No layer before one has a bias, which it would take away again.
+    """
+    height, width, channels = shape
+    return keras.Sequential(
+        [
+            keras.Input((NOISE,)),
+            keras.layers.Dense(height // 4 * (width // 4) * 2 * FILTERS, use_bias=False),
+            *_normalized(),
+            keras.layers.Reshape((height // 4, width // 4, 2 * FILTERS)),
+            keras.layers.Conv2DTranspose(FILTERS, 4, strides=2, padding="same", use_bias=False),
+            *_normalized(),
+            keras.layers.Conv2DTranspose(channels, 4, strides=2, padding="same"),
+            keras.layers.Activation("tanh", dtype="float32"),
+        ],
+        name="generator",
+    )
+
+
+def discriminator(shape: tuple[int, ...], *, dropout: float) -> Any:
+    """Return the network that tells images of `shape` that are real, by a positive logit, from generated ones."""
+    return keras.Sequential(
+        [
+            keras.Input(shape),
+            keras.layers.Conv2D(FILTERS, 4, strides=2, padding="same", use_bias=False),
+            keras.layers.LeakyReLU(0.2),
+            keras.layers.Dropout(dropout),
+            keras.layers.Conv2D(2 * FILTERS, 4, strides=2, padding="same", use_bias=False),
+            keras.layers.LeakyReLU(0.2),
+            keras.layers.Dropout(dropout),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1, dtype="float32"),  # logits stay in float32 under a mixed policy
+        ],
+        name="discriminator",
+    )
+
+
+def _normalized() -> list[Any]:
+    return [keras.layers.BatchNormalization(synchronized=True), keras.layers.LeakyReLU(0.2)]

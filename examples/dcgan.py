@@ -1,0 +1,165 @@
+"""Train a DCGAN: a train_step of one's own, two optimizers, all the devices there are or eight rehearsed replicas.
+
+    python examples/dcgan.py                   # scikit-learn's digits, 8x8: nothing to download
+    python examples/dcgan.py --data DIR        # MNIST: DIR holds its t10k files, --help says which
+
+It is TensorFlow's DCGAN, smaller, with the loss of TensorFlow's tutorial on distributed training: per-example
+losses, summed over the replicas and divided by the size of the *global* batch. That is what `global_mean` does,
+and it counts the examples there are, where a constant would give a short last batch too little weight.
+At the end the same steps are taken by hand on one device, without this package, and both networks are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before the first import of TensorFlow
+
+import _command_line
+import _data
+import _parity
+import _report
+import keras
+import numpy as np
+import tensorflow as tf
+from _gan_networks import NOISE, discriminator, generator
+
+import keras_tpu_ext as kte
+
+BEGAN = time.perf_counter()
+GUESSING = float(np.log(2))  # the cross-entropy of somebody who always says fifty-fifty
+
+
+@keras.saving.register_keras_serializable("examples")
+class GAN(kte.TPUModel):
+    """A generator and a discriminator, trained against each other.
+
+    Args:
+        generator: From noise to images from -1 to 1.
+        discriminator: From images to one logit: positive where it takes them for real.
+    """
+
+    def __init__(self, generator: Any, discriminator: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.generator, self.discriminator = generator, discriminator
+        self.losses_so_far = {name: keras.metrics.Mean(name) for name in ("d_loss", "g_loss")}
+        self.built = True
+
+    def call(self, noise: Any, training: bool | None = None) -> Any:
+        """Return images made of noise."""
+        return self.generator(noise, training=training)
+
+    def compile(self, d_optimizer: Any, g_optimizer: Any, **options: Any) -> None:
+        """Take two optimizers, made inside the scope, and what `TPUModel.compile` takes."""
+        super().compile(**options)
+        self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Take one step of both networks from one forward pass, as the tutorial does."""
+        noise, images = data
+        with tf.GradientTape() as g_tape, tf.GradientTape() as d_tape:
+            fakes = self.generator(noise, training=True)
+            on_real = self.discriminator(images, training=True)
+            on_fake = self.discriminator(fakes, training=True)
+            g_loss = self.global_mean(cross_entropy(1.0, on_fake))
+            d_loss = self.global_mean(cross_entropy(1.0, on_real) + cross_entropy(0.0, on_fake))
+        # The tapes hold what the forward pass has read, so the second step does not see the first one's update.
+        self.minimize(g_loss, self.generator.trainable_variables, self.g_optimizer, g_tape)
+        self.minimize(d_loss, self.discriminator.trainable_variables, self.d_optimizer, d_tape)
+        for name, loss in (("d_loss", d_loss), ("g_loss", g_loss)):
+            self.losses_so_far[name].update_state(loss)
+        return {name: metric.result() for name, metric in self.losses_so_far.items()}
+
+    def get_config(self) -> dict[str, Any]:
+        """Return both networks, for a `.keras` file."""
+        return keras.saving.serialize_keras_object(
+            {"generator": self.generator, "discriminator": self.discriminator, "name": self.name}
+        )
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> GAN:
+        """Make the model that `get_config` describes."""
+        return cls(**keras.saving.deserialize_keras_object(config, custom_objects=custom_objects))
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """Return what `compile` was given: Keras cannot know the arguments of a `compile` of one's own."""
+        optimizers = {"d_optimizer": self.d_optimizer, "g_optimizer": self.g_optimizer}
+        return keras.saving.serialize_keras_object(optimizers)
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compile as when the model was saved, and make the variables that the optimizers' state is loaded to."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.d_optimizer.build(self.discriminator.trainable_variables)
+        self.g_optimizer.build(self.generator.trainable_variables)
+
+
+def cross_entropy(truth: float, logits: Any) -> Any:
+    """Return the loss of each example, not reduced: the mean over all replicas is the model's to take."""
+    return keras.losses.binary_crossentropy(tf.fill(tf.shape(logits), truth), logits, from_logits=True)
+
+
+def adam() -> Any:
+    """Return an optimizer; each network has its own."""
+    return keras.optimizers.Adam(1e-3, beta_1=0.5)
+
+
+def main() -> None:
+    """Load, build, train, report."""
+    args = parse()
+    data = _data.load_images("digits" if args.data is None else "mnist", args.data)
+    images = data.train[0] * 2 - 1
+    epochs = args.epochs or data.epochs
+    print(f"Data: {data}")
+
+    # The scope comes first: virtual devices cannot be added once anything, even a seed, has made a tensor.
+    with kte.strategy_scope(replicas=_command_line.replicas(args), precision=args.precision) as scope:
+        keras.utils.set_random_seed(args.seed)
+        model = GAN(generator(images.shape[1:]), discriminator(images.shape[1:], dropout=args.dropout))
+        model.compile(adam(), adam())
+    batch = scope.global_batch_size(args.batch_size)
+    print(f"Runs on: {scope}; batches of {batch}, {args.batch_size} on each replica\n", flush=True)
+
+    lines = _report.EpochLines({"d_loss": "discriminator loss", "g_loss": "generator loss"}, epochs=epochs)
+    fit_began = time.perf_counter()
+    history = model.fit(
+        with_noise(images, batch, args.seed),
+        epochs=epochs,
+        callbacks=[kte.callbacks.Throughput(batch_size=batch), lines],
+        verbose=0,
+    ).history
+    pass
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = _command_line.parser(
+        "Train a DCGAN. --data DIR holds MNIST's t10k files (mnist-t10k-images-idx3-ubyte.gz and "
+        "-labels-idx1-ubyte.gz); without it, scikit-learn's digits are taken."
+    )
+    parser.add_argument("--epochs", type=_command_line.positive, help="default: 4 for MNIST, 40 for the digits")
+    parser.add_argument(
+        "--batch-size", type=_command_line.positive, default=8, help="images on each replica; default: 8"
+    )
+    parser.add_argument(
+        "--dropout", type=float, default=0.3, help="in the discriminator; default: 0.3, and 0 to compare replicas"
+    )
+    return parser.parse_args()
+
+
+def with_noise(images: np.ndarray, batch: int, seed: int) -> tf.data.Dataset:
+    """Return batches of noise and images, in another order and with new noise in each epoch.
+
+    The noise belongs to the example and comes with the data. Drawn in `train_step` it would be another one on
+    every replica, and no other number of replicas could take the same steps.
+    """
+    shuffled = tf.data.Dataset.from_tensor_slices(images).shuffle(len(images), seed=seed)
+    numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
+
+    def add_noise(image: Any, number: Any) -> tuple[Any, Any]:
+        return tf.random.stateless_normal([NOISE], seed=[tf.cast(seed, number.dtype), number]), image
+
+    return tf.data.Dataset.zip((shuffled, numbers)).map(add_noise).batch(batch)
