@@ -20,8 +20,8 @@ from keras.src.trainers.compile_utils import CompileLoss
 from keras_tpu_ext._runtime.global_mean import LocalSums, global_denominator
 
 
-class Replicas(Protocol):
-    """What a loss needs from the replicas; a runtime's module of replicas has it."""
+class Batch(Protocol):
+    """What a loss needs to know of the batch and the replicas; a runtime's module has it."""
 
     def num_replicas(self) -> int:
         """Return over how many replicas the data at hand is split."""
@@ -29,26 +29,35 @@ class Replicas(Protocol):
     def sum_over_replicas(self, values: Sequence[Any]) -> list[Any]:
         """Return each value summed over all replicas."""
 
-    def gather_batch(self, data: Any) -> Any:
-        """Return the structure `data` with the batches of all replicas joined."""
+    def is_spread(self) -> bool:
+        """Return whether this replica's data are not just the examples of the batch."""
 
-    def whole_batch_view(self) -> AbstractContextManager[None]:
-        """Return a context manager within which this replica holds the whole batch."""
+    def gather_examples(self, data: Any) -> Any:
+        """Return the structure `data` with the examples of all replicas joined, without padded rows."""
+
+    def whole_view(self) -> AbstractContextManager[None]:
+        """Return a context manager within which this replica holds what `gather_examples` returns."""
+
+    def only_real(self, values: Any) -> Any:
+        """Return `values` with zeros in padded rows."""
+
+    def part_that_counts(self) -> Any:
+        """Return which part of this replica's rows are examples."""
 
 
 class GlobalCompileLoss(CompileLoss):
     """A `CompileLoss` whose value on a replica is that replica's share of the global loss."""
 
-    def __init__(self, *args: Any, replicas: Replicas, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, batch: Batch, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._replicas = replicas
+        self._batch = batch
 
     def build(self, y_true: Any, y_pred: Any) -> None:
         """Resolve the user's losses as Keras does, then let each return a share."""
         super().build(y_true, y_pred)
         trackers = self.metrics or [None] * len(self._flat_losses)
         self._flat_losses: list[Any] = [
-            flat._replace(loss=ShareOfLoss(flat.loss, self._replicas, tracker))
+            flat._replace(loss=ShareOfLoss(flat.loss, self._batch, tracker))
             for flat, tracker in zip(self._flat_losses, trackers, strict=True)
         ]
 
@@ -58,15 +67,15 @@ class ShareOfLoss:
 
     Args:
         loss: The user's `keras.losses.Loss`; it is called, never changed.
-        replicas: The replicas that have a share.
+        batch: What there is to know of the batch and the replicas that share it.
         tracker: The `Mean` in which Keras tracks this output's own loss, or `None`.
     """
 
-    def __init__(self, loss: Any, replicas: Replicas, tracker: Any = None) -> None:
+    def __init__(self, loss: Any, batch: Batch, tracker: Any = None) -> None:
         self.loss = loss
         self.name = loss.name
-        self._replicas = replicas
-        self._sum = replicas.sum_over_replicas
+        self._batch = batch
+        self._sum = batch.sum_over_replicas
         self._tracker = tracker
         if tracker is not None:
             # Keras would feed it the share as if it were the mean of a batch; `_track` feeds it instead.
@@ -75,43 +84,78 @@ class ShareOfLoss:
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Return the share: the local sum over the global denominator; unreduced values stay unreduced."""
         values, mask = _weighted_values(self.loss, y_true, y_pred, sample_weight)
+        if len(values.shape):
+            values = self._batch.only_real(values)
         if self.loss.reduction in (None, "none"):
-            self._track(_global_mean(values, self._sum), keras.ops.shape(values)[0])
+            size = keras.ops.shape(values)[0]
+            self._track(self._global_mean(values), _number(size) * self._batch.part_that_counts())
             return values
-        if len(values.shape) == 0 and self._replicas.num_replicas() > 1:
+        if len(values.shape) == 0 and self._batch.is_spread():
             share = self._share_of_scalar(y_true, y_pred, sample_weight)
         else:
             share = keras.ops.sum(values)
             denominator = self._denominator(values, mask, sample_weight)
             if denominator is not None:
                 share = keras.ops.divide_no_nan(share, keras.ops.cast(denominator, share.dtype))
-        self._track(share, keras.tree.flatten(y_pred)[0].shape[0])
+        self._track(share, self._weight_of_batch(y_pred))
         return share
 
     def _share_of_scalar(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
         """Return the share of a loss that hides its examples behind one number: call it with all of them."""
-        y_true, whole, sample_weight, mask = self._replicas.gather_batch(
+        y_true, whole, sample_weight, mask = self._batch.gather_examples(
             (y_true, y_pred, sample_weight, _mask_of(y_pred))
         )
         if mask is not None:
             whole._keras_mask = mask
-        replicas = self._replicas.num_replicas()
-        with self._replicas.whole_batch_view():
+        replicas = self._batch.num_replicas()
+        with self._batch.whole_view():
             return keras.ops.sum(self.loss(y_true, whole, sample_weight)) / replicas
 
     def _denominator(self, values: Any, mask: Any, sample_weight: Any) -> Any:
-        local = _local_sums(values, mask, sample_weight, self.loss)
+        local = self._local_sums(values, mask, sample_weight)
         return global_denominator(self.loss.reduction, local, self._sum, keras.ops.divide_no_nan)
 
-    def _track(self, share: Any, examples: Any) -> None:
-        """Track as Keras does on one device: weighted by the batch size where Keras knows it, else by 1.
+    def _local_sums(self, values: Any, mask: Any, sample_weight: Any) -> LocalSums:
+        count = self._number_of_elements(values)
+        if self.loss.reduction == "mean_with_sample_weight" and not (mask is None and sample_weight is None):
+            if sample_weight is not None:
+                sample_weight = keras.ops.convert_to_tensor(sample_weight, dtype=values.dtype)
+            if mask is not None:
+                mask = self._batch.only_real(mask)
+            weights = apply_mask(sample_weight, mask, dtype=values.dtype, reduction=self.loss.reduction)
+            return LocalSums(count, weight=keras.ops.sum(weights))
+        if mask is None:
+            return LocalSums(count)
+        return LocalSums(
+            count,
+            mask_total=self._number_of_elements(mask),
+            mask_valid=keras.ops.sum(keras.ops.cast(self._batch.only_real(mask), "float32")),
+        )
+
+    def _global_mean(self, values: Any) -> Any:
+        """Return this replica's share of the mean of `values` over all replicas."""
+        count = self._sum([self._number_of_elements(values)])[0]
+        return keras.ops.divide_no_nan(keras.ops.sum(values), keras.ops.cast(count, values.dtype))
+
+    def _number_of_elements(self, values: Any) -> Any:
+        """Return how many elements belong to examples: a Python float where that is static, else a tensor."""
+        size = functools.reduce(operator.mul, keras.ops.shape(values), 1)
+        return _number(size) * self._batch.part_that_counts()
+
+    def _weight_of_batch(self, y_pred: Any) -> Any:
+        """Return what a batch counts in Keras's tracker: its size where Keras knows it, else, as padded, 1."""
+        rows, part = keras.tree.flatten(y_pred)[0].shape[0], self._batch.part_that_counts()
+        is_known = rows is not None and isinstance(part, float)
+        return _number(rows) if is_known else 1 / self._sum([1.0])[0]
+
+    def _track(self, share: Any, weight: Any) -> None:
+        """Track as Keras does on one device.
 
         The tracker's variables are summed over replicas when they are read, so every replica adds a part of the
         one value of the batch.
         """
         if self._tracker is None:
             return
-        weight = 1 / self._sum([1.0])[0] if examples is None else _number(examples)
         self._tracker.total.assign_add(share * self._sum([weight])[0])
         self._tracker.count.assign_add(weight)
 
@@ -138,33 +182,6 @@ def _weighted_values(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) ->
     values = unreduced(y_true, y_pred, sample_weight)
     there = [mask for mask in masks if mask is not None]
     return values, (keras.ops.logical_and(*there) if len(there) == 2 else (there[0] if there else None))
-
-
-def _local_sums(values: Any, mask: Any, sample_weight: Any, loss: Any) -> LocalSums:
-    count = _number_of_elements(values)
-    if loss.reduction == "mean_with_sample_weight" and not (mask is None and sample_weight is None):
-        if sample_weight is not None:
-            sample_weight = keras.ops.convert_to_tensor(sample_weight, dtype=values.dtype)
-        weights = apply_mask(sample_weight, mask, dtype=values.dtype, reduction=loss.reduction)
-        return LocalSums(count, weight=keras.ops.sum(weights))
-    if mask is None:
-        return LocalSums(count)
-    return LocalSums(
-        count,
-        mask_total=_number_of_elements(mask),
-        mask_valid=keras.ops.sum(keras.ops.cast(mask, "float32")),
-    )
-
-
-def _global_mean(values: Any, sum_over_replicas: Callable[[Sequence[Any]], list[Any]]) -> Any:
-    """Return this replica's share of the mean of `values` over all replicas."""
-    count = sum_over_replicas([_number_of_elements(values)])[0]
-    return keras.ops.divide_no_nan(keras.ops.sum(values), keras.ops.cast(count, values.dtype))
-
-
-def _number_of_elements(values: Any) -> Any:
-    """Return the size as a Python float where it is static, else as a tensor."""
-    return _number(functools.reduce(operator.mul, keras.ops.shape(values), 1))
 
 
 def _number(size: Any) -> Any:

@@ -15,18 +15,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_tpu_ext._runtime import _tf_replicas
+from keras_tpu_ext._runtime import _tf_batch
 from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
 from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
+from keras_tpu_ext._runtime._keras3_metrics import MetricsOfExamples
 from keras_tpu_ext._runtime._keras3_optimizer import apply_summed
+from keras_tpu_ext._runtime._keras3_own_losses import own_losses_noted, put_own_losses
+from keras_tpu_ext._runtime._keras3_rows import examples_alone
 from keras_tpu_ext._runtime._keras3_state import StepState
-from keras_tpu_ext._runtime._keras3_statistics import statistics_only_if
 from keras_tpu_ext._runtime._tf_descent import flush_window
-from keras_tpu_ext._runtime._tf_loop import make_steps_function
+from keras_tpu_ext._runtime._tf_loop import make_steps_function, without_padded_rows
 from keras_tpu_ext._runtime._tf_own_step import guarded
 from keras_tpu_ext._runtime._tf_replicas import split_batch
 from keras_tpu_ext._runtime._tf_step import ExactStep
+from keras_tpu_ext._runtime.padding import without_own_weights
 from keras_tpu_ext.errors import ScopeError
 
 
@@ -60,6 +63,8 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
             _check_variables_belong(self, self.distribute_strategy)
             if self._compile_loss is not None:
                 self._compile_loss = _global_compile_loss(self._compile_loss)
+            if self._compile_metrics is not None:
+                self._compile_metrics.__class__ = MetricsOfExamples
             state = StepState(loss_scale, gradient_accumulation_steps)
         self._choose_pace(auto_steps)
         self.__dict__["_step_state"] = state  # past Keras's tracking: its variables are no weights of the model
@@ -104,6 +109,13 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
         if self.test_function is None or force:
             self.test_function = make_steps_function(self, guarded(self, self.test_step), trains=False)
 
+    def make_predict_function(self: Any, force: bool = False) -> None:
+        """Build the function that `predict` calls for one execution."""
+        if self.predict_function is None or force:
+            model: Any = super()
+            model.make_predict_function(force)
+            self.predict_function = without_padded_rows(self.predict_function)
+
     def predict_on_batch(self: Any, x: Any) -> Any:
         """Return predictions for one batch, which is split over the replicas and not repeated on each."""
         self.make_predict_function()
@@ -124,15 +136,16 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
         _check_optimizer_belongs(optimizer, self.distribute_strategy)
 
     def _own_losses(self: Any) -> list[Any]:
-        by_layer = [(layer, layer._get_own_losses()) for layer in self._flatten_layers()]
-        return [(layer, losses) for layer, losses in by_layer if losses]
+        return [loss for layer in self._flatten_layers() for loss in layer._get_own_losses()]
 
-    def _statistics_only_if(self: Any, has_any: Any) -> Any:
-        return statistics_only_if(self._flatten_layers(), has_any)
+    def _own_losses_noted(self: Any) -> Any:
+        return own_losses_noted(self._flatten_layers())
 
-    def _put_own_losses(self: Any, by_layer: Any) -> None:
-        for layer, of_layer in by_layer:
-            layer._losses[:] = of_layer
+    def _examples_alone(self: Any) -> Any:
+        return examples_alone(self._flatten_layers())
+
+    def _put_own_losses(self: Any, own_losses: Any) -> None:
+        put_own_losses(own_losses)
 
     def _weight_losses(self: Any) -> list[Any]:
         return list(self._get_regularization_losses())
@@ -173,7 +186,7 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
         if self._distribute_strategy is None:
             return
         if iterator is not None:
-            data_batch = _element_spec_of_one_replica(iterator._distributed_dataset)
+            data_batch = without_own_weights(_element_spec_of_one_replica(iterator._distributed_dataset))
         with self._distribute_strategy.scope():
             self._symbolic_build(data_batch=data_batch)
 
@@ -184,7 +197,7 @@ def _global_compile_loss(compiled: Any) -> GlobalCompileLoss:
         compiled._user_loss_weights,
         reduction=compiled.reduction,
         output_names=compiled.output_names,
-        replicas=_tf_replicas,
+        batch=_tf_batch,
     )
 
 

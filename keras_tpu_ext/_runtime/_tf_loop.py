@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime._tf_replicas import hide_uneven_sizes, split_batch
+from keras_tpu_ext._runtime.padding import PaddedOutputs
 
 Step = Callable[[Any], Any]
 
@@ -63,6 +64,19 @@ def _run_execution(model: Any, iterator: Any, run_one: Any, run_many: Any, *, tr
         return pace.run_train(model, run_many, iterator) if trains else pace.run(run_many, iterator)
     steps = int(model.steps_per_execution)
     return run_one(iterator) if steps == 1 else run_many(iterator, tf.constant(steps))[0]
+
+
+def without_padded_rows(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return Keras's predict function, without the rows of a batch that only fill it up."""
+
+    def function(data: Any) -> Any:
+        outputs = predict(data)
+        if not isinstance(outputs, PaddedOutputs):
+            return outputs
+        real = outputs.real.numpy()
+        return tf.nest.map_structure(lambda output: output.numpy()[real], outputs.outputs)
+
+    return function
 
 
 def first_of_replicas(strategy: Any, outputs: Any) -> Any:

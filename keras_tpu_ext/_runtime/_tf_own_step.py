@@ -9,27 +9,17 @@ of a batch normalisation, not in a metric that is updated with rows, and not in 
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime._hooks import replaced
+from keras_tpu_ext._runtime._tf_batch import BATCH, known_batch
 from keras_tpu_ext._runtime._tf_empty import no_row_if_empty, one_row_if_empty
-from keras_tpu_ext._runtime._tf_replicas import batch_size, num_replicas
-from keras_tpu_ext._runtime._tf_step import ExactStep, known_batch
+from keras_tpu_ext._runtime._tf_step import ExactStep
 
 Step = Callable[[Any], Any]
-
-
-class _Replica(threading.local):
-    """Whether the replica that runs in this thread has any example."""
-
-    has_any: Any = None
-
-
-_REPLICA = _Replica()
-_HOOKED: dict[int, tuple[int, Any]] = {}  # by id of a metric: how many replicas are inside, what it had before
 
 
 def guarded(model: Any, step: Step) -> Step:
@@ -45,13 +35,8 @@ def guarded(model: Any, step: Step) -> Step:
     def guarded_step(data: Any) -> Any:
         if not _is_of_rows(data):
             return step(data)
-        has_any = _has_any(data)
-        with (
-            known_batch(examples=batch_size(data), has_any=has_any),
-            model._statistics_only_if(has_any),
-            _metrics_without_stand_ins(model.metrics, has_any),
-        ):
-            return step(one_row_if_empty(data, has_any))
+        with known_batch(data), model._examples_alone(), _metrics_without_stand_ins(model.metrics):
+            return step(one_row_if_empty(data, BATCH.has_any))
 
     return guarded_step
 
@@ -62,56 +47,21 @@ def _is_of_rows(data: Any) -> bool:
     return bool(leaves) and all(isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0 for leaf in leaves)
 
 
-def _has_any(data: Any) -> Any:
-    """Return whether this replica has any example; `None` where it is certain that every replica has."""
-    examples = batch_size(data)
-    # In a graph what is static is the same on every replica. Eagerly it is not, and all must take the same path.
-    is_certain = isinstance(examples, int) and examples > 0 and not tf.executing_eagerly()
-    return None if is_certain or num_replicas() == 1 else tf.greater(examples, 0)
-
-
-@contextlib.contextmanager
-def _metrics_without_stand_ins(metrics: Sequence[Any], has_any: Any) -> Iterator[None]:
-    """Within the block `metrics` do not count the row that stands in for no example.
+def _metrics_without_stand_ins(metrics: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which `metrics` do not count the row that stands in for no example.
 
     A value without rows, a loss say, is the same on every replica and counts on each of them, so that every batch
     has the same weight.
     """
-    if has_any is None:
-        yield
-        return
-    before, _REPLICA.has_any = _REPLICA.has_any, has_any
-    for metric in metrics:
-        _hook(metric)
-    try:
-        yield
-    finally:
-        for metric in metrics:
-            _unhook(metric)
-        _REPLICA.has_any = before
 
-
-def _hook(metric: Any) -> None:
-    inside, before = _HOOKED.get(id(metric), (0, metric.__dict__.get("update_state")))
-    if not inside:  # replicas take turns: the first one in hooks, the last one out unhooks
-        update_state = metric.update_state
-
+    def make(update_state: Any) -> Any:
         def without_stand_ins(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = _without_stand_ins((args, kwargs), _REPLICA.has_any)
+            args, kwargs = _without_stand_ins((args, kwargs), BATCH.has_any)
             return update_state(*args, **kwargs)
 
-        metric.__dict__["update_state"] = without_stand_ins
-    _HOOKED[id(metric)] = (inside + 1, before)
+        return without_stand_ins
 
-
-def _unhook(metric: Any) -> None:
-    inside, before = _HOOKED.pop(id(metric))
-    if inside > 1:
-        _HOOKED[id(metric)] = (inside - 1, before)
-    elif before is None:
-        del metric.__dict__["update_state"]
-    else:
-        metric.__dict__["update_state"] = before
+    return replaced([(metric, "update_state", make) for metric in metrics if BATCH.has_any is not None])
 
 
 def _without_stand_ins(data: Any, has_any: Any) -> Any:

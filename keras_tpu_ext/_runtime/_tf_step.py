@@ -2,59 +2,47 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime._tf_batch import (
+    BATCH,
+    gather_examples,
+    has_any,
+    is_spread,
+    known_batch,
+    only_real,
+    part_that_counts,
+    real_rows,
+    whole_view,
+)
 from keras_tpu_ext._runtime._tf_descent import descend
 from keras_tpu_ext._runtime._tf_empty import finite_if_empty, no_row_if_empty, one_row_if_empty
 from keras_tpu_ext._runtime._tf_replicas import (
     as_global,
-    batch_size,
-    gather_batch,
     num_replicas,
     share_as_whole,
     sum_over_replicas,
-    whole_batch_view,
 )
-
-
-class _Batch(threading.local):
-    """What the step that runs in this thread (a replica has one) knows of its batch.
-
-    Attributes:
-        examples: Number of examples of this replica.
-        total: Number of examples of all replicas.
-        has_any: Whether this replica has any example; `None` where it is certain to have.
-        own_losses: Shares of the `add_loss` terms of its forward pass, by layer.
-    """
-
-    examples: Any = None
-    total: Any = None
-    has_any: Any = None
-    own_losses: Any = ()
-
-
-_BATCH = _Batch()
+from keras_tpu_ext._runtime.padding import PaddedBatch, PaddedOutputs, without_own_weights
 
 
 class ExactStep:
     """Train and test steps in which every replica works on its share of the global loss.
 
     The runtime's `TrainStep` inherits from this and provides what differs between Keras 2 and Keras 3:
-    `_unpack`, `_forward`, `_own_losses`, `_put_own_losses`, `_weight_losses`, `_statistics_only_if`,
+    `_unpack`, `_forward`, `_own_losses`, `_own_losses_noted`, `_put_own_losses`, `_weight_losses`, `_examples_alone`,
     `_has_own_compute_loss`, `_check_optimizer` and `_apply_reduced`.
     """
 
     def predict_step(self: Any, data: Any) -> Any:
-        """Predict one replica's part of the batch, which may be empty."""
+        """Predict one replica's part of the batch, which may be empty; of a padded one say which rows count."""
         x, _, _ = self._unpack(data)
-        has_any = _has_any(x)
-        return no_row_if_empty(self._forward(one_row_if_empty(x, has_any), training=False), has_any)
+        there = has_any(x)
+        outputs = no_row_if_empty(self._forward(one_row_if_empty(x, there), training=False), there)
+        return PaddedOutputs(outputs, real_rows(data)) if isinstance(data, PaddedBatch) else outputs
 
     def train_step(self: Any, data: Any) -> dict[str, Any]:
         """Take one optimizer step on one replica's part of the batch.
@@ -67,8 +55,10 @@ class ExactStep:
             The metrics by name. Inside `fit`, `evaluate` and the `*_on_batch` methods they are then read
             once more over all replicas.
         """
-        x, y, sample_weight = self._unpack(no_row_if_empty(data, _BATCH.has_any))
-        with _counted(x):
+        data = no_row_if_empty(data, BATCH.has_any)
+        x, y, sample_weight = self._unpack(without_own_weights(data))
+        with known_batch(data):
+            (BATCH.total,) = sum_over_replicas([BATCH.examples])
             before = self._snapshot()
             with tf.GradientTape() as tape:
                 y_pred = self._predictions(x, training=True)
@@ -76,19 +66,21 @@ class ExactStep:
             self._track_loss(loss)
             if self.trainable_variables:
                 gradients = self._gradients(loss, self.trainable_variables, self.optimizer, tape)
-                descend(self, gradients, self.trainable_variables, self.optimizer, _BATCH.total, before)
+                descend(self, gradients, self.trainable_variables, self.optimizer, BATCH.total, before)
             else:
                 warnings.warn("The model does not have any trainable weights.", stacklevel=2)
-        return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
+            return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def test_step(self: Any, data: Any) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
-        x, y, sample_weight = self._unpack(no_row_if_empty(data, _BATCH.has_any))
-        with _counted(x):
+        data = no_row_if_empty(data, BATCH.has_any)
+        x, y, sample_weight = self._unpack(without_own_weights(data))
+        with known_batch(data):
+            (BATCH.total,) = sum_over_replicas([BATCH.examples])
             y_pred = self._predictions(x, training=False)
             loss = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
             self._track_loss(loss)
-        return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
+            return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def compute_loss(
         self: Any, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
@@ -98,7 +90,7 @@ class ExactStep:
         A subclass may override it and compute what it likes from its arguments: it is then called with the
         batches of all replicas joined, and this method returns the whole loss.
         """
-        own_losses = [loss for _, of_layer in self._own_losses() for loss in of_layer]
+        own_losses = self._own_losses()  # before a sum over replicas lets another one put its own there
         losses = []
         if self._compile_loss is not None:
             loss = self._compile_loss(y, y_pred, sample_weight)
@@ -128,9 +120,10 @@ class ExactStep:
             weight = tf.cast(sample_weight, values.dtype)
             trailing = [1] * (values.shape.rank - weight.shape.rank)
             values *= tf.reshape(weight, tf.concat([tf.shape(weight), tf.constant(trailing, tf.int32)], 0))
-        size, total = tf.cast(tf.size(values), values.dtype), tf.reduce_sum(values)
-        if _BATCH.has_any is not None and num_replicas() > 1:
-            size, total = (tf.where(_BATCH.has_any, number, tf.zeros_like(number)) for number in (size, total))
+        values = only_real(values) if values.shape.rank else values
+        size, total = _number_of_elements(values), tf.reduce_sum(values)
+        if BATCH.has_any is not None and num_replicas() > 1:
+            size, total = (tf.where(BATCH.has_any, number, tf.zeros_like(number)) for number in (size, total))
         return as_global(tf.math.divide_no_nan(total, sum_over_replicas([size])[0]))
 
     def minimize(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> None:
@@ -157,24 +150,17 @@ class ExactStep:
         self._check_optimizer(optimizer)
         variables = list(variables)
         weight: Any = 1
-        if self._step_state.accumulation_steps > 1 and _BATCH.examples is not None:
-            (weight,) = sum_over_replicas([_BATCH.examples])
+        if self._step_state.accumulation_steps > 1 and BATCH.examples is not None:
+            (weight,) = sum_over_replicas([BATCH.examples])
         descend(self, self._gradients(loss, variables, optimizer, tape), variables, optimizer, weight)
 
     def _predictions(self: Any, x: Any, *, training: bool) -> Any:
-        """Return the predictions, and keep the `add_loss` terms as shares.
-
-        Layers hold these terms until their next call, and that may be another replica's, at any sum over
-        replicas: they are taken at once, and put back where `losses` is read.
-        """
-        has_any = _BATCH.has_any
-        with self._statistics_only_if(has_any):
-            y_pred = self._forward(one_row_if_empty(x, has_any), training=training)
-        y_pred = no_row_if_empty(y_pred, has_any)
-        _BATCH.own_losses = [
-            (layer, [_share_of_own_loss(loss) for loss in of_layer]) for layer, of_layer in self._own_losses()
-        ]
-        return y_pred
+        """Return the predictions, and keep the `add_loss` terms as shares."""
+        there = BATCH.has_any
+        with self._examples_alone(), self._own_losses_noted():
+            y_pred = self._forward(one_row_if_empty(x, there), training=training)
+        BATCH.own_losses = [(layer, _share_of_own_loss(loss)) for layer, loss in BATCH.own_losses]
+        return no_row_if_empty(y_pred, there)
 
     def _gradients(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> Any:
         """Return the gradients of the scaled loss; scaling the seed is scaling the loss."""
@@ -183,7 +169,7 @@ class ExactStep:
             seed *= tf.cast(tf.convert_to_tensor(self._step_state.scale), seed.dtype)
         else:
             seed = optimizer.scale_loss(seed)
-        return finite_if_empty(tape.gradient(loss, variables, output_gradients=seed), _BATCH.has_any)
+        return finite_if_empty(tape.gradient(loss, variables, output_gradients=seed), BATCH.has_any)
 
     def _snapshot(self: Any) -> list[tuple[Any, Any]]:
         """Return what the forward pass may change, with its values, in case that the step is skipped."""
@@ -192,15 +178,15 @@ class ExactStep:
         return [(v, tf.identity(tf.convert_to_tensor(v))) for v in self.non_trainable_variables]
 
     def _share_of_loss(self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool) -> Any:
-        own_losses = _BATCH.own_losses
+        own_losses = BATCH.own_losses
         self._put_own_losses(own_losses)
-        if num_replicas() == 1 or not self._has_own_compute_loss():
+        if not is_spread() or not self._has_own_compute_loss():
             return self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
         # The user's own function may be anything: it gets the whole batch, on every replica.
         replicas = num_replicas()
-        x, y, y_pred, sample_weight = gather_batch((x, y, y_pred, sample_weight))
-        whole = [(layer, [share_as_whole(share) for share in of_layer]) for layer, of_layer in own_losses]
-        with whole_batch_view():
+        x, y, y_pred, sample_weight = gather_examples((x, y, y_pred, sample_weight))
+        whole = [(layer, share_as_whole(share)) for layer, share in own_losses]
+        with whole_view():
             self._put_own_losses(whole)
             loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
         return loss / tf.cast(replicas, loss.dtype)
@@ -211,49 +197,25 @@ class ExactStep:
         The tracker's variables are summed over replicas when they are read, so every replica adds its share.
         """
         if share.shape.rank:  # reduction=None: unreduced losses, whose mean is what Keras tracks
-            size = tf.cast(tf.size(share), tf.float32)
-            share = tf.math.divide_no_nan(tf.reduce_sum(tf.cast(share, tf.float32)), sum_over_replicas([size])[0])
-        self._loss_tracker.total.assign_add(tf.cast(share, tf.float32) * tf.cast(_BATCH.total, tf.float32))
-        self._loss_tracker.count.assign_add(tf.cast(_BATCH.examples, tf.float32))
+            share = tf.cast(share, tf.float32)
+            share = tf.math.divide_no_nan(tf.reduce_sum(share), sum_over_replicas([_number_of_elements(share)])[0])
+        self._loss_tracker.total.assign_add(tf.cast(share, tf.float32) * tf.cast(BATCH.total, tf.float32))
+        self._loss_tracker.count.assign_add(tf.cast(BATCH.examples, tf.float32))
 
 
-@contextlib.contextmanager
-def _counted(x: Any) -> Iterator[None]:
-    """Know the batch, and how many examples all replicas have of it, while its step runs."""
-    with known_batch(examples=batch_size(x), has_any=_has_any(x)):
-        (_BATCH.total,) = sum_over_replicas([_BATCH.examples])
-        yield
-
-
-@contextlib.contextmanager
-def known_batch(*, examples: Any, has_any: Any) -> Iterator[None]:
-    """Know the batch while its step runs, and nothing of it afterwards: the next step may be another graph's."""
-    before = dict(vars(_BATCH))
-    _BATCH.examples = examples if isinstance(examples, int) else tf.cast(examples, tf.float32)
-    _BATCH.has_any = has_any
-    try:
-        yield
-    finally:
-        vars(_BATCH).clear()
-        vars(_BATCH).update(before)
-
-
-def _has_any(x: Any) -> Any:
-    """Return whether this replica has any example; `None` where it is certain to have."""
-    examples = batch_size(x)
-    if num_replicas() == 1 or (isinstance(examples, int) and examples > 0):
-        return None
-    return tf.greater(examples, 0)
+def _number_of_elements(values: Any) -> Any:
+    """Return how many elements of `values` belong to examples."""
+    return tf.cast(tf.size(values), values.dtype) * tf.cast(part_that_counts(), values.dtype)
 
 
 def _share_of_own_loss(loss: Any) -> Any:
     """Return the share of an `add_loss` term: a scalar is a mean over the batch, anything else is summed."""
     loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
-    share = tf.reduce_sum(loss)
-    if _BATCH.total is None:
+    share = tf.reduce_sum(only_real(loss) if loss.shape.rank else loss)
+    if BATCH.total is None:
         return share
-    if _BATCH.has_any is not None:
-        share = tf.where(_BATCH.has_any, share, tf.zeros_like(share))
+    if BATCH.has_any is not None:
+        share = tf.where(BATCH.has_any, share, tf.zeros_like(share))
     if not loss.shape.rank:
-        share *= tf.cast(_BATCH.examples, share.dtype) / tf.cast(_BATCH.total, share.dtype)
+        share *= tf.cast(BATCH.examples, share.dtype) / tf.cast(BATCH.total, share.dtype)
     return share

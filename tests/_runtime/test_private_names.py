@@ -43,6 +43,7 @@ IMPORTED = {
     "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._maybe_symbolic_build": "_keras3_tf_step.py",
     "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "_keras3_tf_step.py",
     "keras.src.layers.layer:Layer._get_own_losses": "_keras3_tf_step.py",
+    "keras.src.trainers.compile_utils:CompileMetrics._flatten_y": "_keras3_metrics.py",
     "keras.src.layers.layer:Layer._get_regularization_losses": "_keras3_tf_step.py",
     "keras:layers.BatchNormalization._moments": "_keras3_statistics.py",
     "tensorflow.python.data.ops.multi_device_iterator_ops:_create_device_dataset": "_tf_rehearsal.py",
@@ -111,6 +112,27 @@ def test_compile_loss_keeps_its_losses_in_tuples_with_a_loss():
 def test_keras_builds_from_a_batch_through_maybe_symbolic_build():
     signature = inspect.signature(keras.Model._maybe_symbolic_build)
     assert list(signature.parameters) == ["self", "iterator", "data_batch"], f"mend {RUNTIME}_keras3_tf_step.py"
+
+
+def test_a_layer_keeps_its_own_losses_in_a_list():
+    class Adds(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(keras.ops.sum(x))
+            return x
+
+    layer = Adds()
+    layer(np.ones((2, 3)))
+    assert [float(loss) for loss in layer._losses] == [6.0], f"mend {RUNTIME}_keras3_own_losses.py"
+
+
+def test_compiled_metrics_are_flat_lists_by_output():
+    made = model()
+    made.fit(np.ones((2, 2)), np.ones((2, 1)), verbose=0)
+    flat = made._compile_metrics._flat_metrics
+    assert [metric.name for of_output in flat for metric in of_output.metrics] == ["mae"], (
+        f"mend {RUNTIME}_keras3_metrics.py"
+    )
+    assert made._compile_metrics._flat_weighted_metrics == [None], f"mend {RUNTIME}_keras3_metrics.py"
 
 
 def test_a_mask_travels_on_the_tensor():

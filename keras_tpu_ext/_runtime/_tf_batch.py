@@ -1,0 +1,131 @@
+"""What a step knows of its batch: how many examples there are, here and on all replicas, and which rows count."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_tpu_ext._runtime._tf_replicas import batch_size, gather_batch, num_replicas, whole_batch_view
+from keras_tpu_ext._runtime._tf_replicas import sum_over_replicas as sum_over_replicas
+from keras_tpu_ext._runtime.padding import MARK, PaddedBatch
+
+
+class _Batch(threading.local):
+    """What the step that runs in this thread (a replica has one) knows of its batch.
+
+    Attributes:
+        examples: Number of examples of this replica, without padded rows.
+        total: Number of examples of all replicas.
+        has_any: Whether this replica has any row; `None` where it is certain to have.
+        real: For each row whether it is an example; `None` where every row is.
+        own_losses: Pairs of a layer and an `add_loss` term of the forward pass, later this replica's share of it.
+    """
+
+    examples: Any = None
+    total: Any = None
+    has_any: Any = None
+    real: Any = None
+    own_losses: Any = ()
+
+
+BATCH = _Batch()
+
+
+@contextlib.contextmanager
+def known_batch(data: Any) -> Iterator[None]:
+    """Know the batch while its step runs, and nothing of it afterwards: the next step may be another graph's.
+
+    Args:
+        data: This replica's part of the batch.
+    """
+    before = dict(vars(BATCH))
+    # A step inside a step of the user's own may get other data, and still has the rows of the outer one.
+    real = real_rows(data) if isinstance(data, PaddedBatch) else BATCH.real
+    rows = batch_size(data)
+    BATCH.real = real
+    BATCH.examples = rows if isinstance(rows, int) else tf.cast(rows, tf.float32)
+    if real is not None:
+        BATCH.examples = tf.reduce_sum(tf.cast(real, tf.float32))
+    BATCH.has_any = has_any(data)
+    try:
+        yield
+    finally:
+        vars(BATCH).clear()
+        vars(BATCH).update(before)
+
+
+def has_any(data: Any) -> Any:
+    """Return whether this replica has any row; `None` where it is certain that every replica has."""
+    rows = batch_size(data)
+    # In a graph what is static is the same on every replica. Eagerly it is not, and all must take the same path.
+    is_certain = isinstance(rows, int) and rows > 0 and not tf.executing_eagerly()
+    return None if is_certain or num_replicas() == 1 else tf.greater(rows, 0)
+
+
+def real_rows(batch: PaddedBatch) -> Any:
+    """Return for each row of a padded batch whether it is an example."""
+    weight = next(leaf for leaf in tf.nest.flatten(batch.sample_weight) if leaf is not None)
+    bits = tf.bitcast(weight, tf.int32)
+    mark = np.float32(MARK).view(np.int32)
+    return tf.reduce_any(tf.not_equal(bits, mark), axis=list(range(1, weight.shape.rank)))
+
+
+def gather_examples(data: Any) -> Any:
+    """Return the structure `data` with the examples of all replicas joined, in order, without padded rows."""
+    if BATCH.real is None:
+        return gather_batch(data)
+    data, real = gather_batch((data, BATCH.real))
+    return tf.nest.map_structure(lambda leaf: leaf if leaf is None else tf.boolean_mask(leaf, real), data)
+
+
+@contextlib.contextmanager
+def whole_view() -> Iterator[None]:
+    """Within the block this replica holds what `gather_examples` returns."""
+    real, BATCH.real = BATCH.real, None
+    try:
+        with whole_batch_view():
+            yield
+    finally:
+        BATCH.real = real
+
+
+def is_spread() -> bool:
+    """Return whether this replica's data are less than, or more than, the examples of the batch."""
+    return num_replicas() > 1 or BATCH.real is not None
+
+
+def real_of(values: Any) -> Any:
+    """Return for each row of `values` whether it counts; `None` where every row does.
+
+    Args:
+        values: Tensor with one or several rows for each example.
+    """
+    if BATCH.real is None:
+        return None
+    rows, times = BATCH.real.shape[0], None
+    if rows and values.shape[0] is not None:  # static, as TPUs need it
+        times = values.shape[0] // rows
+    else:
+        times = tf.shape(values)[0] // tf.maximum(tf.shape(BATCH.real)[0], 1)
+    return BATCH.real if isinstance(times, int) and times == 1 else tf.repeat(BATCH.real, times)
+
+
+def only_real(values: Any) -> Any:
+    """Return `values` with zeros in the rows that do not count."""
+    real = real_of(values)
+    if real is None:
+        return values
+    shape = tf.concat([tf.shape(real), tf.ones([values.shape.rank - 1], tf.int32)], axis=0)
+    return tf.where(tf.reshape(real, shape), values, tf.zeros_like(values))
+
+
+def part_that_counts() -> Any:
+    """Return which part of this replica's rows are examples: 1.0 where all are."""
+    if BATCH.real is None:
+        return 1.0
+    return tf.math.divide_no_nan(BATCH.examples, tf.cast(tf.shape(BATCH.real)[0], tf.float32))

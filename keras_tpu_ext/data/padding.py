@@ -1,0 +1,140 @@
+"""Batches of one size, so that a TPU compiles one step where it would compile two."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+from keras_tpu_ext._runtime.padding import MARK, PaddedBatch, UnweightedPaddedBatch
+from keras_tpu_ext.errors import ArgumentError, MissingExtraError
+
+
+def pad_batches(dataset: Any, batch_size: int) -> Any:
+    """Return `dataset` with every batch filled up to `batch_size` rows, and all shapes static.
+
+    A short last batch has another shape, and another shape is another compilation. Dropping it drops data; filled
+    up, it is one trace for all. The rows that fill it are copies of its last row, with sample weight minus zero:
+    to `TPUModel` they do not exist. They count in no loss, no metric (weighted or not), no `add_loss` term that
+    has a value for each example, no statistic of a `BatchNormalization` and no activity regulariser (of L1 and L2),
+    and `predict` does not return them. What a layer computes from its whole batch by itself, into a single number
+    for `add_loss`, it computes with them. To any other Keras model they are rows of weight zero: they count in
+    the denominator of a mean loss and in unweighted metrics.
+
+    Call it last, or before `prefetch`: a `map` after it that takes the batch apart loses the difference between a
+    padded row and one of weight zero.
+
+    Args:
+        dataset: A `tf.data.Dataset` of `x`, `(x, y)` or `(x, y, sample_weight)`; each may be a nested structure
+            of dense tensors. Either of batches, as `.batch(batch_size)` makes them, or of examples, which are
+            batched then. It is taken for batches if all its tensors have a first dimension that is unknown or
+            `batch_size`.
+        batch_size: Number of rows in a batch over all replicas, such as `scope.global_batch_size(128)`. Batches
+            of `dataset` may have fewer, and not more.
+
+    Returns:
+        A `tf.data.Dataset` of `(x, y, sample_weight)`, as a named tuple. `y` is `None` where `dataset` has none;
+        weights that it has not are one, shape `(batch_size,)` and float32.
+
+    Raises:
+        ArgumentError: If `dataset` is no `tf.data.Dataset` of dense tensors in one of these forms, or
+            `batch_size` no positive integer.
+        MissingExtraError: If TensorFlow is not installed.
+        tensorflow.errors.InvalidArgumentError: While iterating, if a batch has more than `batch_size` rows, or no
+            row at all.
+
+    Example:
+        ```python
+        import keras_tpu_ext as kte
+
+        dataset = dataset.shuffle(10_000).batch(1024)
+        model.fit(kte.data.pad_batches(dataset, 1024).prefetch(2))
+        ```
+    """
+    tf = _tensorflow()
+    size = _checked_size(batch_size)
+    _check_dataset(tf, dataset, size)
+    if not _has_batches(tf, dataset.element_spec, size):
+        dataset = dataset.batch(size)
+    is_parts = isinstance(dataset.element_spec, tuple)
+
+    def pad(*parts: Any) -> PaddedBatch:
+        x, y, weight = (*parts, None, None, None)[:3]
+        return _padded(tf, x, y, weight, size)
+
+    return dataset.map(pad if is_parts else lambda x: pad(x))
+
+
+def _padded(tf: Any, x: Any, y: Any, weight: Any, size: int) -> PaddedBatch:
+    rows = tf.shape(tf.nest.flatten(x)[0])[0]
+    checks = [
+        tf.debugging.assert_positive(rows, "pad_batches: a batch has no row at all. Write dataset.filter(...)."),
+        tf.debugging.assert_less_equal(
+            rows, size, f"pad_batches: a batch has more rows than batch_size={size}. Write dataset.rebatch({size})."
+        ),
+    ]
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        places = tf.minimum(tf.range(size), rows - 1)
+
+    def fill(leaf: Any) -> Any:
+        filled = tf.cond(tf.equal(rows, size), lambda: leaf, lambda: tf.gather(leaf, places))
+        return tf.ensure_shape(filled, [size, *leaf.shape[1:]])
+
+    def fill_weight(leaf: Any) -> Any:
+        leaf = tf.cast(leaf, tf.float32) + 0.0  # a minus zero of the user's is a zero
+        real = tf.reshape(tf.range(size) < rows, [-1] + [1] * (leaf.shape.rank - 1))
+        return tf.where(real, fill(leaf), tf.constant(MARK))
+
+    kind = UnweightedPaddedBatch if weight is None else PaddedBatch
+    weight = tf.ones([rows]) if weight is None else weight
+    y = None if y is None else tf.nest.map_structure(fill, y)
+    return kind(tf.nest.map_structure(fill, x), y, tf.nest.map_structure(fill_weight, weight))
+
+
+def _has_batches(tf: Any, element_spec: Any, size: int) -> bool:
+    specs = [spec for spec in tf.nest.flatten(element_spec) if not _is_none(spec)]
+    return all(spec.shape.rank is None or (spec.shape.rank and spec.shape[0] in (None, size)) for spec in specs)
+
+
+def _is_none(spec: Any) -> bool:
+    return type(spec).__name__ == "NoneTensorSpec"  # which TensorFlow does not export
+
+
+def _check_dataset(tf: Any, dataset: Any, size: int) -> None:
+    if not isinstance(dataset, tf.data.Dataset):
+        raise ArgumentError(
+            f"pad_batches needs a tf.data.Dataset; got {type(dataset).__name__}. "
+            f"Write pad_batches(tf.data.Dataset.from_tensor_slices((x, y)), {size})."
+        )
+    spec = dataset.element_spec
+    if isinstance(spec, PaddedBatch):
+        raise ArgumentError("pad_batches got a dataset that is padded already. Call it once.")
+    if isinstance(spec, tuple) and not 1 <= len(spec) <= 3:
+        raise ArgumentError(
+            f"pad_batches needs a dataset of x, (x, y) or (x, y, sample_weight); its elements have {len(spec)} "
+            "parts. Put several inputs into one structure: dataset.map(lambda a, b, y: ((a, b), y))."
+        )
+    for part in tf.nest.flatten(spec):
+        if not isinstance(part, tf.TensorSpec) and not _is_none(part):
+            raise ArgumentError(
+                f"pad_batches needs dense tensors; the dataset has a {type(part).__name__}. "
+                "Write dataset.map(...) with .to_tensor() for ragged and tf.sparse.to_dense() for sparse tensors."
+            )
+
+
+def _checked_size(batch_size: Any) -> int:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, numbers.Integral) or batch_size < 1:
+        raise ArgumentError(
+            f"batch_size must be an integer of at least 1; got {batch_size!r}. "
+            "Write pad_batches(dataset, scope.global_batch_size(128))."
+        )
+    return int(batch_size)
+
+
+def _tensorflow() -> Any:
+    try:
+        import tensorflow
+    except ImportError:
+        raise MissingExtraError(
+            "pad_batches works on tf.data.Dataset, and TensorFlow is not installed. Write: pip install tensorflow-cpu"
+        ) from None
+    return tensorflow

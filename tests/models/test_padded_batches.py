@@ -1,0 +1,253 @@
+"""A padded row does not exist: `TPUModel` on padded batches does what plain Keras does without padding."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+import keras_tpu_ext as kte
+
+SIZE = 32  # of 103 examples the last batch has 7: on eight replicas one has 4, one 3 and the others none
+
+
+def dense(model_class, **options):
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(5, activation="tanh", **options)(inputs)
+    return model_class(inputs, keras.layers.Dense(1)(hidden))
+
+
+def normalised(model_class):
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(5, activity_regularizer="l2")(inputs)
+    hidden = keras.layers.BatchNormalization(momentum=0.5, synchronized=True)(hidden)
+    return model_class(inputs, keras.layers.Dense(1)(keras.layers.Activation("tanh")(hidden)))
+
+
+class Square(keras.layers.Layer):
+    """Adds a loss with a value for each example."""
+
+    def call(self, x):
+        self.add_loss(ops.sum(ops.square(x), axis=-1) / 100)
+        return x
+
+
+def with_own_losses(model_class):
+    inputs = keras.Input((6,))
+    return model_class(inputs, keras.layers.Dense(1)(Square()(keras.layers.Dense(5)(inputs))))
+
+
+def masked(model_class):
+    inputs = keras.Input((6,), dtype="int32")
+    embedded = keras.layers.Embedding(9, 4, mask_zero=True)(inputs)
+    return model_class(inputs, keras.layers.Dense(1)(embedded))
+
+
+def two_outputs(model_class):
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(5, activation="tanh")(inputs)
+    outputs = {name: keras.layers.Dense(1, name=name)(hidden) for name in ("a", "b")}
+    return model_class(inputs, outputs)
+
+
+def with_own_loss(model_class):
+    class Own(model_class):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            assert sample_weight is None  # the dataset has none
+            error = ops.mean(ops.square(y - y_pred))
+            return error * ops.mean(ops.abs(y_pred))  # no mean over examples at all
+
+    return dense(Own)
+
+
+def rms(y, y_pred):
+    return ops.sqrt(ops.mean(ops.square(y - y_pred)))  # one number for a whole batch
+
+
+def sgd(rate=0.1):
+    return keras.optimizers.SGD(rate)
+
+
+def loss(reduction):
+    return lambda: {"loss": keras.losses.MeanSquaredError(reduction=reduction), "optimizer": sgd(0.002)}
+
+
+CASES = {
+    "dense": (dense, dict),
+    "batch normalisation and activity regulariser": (normalised, dict),
+    "add_loss by example": (with_own_losses, lambda: {"optimizer": sgd(0.01)}),
+    "mask": (masked, dict),
+    "mask, weighted mean": (
+        masked,
+        lambda: {"loss": keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")},
+    ),
+    "two outputs": (two_outputs, lambda: {"metrics": {"a": ["mae"]}, "weighted_metrics": {"b": ["mae"]}}),
+    "own compute_loss": (with_own_loss, dict),
+    "loss of one number": (dense, lambda: {"loss": rms}),
+    "sum": (dense, loss("sum")),
+    "none": (dense, loss("none")),
+    "weighted mean": (dense, loss("mean_with_sample_weight")),
+    "auc": (dense, lambda: {"metrics": [keras.metrics.AUC(from_logits=True, name="auc"), "r2_score", "mse"]}),
+    "scaled and clipped": (dense, lambda: {"optimizer": keras.optimizers.Adam(0.01, global_clipnorm=0.1)}),
+}
+NEEDS_NO_WEIGHTS = {"own compute_loss", "loss of one number"}
+
+
+def parts_for(data, name, weighted):
+    x, y = data.x, (data.labels > 0).astype("float32")[:, None]
+    if name.startswith("mask"):
+        x, y = data.labels[:, None] * np.arange(6)[None] % 4, np.repeat(y[:, :, None], 6, axis=1)
+    if name == "two outputs":
+        y = {"a": y, "b": data.y}
+    weights = data.weights
+    if name.startswith("mask"):  # Keras wants the shape of the mask
+        weights = np.outer(weights, np.linspace(0.5, 1.5, 6)).astype("float32")
+    return (x, y, weights) if weighted else (x, y)
+
+
+def pair(data, name, replicas, scope8, weighted):
+    """Return a plain model and our twin, with the data they train on."""
+    build, options = CASES[name]
+    models = []
+    for model_class, scope in ((keras.Model, None), (kte.TPUModel, scope8 if replicas == 8 else None)):
+        keras.utils.set_random_seed(3)
+        with scope or contextlib.nullcontext():
+            model = build(model_class)
+            metrics = {} if name == "two outputs" else {"metrics": ["mae"], "weighted_metrics": ["mse"]}
+            model.compile(**{"optimizer": sgd(), "loss": "mse"} | metrics | options())
+        models.append(model)
+    plain = tf.data.Dataset.from_tensor_slices(parts_for(data, name, weighted)).batch(SIZE)
+    return models, (plain, kte.data.pad_batches(plain, SIZE))
+
+
+def assert_close(got, expected):
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, expected)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
+@pytest.mark.parametrize("replicas", [1, 8])
+@pytest.mark.parametrize("name", CASES)
+def test_padding_changes_nothing(data, scope8, name, replicas, weighted):
+    if weighted and name in NEEDS_NO_WEIGHTS:
+        pytest.skip("this loss takes no weights")
+    (plain, ours), datasets = pair(data, name, replicas, scope8, weighted)
+    start = plain.get_weights()
+    histories = [
+        model.fit(data, epochs=2, shuffle=False, verbose=0).history
+        for model, data in zip((plain, ours), datasets, strict=True)
+    ]
+    assert_close(histories[1], histories[0])
+    moved = [a - b for a, b in zip(plain.get_weights(), start, strict=True)]
+    off = [a - b for a, b in zip(ours.get_weights(), plain.get_weights(), strict=True)]
+    norm = lambda arrays: np.sqrt(sum(float(np.sum(np.square(a))) for a in arrays))  # noqa: E731
+    assert norm(off) <= 1e-5 * norm(moved)
+    if replicas == 8 and not weighted:
+        evaluated = [
+            model.evaluate(data, verbose=0, return_dict=True)
+            for model, data in zip((plain, ours), datasets, strict=True)
+        ]
+        assert_close(evaluated[1], evaluated[0])
+        predicted = [model.predict(data, verbose=0) for model, data in zip((plain, ours), datasets, strict=True)]
+        assert_close(predicted[1], predicted[0])
+
+
+@pytest.mark.parametrize("replicas", [1, 8])
+@pytest.mark.parametrize("synchronized", [False, True])
+def test_moving_statistics_are_those_of_the_examples(data, scope8, replicas, synchronized):
+    with scope8 if replicas == 8 else contextlib.nullcontext():
+        inputs = keras.Input((6,))
+        layer = keras.layers.BatchNormalization(momentum=0.0, synchronized=synchronized)
+        model = kte.TPUModel(inputs, keras.layers.Dense(1)(layer(inputs)))
+        model.compile(sgd(0.0), "mse")
+    rows = data.x[:7]  # on eight replicas the first has 4, the second 3 and the others none
+    batch = kte.data.pad_batches(tf.data.Dataset.from_tensor_slices((rows, data.y[:7])).batch(SIZE), SIZE)
+    model.fit(batch, verbose=0, shuffle=False)
+    if not synchronized and replicas == 8:
+        rows = rows[:4]  # each replica learns its own, and Keras keeps those of the first
+    expected = rows.mean(axis=0), rows.var(axis=0)
+    np.testing.assert_allclose(layer.moving_mean.numpy(), expected[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(layer.moving_variance.numpy(), expected[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_there_is_one_trace_where_there_were_two(data, padded):
+    traces = []
+
+    class Traced(kte.TPUModel):
+        def train_step(self, data):
+            traces.append(data[0].shape)
+            return super().train_step(data)
+
+    model = dense(Traced)
+    model.compile("sgd", "mse", jit_compile=False)
+    # An input pipeline with static batches and a short last one: what NumPy arrays or a mapped dataset make.
+    batches = [(data.x[:32], data.y[:32]), (data.x[32:64], data.y[32:64]), (data.x[64:70], data.y[64:70])]
+    parts = [tf.data.Dataset.from_tensors(batch) for batch in batches]
+    whole = parts[0].concatenate(parts[1]).concatenate(parts[2])
+    model.fit(kte.data.pad_batches(whole, 32) if padded else whole, epochs=2, shuffle=False, verbose=0)
+    assert set(traces) == ({(32, 6)} if padded else {(None, 6)})
+
+
+def test_terms_of_add_loss_before_a_synchronised_layer(twins, data):
+    """Replicas take turns in the middle of the forward pass there, and share the layers that hold the terms."""
+    pair = twins(normalised, lambda: {"optimizer": sgd()})
+    pair.agree(lambda model: model.fit(data.x, data.y, batch_size=40, shuffle=False, verbose=0).history["loss"])
+
+
+def test_scaled_steps_and_windows(data, scope8):
+    """An inf in a real row skips the step, and windows weigh padded batches by their examples."""
+    histories = []
+    for padded in (False, True):
+        keras.utils.set_random_seed(3)
+        with scope8:
+            model = dense(kte.TPUModel)
+            model.compile("adam", "mse", loss_scale="dynamic", gradient_accumulation_steps=3)
+        batches = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(SIZE)
+        batches = kte.data.pad_batches(batches, SIZE) if padded else batches
+        history = model.fit(batches, epochs=3, shuffle=False, verbose=0).history
+        histories.append((history, model.get_weights(), int(model.optimizer.iterations.numpy())))
+    assert histories[1][2] == histories[0][2] == 6
+    assert_close(histories[1][:2], histories[0][:2])
+
+
+def test_an_own_train_step_counts_examples(data, scope8):
+    class Own(kte.TPUModel):
+        def train_step(self, data):
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+            with tf.GradientTape() as tape:
+                loss = self.global_mean(ops.square(y - self(x, training=True)))
+            self.minimize(loss, self.trainable_variables, self.optimizer, tape)
+            return {"loss": loss}
+
+    keras.utils.set_random_seed(3)
+    plain = dense(keras.Model)
+    plain.compile(sgd(), "mse")
+    with scope8:
+        ours = dense(Own)
+        ours.compile(sgd())
+    ours.set_weights(plain.get_weights())
+    batches = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(SIZE)
+    plain.fit(batches, shuffle=False, verbose=0)
+    ours.fit(kte.data.pad_batches(batches, SIZE), shuffle=False, verbose=0)
+    assert_close(ours.get_weights(), plain.get_weights())
+
+
+def test_predictions_without_targets(data):
+    model = dense(kte.TPUModel)
+    batches = tf.data.Dataset.from_tensor_slices(data.x).batch(SIZE)
+    padded = kte.data.pad_batches(batches, SIZE)
+    assert_close(model.predict(padded, verbose=0), model.predict(batches, verbose=0))
+    assert model.predict(padded, verbose=0).shape == (103, 1)
+
+
+def test_plain_keras_sees_rows_of_weight_zero(data):
+    """What the docstring says of other models: the update is that of a sum over the padded batch's size."""
+    models = [dense(keras.Model) for _ in range(2)]
+    models[1].set_weights(models[0].get_weights())
+    rows = tf.data.Dataset.from_tensor_slices((data.x[:16], data.y[:16])).batch(SIZE)
+    for model, rate, batches in zip(models, (0.1, 0.2), (rows, kte.data.pad_batches(rows, SIZE)), strict=True):
+        model.compile(sgd(rate), "mse")
+        model.fit(batches, shuffle=False, verbose=0)
+    assert_close(models[1].get_weights(), models[0].get_weights())
