@@ -44,7 +44,7 @@ def default_tolerance(compute_dtypes: tuple[str, ...]) -> float:
 def rows(one: Outcome, many: Outcome, tolerance: float, replicas: int) -> tuple[ParityRow, ...]:
     """Return one row a quantity: `one` is one device, which is the reference, and `many` has the replicas."""
     found: list[ParityRow] = []
-    for name in sorted(PARTS, key=list(PARTS).index):
+    for name in PARTS:
         found += _rows_of_part(name, one, many, tolerance, replicas)
     return tuple(sorted(found, key=lambda row: _order(row, found)))
 
@@ -65,13 +65,36 @@ def _rows_of_part(name: str, one: Outcome, many: Outcome, tolerance: float, repl
         reason = f"fails on {replicas} replicas: {got.error}" if got.error else f"{replicas} replicas: {got.unchecked}"
         yield ParityRow(label, what, None, tolerance, False, reason)
     else:
-        yield from _rows_of_quantities(reference, got, one.rounding.get(name, Part()), tolerance, replicas)
+        again = one.rounding.get(name, Part())
+        named = _named(reference, _series(one.parts["steps"]))
+        yield from _rows_of_quantities(named, got, again, tolerance, replicas)
+
+
+def _series(steps: Part) -> list[str]:
+    """Return the names of loss and metrics as the first model has them."""
+    return [name for (label, name), quantity in steps.quantities.items() if (label, quantity.kind) == ("one step", "series")]
+
+
+def _named(part: Part, names: list[str]) -> Part:
+    """Give loss and metrics the first model's names: each further one calls its metrics auc_1, auc_2."""
+    renamed = {
+        ((label, names[i]) if quantity.kind == "series" and i < len(names) else (label, name)): quantity
+        for i, ((label, name), quantity) in _counted_by_label(part)
+    }
+    return dataclasses.replace(part, quantities=renamed)
+
+
+def _counted_by_label(part: Part) -> Iterator[tuple[int, tuple[Key, Quantity]]]:
+    count: dict[str, int] = {}
+    for key, quantity in part.quantities.items():
+        yield count.get(key[0], 0), (key, quantity)
+        count[key[0]] = count.get(key[0], 0) + 1
 
 
 def _rows_of_quantities(
     reference: Part, got: Part, rounding: Part, tolerance: float, replicas: int
 ) -> Iterator[ParityRow]:
-    # By position: each fresh model may give its metrics new names, auc and then auc_1.
+    # By position, as names of metrics differ.
     theirs, again = list(got.quantities.values()), list(rounding.quantities.values())
     for position, ((label, name), quantity) in enumerate(reference.quantities.items()):
         if position >= len(theirs):

@@ -28,6 +28,7 @@ class Stage:
         batch: The batch.
         replicas: Number of replicas of the check, also on one device.
         steps: Number of training steps with the batch.
+        names: A name for each of the model's weights.
         reverse: Whether batches are trained on in reverse order, which changes nothing but rounding.
     """
 
@@ -35,7 +36,13 @@ class Stage:
     batch: arrays.Batch
     replicas: int
     steps: int
+    names: tuple[str, ...]
     reverse: bool = False
+
+    def names_of(self, model: Any, variables: Any) -> tuple[str, ...]:
+        """Return the names of `variables` of `model`, a later model than the one that gave the names."""
+        names = {id(variable): name for variable, name in zip(model.weights, self.names, strict=True)}
+        return tuple(names[id(variable)] for variable in variables)
 
 
 def act(stage: Stage, names: list[str]) -> dict[str, Part]:
@@ -82,11 +89,11 @@ def _steps(stage: Stage) -> Quantities:
     examples = arrays.size(stage.batch)
     history = _fit(model, _in_order(stage), examples, epochs=stage.steps, callbacks=[callback])
     found = {("one step", name): Quantity("series", [values[:1]]) for name, values in history.items()}
-    found |= _updates("one step", model, start, after_one)
+    found |= _updates(stage, "one step", model, start, after_one)
     if stage.steps > 1:
         label = f"{stage.steps} steps"
         found |= {(label, name): Quantity("series", [values]) for name, values in history.items()}
-        found |= _updates(label, model, start, model.get_weights())
+        found |= _updates(stage, label, model, start, model.get_weights())
     return found
 
 
@@ -100,7 +107,7 @@ def _gradients(stage: Stage) -> Quantities:
     gradients = recorded()
     if gradients is None:
         raise NotCheckedError("no gradient reached model.optimizer: the step was skipped, or uses another optimizer")
-    names = tuple(variable.path for variable in model.trainable_variables)
+    names = stage.names_of(model, model.trainable_variables)
     return {("one step", "gradients"): Quantity("arrays", gradients, names)}
 
 
@@ -112,7 +119,7 @@ def _tail(stage: Stage) -> Quantities:
     history = _fit(model, arrays.take(stage.batch, places), first)
     label = PARTS["tail"]
     found = {(label, name): Quantity("series", [values]) for name, values in history.items()}
-    return found | _updates(label, model, start, model.get_weights())
+    return found | _updates(stage, label, model, start, model.get_weights())
 
 
 def _evaluate(stage: Stage) -> Quantities:
@@ -150,7 +157,7 @@ def _infinity(stage: Stage) -> Quantities:
         raise NotCheckedError("the model's step does not use sample weights, which bring the inf in")
     note = "the step is skipped" if unchanged else "inf or NaN reaches the weights"
     label = PARTS["inf"]
-    names = tuple(variable.path for variable in model.trainable_variables)
+    names = stage.names_of(model, model.trainable_variables)
     found = {
         (label, "skipped step"): Quantity("exact", [np.array(unchanged)], note=note),
         (label, "finite weights"): Quantity("exact", finite, names),
@@ -186,14 +193,17 @@ def _trainable(model: Any) -> list[Any]:
     return [_runtime.keras.ops.convert_to_numpy(variable) for variable in model.trainable_variables]
 
 
-def _updates(label: str, model: Any, start: list[Any], end: list[Any]) -> Quantities:
+def _updates(stage: Stage, label: str, model: Any, start: list[Any], end: list[Any]) -> Quantities:
     """Return what training has added to the weights, trainable ones and others apart."""
     trained = {id(variable) for variable in model.trainable_variables}
     found = {}
     for quantity, wanted in (("weights", True), ("non-trainable weights", False)):
-        places = [i for i, variable in enumerate(model.weights) if (id(variable) in trained) is wanted]
-        updates = [np.subtract(end[i], start[i], dtype="float64") for i in places if start[i].dtype.kind in "fiuV"]
-        names = tuple(model.weights[i].path for i in places if start[i].dtype.kind in "fiuV")
-        if updates and (wanted or any(update.any() for update in updates)):
-            found[label, quantity] = Quantity("arrays", updates, names)
+        changes = [
+            (np.subtract(new, old, dtype="float64"), name)
+            for variable, name, old, new in zip(model.weights, stage.names, start, end, strict=True)
+            if (id(variable) in trained) is wanted and variable.dtype != "string"
+        ]
+        if changes and (wanted or any(update.any() for update, _ in changes)):
+            updates, names = zip(*changes, strict=True)
+            found[label, quantity] = Quantity("arrays", list(updates), names)
     return found

@@ -48,13 +48,15 @@ def run(job: Job) -> Outcome:
         scope = strategy_scope(require="cpu", replicas=job.replicas, tpu=False)
     sys.path[:] = job.path
     build = job.builder.load()
-    model = _fresh(job, build, scope, job.start)
+    model: Any = _fresh(job, build, scope, job.start)
     facts = look(model, silence_dropout(model))
-    start = model.get_weights()
-    del model
+    start, names = model.get_weights(), tuple(variable.path for variable in model.weights)
+    spare, model = [model], None  # the first scene takes it
 
     def make(weights: list[Any]) -> Callable[[], Any]:
         def made() -> Any:
+            if spare:
+                return spare.pop()
             fresh = _fresh(job, build, scope, weights)
             silence_dropout(fresh)
             return fresh
@@ -62,11 +64,11 @@ def run(job: Job) -> Outcome:
         return made
 
     with scope:
-        parts = act(Stage(make(start), job.batch, job.replicas, job.steps), list(PARTS))
+        parts = act(Stage(make(start), job.batch, job.replicas, job.steps, names), list(PARTS))
         rounding: dict[str, Part] = {}
         if not job.distributed:
             nearly = nearly_equal(start, facts.compute_dtypes)
-            stage = Stage(make(nearly), job.batch, job.replicas, job.steps, reverse=True)
+            stage = Stage(make(nearly), job.batch, job.replicas, job.steps, names, reverse=True)
             rounding = act(stage, [name for name in PARTS if name != "inf"])
     return Outcome(facts, start, parts, rounding)
 
