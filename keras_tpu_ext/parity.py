@@ -35,11 +35,11 @@ def check_parity(
     with the inf is skipped. Both processes use CPUs, whatever hardware there is. Dropout is switched off, because
     each replica draws random numbers of its own; the report names the layers.
 
-    A difference is relative: |a - b| / |a| for a number, the same with norms for gradients and for updates, where a is
-    one device. Where it is above the tolerance, one device is asked how far it is from itself with its examples in
-    reverse order (and with weights moved by half a unit in the last place, for 16-bit dtypes): an optimizer such
+    A difference is relative: |a - b| / |a| for a number, the same with norms for gradients and for updates, where a
+    is one device. Where it is above the tolerance, one device is asked how far it is from itself with its examples
+    in reverse order (and with weights moved by half a unit in the last place, for 16-bit dtypes): an optimizer such
     as Adam makes whole steps of a rounding. Up to four times that is allowed, and never more than 100 times the
-    tolerance, or 0.1.
+    tolerance, or 0.1; what rounding moves further than that counts as not checked.
 
     Args:
         build_model: Function without arguments that returns a compiled `TPUModel` or any compiled Keras model, and
@@ -119,4 +119,6 @@ def _check_arguments(replicas: Any, steps: Any, tolerance: Any, timeout_s: Any) 
             f"`tolerance` must be a number between 0 and 1; got {tolerance!r}. Write tolerance=1e-5, or leave it out."
         )
     if not (isinstance(timeout_s, (int, float)) and timeout_s > 0):
-        raise ArgumentError(f"`timeout_s` must be a positive number of seconds; got {timeout_s!r}. Write timeout_s=600.")
+        raise ArgumentError(
+            f"`timeout_s` must be a positive number of seconds; got {timeout_s!r}. Write timeout_s=600."
+        )

@@ -18,7 +18,7 @@ FLOAT32_TOLERANCE = 1e-5
 TOLERANCES = {"bfloat16": 4 * 2.0**-8, "float16": 4 * 2.0**-11}
 # How much more than one device differs from itself N replicas may, and how far beyond the tolerance at most.
 ROUNDING_FACTOR = 4.0
-WIDEST = 100.0
+WIDEST, WIDEST_OF_ALL = 100.0, 0.1
 
 _TINY = 1e-7  # below this, differences are taken as they are: one rounding of a float32 beside 1
 
@@ -62,7 +62,9 @@ def _rows_of_part(name: str, one: Outcome, many: Outcome, tolerance: float, repl
         reason = reference.unchecked or f"fails on one device: {reference.error}"
         yield ParityRow(label, what, None, tolerance, None, reason)
     elif got.unchecked or got.error:
-        reason = f"fails on {replicas} replicas: {got.error}" if got.error else f"{replicas} replicas: {got.unchecked}"
+        reason = (
+            f"fails on {replicas} replicas: {got.error}" if got.error else f"{replicas} replicas: {got.unchecked}"
+        )
         yield ParityRow(label, what, None, tolerance, False, reason)
     else:
         again = one.rounding.get(name, Part())
@@ -72,7 +74,11 @@ def _rows_of_part(name: str, one: Outcome, many: Outcome, tolerance: float, repl
 
 def _series(steps: Part) -> list[str]:
     """Return the names of loss and metrics as the first model has them."""
-    return [name for (label, name), quantity in steps.quantities.items() if (label, quantity.kind) == ("one step", "series")]
+    return [
+        name
+        for (label, name), quantity in steps.quantities.items()
+        if (label, quantity.kind) == ("one step", "series")
+    ]
 
 
 def _named(part: Part, names: list[str]) -> Part:
@@ -111,14 +117,28 @@ def _row(
         note = reference.note if same else _both(reference.note, got.note, replicas)
         return ParityRow(*key, None, 0.0, same, note)
     found = difference(reference, got)
-    allowed, note = tolerance, found.note
-    if found.off is not None and found.off > tolerance and again:
-        by_rounding = difference(reference, again[0]).off or 0.0
-        allowed = min(max(tolerance, ROUNDING_FACTOR * by_rounding), WIDEST * tolerance, max(tolerance, 0.1))
-        if found.off <= allowed:
-            note = f"rounding: with it alone changed, one device is {by_rounding:.1e} off itself"
-    ok = found.off is not None and found.off <= allowed
-    return ParityRow(*key, found.off, allowed, ok, note if found.off is None or found.off > tolerance else "")
+    if found.off is None:
+        return ParityRow(*key, None, tolerance, False, found.note)
+    if found.off <= tolerance or not again:
+        return ParityRow(
+            *key, found.off, tolerance, found.off <= tolerance, found.note if found.off > tolerance else ""
+        )
+    return _beside_rounding(key, found, difference(reference, again[0]).off or 0.0, tolerance)
+
+
+def _beside_rounding(key: Key, found: Difference, by_rounding: float, tolerance: float) -> ParityRow:
+    """Judge what is above the tolerance beside what rounding alone does on one device."""
+    off = found.off or 0.0
+    widest = min(WIDEST * tolerance, max(tolerance, WIDEST_OF_ALL))
+    explained = ROUNDING_FACTOR * by_rounding
+    allowed = max(tolerance, min(explained, widest))
+    if off <= allowed:
+        note = f"rounding: with it alone changed, one device is {by_rounding:.1e} off itself"
+        return ParityRow(*key, off, allowed, True, note)
+    if off <= explained:
+        note = f"rounding alone moves one device by {by_rounding:.1e}, so nothing can be told"
+        return ParityRow(*key, off, allowed, None, note)
+    return ParityRow(*key, off, allowed, False, found.note)
 
 
 def difference(reference: Quantity, got: Quantity) -> Difference:
@@ -144,7 +164,9 @@ def _of_arrays(pairs: list[tuple[np.ndarray, np.ndarray]], names: tuple[str, ...
     if not names or not off:
         return Difference(off)
     worst = int(np.argmax(differences))
-    return Difference(off, f"most in {names[worst]}, which is {differences[worst] / max(sizes[worst], _TINY):.1e} off")
+    return Difference(
+        off, f"most in {names[worst]}, which is {differences[worst] / max(sizes[worst], _TINY):.1e} off"
+    )
 
 
 def _worst_number(reference: np.ndarray, got: np.ndarray) -> float:

@@ -14,7 +14,7 @@ def findings(facts: Facts, rows: Sequence[ParityRow]) -> tuple[str, ...]:
     found = []
     if differs and not facts.is_exact:
         found.append(
-            "The model is a plain keras.Model, whose step on replicas is a mean of each replica's own mean, and whose "
+            "The model is a plain keras.Model: its step on replicas is a mean of each replica's own mean, and its "
             "clipping and loss scale act on each replica alone. Write kte.TPUModel(inputs, outputs), or "
             "kte.TPUModel.from_model(model), and compile that."
         )
@@ -26,8 +26,8 @@ def findings(facts: Facts, rows: Sequence[ParityRow]) -> tuple[str, ...]:
         )
     if facts.silenced:
         found.append(
-            f"The rate of {_layers(facts.silenced)} was set to 0 for this check: each replica draws random numbers of "
-            "its own, so with dropout no two runs agree."
+            f"The rate of {_layers(facts.silenced)} was set to 0 for this check: each replica draws random "
+            "numbers of its own, so with dropout no two runs agree."
         )
     return tuple(found)
 

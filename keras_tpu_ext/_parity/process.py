@@ -52,7 +52,9 @@ def run_worker(job: Job, timeout_s: float) -> Outcome:
         if outcome.is_argument:
             raise ArgumentError(outcome.text)
         raise ParityCheckError(f"{job.builder.label} failed {_where(job)}: {outcome.text}{_last_lines(printed)}")
-    raise ParityCheckError(f"The process {_where(job)} ended with status {status} and no result.{_last_lines(printed)}")
+    raise ParityCheckError(
+        f"The process {_where(job)} ended with status {status} and no result.{_last_lines(printed)}"
+    )
 
 
 def _wait(folder: Path, job: Job, timeout_s: float) -> int:

@@ -70,7 +70,9 @@ def _part(scene: Callable[[Stage], Quantities], stage: Stage) -> Part:
 def in_one_line(error: BaseException) -> str:
     """Return the type and the most telling line of an error, without a compiler's stack of nodes."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith(("Graph execution error", "Detected at node", "File"))]
+    told = [
+        line for line in lines if line and not line.startswith(("Graph execution error", "Detected at node", "File"))
+    ]
     told = [line for line in told if not line.startswith(("<stack", "The stack trace"))]
     text = told[-1] if isinstance(error, RuntimeError) and told else (told or [""])[0]
     return f"{type(error).__name__}: {text[:300]}".rstrip(": ")
@@ -98,17 +100,23 @@ def _steps(stage: Stage) -> Quantities:
 
 
 def _gradients(stage: Stage) -> Quantities:
-    """The gradients of one step as they reach the optimizer's update."""
+    """The gradients of one step as they reach the optimizer's update, and those of the last batch of the tail."""
     model = stage.make()
     if model.optimizer is None:
         raise NotCheckedError("the model was compiled without an optimizer")
     recorded = _runtime.record_gradients(model)
-    _fit(model, _in_order(stage), arrays.size(stage.batch))
-    gradients = recorded()
-    if gradients is None:
-        raise NotCheckedError("no gradient reached model.optimizer: the step was skipped, or uses another optimizer")
     names = stage.names_of(model, model.trainable_variables)
-    return {("one step", "gradients"): Quantity("arrays", gradients, names)}
+    places, first = arrays.tail_places(arrays.size(stage.batch), stage.replicas, reverse=stage.reverse)
+    whole = (_in_order(stage), arrays.size(stage.batch))
+    found = {}
+    for label, (batch, size) in (("one step", whole), (PARTS["tail"], (arrays.take(stage.batch, places), first))):
+        _fit(model, batch, size)
+        gradients = recorded()
+        if gradients is None:
+            why = "the step was skipped, or uses another optimizer"
+            raise NotCheckedError(f"no gradient reached model.optimizer: {why}")
+        found[label, "gradients"] = Quantity("arrays", gradients, names)
+    return found
 
 
 def _tail(stage: Stage) -> Quantities:
@@ -128,7 +136,8 @@ def _evaluate(stage: Stage) -> Quantities:
     x, y, sample_weight = arrays.take(stage.batch, places)
     model = stage.make()
     logs = model.evaluate(x, y, sample_weight=sample_weight, batch_size=first, verbose=0, return_dict=True)
-    return {(PARTS["evaluate"], name): Quantity("series", [_numbers(value)]) for name, value in logs.items()}
+    found = {name: np.asarray(value, "float64").ravel() for name, value in logs.items()}
+    return {(PARTS["evaluate"], name): Quantity("series", [value]) for name, value in _loss_first(found).items()}
 
 
 def _predict(stage: Stage) -> Quantities:
@@ -178,15 +187,16 @@ def _fit(model: Any, batch: arrays.Batch, batch_size: int, **kwargs: Any) -> dic
     history = model.fit(
         x, y, sample_weight=sample_weight, batch_size=batch_size, shuffle=False, verbose=0, **kwargs
     ).history
-    return {name: np.asarray(values, "float64") for name, values in history.items() if _are_numbers(values)}
+    found = {name: np.asarray(values, "float64") for name, values in history.items() if _are_numbers(values)}
+    return _loss_first(found)
 
 
 def _are_numbers(values: Any) -> bool:
     return all(np.ndim(value) == 0 for value in values)
 
 
-def _numbers(value: Any) -> Any:
-    return np.asarray(value, "float64").ravel()
+def _loss_first(logs: dict[str, Any]) -> dict[str, Any]:
+    return dict(sorted(logs.items(), key=lambda item: item[0] != "loss"))
 
 
 def _trainable(model: Any) -> list[Any]:

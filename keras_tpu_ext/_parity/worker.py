@@ -125,8 +125,8 @@ def _check(model: Any, job: Job) -> None:
     replicas, wanted = _runtime.num_replicas(model), job.replicas if job.distributed else 1
     if replicas != wanted:
         raise ArgumentError(
-            f"{label} made a model on {replicas} replica{'' if replicas == 1 else 's'} where the check wants {wanted}: "
-            "check_parity opens the strategy_scope() itself. Take `with strategy_scope(...):` out of it."
+            f"{label} made a model on {replicas} replica{'' if replicas == 1 else 's'} where the check wants "
+            f"{wanted}: check_parity opens the strategy_scope() itself. Take `with strategy_scope(...):` out of it."
         )
 
 
