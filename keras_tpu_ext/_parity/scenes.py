@@ -200,7 +200,7 @@ def _loss_first(logs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trainable(model: Any) -> list[Any]:
-    return [_runtime.keras.ops.convert_to_numpy(variable) for variable in model.trainable_variables]
+    return [variable.numpy() for variable in model.trainable_variables]
 
 
 def _updates(stage: Stage, label: str, model: Any, start: list[Any], end: list[Any]) -> Quantities:

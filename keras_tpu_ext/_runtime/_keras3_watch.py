@@ -58,9 +58,9 @@ def record_gradients(model: Any) -> Callable[[], list[Any] | None]:
     model.optimizer = replacement
 
     def recorded() -> list[Any] | None:
-        if not recorder.built or not int(keras.ops.convert_to_numpy(recorder.iterations)):
+        if not recorder.built or not int(recorder.iterations.numpy()):
             return None
-        return [keras.ops.convert_to_numpy(value) for value in recorder.recorded]
+        return [value.numpy() for value in recorder.recorded]
 
     return recorded
 
@@ -69,7 +69,7 @@ def loss_scale(model: Any) -> float | None:
     """Return what the loss of the next step is multiplied by; `None` where nothing scales it by rule."""
     state = getattr(model, "_step_state", None)
     if state is not None and state.loss_scale is not None:
-        return float(keras.ops.convert_to_numpy(state.scale))
+        return float(state.scale.numpy())
     if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer) and model.optimizer.built:
-        return float(keras.ops.convert_to_numpy(model.optimizer.dynamic_scale))
+        return float(model.optimizer.dynamic_scale.numpy())
     return None

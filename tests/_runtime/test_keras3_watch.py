@@ -45,14 +45,17 @@ def test_recorded_is_the_gradient_and_the_weights_stay(scaled):
         np.testing.assert_array_equal(new, old)
 
 
-def test_recorded_on_replicas_is_summed_and_clipped(scope8):
-    expected = by_tape(words())
-    norm = np.sqrt(sum(np.sum(g**2) for g in expected))
+@pytest.mark.parametrize("clipping", [{"global_clipnorm": 0.1}, {"clipvalue": 0.05}, {}])
+def test_recorded_on_replicas_is_summed_and_clipped_as_on_one_device(scope8, clipping):
+    def optimizer():
+        return keras.optimizers.SGD(**clipping)
+
+    expected = recorded(words(optimizer=optimizer()))
     with scope8:
-        model = words(kte.TPUModel, optimizer=keras.optimizers.SGD(global_clipnorm=float(norm) / 4))
-        got = recorded(model)
-    for one, many in zip(expected, got, strict=True):
-        np.testing.assert_allclose(many, one / 4, rtol=1e-5, atol=1e-7)
+        got = recorded(words(kte.TPUModel, optimizer=optimizer()))
+    for one, many, whole in zip(expected, got, by_tape(words()), strict=True):
+        np.testing.assert_allclose(many, one, rtol=1e-5, atol=1e-7)
+        assert np.allclose(one, whole) is not bool(clipping)
 
 
 def test_nothing_is_recorded_before_a_step_or_of_a_skipped_one():
