@@ -8,6 +8,8 @@ from keras_tpu_ext import precision as precision
 from keras_tpu_ext.errors import KteError as KteError
 from keras_tpu_ext.models import LossScale as LossScale
 from keras_tpu_ext.models import TPUModel as TPUModel
+from keras_tpu_ext.parity import ParityReport as ParityReport
+from keras_tpu_ext.parity import check_parity as check_parity
 from keras_tpu_ext.strategy import Scope as Scope
 from keras_tpu_ext.strategy import strategy_scope as strategy_scope
 

@@ -33,6 +33,10 @@ class NothingMeasuredError(KteError, RuntimeError):
     """A result was asked for before there was anything to make it from."""
 
 
+class ParityCheckError(KteError, RuntimeError):
+    """A parity check could not be carried out: a process of it failed, or took too long."""
+
+
 class HardwareUnusableWarning(UserWarning):
     """A TPU is there but cannot be used; the message says why and what to do."""
 

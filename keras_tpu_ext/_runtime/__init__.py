@@ -19,6 +19,7 @@ open_workers = _runtime.open_workers
 scope = _runtime.scope
 
 # Models
+flatten_layers = _runtime.flatten_layers
 inputs_and_outputs = _runtime.inputs_and_outputs
 losses = _runtime.losses
 metrics = _runtime.metrics
@@ -30,7 +31,9 @@ get_dtype_policy = _runtime.get_dtype_policy
 parse_dtype_policy = _runtime.parse_dtype_policy
 set_dtype_policy = _runtime.set_dtype_policy
 
-# Counters
+# What a step does
 examples_seen = _runtime.examples_seen
+loss_scale = _runtime.loss_scale
 num_replicas = _runtime.num_replicas
+record_gradients = _runtime.record_gradients
 train_steps = _runtime.train_steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, Protocol
@@ -66,6 +67,15 @@ class Runtime(Protocol):
 
     def examples_seen(self, model: Any) -> float | None:
         """Return how many examples `model` has trained on in this epoch, or `None`; waits for the device."""
+
+    def flatten_layers(self, model: Any) -> list[Any]:
+        """Return all layers of `model` at any depth, without the model itself."""
+
+    def record_gradients(self, model: Any) -> Callable[[], list[Any] | None]:
+        """Put an optimizer that only records in the place of a compiled model's own; return how to read it."""
+
+    def loss_scale(self, model: Any) -> float | None:
+        """Return what the loss of the next step is multiplied by; `None` where nothing scales it by rule."""
 
     def num_replicas(self, model: Any) -> int:
         """Return the number of replicas that train `model` in step."""

@@ -5,12 +5,15 @@ import keras as keras
 from keras_tpu_ext._runtime._keras3_audit import losses as losses
 from keras_tpu_ext._runtime._keras3_audit import metrics as metrics
 from keras_tpu_ext._runtime._keras3_audit import softmaxes as softmaxes
+from keras_tpu_ext._runtime._keras3_graph import flatten_layers as flatten_layers
 from keras_tpu_ext._runtime._keras3_graph import inputs_and_outputs as inputs_and_outputs
 from keras_tpu_ext._runtime._keras3_graph import output_activations as output_activations
 from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy
 from keras_tpu_ext._runtime._keras3_tf_step import TrainStep as TrainStep
+from keras_tpu_ext._runtime._keras3_watch import loss_scale as loss_scale
+from keras_tpu_ext._runtime._keras3_watch import record_gradients as record_gradients
 from keras_tpu_ext._runtime._tf_counts import examples_seen as examples_seen
 from keras_tpu_ext._runtime._tf_counts import num_replicas as num_replicas
 from keras_tpu_ext._runtime._tf_counts import train_steps as train_steps

@@ -38,6 +38,7 @@ IMPORTED = {
     "keras.src.trainers.compile_utils:CompileLoss.metrics": "_keras3_loss.py",
     "keras.src.losses.loss:apply_mask": "_keras3_loss.py",
     "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients": "_keras3_optimizer.py",
+    "keras.src.optimizers.base_optimizer:BaseOptimizer._get_variable_index": "_keras3_watch.py",
     "keras.src.trainers.trainer:Trainer._symbolic_build": "_keras3_tf_step.py",
     "keras.src.trainers.trainer:Trainer._compute_loss": "_keras3_tf_step.py",
     "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._maybe_symbolic_build": "_keras3_tf_step.py",

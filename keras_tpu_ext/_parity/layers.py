@@ -1,0 +1,61 @@
+"""What a model's layers have to do with parity: dropout, other random numbers, and batch normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._parity.job import Facts
+
+
+def silence_dropout(model: Any) -> list[Any]:
+    """Set the rate of Keras's dropout and noise layers to 0; return the layers whose rate was not 0."""
+    return [layer for layer in _runtime.flatten_layers(model) if _silence(layer)]
+
+
+def look(model: Any, silenced: list[Any]) -> Facts:
+    """Return what the layers of `model` tell, after `silence_dropout`."""
+    layers = _runtime.flatten_layers(model)
+    quiet = {id(layer) for layer in silenced}
+    return Facts(
+        is_exact=isinstance(model, _runtime.TrainStep),
+        compute_dtypes=tuple(sorted({str(layer.compute_dtype) for layer in (model, *layers)})),
+        local_normalisations=tuple(_name(layer) for layer in layers if _is_local_normalisation(layer)),
+        silenced=tuple(_name(layer) for layer in silenced),
+        random=tuple(_name(layer) for layer in layers if id(layer) not in quiet and _is_random(layer)),
+    )
+
+
+def _silence(layer: Any) -> bool:
+    layers = _runtime.keras.layers
+    names: tuple[str, ...] = ()
+    if isinstance(layer, (layers.Dropout, layers.AlphaDropout, layers.GaussianDropout)):
+        names = ("rate",)
+    elif isinstance(layer, layers.GaussianNoise):
+        names = ("stddev",)
+    elif hasattr(layer, "get_dropout_mask"):  # the cells of recurrent layers
+        names = ("dropout", "recurrent_dropout")
+    loud = [name for name in names if getattr(layer, name, 0)]
+    for name in loud:
+        setattr(layer, name, 0.0)
+    return bool(loud)
+
+
+def _is_local_normalisation(layer: Any) -> bool:
+    if not isinstance(layer, _runtime.keras.layers.BatchNormalization):
+        return False
+    return bool(layer.trainable) and not getattr(layer, "synchronized", False)
+
+
+def _is_random(layer: Any) -> bool:
+    if isinstance(layer, (_runtime.keras.layers.Dropout, _runtime.keras.layers.GaussianNoise)) or hasattr(
+        layer, "get_dropout_mask"
+    ):
+        return False  # its rate is 0
+    generator = _runtime.keras.random.SeedGenerator
+    return any(isinstance(value, generator) for value in vars(layer).values())
+
+
+def _name(layer: Any) -> str:
+    path = getattr(layer, "path", None) or layer.name
+    return f"{layer.name!r}" if path == layer.name else f"{layer.name!r} ({path})"

@@ -1,0 +1,133 @@
+"""`ParityReport`: what agrees between one device and N replicas, and what does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class ParityRow:
+    """One quantity, compared.
+
+    Attributes:
+        scenario: What was done, such as `"one step"`.
+        quantity: What of it was compared, such as `"loss"`.
+        off: The difference as a part of the value on one device; `None` where there is no such number.
+        tolerance: The largest `off` that agrees; 0 where the two must be equal.
+        ok: Whether they agree; `None` where it was not checked.
+        note: What there is to say, such as the variable that is furthest off.
+    """
+
+    scenario: str
+    quantity: str
+    off: float | None
+    tolerance: float
+    ok: bool | None
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in words."""
+        return {None: "not checked", True: "agrees", False: "DIFFERS"}[self.ok]
+
+    def _cells(self) -> tuple[str, ...]:
+        checked = self.ok is not None and self.off is not None
+        return (
+            self.scenario,
+            self.quantity,
+            _number(self.off) if self.off is not None else "-",
+            ("equal" if self.tolerance == 0 else _number(self.tolerance)) if checked else "-",
+            self.verdict,
+            self.note,
+        )
+
+
+_HEAD = ("what is done", "what is compared", "off by", "allowed", "verdict", "")
+
+
+@dataclasses.dataclass(frozen=True)
+class ParityReport:
+    """What `check_parity` found; print it, or show it in a notebook.
+
+    Attributes:
+        replicas: Number of replicas that were compared with one device.
+        steps: Number of training steps.
+        tolerance: The relative difference up to which numbers agree.
+        batch: The batch, in words.
+        rows: One `ParityRow` a quantity.
+        findings: Sentences: what explains a difference, with its cure, and what was changed for the check.
+    """
+
+    replicas: int
+    steps: int
+    tolerance: float
+    batch: str
+    rows: tuple[ParityRow, ...]
+    findings: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared and nothing of it differs."""
+        verdicts = [row.ok for row in self.rows]
+        return True in verdicts and False not in verdicts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data for JSON."""
+        return {
+            "ok": self.ok,
+            "replicas": self.replicas,
+            "steps": self.steps,
+            "tolerance": self.tolerance,
+            "batch": self.batch,
+            "rows": [dataclasses.asdict(row) for row in self.rows],
+            "findings": list(self.findings),
+        }
+
+    def __str__(self) -> str:
+        cells = [_HEAD, *(row._cells() for row in self.rows)]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(_HEAD) - 1)]
+        lines = [self._verdict(), self._circumstances(), ""]
+        lines += ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]) for row in cells]
+        lines += ["", *(f"- {finding}" for finding in self.findings)] if self.findings else []
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        def line(cells: tuple[str, ...], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        rows = "".join(line(row._cells(), "td") for row in self.rows)
+        findings = "".join(f"<li>{html.escape(finding)}</li>" for finding in self.findings)
+        return (
+            f"<p><b>{html.escape(self._verdict())}</b><br>{html.escape(self._circumstances())}</p>"
+            f"<table>{line(_HEAD, 'th')}{rows}</table>" + (f"<ul>{findings}</ul>" if findings else "")
+        )
+
+    def _verdict(self) -> str:
+        verdicts = [row.ok for row in self.rows]
+        checked, unchecked = [v for v in verdicts if v is not None], verdicts.count(None)
+        more = f"; {unchecked} not checked" if unchecked else ""
+        if not checked:
+            return f"Nothing could be compared between {self.replicas} replicas and one device{more}"
+        if self.ok:
+            agree = f"{len(checked)} of {len(checked)} quantities agree to {_number(self.tolerance)}"
+            wider = sum(row.ok is True and row.off is not None and row.off > self.tolerance for row in self.rows)
+            agree += f", {wider} of them only to what rounding makes here" if wider else ""
+            return f"{self.replicas} replicas equal one device: {agree}{more}"
+        count = verdicts.count(False)
+        differ = f"{count} of {len(checked)} quantities differ{'s' if count == 1 else ''}"
+        return f"{self.replicas} replicas do not equal one device: {differ}{more}"
+
+    def _circumstances(self) -> str:
+        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        return f"{self.batch}; {steps}; numbers agree up to a relative difference of {_number(self.tolerance)}"
+
+
+def _number(value: float) -> str:
+    """Return a short number: 1e-5, 2.4e-7, 0.39."""
+    if not math.isfinite(value) or value == 0 or value >= 0.01:
+        return f"{value:.3g}"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"

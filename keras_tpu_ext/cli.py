@@ -1,0 +1,103 @@
+"""The command `keras-tpu-ext`: the package's reports on the command line.
+
+It exits with 0 when the report is good, with 1 when it is not and with 2 when there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._parity.made_up import make_up_batch
+from keras_tpu_ext._parity.named import call, find_named
+from keras_tpu_ext.errors import ArgumentError, KteError
+from keras_tpu_ext.parity import ParityReport, check_source
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one sub-command and return the exit status.
+
+    Args:
+        arguments: What stands behind the command's name; by default what this process was called with.
+    """
+    options = _parser().parse_args(arguments)
+    sys.path.insert(0, os.getcwd())  # as `python -m` does: a user's file is in the folder they stand in
+    try:
+        report = options.make_report(options)
+    except KteError as error:
+        print(f"keras-tpu-ext {options.command}: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+    finally:
+        sys.path.remove(os.getcwd())
+    print(json.dumps(report.to_dict(), indent=2, allow_nan=False) if options.json else report)
+    return 0 if report.ok else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("keras-tpu-ext", description="Take an existing Keras model to TPUs.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add(commands, "parity", "does a model train on N replicas as on one device?", _parity_arguments, _parity_report)
+    return parser
+
+
+def _add(
+    commands: Any,
+    name: str,
+    text: str,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    make_report: Callable[[argparse.Namespace], Any],
+) -> None:
+    command = commands.add_parser(name, help=text, description=text)
+    add_arguments(command)
+    command.add_argument("--json", action="store_true", help="print the report as JSON")
+    command.set_defaults(make_report=make_report)
+
+
+def _parity_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "function",
+        metavar="MODULE:FUNCTION",
+        help="a function that returns a compiled model, (model, batch) or (build_model, batch)",
+    )
+    command.add_argument("--batch", metavar="MODULE:FUNCTION", help="a function that returns the batch")
+    command.add_argument("--replicas", type=int, default=8, help="number of replicas (default: 8)")
+    command.add_argument("--steps", type=int, default=3, help="number of training steps (default: 3)")
+    command.add_argument("--tolerance", type=float, help="largest relative difference (default: by the dtype)")
+    command.add_argument("--timeout", type=float, default=600.0, help="seconds for each process (default: 600)")
+
+
+def _parity_report(options: argparse.Namespace) -> ParityReport:
+    source = find_named(options.function)
+    if options.batch is not None:
+        batch, made_up = call(find_named(options.batch)), False
+    else:
+        batch, made_up = _batch_of(call(source), options)
+    return check_source(
+        source, batch, options.replicas, options.steps, options.tolerance, options.timeout, made_up=made_up
+    )
+
+
+def _batch_of(result: Any, options: argparse.Namespace) -> tuple[Any, bool]:
+    """Return the batch that comes with a model, or one that is made up for it, and whether it is made up."""
+    if isinstance(result, tuple) and len(result) == 2:
+        return result[1], False
+    if not isinstance(result, _runtime.keras.Model):
+        raise ArgumentError(
+            f"{options.function} must return a compiled Keras model, (model, batch) or (build_model, batch); it "
+            f"returned {type(result).__name__}. Write `return model` at its end."
+        )
+    if not result.compiled:
+        raise ArgumentError(
+            f"{options.function} must return a compiled model; {result.name!r} is not compiled. "
+            'Write model.compile("adam", loss, metrics=[...]) before `return model`.'
+        )
+    return make_up_batch(result, 8 * max(options.replicas, 1) + 3), True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

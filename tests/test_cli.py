@@ -1,0 +1,183 @@
+"""`keras-tpu-ext`: what it prints and the status it exits with."""
+
+import json
+import sys
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tpu_ext as kte
+from keras_tpu_ext import cli
+from keras_tpu_ext._parity.made_up import make_up_batch
+from keras_tpu_ext.parity import ParityReport, ParityRow
+
+MODULE = """
+    import keras
+    import numpy as np
+    import keras_tpu_ext as kte
+
+    def model():
+        inputs = keras.Input((4,), dtype="int32")
+        hidden = keras.layers.Flatten()(keras.layers.Embedding(7, 3)(inputs))
+        made = kte.TPUModel(inputs, keras.layers.Dense(5)(hidden))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        made.compile("adam", loss, metrics=["accuracy"])
+        return made
+
+    def with_batch():
+        return model(), batch()
+
+    def with_builder():
+        return model, batch()
+
+    def batch():
+        return np.ones((3, 4), "int32"), np.zeros(3)
+
+    def uncompiled():
+        return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+    def nothing():
+        return None
+
+    def raises():
+        raise ValueError("no such file:\\nweights.h5")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "cli_models.py").write_text(textwrap.dedent(MODULE))
+    (tmp_path / "cli_broken.py").write_text("import no_such_package_at_all\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "cli_models", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """What the command hands to the check, with one report in its place."""
+    calls = []
+
+    def check(source, batch, replicas, steps, tolerance, timeout_s, made_up=False):
+        calls.append((source, batch, replicas, steps, tolerance, timeout_s, made_up))
+        return ParityReport(replicas, steps, 1e-5, "a batch", (ParityRow("one step", "loss", 0.0, 1e-5, check.ok),))
+
+    check.ok, check.calls = True, calls
+    monkeypatch.setattr(cli, "check_source", check)
+    return check
+
+
+@pytest.mark.slow
+def test_a_real_check_prints_the_report_as_json(folder, capsys, monkeypatch):
+    reports = []
+
+    def check(*args, **kwargs):
+        reports.append(check_source(*args, **kwargs))
+        return reports[-1]
+
+    check_source = cli.check_source
+    monkeypatch.setattr(cli, "check_source", check)
+    before = list(sys.path)
+    assert cli.main(["parity", "cli_models:model", "--replicas", "2", "--steps", "1", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(json.dumps(reports[0].to_dict()))
+    assert printed["ok"] is True
+    assert printed["batch"] == "a made-up batch of 19 examples"
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(("ok", "status"), [(True, 0), (False, 1)])
+def test_it_prints_the_text_and_exits_by_the_verdict(folder, checked, capsys, ok, status):
+    checked.ok = ok
+    assert cli.main(["parity", "cli_models:with_batch", "--tolerance", "1e-4", "--timeout", "9"]) == status
+    assert capsys.readouterr().out.startswith(
+        "8 replicas equal one device: 1 of 1" if ok else "8 replicas do not equal one device: 1 of 1"
+    )
+    ((source, batch, *rest),) = checked.calls
+    assert (source.module, source.name) == ("cli_models", "with_batch")
+    assert batch[0].shape == (3, 4)
+    assert rest == [8, 3, 1e-4, 9.0, False]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["cli_models:with_builder"], ["cli_models:model", "--batch", "cli_models:batch"]]
+)
+def test_the_batch_may_come_with_a_builder_or_from_its_own_function(folder, checked, arguments):
+    assert cli.main(["parity", *arguments]) == 0
+    ((_, batch, *_, made_up),) = checked.calls
+    assert batch[0].shape == (3, 4)
+    assert not made_up
+
+
+@pytest.mark.parametrize(
+    ("named", "text"),
+    [
+        ("cli_models", "A function is named by its module and its name; got 'cli_models'. Write module:function, "),
+        ("cli_nowhere:f", "There is no module 'cli_nowhere' in this folder or installed. Write module:function, "),
+        ("cli_broken:f", "cli_broken cannot be imported: No module named 'no_such_package_at_all'."),
+        ("cli_models:mode", "The module 'cli_models' has no function 'mode'. It has batch, model, nothing, raises, "),
+        ("cli_models:uncompiled", "cli_models:uncompiled must return a compiled model; "),
+        ("cli_models:nothing", "cli_models:nothing must return a compiled Keras model, (model, batch) or (build_"),
+        ("cli_models:raises", "cli_models:raises failed: ValueError: no such file: weights.h5"),
+    ],
+)
+def test_errors_are_one_sentence_and_status_2(folder, capsys, named, text):
+    assert cli.main(["parity", named]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"keras-tpu-ext parity: {text}")
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize("arguments", [[], ["parity"], ["parity", "m:f", "--replicas", "many"]])
+def test_a_wrong_call_exits_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert "usage: keras-tpu-ext" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("loss", "units", "good"),
+    [
+        ("sparse_categorical_crossentropy", 5, lambda y: y.shape == (9,) and set(y) <= set(range(5))),
+        ("categorical_crossentropy", 5, lambda y: y.shape == (9, 5) and (y.sum(-1) == 1).all()),
+        (keras.losses.BinaryCrossentropy(), 1, lambda y: y.shape == (9, 1) and set(y.ravel()) == {0.0, 1.0}),
+        ("mse", 2, lambda y: y.shape == (9, 2) and y.std() > 0.1),
+        (None, 2, lambda y: y is None),
+    ],
+)
+def test_a_batch_is_made_up_for_the_loss(loss, units, good):
+    inputs = {"a": keras.Input((3,), name="a"), "b": keras.Input((2,), name="b")}
+    hidden = keras.layers.Embedding(4, 2)(inputs["b"])  # its input is of floats and must hold word numbers
+    joined = keras.layers.Concatenate()([inputs["a"], keras.layers.Flatten()(hidden)])
+    model = keras.Model(inputs, keras.layers.Dense(units)(joined))
+    model.compile("sgd", loss)
+    x, y = make_up_batch(model, 9)
+    assert x["a"].shape == (9, 3)
+    assert set(x["b"].ravel()) <= {0, 1, 2, 3}
+    assert x["a"].std() > 0.5
+    assert good(y)
+    np.testing.assert_array_equal(make_up_batch(model, 9)[0]["a"], x["a"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "loss", "why"),
+    [
+        ((None, 3), "float32", "mse", "with a size that is not known"),
+        ((3,), "int32", "mse", "of dtype int32, is not known"),
+        ((3,), "float32", lambda y, p: p, "the loss <lambda> does not tell what targets it takes"),
+    ],
+)
+def test_a_batch_that_cannot_be_made_up_says_what_to_write(shape, dtype, loss, why):
+    inputs = keras.Input(shape, dtype=dtype)
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", loss)
+    with pytest.raises(kte.errors.ArgumentError) as caught:
+        make_up_batch(model, 9)
+    assert why in str(caught.value)
+    assert str(caught.value).endswith(
+        "Let the function return (model, batch), or name a function that returns one: --batch module:function."
+    )
