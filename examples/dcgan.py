@@ -14,14 +14,12 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterable
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before the first import of TensorFlow
 
 import _command_line
 import _data
-import _parity
 import _report
 import keras
 import numpy as np
@@ -131,7 +129,6 @@ def main() -> None:
         callbacks=[kte.callbacks.Throughput(batch_size=batch), lines],
         verbose=0,
     ).history
-    pass
 
 
 def parse() -> argparse.Namespace:

@@ -215,7 +215,7 @@ def test_scaled_steps_and_windows(data, scope8):
 def test_an_own_train_step_counts_examples(data, scope8):
     class Own(kte.TPUModel):
         def train_step(self, data):
-            x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+            x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
             with tf.GradientTape() as tape:
                 loss = self.global_mean(ops.square(y - self(x, training=True)))
             self.minimize(loss, self.trainable_variables, self.optimizer, tape)
