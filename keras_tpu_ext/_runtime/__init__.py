@@ -36,4 +36,7 @@ examples_seen = _runtime.examples_seen
 loss_scale = _runtime.loss_scale
 num_replicas = _runtime.num_replicas
 record_gradients = _runtime.record_gradients
+skipped_steps = _runtime.skipped_steps
 train_steps = _runtime.train_steps
+unwatch_overflow = _runtime.unwatch_overflow
+watch_overflow = _runtime.watch_overflow

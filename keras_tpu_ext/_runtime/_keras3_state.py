@@ -29,6 +29,7 @@ class StepState(keras.layers.Layer):
         self.loss_scale = loss_scale
         self.accumulation_steps = accumulation_steps
         self._windows: dict[int, Window] = {}
+        self.watch: Any = None
         self.built = True
         if loss_scale is not None:
             self.scale = self._scalar("scale", loss_scale.initial, "float32")
@@ -129,7 +130,7 @@ class Window(keras.layers.Layer):
             return
         store["position"], store["weight"] = self.position.numpy(), self.weight.numpy()
         for i, total in enumerate(self.local_sums):
-            store[f"sum_{i}"] = np.stack([part.numpy() for part in _parts(total)])
+            store[f"sum_{i}"] = np.stack([part.numpy() for part in parts(total)])
 
     def load_own_variables(self, store: Any) -> None:
         """Load what was saved; on another number of replicas the first one takes all sums."""
@@ -138,7 +139,7 @@ class Window(keras.layers.Layer):
         self.position.assign(store["position"][()])
         self.weight.assign(store["weight"][()])
         for i, total in enumerate(self.local_sums):
-            saved, parts = np.asarray(store[f"sum_{i}"]), _parts(total)
+            saved, parts = np.asarray(store[f"sum_{i}"]), parts(total)
             if len(saved) != len(parts):
                 saved = np.stack([saved.sum(axis=0)] + [np.zeros_like(saved[0])] * (len(parts) - 1))
             for part, value in zip(parts, saved, strict=True):
@@ -150,7 +151,7 @@ class Window(keras.layers.Layer):
         return keras.Variable(tf.zeros(shape, dtype), trainable=False, name=name, dtype=dtype, **how)
 
 
-def _parts(variable: Any) -> list[Any]:
+def parts(variable: Any) -> list[Any]:
     """Return the component of each replica of a variable that replicas do not share."""
     native = variable.value
     return list(native.values) if isinstance(native, tf.distribute.DistributedValues) else [native]

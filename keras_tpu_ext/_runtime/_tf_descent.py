@@ -27,6 +27,8 @@ def descend(model: Any, gradients: Any, variables: Any, optimizer: Any, weight: 
     state = model._step_state
     window = state.window(optimizer)
     _build(optimizer, variables)
+    if state.watch is not None:
+        state.watch.note(gradients, variables)
     if window is None:
         _step(model, _unscaled(sum_over_replicas(gradients), state), variables, optimizer, before)
         return

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +25,22 @@ class OpenedStrategy:
     num_replicas: int
     device_name: str = ""
     supports_bfloat16: bool | None = None
+
+
+class Overflow(NamedTuple):
+    """Gradients of one replica that were not all finite.
+
+    Attributes:
+        update: Number of the update since the watch began, from 1: one for each batch and optimizer.
+        replica: Number of the replica, from 0.
+        variables: Paths of the variables whose gradients had an inf or a NaN.
+        of: Number of variables that were updated together.
+    """
+
+    update: int
+    replica: int
+    variables: tuple[str, ...]
+    of: int
 
 
 class Runtime(Protocol):
@@ -82,3 +98,12 @@ class Runtime(Protocol):
 
     def train_steps(self, model: Any) -> int | None:
         """Return how many train steps the optimizer of `model` has seen, or `None`; waits for the device."""
+
+    def skipped_steps(self, model: Any) -> int | None:
+        """Return how many steps loss scaling has skipped, or `None` where nothing counts them."""
+
+    def watch_overflow(self, model: Any) -> Callable[[], list[Overflow]] | None:
+        """Let the step note gradients that are not finite; return how to read the notes, `None` where it cannot."""
+
+    def unwatch_overflow(self, model: Any) -> None:
+        """Let the step note nothing any more."""

@@ -1,3 +1,4 @@
 """Callbacks for `model.fit`."""
 
+from keras_tpu_ext.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
 from keras_tpu_ext.callbacks.throughput import Throughput as Throughput

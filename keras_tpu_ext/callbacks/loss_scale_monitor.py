@@ -1,0 +1,132 @@
+"""What loss scaling does during `model.fit`: the scale, the skipped steps, and whose gradients overflowed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.contract import Overflow
+from keras_tpu_ext.callbacks._arguments import whole_number
+
+_MOST_NAMES = 3
+_UNSCALED = (
+    "LossScaleMonitor has nothing to show: the loss of this model is not scaled. "
+    'Write model.compile(..., loss_scale="dynamic"), or leave the callback out'
+)
+
+
+class LossScaleMonitor(_runtime.keras.callbacks.Callback):
+    """Shows the loss scale and the steps it skipped, and names the variable and replica that overflowed.
+
+    Puts `loss_scale/value` (what the next loss is multiplied by) and `loss_scale/skipped_steps` (since `compile`)
+    into `logs`, after batches and at the end of an epoch. Put it **before** callbacks that should see these keys, a
+    `CSVLogger` say. After an epoch in which gradients were not finite it prints whose they were:
+
+        LossScaleMonitor: epoch 1 skipped 1 step, the loss scale is 16384. Update 5: dense/kernel on replica 1
+
+    All variables of one replica at once mean that the loss was not finite there, or the data; a few of them, that
+    their gradients alone were too large. A few skipped steps at the start of a training are how a dynamic scale
+    finds its value.
+
+    Reading the scale waits for the device, so after batches it is read every `window` executions. While the callback
+    is there the train step looks at each variable's gradient on each replica; that step is traced anew at the
+    beginning of a `fit`. Names come from a `TPUModel` only, and so does the count of skipped steps.
+
+    Args:
+        window: Number of executions from one reading to the next. Defaults to 20.
+        verbose: Whether to print. Defaults to `True`.
+
+    Raises:
+        ArgumentError: If `window` is not a whole number of at least 1.
+
+    Example:
+        ```python
+        model.compile("adam", loss, loss_scale="dynamic")
+        monitor = kte.callbacks.LossScaleMonitor()
+        history = model.fit(dataset, callbacks=[monitor])
+        print(history.history["loss_scale/skipped_steps"], monitor.overflows)
+        ```
+    """
+
+    # The hooks only read counters and write into `logs`, so Keras on JAX may go on dispatching meanwhile.
+    async_safe = True
+    wants_every_batch = False
+
+    def __init__(self, *, window: int = 20, verbose: bool = True) -> None:
+        super().__init__()
+        self.window = whole_number(type(self).__name__, "window", window, least=1, write=20)
+        self.verbose = verbose
+        self._read_overflows: Callable[[], list[Overflow]] | None = None
+        self._overflows: list[Overflow] = []
+        self._logs: dict[str, float] = {}
+        self._executions = 0
+
+    @property
+    def overflows(self) -> tuple[Overflow, ...]:
+        """Gradients of the last `fit` that were not finite, with `update`, `replica` and `variables`.
+
+        Where one variable overflows on one replica several times between two readings, the last time is kept.
+        """
+        return tuple(self._overflows)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Let the step note overflows."""
+        self._overflows, self._executions, self._logs = [], 0, {}
+        self._read_overflows = _runtime.watch_overflow(self.model)
+        self._skipped_before = _runtime.skipped_steps(self.model) or 0
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Let the step note nothing any more."""
+        _runtime.unwatch_overflow(self.model)
+        self._read_overflows = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Remember what was there before the epoch."""
+        self._told = len(self._overflows)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Put what was read last into `logs`."""
+        if self._executions % self.window == 0:
+            self._read()
+        self._executions += 1
+        if logs is not None:
+            logs.update(self._logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Put the present values into `logs`, and print what was not finite."""
+        self._read()
+        if not self._logs:
+            warnings.warn(_UNSCALED, stacklevel=2)
+        if logs is not None:
+            logs.update(self._logs)
+        found = self._overflows[self._told :]
+        skipped = int(self._logs.get("loss_scale/skipped_steps", self._skipped_before))
+        if self.verbose and (found or skipped > self._skipped_before):
+            print(f"\nLossScaleMonitor: {self._summary(epoch, skipped - self._skipped_before, found)}")
+        self._skipped_before = skipped
+
+    def _read(self) -> None:
+        scale, skipped = _runtime.loss_scale(self.model), _runtime.skipped_steps(self.model)
+        self._logs = {} if scale is None else {"loss_scale/value": scale}
+        if skipped is not None:
+            self._logs["loss_scale/skipped_steps"] = skipped
+        if self._read_overflows is not None:
+            self._overflows += self._read_overflows()
+
+    def _summary(self, epoch: int, skipped: int, found: list[Overflow]) -> str:
+        scale = self._logs.get("loss_scale/value")
+        parts = [f"epoch {epoch + 1} skipped {skipped} step{'' if skipped == 1 else 's'}"]
+        parts += [] if scale is None else [f"the loss scale is {scale:g}"]
+        return ". ".join([", ".join(parts), *(_sentence(overflow) for overflow in found[-_MOST_NAMES:])])
+
+
+def _sentence(overflow: Overflow) -> str:
+    names = overflow.variables
+    if len(names) == overflow.of > 1:
+        whose = f"all {overflow.of} variables"
+    else:
+        more = len(names) - _MOST_NAMES
+        whose = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return f"Update {overflow.update}: {whose} on replica {overflow.replica}"

@@ -1,0 +1,168 @@
+import keras
+import numpy as np
+import pytest
+
+import keras_tpu_ext as kte
+
+# np.array(keras.Variable), when a model is saved: Keras hides what NumPy 2 asks for.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)
+
+BATCH, BATCHES = 64, 6
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(BATCH * BATCHES, 6)).astype("float32")
+    return x, x[:, :1], np.ones(len(x), "float32")
+
+
+def spoiled(weights, *places):
+    """Return weights with an inf for one example of a batch (from 1) that lies on a replica."""
+    weights = weights.copy()
+    for batch, replica in places:
+        weights[(batch - 1) * BATCH + replica * BATCH // 8 + 1] = np.inf
+    return weights
+
+
+def two_branches():
+    inputs = keras.Input((6,))
+    outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in ("left", "right")}
+    return kte.TPUModel(inputs, outputs)
+
+
+def dense():
+    inputs = keras.Input((6,))
+    return kte.TPUModel(inputs, keras.layers.Dense(1, name="out")(inputs))
+
+
+def compiled(scope, build=dense, **options):
+    with scope:
+        model = build()
+        model.compile(**{"optimizer": keras.optimizers.SGD(0.01), "loss": "mse", "loss_scale": "dynamic"} | options)
+    return model
+
+
+def fit(model, data, monitor, weights, **options):
+    x, y, _ = data
+    if "left" in model.output_names:
+        y = {"left": y, "right": y}
+    callbacks = [monitor, *options.pop("more", ())]
+    given = {"batch_size": BATCH, "shuffle": False, "verbose": 0, "callbacks": callbacks, "sample_weight": weights}
+    return model.fit(x, y, **given, **options).history
+
+
+def test_scale_and_skipped_steps_are_in_the_logs(scope8, data, tmp_path):
+    model, monitor = compiled(scope8), kte.callbacks.LossScaleMonitor(verbose=False)
+    log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    history = fit(model, data, monitor, spoiled(data[2], (2, 0)), epochs=2, more=[log])
+    assert history["loss_scale/value"] == [2.0**14, 2.0**13]
+    assert history["loss_scale/skipped_steps"] == [1, 2]
+    head, first, _ = (tmp_path / "log.csv").read_text().splitlines()
+    row = dict(zip(head.split(","), first.split(","), strict=True))
+    assert (row["loss_scale/value"], row["loss_scale/skipped_steps"]) == ("16384.0", "1")
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+def test_it_names_variables_and_replica(scope8, data, steps_per_execution, capsys):
+    model = compiled(scope8, two_branches, steps_per_execution=steps_per_execution)
+    monitor = kte.callbacks.LossScaleMonitor()
+    weights = {"left": data[2], "right": spoiled(data[2], (5, 3))}
+    fit(model, data, monitor, weights)
+    (overflow,) = monitor.overflows
+    assert (overflow.update, overflow.replica, overflow.of) == (5, 3, 4)
+    assert overflow.variables == ("right/kernel", "right/bias")
+    assert capsys.readouterr().out == (
+        "\nLossScaleMonitor: epoch 1 skipped 1 step, the loss scale is 16384. "
+        "Update 5: right/kernel, right/bias on replica 3\n"
+    )
+
+
+def test_a_loss_that_is_not_finite_is_all_variables(scope8, data, capsys):
+    model, monitor = compiled(scope8), kte.callbacks.LossScaleMonitor(window=1)
+    fit(model, data, monitor, spoiled(data[2], (1, 7), (4, 7), (4, 2)))
+    assert [tuple(overflow)[:2] for overflow in monitor.overflows] == [(1, 7), (4, 2), (4, 7)]
+    assert capsys.readouterr().out == (
+        "\nLossScaleMonitor: epoch 1 skipped 2 steps, the loss scale is 8192. Update 1: all 2 variables on "
+        "replica 7. Update 4: all 2 variables on replica 2. Update 4: all 2 variables on replica 7\n"
+    )
+
+
+def test_an_overflow_in_a_window_is_named_by_its_batch(scope8, data):
+    model, monitor = compiled(scope8, gradient_accumulation_steps=3), kte.callbacks.LossScaleMonitor(verbose=False)
+    history = fit(model, data, monitor, spoiled(data[2], (5, 1)))
+    assert [(overflow.update, overflow.replica) for overflow in monitor.overflows] == [(5, 1)]
+    assert history["loss_scale/skipped_steps"] == [1]
+
+
+def test_a_good_fit_prints_nothing(scope8, data, capsys):
+    model, monitor = compiled(scope8), kte.callbacks.LossScaleMonitor()
+    history = fit(model, data, monitor, None)
+    assert monitor.overflows == ()
+    assert history["loss_scale/skipped_steps"] == [0]
+    assert capsys.readouterr().out == ""
+
+
+def test_an_optimizer_that_scales_the_loss(scope8, data):
+    with scope8:
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=1024.0)
+    model, monitor = compiled(scope8, optimizer=optimizer, loss_scale=None), kte.callbacks.LossScaleMonitor()
+    history = fit(model, data, monitor, spoiled(data[2], (3, 6)))
+    assert history["loss_scale/value"] == [512.0]
+    assert history["loss_scale/skipped_steps"] == [1]
+    assert [(overflow.update, overflow.replica) for overflow in monitor.overflows] == [(3, 6)]
+
+
+def test_a_plain_keras_model_has_its_scale_shown(data):
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=64.0), "mse")
+    history = fit(model, data, kte.callbacks.LossScaleMonitor(), None)
+    assert history["loss_scale/value"] == [64.0]
+    assert "loss_scale/skipped_steps" not in history
+
+
+def test_without_a_scale_it_says_what_to_write(scope8, data):
+    model = compiled(scope8, loss_scale=None)
+    with pytest.warns(UserWarning) as caught:
+        fit(model, data, kte.callbacks.LossScaleMonitor(), None)
+    assert [str(warning.message) for warning in caught] == [
+        "LossScaleMonitor has nothing to show: the loss of this model is not scaled. "
+        'Write model.compile(..., loss_scale="dynamic"), or leave the callback out'
+    ]
+
+
+def test_nothing_is_left_when_it_is_gone(scope8, data, tmp_path):
+    model, monitor = compiled(scope8), kte.callbacks.LossScaleMonitor(verbose=False)
+    fit(model, data, monitor, None)
+    assert model._step_state.watch is None
+    expected = model.get_weights()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for saved, got in zip(expected, loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(got, saved)
+    history = fit(model, data, keras.callbacks.Callback(), spoiled(data[2], (2, 0)))
+    assert "loss_scale/value" not in history
+    assert monitor.overflows == ()
+
+
+def test_it_changes_nothing(scope8, data):
+    weights = []
+    for monitor in (keras.callbacks.Callback(), kte.callbacks.LossScaleMonitor(verbose=False)):
+        keras.utils.set_random_seed(2)
+        model = compiled(scope8)
+        fit(model, data, monitor, spoiled(data[2], (2, 4)))
+        weights.append(model.get_weights())
+    for expected, got in zip(*weights, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("window", [0, 2.5, "20"])
+def test_a_wrong_window_is_named(window):
+    with pytest.raises(kte.errors.ArgumentError) as error:
+        kte.callbacks.LossScaleMonitor(window=window)
+    assert str(error.value) == (
+        f"window must be a whole number of at least 1; it came as {window!r}. Write: LossScaleMonitor(window=20)"
+    )
