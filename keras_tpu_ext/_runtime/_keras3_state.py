@@ -130,7 +130,7 @@ class Window(keras.layers.Layer):
             return
         store["position"], store["weight"] = self.position.numpy(), self.weight.numpy()
         for i, total in enumerate(self.local_sums):
-            store[f"sum_{i}"] = np.stack([part.numpy() for part in parts(total)])
+            store[f"sum_{i}"] = np.stack([part.numpy() for part in replica_parts(total)])
 
     def load_own_variables(self, store: Any) -> None:
         """Load what was saved; on another number of replicas the first one takes all sums."""
@@ -139,7 +139,7 @@ class Window(keras.layers.Layer):
         self.position.assign(store["position"][()])
         self.weight.assign(store["weight"][()])
         for i, total in enumerate(self.local_sums):
-            saved, parts = np.asarray(store[f"sum_{i}"]), parts(total)
+            saved, parts = np.asarray(store[f"sum_{i}"]), replica_parts(total)
             if len(saved) != len(parts):
                 saved = np.stack([saved.sum(axis=0)] + [np.zeros_like(saved[0])] * (len(parts) - 1))
             for part, value in zip(parts, saved, strict=True):
@@ -151,7 +151,7 @@ class Window(keras.layers.Layer):
         return keras.Variable(tf.zeros(shape, dtype), trainable=False, name=name, dtype=dtype, **how)
 
 
-def parts(variable: Any) -> list[Any]:
+def replica_parts(variable: Any) -> list[Any]:
     """Return the component of each replica of a variable that replicas do not share."""
     native = variable.value
     return list(native.values) if isinstance(native, tf.distribute.DistributedValues) else [native]

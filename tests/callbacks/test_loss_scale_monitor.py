@@ -126,7 +126,7 @@ def test_a_plain_keras_model_has_its_scale_shown(data):
 
 def test_without_a_scale_it_says_what_to_write(scope8, data):
     model = compiled(scope8, loss_scale=None)
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="nothing to show") as caught:
         fit(model, data, kte.callbacks.LossScaleMonitor(), None)
     assert [str(warning.message) for warning in caught] == [
         "LossScaleMonitor has nothing to show: the loss of this model is not scaled. "
