@@ -147,6 +147,15 @@ def draw_examples(figure: Any, data: Any, predicted: np.ndarray, *, rows: int = 
             spine.set(color=RED if is_wrong else "#bbbbbb", linewidth=2.5 if is_wrong else 0.8)
 
 
+def draw_images(figure: Any, images: np.ndarray, title: str, rows: int, columns: int) -> None:
+    """Draw the first grey images in rows, each with its own darkest and lightest value."""
+    figure.suptitle(title, fontsize=11)
+    for axes, image in zip(figure.subplots(rows, columns, squeeze=False).flat, images, strict=False):
+        axes.imshow(image[:, :, 0], cmap="gray_r")
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set(color="#bbbbbb", linewidth=0.8)
+
+
 def draw_classes(axes: Any, data: Any, predicted: np.ndarray, *, most: int) -> None:
     """Draw the share of right answers for each of the `most` frequent classes, and what the rest is taken for."""
     truth = data.test[1]
