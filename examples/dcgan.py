@@ -217,11 +217,11 @@ def picture(data: _data.Data, history: dict, made: np.ndarray, scope: kte.Scope)
     figure, left, right = _report.new_picture(title, str(scope))
     top, bottom = left.subfigures(2, 1, height_ratios=(PICTURES[0], 1.25))
     _report.draw_images(top, made, "Made of noise by the generator", *PICTURES)
-    _report.draw_images(bottom, data.test[0], "Real ones", 1, PICTURES[1])
+    _report.draw_images(bottom, data.train[0], "Real ones", 1, PICTURES[1])
     curves, rates = right.subplots(2, 1)
     shown = {"d_loss": ("discriminator", _report.BLUE), "g_loss": ("generator", _report.ORANGE)}
-    levels = {"both, where the discriminator guesses": GUESSING}
-    _report.draw_curves(curves, history, shown, levels=levels, what="cross-entropy")
+    levels = {"where the discriminator can only guess": 2 * GUESSING, "": GUESSING}
+    _report.draw_curves(curves, history, shown, levels=levels, what="cross-entropy", legend="center right")
     _report.draw_throughput(rates, history)
     return figure
 
