@@ -1,4 +1,4 @@
-"""A train_step of the user's own with two networks and two optimizers, against the same step by hand in plain Keras."""
+"""A train_step of the user's own, two networks and two optimizers, against the same step by hand in plain Keras."""
 
 from __future__ import annotations
 
