@@ -109,7 +109,7 @@ def main() -> None:
     args = parse()
     data = _data.load_images("digits" if args.data is None else "mnist", args.data)
     images = data.train[0] * 2 - 1
-    epochs = args.epochs or (24 if args.data is None else 4)
+    epochs = args.epochs or (24 if args.data is None else 3)
     print(f"Data: {data}")
 
     # The scope comes first: virtual devices cannot be added once anything, even a seed, has made a tensor.
@@ -138,7 +138,7 @@ def parse() -> argparse.Namespace:
         "Train a DCGAN. --data DIR holds MNIST's t10k files (mnist-t10k-images-idx3-ubyte.gz and "
         "-labels-idx1-ubyte.gz); without it, scikit-learn's digits are taken."
     )
-    parser.add_argument("--epochs", type=_command_line.positive, help="default: 4 for MNIST, 24 for the digits")
+    parser.add_argument("--epochs", type=_command_line.positive, help="default: 3 for MNIST, 24 for the digits")
     parser.add_argument(
         "--batch-size", type=_command_line.positive, default=8, help="images on each replica; default: 8"
     )

@@ -30,12 +30,15 @@ class _Batch(threading.local):
         examples: Number of examples of this replica.
         total: Number of examples of all replicas.
         has_any: Whether this replica has any example; `None` where it is certain to have.
+        not_a_stand_in: The same where a step of the user's own runs, which gets one row of ones instead of none;
+            `None` in the steps here, which take that row away first.
         own_losses: Shares of the `add_loss` terms of its forward pass, by layer.
     """
 
     examples: Any = None
     total: Any = None
     has_any: Any = None
+    not_a_stand_in: Any = None
     own_losses: Any = ()
 
 
@@ -67,7 +70,7 @@ class ExactStep:
             The metrics by name. Inside `fit`, `evaluate` and the `*_on_batch` methods they are then read
             once more over all replicas.
         """
-        x, y, sample_weight = self._unpack(no_row_if_empty(data, _BATCH.has_any))
+        x, y, sample_weight = self._unpack(no_row_if_empty(data, _BATCH.not_a_stand_in))
         with _counted(x):
             before = self._snapshot()
             with tf.GradientTape() as tape:
@@ -83,7 +86,7 @@ class ExactStep:
 
     def test_step(self: Any, data: Any) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
-        x, y, sample_weight = self._unpack(no_row_if_empty(data, _BATCH.has_any))
+        x, y, sample_weight = self._unpack(no_row_if_empty(data, _BATCH.not_a_stand_in))
         with _counted(x):
             y_pred = self._predictions(x, training=False)
             loss = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
@@ -101,7 +104,8 @@ class ExactStep:
         own_losses = [loss for _, of_layer in self._own_losses() for loss in of_layer]
         losses = []
         if self._compile_loss is not None:
-            loss = self._compile_loss(y, y_pred, sample_weight)
+            rows = no_row_if_empty((y, y_pred, sample_weight), _BATCH.not_a_stand_in)
+            loss = self._compile_loss(*rows)
             losses += [] if loss is None else [loss]
         losses += own_losses
         losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._weight_losses()]
@@ -129,8 +133,8 @@ class ExactStep:
             trailing = [1] * (values.shape.rank - weight.shape.rank)
             values *= tf.reshape(weight, tf.concat([tf.shape(weight), tf.constant(trailing, tf.int32)], 0))
         size, total = tf.cast(tf.size(values), values.dtype), tf.reduce_sum(values)
-        if _BATCH.has_any is not None and num_replicas() > 1:
-            size, total = (tf.where(_BATCH.has_any, number, tf.zeros_like(number)) for number in (size, total))
+        if _BATCH.not_a_stand_in is not None:
+            size, total = (tf.where(_BATCH.not_a_stand_in, number, tf.zeros_like(number)) for number in (size, total))
         return as_global(tf.math.divide_no_nan(total, sum_over_replicas([size])[0]))
 
     def minimize(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> None:
@@ -229,11 +233,11 @@ def _counted(x: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def known_batch(*, examples: Any, has_any: Any) -> Iterator[None]:
+def known_batch(*, examples: Any, has_any: Any, not_a_stand_in: Any = None) -> Iterator[None]:
     """Know the batch while its step runs, and nothing of it afterwards: the next step may be another graph's."""
     before = dict(vars(_BATCH))
     _BATCH.examples = examples if isinstance(examples, int) else tf.cast(examples, tf.float32)
-    _BATCH.has_any = has_any
+    _BATCH.has_any, _BATCH.not_a_stand_in = has_any, not_a_stand_in
     try:
         yield
     finally:

@@ -263,6 +263,27 @@ def test_a_step_around_ours_counts_no_row_that_is_not_there(twins, arrays):
     assert {"loss", "mae", "mse", "mine"} == set(logs)
 
 
+def computes_the_loss(base):
+    """Return a class whose step is the one in Keras's guide to steps of one's own."""
+
+    class ComputesTheLoss(base):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return self.compute_metrics(x, y, self(x, training=False))
+
+    return ComputesTheLoss
+
+
+def test_compute_loss_in_a_step_of_ones_own_counts_no_row_that_is_not_there(twins, data):
+    classes = [computes_the_loss(base) for base in (keras.Model, kte.TPUModel)]
+    pair = twins(compile_options=lambda: {"metrics": ["mae"]}, classes=classes)
+    pair.agree(lambda model: model.fit(data.x, data.y, batch_size=99, shuffle=False, verbose=0).history["mae"])
+
+
 def test_nothing_of_the_protection_outlives_the_step(scope8, arrays):
     _, ours = pair(scope8, run_eagerly=True)
     ours.train_on_batch(*(array[:3] for array in arrays))
