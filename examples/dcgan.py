@@ -58,6 +58,7 @@ class GAN(kte.TPUModel):
     def compile(self, d_optimizer: Any, g_optimizer: Any, **options: Any) -> None:
         """Take two optimizers, made inside the scope, and what `TPUModel.compile` takes."""
         super().compile(**options)
+        self.optimizer = None  # Keras has chosen one, for all weights, which no step here takes
         self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
 
     def train_step(self, data: Any) -> dict[str, Any]:

@@ -163,6 +163,7 @@ print(type(loaded).__name__, int(loaded.d_optimizer.iterations.numpy()), "same" 
 def test_a_gan_goes_on_after_loading_as_if_nothing_had_happened(tmp_path):
     finished = run("-c", SAVE_AND_GO_ON, str(tmp_path / "gan.keras"))
     assert finished.stdout.splitlines()[-1:] == ["GAN 4 same"], finished.stderr
+    assert "UserWarning" not in finished.stderr
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ class TwoNetworks:
     def compile(self, d_optimizer, g_optimizer, **options):
         super().compile(**options)
         self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
+        self.optimizer = None
 
     def per_example(self, noise, images, *, training):
         tf.debugging.assert_positive(tf.shape(images)[0], "a step of one's own has got an empty batch")
