@@ -37,7 +37,7 @@ def small_dense(model_class: Any) -> Any:
 
 
 def dense_with_everything(model_class: Any) -> Any:
-    """Return the perceptron with scaling, clipping, EMA, decay, accumulation and weights, which both classes offer."""
+    """Return the perceptron with scaling, clipping, EMA, decay, accumulation and weights: both classes offer them."""
     model = small_dense(model_class)
     adam = keras.optimizers.Adam(
         1e-4, global_clipnorm=1.0, use_ema=True, weight_decay=1e-4, gradient_accumulation_steps=2

@@ -30,7 +30,7 @@ def update_difference(
         y: Labels.
         batch_size: Examples in a batch, over all replicas.
     """
-    with _same_precision(scope):
+    with same_precision(scope):
         one = build()
         one.compile(keras.optimizers.SGD(0.1), loss())
     start = one.get_weights()
@@ -41,7 +41,7 @@ def update_difference(
         many.compile(keras.optimizers.SGD(0.1), loss())
     many.set_weights(start)
     many.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0)
-    return _distance(many.get_weights(), one.get_weights()) / _distance(one.get_weights(), start)
+    return distance(many.get_weights(), one.get_weights()) / distance(one.get_weights(), start)
 
 
 def some_batches(data: tuple[np.ndarray, np.ndarray], batch_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -64,9 +64,11 @@ def in_words(difference: float, scope: kte.Scope) -> str:
     return f"{size}: MORE than the {TOLERANCE:.0e} that float32 explains"
 
 
-def _same_precision(scope: kte.Scope) -> Any:
+def same_precision(scope: kte.Scope) -> Any:
+    """Return a context in which a model on one device gets the dtype policy of `scope`."""
     return kte.precision.policy_scope(scope.precision) if scope.precision else contextlib.nullcontext()
 
 
-def _distance(some: list[Any], others: list[Any]) -> float:
+def distance(some: list[Any], others: list[Any]) -> float:
+    """Return the norm of the difference of two lists of weights."""
     return float(np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(some, others, strict=True))))

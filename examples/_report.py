@@ -91,6 +91,7 @@ def draw_curves(
     *,
     levels: Mapping[str, float] | None = None,
     what: str = "accuracy",
+    legend: str = "lower right",
 ) -> None:
     """Draw accuracies, or other values, over the epochs.
 
@@ -98,8 +99,9 @@ def draw_curves(
         axes: Where to draw.
         history: Values by name. What has fewer of them than the others was looked at in `some_epochs`.
         shown: Which of them, each with its label and colour.
-        levels: Dotted lines to compare with, each by its label.
+        levels: Dotted lines to compare with, each by its label; one without a label belongs to the one before.
         what: What the values are, for people to read.
+        legend: Where there is room for the labels.
     """
     epochs = max(len(history[name]) for name in shown)
     for name, (label, colour) in shown.items():
@@ -107,7 +109,7 @@ def draw_curves(
         axes.plot(at, history[name], color=colour, linewidth=2, marker="o", markersize=3.5, label=label)
     for label, value in (levels or {}).items():
         axes.axhline(value, color=RED, linestyle=":", linewidth=1.8, label=label)
-    axes.legend(loc="lower right", fontsize=9, framealpha=0.9, edgecolor="none")
+    axes.legend(loc=legend, fontsize=9, framealpha=0.9, edgecolor="none")
     _tidy(axes, what)
 
 
@@ -145,6 +147,15 @@ def draw_examples(figure: Any, data: Any, predicted: np.ndarray, *, rows: int = 
         axes.set(xticks=[], yticks=[])
         for spine in axes.spines.values():
             spine.set(color=RED if is_wrong else "#bbbbbb", linewidth=2.5 if is_wrong else 0.8)
+
+
+def draw_images(figure: Any, images: np.ndarray, title: str, rows: int, columns: int) -> None:
+    """Draw the first grey images in rows, each with its own darkest and lightest value."""
+    figure.suptitle(title, fontsize=11)
+    for axes, image in zip(figure.subplots(rows, columns, squeeze=False).flat, images, strict=False):
+        axes.imshow(image[:, :, 0], cmap="gray_r")
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set(color="#bbbbbb", linewidth=0.8)
 
 
 def draw_classes(axes: Any, data: Any, predicted: np.ndarray, *, most: int) -> None:

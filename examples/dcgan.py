@@ -4,9 +4,10 @@
     python examples/dcgan.py --data DIR        # MNIST: DIR holds its t10k files, --help says which
 
 It is TensorFlow's DCGAN, smaller, with the loss of TensorFlow's tutorial on distributed training: per-example
-losses, summed over the replicas and divided by the size of the *global* batch. That is what `global_mean` does,
-and it counts the examples there are, where a constant would give a short last batch too little weight.
-At the end the same steps are taken by hand on one device, without this package, and both networks are compared.
+losses, summed over all replicas and divided by the size of the *global* batch. That is what `global_mean` does,
+and it counts the examples that there are: a constant would give a short last batch too little weight.
+At the end some steps are taken once more, without dropout, on the replicas and by hand on one device, the last one
+with a batch that leaves half of the replicas empty; both networks are compared.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before the first import of
 
 import _command_line
 import _data
+import _gan_by_hand
+import _parity
 import _report
 import keras
 import numpy as np
 import tensorflow as tf
-from _gan_networks import NOISE, discriminator, generator
+from _gan_networks import NOISE, cross_entropy, discriminator, generator
 
 import keras_tpu_ext as kte
 
 BEGAN = time.perf_counter()
+PICTURES = (5, 8)  # rows and columns of generated images
 GUESSING = float(np.log(2))  # the cross-entropy of somebody who always says fifty-fifty
 
 
@@ -54,6 +58,7 @@ class GAN(kte.TPUModel):
     def compile(self, d_optimizer: Any, g_optimizer: Any, **options: Any) -> None:
         """Take two optimizers, made inside the scope, and what `TPUModel.compile` takes."""
         super().compile(**options)
+        self.optimizer = None  # Keras has chosen one, for all weights, which no step here takes
         self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
 
     def train_step(self, data: Any) -> dict[str, Any]:
@@ -89,15 +94,10 @@ class GAN(kte.TPUModel):
         return keras.saving.serialize_keras_object(optimizers)
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compile as when the model was saved, and make the variables that the optimizers' state is loaded to."""
+        """Compile as when the model was saved, and make the variables that the optimizers' state goes to."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.d_optimizer.build(self.discriminator.trainable_variables)
         self.g_optimizer.build(self.generator.trainable_variables)
-
-
-def cross_entropy(truth: float, logits: Any) -> Any:
-    """Return the loss of each example, not reduced: the mean over all replicas is the model's to take."""
-    return keras.losses.binary_crossentropy(tf.fill(tf.shape(logits), truth), logits, from_logits=True)
 
 
 def adam() -> Any:
@@ -110,7 +110,7 @@ def main() -> None:
     args = parse()
     data = _data.load_images("digits" if args.data is None else "mnist", args.data)
     images = data.train[0] * 2 - 1
-    epochs = args.epochs or data.epochs
+    epochs = args.epochs or (24 if args.data is None else 3)
     print(f"Data: {data}")
 
     # The scope comes first: virtual devices cannot be added once anything, even a seed, has made a tensor.
@@ -126,9 +126,11 @@ def main() -> None:
     history = model.fit(
         with_noise(images, batch, args.seed),
         epochs=epochs,
+        shuffle=False,  # the dataset does it
         callbacks=[kte.callbacks.Throughput(batch_size=batch), lines],
         verbose=0,
     ).history
+    report(args, data, scope, model, history, time.perf_counter() - fit_began)
 
 
 def parse() -> argparse.Namespace:
@@ -137,7 +139,7 @@ def parse() -> argparse.Namespace:
         "Train a DCGAN. --data DIR holds MNIST's t10k files (mnist-t10k-images-idx3-ubyte.gz and "
         "-labels-idx1-ubyte.gz); without it, scikit-learn's digits are taken."
     )
-    parser.add_argument("--epochs", type=_command_line.positive, help="default: 4 for MNIST, 40 for the digits")
+    parser.add_argument("--epochs", type=_command_line.positive, help="default: 3 for MNIST, 24 for the digits")
     parser.add_argument(
         "--batch-size", type=_command_line.positive, default=8, help="images on each replica; default: 8"
     )
@@ -160,3 +162,70 @@ def with_noise(images: np.ndarray, batch: int, seed: int) -> tf.data.Dataset:
         return tf.random.stateless_normal([NOISE], seed=[tf.cast(seed, number.dtype), number]), image
 
     return tf.data.Dataset.zip((shuffled, numbers)).map(add_noise).batch(batch)
+
+
+def report(
+    args: argparse.Namespace, data: _data.Data, scope: kte.Scope, model: Any, history: dict, fit_seconds: float
+) -> None:
+    """Compare with one device, draw the picture and print the table."""
+    batch = scope.global_batch_size(args.batch_size)
+    noise = np.random.default_rng(args.seed).normal(size=(PICTURES[0] * PICTURES[1], NOISE)).astype("float32")
+    made = model.predict(noise, verbose=0)
+    difference = update_difference(data.train[0] * 2 - 1, scope, batch, args.seed)
+    path = _report.save(picture(data, history, made, scope), args.output, "dcgan.png")
+    rows = {
+        "data": str(data),
+        "ran on": str(scope),
+        "global batch": f"{batch}, {args.batch_size} on each replica",
+        "epochs": str(len(history["d_loss"])),
+        "discriminator loss": f"{history['d_loss'][-1]:.3f} ({2 * GUESSING:.3f} is guessing)",
+        "generator loss": f"{history['g_loss'][-1]:.3f} ({GUESSING:.3f} against a guessing discriminator)",
+        "seconds": f"{fit_seconds:.1f} to train, {time.perf_counter() - BEGAN:.1f} in all",
+        "throughput": f"{_report.samples_per_second(history):,.0f} samples/s",
+        "parity": _parity.in_words(difference, scope),
+        "picture": str(path),
+    }
+    _report.print_table("Result", rows)
+
+
+def update_difference(images: np.ndarray, scope: kte.Scope, batch: int, seed: int) -> float:
+    """Return ||w_N - w_1|| / ||w_1 - w_0|| of the network for which it is greater, as `_parity` does.
+
+    The batches are two full ones and one of half an example for each replica.
+    """
+    shape, few = images.shape[1:], images[: 2 * batch + (scope.num_replicas + 1) // 2]
+    with _parity.same_precision(scope):
+        one = [generator(shape), discriminator(shape, dropout=0)]
+    start = [network.get_weights() for network in one]
+    _gan_by_hand.train(*one, adam(), adam(), with_noise(few, batch, seed))
+    with scope:
+        model = GAN(generator(shape), discriminator(shape, dropout=0))
+        model.compile(adam(), adam())
+    many = [model.generator, model.discriminator]
+    for network, weights in zip(many, start, strict=True):
+        network.set_weights(weights)
+    model.fit(with_noise(few, batch, seed), verbose=0, shuffle=False)
+    return max(
+        _parity.distance(n.get_weights(), o.get_weights()) / _parity.distance(o.get_weights(), weights)
+        for n, o, weights in zip(many, one, start, strict=True)
+    )
+
+
+def picture(data: _data.Data, history: dict, made: np.ndarray, scope: kte.Scope) -> Any:
+    """Draw generated and real images, and losses and throughput over the epochs."""
+    epochs = len(history["d_loss"])
+    title = f"DCGAN on {data.name}, {epochs} epoch{'' if epochs == 1 else 's'}"
+    figure, left, right = _report.new_picture(title, str(scope))
+    top, bottom = left.subfigures(2, 1, height_ratios=(PICTURES[0], 1.25))
+    _report.draw_images(top, made, "Made of noise by the generator", *PICTURES)
+    _report.draw_images(bottom, data.train[0], "Real ones", 1, PICTURES[1])
+    curves, rates = right.subplots(2, 1)
+    shown = {"d_loss": ("discriminator", _report.BLUE), "g_loss": ("generator", _report.ORANGE)}
+    levels = {"where the discriminator can only guess": 2 * GUESSING, "": GUESSING}
+    _report.draw_curves(curves, history, shown, levels=levels, what="cross-entropy", legend="center right")
+    _report.draw_throughput(rates, history)
+    return figure
+
+
+if __name__ == "__main__":
+    _command_line.run(main)

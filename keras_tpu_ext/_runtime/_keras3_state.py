@@ -38,7 +38,7 @@ class StepState(keras.layers.Layer):
 
     def window(self, optimizer: Any) -> Window | None:
         """Return the window of `optimizer`; `None` where every batch is a step."""
-        if self.accumulation_steps == 1:
+        if self.accumulation_steps == 1 or optimizer is None:
             return None
         if id(optimizer) not in self._windows:
             self._windows[id(optimizer)] = Window(self.accumulation_steps, lambda: optimizer)

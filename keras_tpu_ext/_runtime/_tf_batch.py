@@ -22,6 +22,8 @@ class _Batch(threading.local):
         examples: Number of examples of this replica, without padded rows.
         total: Number of examples of all replicas.
         has_any: Whether this replica has any row; `None` where it is certain to have.
+        not_a_stand_in: The same where a step of the user's own runs, which gets one row of ones instead of none;
+            `None` in the steps here, which take that row away first.
         real: For each row whether it is an example; `None` where every row is.
         own_losses: Pairs of a layer and an `add_loss` term of the forward pass, later this replica's share of it.
     """
@@ -29,6 +31,7 @@ class _Batch(threading.local):
     examples: Any = None
     total: Any = None
     has_any: Any = None
+    not_a_stand_in: Any = None
     real: Any = None
     own_losses: Any = ()
 
@@ -37,11 +40,12 @@ BATCH = _Batch()
 
 
 @contextlib.contextmanager
-def known_batch(data: Any) -> Iterator[None]:
+def known_batch(data: Any, *, stands_in: bool = False) -> Iterator[None]:
     """Know the batch while its step runs, and nothing of it afterwards: the next step may be another graph's.
 
     Args:
         data: This replica's part of the batch.
+        stands_in: Whether the step gets a row of ones where there is none.
     """
     before = dict(vars(BATCH))
     # A step inside a step of the user's own may get other data, and still has the rows of the outer one.
@@ -52,6 +56,7 @@ def known_batch(data: Any) -> Iterator[None]:
     if real is not None:
         BATCH.examples = tf.reduce_sum(tf.cast(real, tf.float32))
     BATCH.has_any = has_any(data)
+    BATCH.not_a_stand_in = BATCH.has_any if stands_in else None
     try:
         yield
     finally:

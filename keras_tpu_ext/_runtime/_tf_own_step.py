@@ -3,7 +3,8 @@
 The step's code is not made for an empty batch: TensorFlow's oneDNN convolutions end the process on one, and a mean
 over no row is NaN. So it never gets one. A replica without examples gets one row of ones in each tensor, and what
 comes of it counts nowhere: not in `global_mean`, not in the gradients that `minimize` takes, not in the statistics
-of a batch normalisation, not in a metric that is updated with rows, and not in a `super().train_step`.
+of a batch normalisation, not in a metric that is updated with rows, and not in a `super().train_step` or in
+`compute_loss`. What the user makes of it in another way counts, as does all that is not made of `global_mean`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def guarded(model: Any, step: Step) -> Step:
     def guarded_step(data: Any) -> Any:
         if not _is_of_rows(data):
             return step(data)
-        with known_batch(data), model._examples_alone(), _metrics_without_stand_ins(model.metrics):
+        with known_batch(data, stands_in=True), model._examples_alone(), _metrics_without_stand_ins(model.metrics):
             return step(one_row_if_empty(data, BATCH.has_any))
 
     return guarded_step

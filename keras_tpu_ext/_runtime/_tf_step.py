@@ -55,7 +55,7 @@ class ExactStep:
             The metrics by name. Inside `fit`, `evaluate` and the `*_on_batch` methods they are then read
             once more over all replicas.
         """
-        data = no_row_if_empty(data, BATCH.has_any)
+        data = no_row_if_empty(data, BATCH.not_a_stand_in)
         x, y, sample_weight = self._unpack(without_own_weights(data))
         with known_batch(data):
             (BATCH.total,) = sum_over_replicas([BATCH.examples])
@@ -73,7 +73,7 @@ class ExactStep:
 
     def test_step(self: Any, data: Any) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
-        data = no_row_if_empty(data, BATCH.has_any)
+        data = no_row_if_empty(data, BATCH.not_a_stand_in)
         x, y, sample_weight = self._unpack(without_own_weights(data))
         with known_batch(data):
             (BATCH.total,) = sum_over_replicas([BATCH.examples])
@@ -93,7 +93,8 @@ class ExactStep:
         own_losses = self._own_losses()  # before a sum over replicas lets another one put its own there
         losses = []
         if self._compile_loss is not None:
-            loss = self._compile_loss(y, y_pred, sample_weight)
+            rows = no_row_if_empty((y, y_pred, sample_weight), BATCH.not_a_stand_in)
+            loss = self._compile_loss(*rows)
             losses += [] if loss is None else [loss]
         losses += own_losses
         losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._weight_losses()]
@@ -122,8 +123,8 @@ class ExactStep:
             values *= tf.reshape(weight, tf.concat([tf.shape(weight), tf.constant(trailing, tf.int32)], 0))
         values = only_real(values) if values.shape.rank else values
         size, total = _number_of_elements(values), tf.reduce_sum(values)
-        if BATCH.has_any is not None and num_replicas() > 1:
-            size, total = (tf.where(BATCH.has_any, number, tf.zeros_like(number)) for number in (size, total))
+        if BATCH.not_a_stand_in is not None:
+            size, total = (tf.where(BATCH.not_a_stand_in, number, tf.zeros_like(number)) for number in (size, total))
         return as_global(tf.math.divide_no_nan(total, sum_over_replicas([size])[0]))
 
     def minimize(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> None:
