@@ -33,7 +33,7 @@ class Batch(Protocol):
         """Return whether this replica's data are not just the examples of the batch."""
 
     def gather_examples(self, data: Any) -> Any:
-        """Return the structure `data` with the examples of all replicas joined, without padded rows."""
+        """Return `data` and the masks on it with the examples of all replicas joined, without padded rows."""
 
     def whole_view(self) -> AbstractContextManager[None]:
         """Return a context manager within which this replica holds what `gather_examples` returns."""
@@ -96,17 +96,13 @@ class ShareOfLoss:
             share = keras.ops.sum(values)
             denominator = self._denominator(values, mask, sample_weight)
             if denominator is not None:
-                share = keras.ops.divide_no_nan(share, keras.ops.cast(denominator, share.dtype))
+                share = _divided(share, keras.ops.cast(denominator, share.dtype))
         self._track(share, self._weight_of_batch(y_pred))
         return share
 
     def _share_of_scalar(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
         """Return the share of a loss that hides its examples behind one number: call it with all of them."""
-        y_true, whole, sample_weight, mask = self._batch.gather_examples(
-            (y_true, y_pred, sample_weight, _mask_of(y_pred))
-        )
-        if mask is not None:
-            whole._keras_mask = mask
+        y_true, whole, sample_weight = self._batch.gather_examples((y_true, y_pred, sample_weight))
         replicas = self._batch.num_replicas()
         with self._batch.whole_view():
             return keras.ops.sum(self.loss(y_true, whole, sample_weight)) / replicas
@@ -162,6 +158,11 @@ class ShareOfLoss:
 
 def _ignore(*args: Any, **kwargs: Any) -> None:
     """Stand in for `update_state`."""
+
+
+def _divided(share: Any, denominator: Any) -> Any:
+    """Return `share / denominator`; where nothing counts the sum itself, which is zero, or the NaN of an infinity."""
+    return share / keras.ops.where(keras.ops.equal(denominator, 0), keras.ops.ones_like(denominator), denominator)
 
 
 def _weighted_values(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, Any]:

@@ -60,10 +60,14 @@ def apply_summed(optimizer: Any, gradients: Any, variables: Any) -> None:
     """Let `optimizer` clip and apply gradients that are already summed over replicas; call it in a replica."""
     face = without_all_reduce(optimizer)
     inner = getattr(face, "inner_optimizer", face)
-    skipped = (inner.__dict__.get("gradient_accumulation_steps") or 1) - 1
-    if skipped:  # an optimizer set to accumulate counts batches, and its learning rate schedule goes by them
-        inner._iterations.assign_add(skipped)
+    others = (inner.__dict__.get("gradient_accumulation_steps") or 1) - 1
+    if others:  # an optimizer set to accumulate counts batches, and its learning rate schedule goes by them
+        inner._iterations.assign_add(others)
+        before = tf.convert_to_tensor(inner._iterations)
     face.apply_gradients(zip(gradients, variables, strict=True))
+    if others:  # loss scaling may have skipped the step, and then it does not count at all
+        stayed = tf.equal(tf.convert_to_tensor(inner._iterations), before)
+        inner._iterations.assign_sub(tf.where(stayed, tf.cast(others, before.dtype), tf.zeros_like(before)))
     _overwrite_with_averages(inner)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_tpu_ext._runtime._tf_empty import with_notes
 from keras_tpu_ext._runtime._tf_replicas import batch_size, gather_batch, num_replicas, whole_batch_view
 from keras_tpu_ext._runtime._tf_replicas import sum_over_replicas as sum_over_replicas
 from keras_tpu_ext._runtime.padding import MARK, PaddedBatch
@@ -81,11 +82,15 @@ def real_rows(batch: PaddedBatch) -> Any:
 
 
 def gather_examples(data: Any) -> Any:
-    """Return the structure `data` with the examples of all replicas joined, in order, without padded rows."""
-    if BATCH.real is None:
-        return gather_batch(data)
-    data, real = gather_batch((data, BATCH.real))
-    return tf.nest.map_structure(lambda leaf: leaf if leaf is None else tf.boolean_mask(leaf, real), data)
+    """Return `data` and the masks on it with the examples of all replicas joined, in order, without padded rows."""
+
+    def gather(parts: Any) -> Any:
+        if BATCH.real is None:
+            return gather_batch(parts)
+        parts, real = gather_batch((parts, BATCH.real))
+        return tf.nest.map_structure(lambda leaf: leaf if leaf is None else tf.boolean_mask(leaf, real), parts)
+
+    return with_notes(data, gather) if is_spread() else data
 
 
 @contextlib.contextmanager

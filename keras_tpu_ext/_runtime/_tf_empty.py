@@ -7,6 +7,7 @@ instead; zeros would be masked tokens, and poles of some functions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -35,9 +36,19 @@ def no_row_if_empty(data: Any, has_any: Any) -> Any:
     """Return `data`, or no row of it; what Keras has noted on its tensors is kept."""
     if has_any is None:
         return data
+    return with_notes(data, lambda parts: _either(parts, has_any, lambda leaf: leaf[:0]))
+
+
+def with_notes(data: Any, function: Callable[[Any], Any]) -> Any:
+    """Return `function(data)`, and do to the notes that Keras hangs on tensors what it does to the tensors.
+
+    Args:
+        data: A structure of tensors; `None` leaves stay.
+        function: Returns a structure like the one it gets, in which each tensor is changed in the same way.
+    """
     leaves = tf.nest.flatten(data)
     notes = {name: [getattr(leaf, name, None) for leaf in leaves] for name in _NOTES}
-    data, notes = _either((data, notes), has_any, lambda leaf: leaf[:0])
+    data, notes = function((data, notes))
     for name, values in notes.items():
         for leaf, value in zip(tf.nest.flatten(data), values, strict=True):
             if value is not None:

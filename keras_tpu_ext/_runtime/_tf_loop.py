@@ -120,7 +120,7 @@ def _loop(step: Step, iterator: Any, steps: Any) -> tuple[Any, Any]:
         return tf.logical_and(done < steps, data.has_value())
 
     def once(done: Any, data: Any, outputs: Any) -> Any:
-        outputs = step(data.get_value())
+        outputs = step(_with_shapes_of(batch, data.get_value()))
         # The last step of an execution must not fetch: that batch belongs to the next one.
         data = tf.cond(done + 1 < steps, iterator.get_next_as_optional, lambda: data)
         return done + 1, data, outputs
@@ -132,8 +132,17 @@ def _loop(step: Step, iterator: Any, steps: Any) -> tuple[Any, Any]:
         done, _, outputs = tf.while_loop(go_on, once, (tf.constant(1), data, first), shape_invariants=invariants)
         return outputs, done
 
-    first = step(iterator.get_next())
+    batch = iterator.get_next()
+    first = step(batch)
     return tf.cond(steps > 1, rest, lambda: (tf.nest.map_structure(tf.identity, first), tf.constant(1)))
+
+
+def _with_shapes_of(batch: Any, other: Any) -> Any:
+    """Return `other`, a batch from the same iterator as `batch`, knowing of its shapes what `batch` knows."""
+    for known, leaf in zip(*(tf.nest.flatten(data, expand_composites=True) for data in (batch, other)), strict=True):
+        if isinstance(leaf, tf.Tensor) and known is not None:
+            leaf.set_shape(known.shape)
+    return other
 
 
 def _exact_logs(model: Any, outputs: Any) -> Any:

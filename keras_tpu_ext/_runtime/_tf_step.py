@@ -62,8 +62,8 @@ class ExactStep:
             before = self._snapshot()
             with tf.GradientTape() as tape:
                 y_pred = self._predictions(x, training=True)
-                loss = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
-            self._track_loss(loss)
+                loss, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
+            self._track_loss(tracked)
             if self.trainable_variables:
                 gradients = self._gradients(loss, self.trainable_variables, self.optimizer, tape)
                 descend(self, gradients, self.trainable_variables, self.optimizer, BATCH.total, before)
@@ -78,8 +78,8 @@ class ExactStep:
         with known_batch(data):
             (BATCH.total,) = sum_over_replicas([BATCH.examples])
             y_pred = self._predictions(x, training=False)
-            loss = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
-            self._track_loss(loss)
+            _, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
+            self._track_loss(tracked)
             return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def compute_loss(
@@ -178,11 +178,21 @@ class ExactStep:
             return []
         return [(v, tf.identity(tf.convert_to_tensor(v))) for v in self.non_trainable_variables]
 
-    def _share_of_loss(self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool) -> Any:
+    def _share_of_loss(
+        self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool
+    ) -> tuple[Any, Any]:
+        """Return this replica's share of what is minimised, and of the one number that is tracked.
+
+        They differ where a loss is not reduced: its gradient is that of the sum, and Keras tracks the mean.
+        """
         own_losses = BATCH.own_losses
         self._put_own_losses(own_losses)
         if not is_spread() or not self._has_own_compute_loss():
-            return self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+            share = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+            if not share.shape.rank:
+                return share, share
+            (size,) = sum_over_replicas([_number_of_elements(share)])
+            return share, tf.math.divide_no_nan(tf.reduce_sum(share), size)
         # The user's own function may be anything: it gets the whole batch, on every replica.
         replicas = num_replicas()
         x, y, y_pred, sample_weight = gather_examples((x, y, y_pred, sample_weight))
@@ -190,16 +200,14 @@ class ExactStep:
         with whole_view():
             self._put_own_losses(whole)
             loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
-        return loss / tf.cast(replicas, loss.dtype)
+        share = loss / tf.cast(replicas, loss.dtype)
+        return share, tf.reduce_mean(share)
 
     def _track_loss(self: Any, share: Any) -> None:
         """Weigh the global loss by the global batch size, as Keras does on one device.
 
         The tracker's variables are summed over replicas when they are read, so every replica adds its share.
         """
-        if share.shape.rank:  # reduction=None: unreduced losses, whose mean is what Keras tracks
-            share = tf.cast(share, tf.float32)
-            share = tf.math.divide_no_nan(tf.reduce_sum(share), sum_over_replicas([_number_of_elements(share)])[0])
         self._loss_tracker.total.assign_add(tf.cast(share, tf.float32) * tf.cast(BATCH.total, tf.float32))
         self._loss_tracker.count.assign_add(tf.cast(BATCH.examples, tf.float32))
 
