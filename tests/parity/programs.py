@@ -119,7 +119,7 @@ def build(case: Case, model_class: Any) -> Any:
         hidden = _adding_layer(case)(hidden)
     outputs = {"a": layers.Dense(CLASSES if case.is_classes else 2, name="a")(hidden)}
     if len(case.outputs) == 2:
-        pooled = layers.GlobalAveragePooling1D()(hidden) if case.has_timesteps else hidden
+        pooled = layers.Flatten()(hidden) if case.has_timesteps else hidden
         outputs["b"] = layers.Dense(2, name="b")(pooled)
     if case.extras == "own compute_loss":
         model_class = with_own_compute_loss(model_class)
