@@ -43,7 +43,9 @@ def data(case: Case) -> Data:
     if case.overflow == "overflow":
         _, batch = case.batches
         y["a"][batch + batch // 2] = np.inf  # in the second batch, on the first of the later half of replicas
-    return Data(x, _structured(case, y), _weights(case, rng), {0: 0.2, 1: 3.0} if _is_weighed_by_class(case) else None)
+    return Data(
+        x, _structured(case, y), _weights(case, rng), {0: 0.2, 1: 3.0} if _is_weighed_by_class(case) else None
+    )
 
 
 def _words(rng: Any, size: int) -> np.ndarray:
@@ -119,8 +121,9 @@ def build(case: Case, model_class: Any) -> Any:
         hidden = _adding_layer(case)(hidden)
     outputs = {"a": layers.Dense(CLASSES if case.is_classes else 2, name="a")(hidden)}
     if len(case.outputs) == 2:
-        pooled = layers.Flatten()(hidden) if case.has_timesteps else hidden
-        outputs["b"] = layers.Dense(2, name="b")(pooled)
+        # No layer pools a sentence without words to a number, so the output for sentences looks past the mask.
+        whole = layers.Flatten()(layers.Embedding(7, 2)(inputs)) if case.has_timesteps else hidden
+        outputs["b"] = layers.Dense(2, name="b")(whole)
     if case.extras == "own compute_loss":
         model_class = with_own_compute_loss(model_class)
     return model_class(inputs, _structured(case, outputs))

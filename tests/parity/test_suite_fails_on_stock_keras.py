@@ -17,13 +17,13 @@ from parity.cases import Case
 BREAKS = {
     "an uneven last batch": (Case(batches=(70, 32)), "update", "ShareOfLoss in _keras3_loss.py"),
     "an uneven last batch, weighted": (
-        Case(batches=(70, 32), weights="per example"),
+        Case(batches=(65, 32), weights="per example", replicas=2),
         "update",
         "ShareOfLoss in _keras3_loss.py",
     ),
     "an uneven first batch": (Case(batches=(99, 33)), "AddN", "TrainStep._maybe_symbolic_build"),
-    "masked timesteps": (Case(model="words"), "update", "ShareOfLoss in _keras3_loss.py"),
-    "ignored classes": (Case(loss="ignored classes"), "update", "ShareOfLoss in _keras3_loss.py"),
+    "masked timesteps": (Case(model="words", replicas=2), "update", "ShareOfLoss in _keras3_loss.py"),
+    "ignored classes": (Case(loss="ignored classes", replicas=2), "update", "ShareOfLoss in _keras3_loss.py"),
     "mean_with_sample_weight where a replica has no weight": (
         Case(reduction="mean_with_sample_weight", weights="half of them zero", replicas=2),
         "update",
@@ -34,11 +34,11 @@ BREAKS = {
         "update",
         "the reduce-first order in _tf_step.py",
     ),
-    "clipnorm": (Case(clip="clipnorm"), "update", "apply_summed in _keras3_optimizer.py"),
-    "clipvalue": (Case(clip="clipvalue"), "update", "apply_summed in _keras3_optimizer.py"),
-    "global_clipnorm": (Case(clip="global_clipnorm"), "update", "apply_summed in _keras3_optimizer.py"),
+    "clipnorm": (Case(clip="clipnorm", replicas=2), "update", "apply_summed in _keras3_optimizer.py"),
+    "clipvalue": (Case(clip="clipvalue", replicas=2), "update", "apply_summed in _keras3_optimizer.py"),
+    "global_clipnorm": (Case(clip="global_clipnorm", replicas=2), "update", "apply_summed in _keras3_optimizer.py"),
     "gradient_accumulation_steps": (
-        Case(accumulation="2 in optimizer", batches=(48, 8)),
+        Case(accumulation="2 in optimizer", batches=(48, 8), replicas=2),
         "merge_call",
         "descend in _tf_descent.py",
     ),
@@ -47,9 +47,13 @@ BREAKS = {
         "update",
         "TrainStep._flush",
     ),
-    "add_loss per example": (Case(extras="add_loss per example"), "update", "_share_of_own_loss in _tf_step.py"),
+    "add_loss per example": (
+        Case(extras="add_loss per example", replicas=2),
+        "update",
+        "_share_of_own_loss in _tf_step.py",
+    ),
     "a compute_loss that needs the whole batch": (
-        Case(extras="own compute_loss"),
+        Case(extras="own compute_loss", replicas=2),
         "update",
         "gather_batch in _tf_replicas.py",
     ),
@@ -57,7 +61,7 @@ BREAKS = {
 EXACT = {
     "even batches": Case(),
     "weights, several outputs, Adam, regularizers": Case(
-        model="dict", weights="per output", optimizer="Adam", extras="regularizers", metrics="metrics"
+        model="dict", weights="per output", optimizer="Adam", extras="regularizers", metrics="metrics", replicas=2
     ),
 }
 
