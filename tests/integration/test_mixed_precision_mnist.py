@@ -56,8 +56,8 @@ def test_mixed_policies_train_to_within_a_point_of_float32(digits):
         accuracies[policy] = model.evaluate(*test, batch_size=BATCH, verbose=0, return_dict=True)["accuracy"]
     print(accuracies)
     assert accuracies["float32"] > 0.9  # chance is 0.1
-    for policy, accuracy in accuracies.items():
-        assert abs(accuracy - accuracies["float32"]) <= 0.01, accuracies
+    for policy in ("mixed_float16", "mixed_bfloat16"):
+        assert abs(accuracies[policy] - accuracies["float32"]) <= 0.01, accuracies
 
 
 def train_once(model, x, y):
