@@ -1,7 +1,7 @@
 """The list of cases of the parity suite: pure Python, the same on every Keras and every backend.
 
-A case names one value of each dimension below; `models.py` says what the names mean. Not all values go together
-(`why_not`). `sample` draws cases so that every two values that can meet do meet, and then more of them.
+A case names one value of each dimension below; `arrays.py` and `programs.py` say what the names mean. Not all
+values go together (`why_not`). `sample` draws cases so that every two values that can meet do meet, and then more of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ SEED = int(os.environ.get("KTE_PARITY_SEED", "1"))
 NUMBER_OF_CASES = 324
 TRIES = 2000  # draws after which two values count as impossible to have together; a test lists those pairs
 
-# Each value with its weight in the draw; a case on eight replicas takes four times as long as one on two.
+# Each value with its weight in the draw: a case on eight replicas takes four times as long as one on two, and a
+# graph twice as long as running eagerly.
 DIMENSIONS: dict[str, dict[Any, int]] = {
     "model": {"dense": 3, "words": 3, "list": 1, "dict": 1, "dict of words": 1},
     "extras": {
@@ -49,10 +50,10 @@ DIMENSIONS: dict[str, dict[Any, int]] = {
     "overflow": {"finite": 3, "overflow": 1},
     "accumulation": {"every batch": 4, "2 in compile": 1, "3 in compile": 1, "2 in optimizer": 1},
     "steps_per_execution": {1: 3, 4: 1},
-    "run": {"graph": 3, "eager": 1},
-    "metrics": {"no metrics": 1, "metrics": 1},
-    "then": {"fit": 5, "evaluate": 1, "predict": 1},
-    "replicas": {2: 8, 8: 1},
+    "run": {"graph": 2, "eager": 1},
+    "metrics": {"no metrics": 2, "metrics": 1},
+    "then": {"fit": 8, "evaluate": 1, "predict": 1},
+    "replicas": {2: 12, 8: 1},
 }
 DEFAULTS = ("no extras", "unclipped", "no upkeep", "unscaled", "finite", "every batch", "no metrics", "fit")
 

@@ -10,6 +10,7 @@ import numpy as np
 
 import keras_tpu_ext as kte
 from parity import programs
+from parity.arrays import arrays
 from parity.cases import Case, joined_batches_are_exact
 
 # Float32 adds in another order on several replicas: each sum is off by about 1e-7 of its size, and a few steps on
@@ -82,7 +83,7 @@ def stock(case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray
 
 def run(case: Case, model: Any, batch_size: int) -> Outcome:
     """Train `model` for one epoch of `case`, and evaluate or predict where the case says so."""
-    data = programs.data(case)
+    data = arrays(case)
     given = {"x": data.x, "y": data.y, "sample_weight": data.sample_weight, "batch_size": batch_size, "verbose": 0}
     logs: dict[str, Any] = dict(model.fit(**given, class_weight=data.class_weight, shuffle=False).history)
     weights = np.concatenate([array.ravel() for array in model.get_weights()]).astype("float64")

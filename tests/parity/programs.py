@@ -1,109 +1,18 @@
-"""What the names in `cases.py` mean: the data, the model and the optimizer of a case, on whatever Keras there is."""
+"""What the names in `cases.py` mean: the model and the optimizer of a case, on whatever Keras there is."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from keras_tpu_ext import _runtime
+from parity.arrays import CLASSES, LENGTH, structured
 from parity.cases import Case
-
-LENGTH = 5  # words of a sequence
-CLASSES = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """The arrays that a case trains on, in the structure that `fit` takes."""
-
-    x: Any
-    y: Any
-    sample_weight: Any
-    class_weight: dict[int, float] | None
 
 
 def keras() -> Any:
     """Return the Keras of this process."""
     return _runtime.keras
-
-
-# -- data -----------------------------------------------------------------------------------------------------
-
-
-def data(case: Case) -> Data:
-    """Return the arrays of `case`; the same each time."""
-    rng = np.random.default_rng(5)
-    size = case.batches[0]
-    words = _words(rng, size)
-    x = words if case.has_timesteps else rng.normal(size=(size, 6)).astype("float32")
-    y = {"a": _targets(case, rng, words), "b": rng.normal(size=(size, 2)).astype("float32")}
-    if case.overflow == "overflow":
-        _, batch = case.batches
-        y["a"][batch + batch // 2] = np.inf  # in the second batch, on the first of the later half of replicas
-    return Data(
-        x, _structured(case, y), _weights(case, rng), {0: 0.2, 1: 3.0} if _is_weighed_by_class(case) else None
-    )
-
-
-def _words(rng: Any, size: int) -> np.ndarray:
-    """Sentences of 0 to 5 words; 0 is padding, and the last third has no words at all."""
-    words = rng.integers(1, 7, size=(size, LENGTH))
-    words[np.arange(LENGTH) >= rng.integers(0, LENGTH + 1, size=size)[:, None]] = 0
-    words[size * 2 // 3 :] = 0
-    return words
-
-
-def _targets(case: Case, rng: Any, words: np.ndarray) -> np.ndarray:
-    shape = words.shape if case.has_timesteps else words.shape[:1]
-    if not case.is_classes:
-        return rng.normal(size=(*shape, 2)).astype("float32")
-    labels = rng.integers(0, CLASSES, size=shape)
-    if case.loss == "ignored classes":
-        labels = np.where(rng.random(shape) < 0.3, -1, labels)
-        labels[len(words) * 2 // 3 :] = -1
-    return labels
-
-
-def _weights(case: Case, rng: Any) -> Any:
-    size, batch = case.batches
-    of_examples = rng.uniform(0.1, 3.0, size).astype("float32")
-    of_timesteps = rng.uniform(0.1, 3.0, (size, LENGTH)).astype("float32")
-    later_half = np.arange(size) % batch >= batch // 2
-    return {
-        "unweighted": lambda: None,
-        "per class": lambda: None,
-        "per example": lambda: _for_each_output(case, of_examples),
-        "per timestep": lambda: _structured(case, {"a": of_timesteps, "b": of_examples}),
-        "per output": lambda: _structured(case, {"a": _of_sequences(case, of_examples), "b": 3 - of_examples}),
-        "half of them zero": lambda: _for_each_output(case, np.where(later_half, 0, of_examples)),
-        "all zero": lambda: _for_each_output(case, 0 * of_examples),
-    }[case.weights]()
-
-
-def _is_weighed_by_class(case: Case) -> bool:
-    return case.weights == "per class"
-
-
-def _for_each_output(case: Case, array: np.ndarray) -> Any:
-    return _structured(case, {"a": _of_sequences(case, array), "b": array})
-
-
-def _of_sequences(case: Case, array: np.ndarray) -> np.ndarray:
-    """Return weights of examples in the shape that Keras wants beside a mask of timesteps."""
-    return array[:, None] if case.has_timesteps else array
-
-
-def _structured(case: Case, named: dict[str, Any]) -> Any:
-    """Return the values of the outputs as the model structures them."""
-    if len(case.outputs) == 1:
-        return named["a"]
-    return list(named.values()) if case.model == "list" else named
-
-
-# -- model ----------------------------------------------------------------------------------------------------
 
 
 def build(case: Case, model_class: Any) -> Any:
@@ -126,7 +35,7 @@ def build(case: Case, model_class: Any) -> Any:
         outputs["b"] = layers.Dense(2, name="b")(whole)
     if case.extras == "own compute_loss":
         model_class = with_own_compute_loss(model_class)
-    return model_class(inputs, _structured(case, outputs))
+    return model_class(inputs, structured(case, outputs))
 
 
 def _layer_options(case: Case) -> dict[str, Any]:
@@ -164,9 +73,6 @@ def with_own_compute_loss(model_class: Any) -> Any:
     return OwnLoss
 
 
-# -- compile --------------------------------------------------------------------------------------------------
-
-
 def compile_options(case: Case) -> dict[str, Any]:
     """Return fresh arguments for `compile`, but for the optimizer and for what plain Keras does not know."""
     of_first = _loss(case)
@@ -177,8 +83,8 @@ def compile_options(case: Case) -> dict[str, Any]:
         # The sum over a batch would drown the other output.
         shares = {"a": 0.7 / _size(case, 0), "b": 0.3 / _size(case, 1)}
         options = {
-            "loss": _structured(case, {"a": of_first, "b": of_second}),
-            "loss_weights": _structured(case, shares),
+            "loss": structured(case, {"a": of_first, "b": of_second}),
+            "loss_weights": structured(case, shares),
         }
     if case.metrics == "metrics":
         options |= {"metrics": _metrics(case), "weighted_metrics": _metrics(case)}
@@ -197,7 +103,7 @@ def _loss(case: Case) -> Any:
 
 def _metrics(case: Case) -> Any:
     names = {"a": ["accuracy" if case.is_classes else "mae"], "b": ["mse"]}
-    return _structured(case, names)
+    return structured(case, names)
 
 
 def _size(case: Case, output: int) -> int:
