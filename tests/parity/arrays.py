@@ -33,7 +33,8 @@ def arrays(case: Case) -> Data:
     if case.overflow == "overflow":
         _, batch = case.batches
         y["a"][batch + batch // 2] = np.inf  # in the second batch, on the first of the later half of replicas
-    return Data(x, structured(case, y), _weights(case, rng), {0: 0.2, 1: 3.0} if _is_weighed_by_class(case) else None)
+    of_classes = {0: 0.2, 1: 3.0} if case.weights == "per class" else None
+    return Data(x, structured(case, y), _weights(case, rng), of_classes)
 
 
 def _words(rng: Any, size: int) -> np.ndarray:

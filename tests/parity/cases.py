@@ -1,7 +1,7 @@
 """The list of cases of the parity suite: pure Python, the same on every Keras and every backend.
 
 A case names one value of each dimension below; `arrays.py` and `programs.py` say what the names mean. Not all
-values go together (`why_not`). `sample` draws cases so that every two values that can meet do meet, and then more of them.
+values go together (`why_not`). `sample` draws cases so that every two values meet that can, and then more of them.
 """
 
 from __future__ import annotations
