@@ -7,7 +7,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from parity import check
-from parity.cases import DIMENSIONS, NUMBER_OF_CASES, SEED, Case, all_pairs, pairs_of, sample, why_not
+from parity.cases import DIMENSIONS, FOUND, SEED, Case, all_pairs, pairs_of, sample, why_not
 
 CASES, IMPOSSIBLE = sample()
 
@@ -29,16 +29,28 @@ KNOWN_BUGS = {
             and c.reduction != "none"
         )
     ),
+    "a window that a LossScaleOptimizer skips counts all its batches but the last": (
+        lambda c: (
+            (c.accumulation, c.scale, c.overflow) == ("2 in optimizer", "LossScaleOptimizer", "overflow")
+            and (c.upkeep.startswith("EMA") or c.optimizer in ("Adam", "Adamax", "Nadam", "Lamb"))  # they use it
+        )
+    ),
+    "an infinite loss in a batch that is masked altogether shows as 0 in the history, and not as NaN": (
+        lambda c: (
+            (c.has_timesteps, c.overflow, c.batches) == (True, "overflow", (3, 1))
+            and c.reduction in ("sum_over_batch_size", "mean")
+        )
+    ),
 }
 
 
 def marked(number, case):
     bugs = [bug for bug, has_it in KNOWN_BUGS.items() if has_it(case)]
     marks = [pytest.mark.xfail(reason=bugs[0], raises=AssertionError)] if bugs else []
-    return pytest.param(case, id=f"{number}: {case}", marks=marks)
+    return pytest.param(case, id=f"seed {SEED}, {number}: {case}", marks=marks)
 
 
-@pytest.mark.parametrize("case", [marked(number, case) for number, case in enumerate(CASES)])
+@pytest.mark.parametrize("case", [marked(number, case) for number, case in enumerate([*FOUND, *CASES])])
 def test_replicas_take_the_steps_of_one_device(case):
     print(f"KTE_PARITY_SEED={SEED}: {case!r}")
     start, expected = check.reference(case)
@@ -47,7 +59,7 @@ def test_replicas_take_the_steps_of_one_device(case):
 
 
 def test_every_two_values_meet_that_can():
-    assert len(CASES) == len(set(CASES)) == max(NUMBER_OF_CASES, len(CASES))
+    assert len(set(CASES)) == len(CASES) >= 320
     met = set().union(*map(pairs_of, CASES))
     assert not all_pairs().keys() - met - set(IMPOSSIBLE)
     assert not any(why_not(case) for case in CASES)
