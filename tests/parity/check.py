@@ -1,0 +1,125 @@
+"""One case, run twice: a plain `keras.Model` on one device, and another class on the replicas of a scope."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+import keras_tpu_ext as kte
+from parity import programs
+from parity.arrays import arrays
+from parity.cases import Case, joined_batches_are_exact
+
+# Float32 adds in another order on several replicas: each sum is off by about 1e-7 of its size, and a few steps on
+# top of each other make some 1e-6. A wrong denominator is never below 1e-3.
+TOLERANCE = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a run has left.
+
+    Attributes:
+        logs: The history of `fit`, and what `evaluate` and `predict` returned, by name.
+        weights: All weights in one vector, float64.
+        iterations: Steps that the optimizer has counted.
+    """
+
+    logs: dict[str, Any]
+    weights: np.ndarray
+    iterations: int
+
+
+def reference(case: Case) -> tuple[list[np.ndarray], Outcome]:
+    """Train a plain model on one device; return its first weights and what came out.
+
+    Windows of several batches are batches joined where that is exact, else the optimizer's own windows. A loss
+    scale of any kind is a `LossScaleOptimizer`. It runs eagerly, which is quicker than tracing for so few steps;
+    but of several outputs Keras weighs each one's loss by the batch size when it runs eagerly, and not in a graph.
+    """
+    model = programs.build(case, programs.keras().Model)
+    joined = case.window > 1 and joined_batches_are_exact(case)
+    own = {"gradient_accumulation_steps": case.window} if case.window > 1 and not joined else {}
+    optimizer = programs.scaled(case, programs.optimizer(case, **own))
+    eagerly = len(case.outputs) == 1 or case.run == "eager"
+    model.compile(optimizer, **programs.compile_options(case), run_eagerly=eagerly)
+    start = model.get_weights()
+    return start, run(case, model, case.batches[1] * (case.window if joined else 1))
+
+
+def ours(case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray]) -> Outcome:
+    """Train a `TPUModel` from the weights `start` on the replicas of `scope`."""
+    given = {
+        "1024": {"loss_scale": 1024},
+        "dynamic": {"loss_scale": "dynamic"},
+        "LossScale": {"loss_scale": kte.LossScale(initial=4.0, growth_steps=2)},
+    }.get(case.scale, {})
+    if case.accumulation.endswith("in compile"):
+        given["gradient_accumulation_steps"] = case.window
+    with scope:
+        model = programs.build(case, kte.TPUModel)
+        in_optimizer = {"gradient_accumulation_steps": case.window} if "in optimizer" in case.accumulation else {}
+        optimizer = programs.optimizer(case, **in_optimizer)
+        if case.scale == "LossScaleOptimizer":
+            optimizer = programs.scaled(case, optimizer)
+        model.compile(optimizer, **programs.compile_options(case), **_how(case), **given)
+    model.set_weights(start)
+    return run(case, model, case.batches[1])
+
+
+def stock(case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray]) -> Outcome:
+    """Train a plain `keras.Model` on the replicas of `scope`, with what plain Keras has to offer for the case."""
+    with scope:
+        model = programs.build(case, programs.keras().Model)
+        windows = {"gradient_accumulation_steps": case.window} if case.window > 1 else {}
+        optimizer = programs.scaled(case, programs.optimizer(case, **windows))
+        model.compile(optimizer, **programs.compile_options(case), **_how(case))
+    model.set_weights(start)
+    return run(case, model, case.batches[1])
+
+
+def run(case: Case, model: Any, batch_size: int) -> Outcome:
+    """Train `model` for one epoch of `case`, and evaluate or predict where the case says so."""
+    data = arrays(case)
+    given = {"x": data.x, "y": data.y, "sample_weight": data.sample_weight, "batch_size": batch_size, "verbose": 0}
+    logs: dict[str, Any] = dict(model.fit(**given, class_weight=data.class_weight, shuffle=False).history)
+    weights = np.concatenate([array.ravel() for array in model.get_weights()]).astype("float64")
+    if case.then == "evaluate":
+        evaluated = model.evaluate(**given, return_dict=True)
+        logs |= {f"evaluated {name}": value for name, value in evaluated.items()}
+    if case.then == "predict":
+        predicted = programs.keras().tree.flatten(model.predict(data.x, batch_size=batch_size, verbose=0))
+        logs |= {f"predicted {i}": values for i, values in enumerate(predicted)}
+    return Outcome(logs, weights, int(np.asarray(model.optimizer.iterations)))
+
+
+def differences(expected: Outcome, got: Outcome, start: list[np.ndarray]) -> dict[str, float]:
+    """Return what differs between two runs from the weights `start`, and by how much; nothing where they agree.
+
+    What is in the logs differs by a part of the expected value, or of 1 where that is less; the `"update"` of all
+    weights by a part of its norm.
+    """
+    assert got.logs.keys() == expected.logs.keys()
+    assert np.isfinite(expected.weights).all(), "the reference itself has diverged"
+    found = {name: _off(np.asarray(got.logs[name]), np.asarray(values)) for name, values in expected.logs.items()}
+    first = np.concatenate([array.ravel() for array in start])
+    norm = max(np.linalg.norm(expected.weights - first), 1e-9)
+    found["update"] = float(np.linalg.norm(got.weights - expected.weights) / norm)
+    found["iterations"] = abs(got.iterations - expected.iterations)
+    return {name: off for name, off in found.items() if not off <= TOLERANCE}
+
+
+def _off(got: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference, relative to what is expected or to 1; infinity and NaN equal themselves."""
+    assert got.shape == expected.shape
+    same = (got == expected) | (np.isnan(got) & np.isnan(expected))
+    with np.errstate(invalid="ignore"):
+        off = np.abs(got - expected) / np.maximum(np.abs(expected), 1)
+    return float(np.max(np.where(same, 0, off), initial=0))
+
+
+def _how(case: Case) -> dict[str, Any]:
+    return {"run_eagerly": case.run == "eager", "steps_per_execution": case.steps_per_execution}

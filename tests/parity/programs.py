@@ -1,0 +1,168 @@
+"""What the names in `cases.py` mean: the model and the optimizer of a case, on whatever Keras there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_ext import _runtime
+from parity.arrays import CLASSES, LENGTH, structured
+from parity.cases import Case
+
+
+def keras() -> Any:
+    """Return the Keras of this process."""
+    return _runtime.keras
+
+
+def build(case: Case, model_class: Any) -> Any:
+    """Return the model of `case`, of `model_class`."""
+    layers = keras().layers
+    options = _layer_options(case)
+    if case.has_timesteps:
+        inputs = keras().Input((LENGTH,), dtype="int32")
+        hidden = layers.Embedding(7, 4, mask_zero=True)(inputs)
+        hidden = layers.Dense(4, activation="tanh", **options)(hidden)
+    else:
+        inputs = keras().Input((6,))
+        hidden = layers.Dense(5, activation="tanh", **options)(inputs)
+    if case.extras.startswith("add_loss"):
+        hidden = _adding_layer(case)(hidden)
+    outputs = {"a": layers.Dense(CLASSES if case.is_classes else 2, name="a")(hidden)}
+    if len(case.outputs) == 2:
+        # No layer pools a sentence without words to a number, so the output for sentences looks past the mask.
+        whole = layers.Flatten()(layers.Embedding(7, 2)(inputs)) if case.has_timesteps else hidden
+        outputs["b"] = layers.Dense(2, name="b")(whole)
+    if case.extras == "own compute_loss":
+        model_class = with_own_compute_loss(model_class)
+    return model_class(inputs, structured(case, outputs))
+
+
+def _layer_options(case: Case) -> dict[str, Any]:
+    if case.extras == "regularizers":
+        return {"kernel_regularizer": keras().regularizers.L2(0.1), "bias_regularizer": keras().regularizers.L1(0.1)}
+    if case.extras == "activity regularizer":
+        return {"activity_regularizer": keras().regularizers.L2(0.1)}
+    return {}
+
+
+def _adding_layer(case: Case) -> Any:
+    class Adding(keras().layers.Layer):
+        supports_masking = True
+
+        def call(self, x: Any) -> Any:
+            squares = keras().ops.mean(keras().ops.square(x), axis=-1)
+            per_example = case.extras == "add_loss per example"
+            self.add_loss(0.05 * squares if per_example else 0.3 * keras().ops.mean(squares))
+            return x
+
+    return Adding()
+
+
+def with_own_compute_loss(model_class: Any) -> Any:
+    """Return a subclass of `model_class` whose loss needs the predictions of the whole batch at once."""
+
+    class OwnLoss(model_class):
+        def compute_loss(
+            self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+        ) -> Any:
+            loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+            first = keras().tree.flatten(y_pred)[0]
+            return loss + keras().ops.square(keras().ops.mean(first))
+
+    return OwnLoss
+
+
+def compile_options(case: Case) -> dict[str, Any]:
+    """Return fresh arguments for `compile`, but for the optimizer and for what plain Keras does not know."""
+    of_first = _loss(case)
+    if len(case.outputs) == 1:
+        options = {"loss": of_first}
+    else:
+        of_second = keras().losses.LogCosh(reduction=case.reductions[1])
+        # The sum over a batch would drown the other output.
+        shares = {"a": 0.7 / _size(case, 0), "b": 0.3 / _size(case, 1)}
+        options = {
+            "loss": structured(case, {"a": of_first, "b": of_second}),
+            "loss_weights": structured(case, shares),
+        }
+    if case.metrics == "metrics":
+        options |= {"metrics": _metrics(case), "weighted_metrics": _metrics(case)}
+    return options
+
+
+def _loss(case: Case) -> Any:
+    losses = keras().losses
+    if case.loss == "mse":
+        return losses.MeanSquaredError(reduction=case.reduction)
+    if case.loss == "huber":
+        return losses.Huber(reduction=case.reduction)
+    ignored = {"ignore_class": -1} if case.loss == "ignored classes" else {}
+    return losses.SparseCategoricalCrossentropy(from_logits=True, reduction=case.reduction, **ignored)
+
+
+def _metrics(case: Case) -> Any:
+    names = {"a": ["accuracy" if case.is_classes else "mae"], "b": ["mse"]}
+    return structured(case, names)
+
+
+def _size(case: Case, output: int) -> int:
+    """Return how many terms the loss of one output adds up, where it adds up the terms of a batch."""
+    if case.reductions[output] not in ("sum", "none"):
+        return 1
+    return case.batches[1] * (LENGTH if case.has_timesteps and output == 0 else 1)
+
+
+def optimizer(case: Case, **more: Any) -> Any:
+    """Return the optimizer of `case`.
+
+    A step that divides by the size of a gradient would blow up the rounding of float32 where a gradient is next
+    to nothing. So what stands below the line is about as large as the gradients are, here for all optimizers.
+    """
+    size = _size(case, 0) if len(case.outputs) == 1 else 1
+    chosen = {
+        "SGD": lambda **o: keras().optimizers.SGD(0.1 / size, **o),
+        "momentum": lambda **o: keras().optimizers.SGD(0.05 / size, momentum=0.9, nesterov=True, **o),
+        "Adam": lambda **o: keras().optimizers.Adam(0.01, epsilon=0.03 * size, **o),
+        "Adamax": lambda **o: keras().optimizers.Adamax(0.01, epsilon=0.03 * size, **o),
+        "Nadam": lambda **o: keras().optimizers.Nadam(0.01, epsilon=0.03 * size, **o),
+        "RMSprop": lambda **o: keras().optimizers.RMSprop(0.01, epsilon=(0.03 * size) ** 2, **o),
+        "Adagrad": lambda **o: keras().optimizers.Adagrad(0.01, initial_accumulator_value=0.1 * size**2, **o),
+        "Adadelta": lambda **o: keras().optimizers.Adadelta(0.1, epsilon=(0.03 * size) ** 2, **o),
+        "Ftrl": lambda **o: keras().optimizers.Ftrl(0.01, initial_accumulator_value=0.1 * size**2, **o),
+        "Lamb": lambda **o: keras().optimizers.Lamb(0.01, epsilon=0.03 * size, **o),
+    }[case.optimizer]
+    return chosen(**_clip(case, size), **_upkeep(case), **more)
+
+
+def _clip(case: Case, size: int) -> dict[str, float]:
+    """Return a threshold that the gradients of most cases exceed."""
+    limits = {"clipnorm": 0.05, "clipvalue": 0.02, "global_clipnorm": 0.1}
+    return {case.clip: limits[case.clip] * size} if case.clip in limits else {}
+
+
+def _upkeep(case: Case) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if "weight decay" in case.upkeep:
+        options["weight_decay"] = 0.1
+    if "EMA" in case.upkeep:
+        options |= {"use_ema": True, "ema_momentum": 0.5}
+    if "overwriting" in case.upkeep:
+        options["ema_overwrite_frequency"] = 2
+    return options
+
+
+SCALES: dict[str, Callable[[], dict[str, Any]]] = {
+    # As arguments of Keras's LossScaleOptimizer, which is the reference for all of them.
+    "1024": lambda: {"initial_scale": 1024.0},
+    "dynamic": lambda: {"initial_scale": 2.0**15},
+    "LossScale": lambda: {"initial_scale": 4.0, "dynamic_growth_steps": 2},
+    "LossScaleOptimizer": lambda: {"initial_scale": 64.0, "dynamic_growth_steps": 2},
+}
+
+
+def scaled(case: Case, inner: Any) -> Any:
+    """Return `inner`, in Keras's own `LossScaleOptimizer` where `case` scales its loss."""
+    if case.scale == "unscaled":
+        return inner
+    return keras().optimizers.LossScaleOptimizer(inner, **SCALES[case.scale]())
