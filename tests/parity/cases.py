@@ -120,7 +120,7 @@ class Case:
         return [self.reduction, others[self.reduction]][: len(self.outputs)]
 
 
-# Where `TPUModel` was found not to be equal, each in its smallest form; they run whatever the seed is.
+# Where `TPUModel` was once found not to be equal, each in its smallest form; they run whatever the seed is.
 FOUND = (
     Case(extras="own compute_loss", reduction="none", run="eager", replicas=2),
     Case(extras="own compute_loss", model="words", run="eager", replicas=2),

@@ -11,46 +11,12 @@ from parity.cases import DIMENSIONS, FOUND, SEED, Case, all_pairs, pairs_of, sam
 
 CASES, IMPOSSIBLE = sample()
 
-# Where `TPUModel` is not equal yet. Each goes with its bug: these are strict.
-KNOWN_BUGS = {
-    "a compute_loss of one's own that returns no single number: the loss in the history is divided by the replicas": (
-        lambda c: c.extras == "own compute_loss" and c.reduction == "none" and c.overflow == "finite"
-    ),
-    "a compute_loss of one's own gets predictions that have lost the mask of a layer": (
-        lambda c: c.extras == "own compute_loss" and c.has_timesteps and c.weights != "all zero"
-    ),
-    "each output's loss in the history counts the first step of an execution by its batch and the others once": (
-        lambda c: (
-            len(c.outputs) > 1
-            and c.steps_per_execution > 1
-            and c.run == "graph"
-            and c.batches in ((96, 32), (48, 8))  # replicas have equal parts, so their size is static
-            and c.weights != "all zero"
-            and c.reduction != "none"
-        )
-    ),
-    "a window that a LossScaleOptimizer skips counts all its batches but the last": (
-        lambda c: (
-            (c.accumulation, c.scale, c.overflow) == ("2 in optimizer", "LossScaleOptimizer", "overflow")
-            and (c.upkeep.startswith("EMA") or c.optimizer in ("Adam", "Adamax", "Nadam", "Lamb"))  # they use it
-        )
-    ),
-    "an infinite loss in a batch that is masked altogether shows as 0 in the history, and not as NaN": (
-        lambda c: (
-            (c.has_timesteps, c.overflow, c.batches) == (True, "overflow", (3, 1))
-            and c.reduction in ("sum_over_batch_size", "mean")
-        )
-    ),
-}
+
+def named(number, case):
+    return pytest.param(case, id=f"seed {SEED}, {number}: {case}")
 
 
-def marked(number, case):
-    bugs = [bug for bug, has_it in KNOWN_BUGS.items() if has_it(case)]
-    marks = [pytest.mark.xfail(reason=bugs[0], raises=AssertionError)] if bugs else []
-    return pytest.param(case, id=f"seed {SEED}, {number}: {case}", marks=marks)
-
-
-@pytest.mark.parametrize("case", [marked(number, case) for number, case in enumerate([*FOUND, *CASES])])
+@pytest.mark.parametrize("case", [named(number, case) for number, case in enumerate([*FOUND, *CASES])])
 def test_replicas_take_the_steps_of_one_device(case):
     print(f"KTE_PARITY_SEED={SEED}: {case!r}")
     start, expected = check.reference(case)
