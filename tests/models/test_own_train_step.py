@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime import _tf_own_step, _tf_step
+from keras_tpu_ext._runtime import _hooks, _tf_batch
 
 # On eight replicas one has none of the 19 examples, and three have none of the last 5.
 EXAMPLES, BATCH = 43, 19
@@ -288,11 +288,11 @@ def test_compute_loss_in_a_step_of_ones_own_counts_no_row_that_is_not_there(twin
 def test_nothing_of_the_protection_outlives_the_step(scope8, arrays):
     _, ours = pair(scope8, run_eagerly=True)
     ours.train_on_batch(*(array[:3] for array in arrays))
-    assert _tf_own_step._HOOKED == {}
+    assert _hooks._INSIDE == {}
     assert not [metric for metric in ours.metrics if "update_state" in vars(metric)]
     # One replica runs in this thread, and so shows what it leaves in it.
     train(gan(OnReplicas, kte.strategy_scope(require="cpu", replicas=1), run_eagerly=True), batches(arrays))
-    assert vars(_tf_step._BATCH) == {}
+    assert vars(_tf_batch.BATCH) == {}
 
 
 def test_an_optimizer_made_outside_the_scope_is_told(scope8, arrays):
