@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_tpu_ext._runtime._tf_replicas import hide_uneven_sizes, split_batch
@@ -73,8 +74,8 @@ def without_padded_rows(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
         outputs = predict(data)
         if not isinstance(outputs, PaddedOutputs):
             return outputs
-        real = outputs.real.numpy()
-        return tf.nest.map_structure(lambda output: output.numpy()[real], outputs.outputs)
+        real = np.asarray(outputs.real)  # Keras has made arrays already where it joined several steps eagerly
+        return tf.nest.map_structure(lambda output: np.asarray(output)[real], outputs.outputs)
 
     return function
 

@@ -49,13 +49,14 @@ DIMENSIONS: dict[str, dict[Any, int]] = {
     "scale": {"unscaled": 3, "1024": 1, "dynamic": 1, "LossScale": 1, "LossScaleOptimizer": 1},
     "overflow": {"finite": 3, "overflow": 1},
     "accumulation": {"every batch": 4, "2 in compile": 1, "3 in compile": 1, "2 in optimizer": 1},
-    "steps_per_execution": {1: 3, 4: 1},
+    "steps_per_execution": {1: 6, 4: 1, "auto": 1},
+    "data": {"arrays": 5, "padded": 1},
     "run": {"graph": 2, "eager": 1},
     "metrics": {"no metrics": 2, "metrics": 1},
     "then": {"fit": 8, "evaluate": 1, "predict": 1},
     "replicas": {2: 12, 8: 1},
 }
-DEFAULTS = ("no extras", "unclipped", "no upkeep", "unscaled", "finite", "every batch", "no metrics", "fit")
+DEFAULTS = ("no extras", "unclipped", "no upkeep", "unscaled", "finite", "every batch", "no metrics", "fit", "arrays")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Case:
     scale: str = "unscaled"
     overflow: str = "finite"
     accumulation: str = "every batch"
-    steps_per_execution: int = 1
+    steps_per_execution: int | str = 1
+    data: str = "arrays"
     run: str = "graph"
     metrics: str = "no metrics"
     then: str = "fit"
@@ -174,6 +176,15 @@ RULES: dict[str, Any] = {
     ),
     "Keras skips overflows by batch, not by window": lambda c: (
         c.overflow == "overflow" and c.window > 1 and not joined_batches_are_exact(c)
+    ),
+    "padded batches have weights, and Keras takes no class_weight beside them": lambda c: (
+        c.data == "padded" and c.weights == "per class"
+    ),
+    "a layer that computes one number from its batch computes it with the padded rows": lambda c: (
+        c.data == "padded" and c.extras == "add_loss"
+    ),
+    "eagerly Keras weighs the history of one of several outputs by its batch": lambda c: (
+        c.data == "padded" and len(c.outputs) > 1 and c.run == "eager" and c.batches[0] % c.batches[1] != 0
     ),
     "no reference for this window": lambda c: (
         c.window > 1 and not joined_batches_are_exact(c) and not own_accumulation_is_exact(c)

@@ -67,7 +67,7 @@ def ours(case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray]
             optimizer = programs.scaled(case, optimizer)
         model.compile(optimizer, **programs.compile_options(case), **_how(case), **given)
     model.set_weights(start)
-    return run(case, model, case.batches[1])
+    return run(case, model, case.batches[1], padded=case.data == "padded")
 
 
 def stock(case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray]) -> Outcome:
@@ -81,17 +81,21 @@ def stock(case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray
     return run(case, model, case.batches[1])
 
 
-def run(case: Case, model: Any, batch_size: int) -> Outcome:
+def run(case: Case, model: Any, batch_size: int, *, padded: bool = False) -> Outcome:
     """Train `model` for one epoch of `case`, and evaluate or predict where the case says so."""
     data = arrays(case)
     given = {"x": data.x, "y": data.y, "sample_weight": data.sample_weight, "batch_size": batch_size, "verbose": 0}
+    x: Any = {"x": data.x, "batch_size": batch_size}
+    if padded:
+        given, x = {"x": programs.padded((data.x, data.y, data.sample_weight), batch_size), "verbose": 0}, {}
+        x["x"] = given["x"]
     logs: dict[str, Any] = dict(model.fit(**given, class_weight=data.class_weight, shuffle=False).history)
     weights = np.concatenate([array.ravel() for array in model.get_weights()]).astype("float64")
     if case.then == "evaluate":
         evaluated = model.evaluate(**given, return_dict=True)
         logs |= {f"evaluated {name}": value for name, value in evaluated.items()}
     if case.then == "predict":
-        predicted = programs.keras().tree.flatten(model.predict(data.x, batch_size=batch_size, verbose=0))
+        predicted = programs.keras().tree.flatten(model.predict(**x, verbose=0))
         logs |= {f"predicted {i}": values for i, values in enumerate(predicted)}
     return Outcome(logs, weights, int(np.asarray(model.optimizer.iterations)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
 from parity.arrays import CLASSES, LENGTH, structured
 from parity.cases import Case
@@ -166,3 +167,13 @@ def scaled(case: Case, inner: Any) -> Any:
     if case.scale == "unscaled":
         return inner
     return keras().optimizers.LossScaleOptimizer(inner, **SCALES[case.scale]())
+
+
+def padded(parts: Any, batch_size: int) -> Any:
+    """Return a dataset of padded batches of `parts`; weights may be missing."""
+    import tensorflow as tf
+
+    # tf.data makes a tensor of a list, and structures are tuples to it.
+    there = [tuple(part) if isinstance(part, list) else part for part in parts if part is not None]
+    dataset = tf.data.Dataset.from_tensor_slices(tuple(there))
+    return kte.data.pad_batches(dataset.batch(batch_size), batch_size)
