@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from keras_tpu_ext._runtime._tf_replicas import hide_uneven_sizes, split_batch
@@ -74,8 +73,7 @@ def without_padded_rows(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
         outputs = predict(data)
         if not isinstance(outputs, PaddedOutputs):
             return outputs
-        real = np.asarray(outputs.real)  # Keras has made arrays already where it joined several steps eagerly
-        return tf.nest.map_structure(lambda output: np.asarray(output)[real], outputs.outputs)
+        return tf.nest.map_structure(lambda output: tf.boolean_mask(output, outputs.real), outputs.outputs)
 
     return function
 

@@ -240,6 +240,7 @@ def test_predictions_without_targets(data):
     padded = kte.data.pad_batches(batches, SIZE)
     assert_close(model.predict(padded, verbose=0), model.predict(batches, verbose=0))
     assert model.predict(padded, verbose=0).shape == (103, 1)
+    assert model.predict(padded.skip(3), verbose=0).shape == (7, 1)  # a single batch
 
 
 def test_plain_keras_sees_rows_of_weight_zero(data):

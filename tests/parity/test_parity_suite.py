@@ -43,6 +43,8 @@ def test_the_values_that_cannot_meet_are_these():
         *((loss, "per class") for loss in DIMENSIONS["loss"] if loss != "crossentropy"),
         *((loss, "overflow") for loss in DIMENSIONS["loss"] if loss != "mse"),
         ("per class", "overflow"),
+        ("per class", "padded"),
+        ("add_loss", "padded"),
         ("unscaled", "overflow"),
     }
 
