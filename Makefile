@@ -32,7 +32,7 @@ lint: $(LINT)/.ready
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
-	$(TF)/bin/python -m pytest
+	$(TF)/bin/python -m pytest -n 2 --dist loadfile
 
 check-wheel: $(UV)
 	$(UV) run --no-project --python $(PYTHON) .ci/check_wheel.py $(UV) $(PYTHON)
