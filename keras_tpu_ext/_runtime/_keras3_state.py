@@ -97,12 +97,18 @@ class Window(keras.layers.Layer):
             ]
         self.__dict__["targets"] = list(variables)  # not to be tracked: they are the model's
 
-    def add(self, gradients: Any, weight: Any) -> None:
-        """Add one batch whose gradients count `weight` times; call it in a replica."""
+    def add(self, gradients: Any, weight: Any, factor: Any) -> None:
+        """Add one batch; call it in a replica.
+
+        Args:
+            gradients: One a variable; `None` where there is none.
+            weight: What the batch counts for in the window.
+            factor: What its gradients are multiplied by: the weight, over the scale of the loss.
+        """
         for total, gradient in zip(self.local_sums, gradients, strict=True):
             if gradient is not None:
                 dense = tf.convert_to_tensor(gradient)
-                total.assign_add(dense * tf.cast(weight, dense.dtype))
+                total.assign_add(dense * tf.cast(factor, dense.dtype))
         assign_everywhere(self.weight, tf.convert_to_tensor(self.weight) + tf.cast(weight, tf.float32))
         assign_everywhere(self.position, tf.convert_to_tensor(self.position) + 1)
 

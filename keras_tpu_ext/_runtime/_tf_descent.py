@@ -33,8 +33,9 @@ def descend(model: Any, gradients: Any, variables: Any, optimizer: Any, weight: 
         _step(model, _unscaled(sum_over_replicas(gradients), state), variables, optimizer, before)
         return
     window.build_for(variables)
-    # Another optimizer's step may change the scale before this window is full.
-    window.add(_unscaled(gradients, state), weight)
+    # Unscaled at once: another optimizer's step may change the scale before this window is full.
+    scale = 1.0 if state.loss_scale is None else tf.convert_to_tensor(state.scale)
+    window.add(gradients, weight, tf.cast(weight, tf.float32) / scale)
     has_gradient = [gradient is not None for gradient in gradients]
 
     def flush() -> None:
