@@ -118,17 +118,19 @@ def optimizer(case: Case, **more: Any) -> Any:
     """Return the optimizer of `case`.
 
     A step that divides by the size of a gradient would blow up the rounding of float32 where a gradient is next
-    to nothing. So what stands below the line is about as large as the gradients are, here for all optimizers.
+    to nothing. So what stands below the line is about as large as the gradients are, here for all optimizers. And
+    the rates are such that three steps move the weights by some hundredths: against a smaller update, the rounding
+    of the weights themselves would show.
     """
     size = _size(case, 0) if len(case.outputs) == 1 else 1
     chosen = {
         "SGD": lambda **o: keras().optimizers.SGD(0.1 / size, **o),
         "momentum": lambda **o: keras().optimizers.SGD(0.05 / size, momentum=0.9, nesterov=True, **o),
-        "Adam": lambda **o: keras().optimizers.Adam(0.01, epsilon=0.03 * size, **o),
+        "Adam": lambda **o: keras().optimizers.Adam(0.1, epsilon=0.03 * size, **o),
         "Adamax": lambda **o: keras().optimizers.Adamax(0.01, epsilon=0.03 * size, **o),
         "Nadam": lambda **o: keras().optimizers.Nadam(0.01, epsilon=0.03 * size, **o),
         "RMSprop": lambda **o: keras().optimizers.RMSprop(0.01, epsilon=(0.03 * size) ** 2, **o),
-        "Adagrad": lambda **o: keras().optimizers.Adagrad(0.01, initial_accumulator_value=0.1 * size**2, **o),
+        "Adagrad": lambda **o: keras().optimizers.Adagrad(0.1, initial_accumulator_value=0.1 * size**2, **o),
         "Adadelta": lambda **o: keras().optimizers.Adadelta(0.1, epsilon=(0.03 * size) ** 2, **o),
         "Ftrl": lambda **o: keras().optimizers.Ftrl(0.01, initial_accumulator_value=0.1 * size**2, **o),
         "Lamb": lambda **o: keras().optimizers.Lamb(0.01, epsilon=0.03 * size, **o),
@@ -138,7 +140,7 @@ def optimizer(case: Case, **more: Any) -> Any:
 
 def _clip(case: Case, size: int) -> dict[str, float]:
     """Return a threshold that the gradients of most cases exceed."""
-    limits = {"clipnorm": 0.05, "clipvalue": 0.02, "global_clipnorm": 0.1}
+    limits = {"clipnorm": 0.1, "clipvalue": 0.05, "global_clipnorm": 0.2}
     return {case.clip: limits[case.clip] * size} if case.clip in limits else {}
 
 
