@@ -103,12 +103,15 @@ def real_of(values: Any) -> Any:
     """Return for each row of `values` whether it counts; `None` where every row does.
 
     Args:
-        values: Tensor with one or several rows for each example.
+        values: Tensor with one or several rows for each example. Another number of rows, where that is static,
+            is something else than examples: a table that a layer learns, say.
     """
     if BATCH.real is None:
         return None
     rows, times = BATCH.real.shape[0], None
     if rows and values.shape[0] is not None:  # static, as TPUs need it
+        if not values.shape[0] or values.shape[0] % rows:
+            return None
         times = values.shape[0] // rows
     else:
         times = tf.shape(values)[0] // tf.maximum(tf.shape(BATCH.real)[0], 1)

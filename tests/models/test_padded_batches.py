@@ -251,3 +251,70 @@ def test_plain_keras_sees_rows_of_weight_zero(data):
         model.compile(sgd(rate), "mse")
         model.fit(batches, shuffle=False, verbose=0)
     assert_close(models[1].get_weights(), models[0].get_weights())
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+def test_predictions_of_a_single_execution(data, steps_per_execution):
+    """Keras then joins nothing, and takes the one result for a tensor."""
+    model = dense(kte.TPUModel)
+    model.compile(steps_per_execution=steps_per_execution)
+    x = data.x[: SIZE * steps_per_execution - 25]  # 7 or 103 examples
+    padded = kte.data.pad_batches(tf.data.Dataset.from_tensor_slices(x), SIZE)
+    assert_close(model.predict(padded, verbose=0), model(x))
+
+
+class Table(keras.layers.Layer):
+    """Returns several rows for each example, and a table whose rows are no examples."""
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=(10, 6), name="table")
+        self.normalise = keras.layers.BatchNormalization(momentum=0.0)
+        self.normalise.build((10, 6))
+
+    def call(self, x, training=False):
+        return ops.reshape(x, (-1, 3)), self.normalise(self.table, training=training)
+
+
+def test_outputs_with_other_rows(data):
+    inputs = keras.Input((6,))
+    model = kte.TPUModel(inputs, list(Table()(inputs)))
+    padded = kte.data.pad_batches(tf.data.Dataset.from_tensor_slices(data.x), SIZE)
+    rows, table = model.predict(padded, verbose=0)
+    assert_close(rows, data.x.reshape(-1, 3))
+    assert table.shape == (4 * 10, 6)  # as Keras does it: a batch's after another's
+
+
+def test_a_normalised_table_has_its_own_rows(data):
+    inputs, layer = keras.Input((6,)), Table()
+    _, table = layer(inputs)
+    model = kte.TPUModel(inputs, ops.matmul(inputs, ops.transpose(table)))
+    model.compile(sgd(0.0), "mse")
+    batches = kte.data.pad_batches(tf.data.Dataset.from_tensor_slices((data.x, data.y)), SIZE)
+    model.fit(batches, shuffle=False, verbose=0)
+    assert_close(layer.normalise.moving_mean.numpy(), layer.table.numpy().mean(axis=0))
+
+
+def test_fewer_rows_than_replicas(data, scope8):
+    keras.utils.set_random_seed(3)
+    plain = normalised(keras.Model)
+    plain.compile(sgd(), "mse")
+    with scope8:
+        ours = normalised(kte.TPUModel)
+        ours.compile(sgd(), "mse")
+    ours.set_weights(plain.get_weights())
+    batches = tf.data.Dataset.from_tensor_slices((data.x[:13], data.y[:13])).batch(5)
+    plain.fit(batches, shuffle=False, verbose=0)
+    ours.fit(kte.data.pad_batches(batches, 5), shuffle=False, verbose=0)
+    assert_close(ours.get_weights(), plain.get_weights())
+
+
+def test_xla_compiles_the_step(data):
+    """A variable that waits for data, a metric's say, cannot be made outside the step, and XLA makes none inside."""
+    models = []
+    for jit_compile in (False, True):
+        keras.utils.set_random_seed(3)
+        model = normalised(kte.TPUModel)
+        model.compile(sgd(), "mse", metrics=["mae", keras.metrics.R2Score()], jit_compile=jit_compile)
+        batches = kte.data.pad_batches(tf.data.Dataset.from_tensor_slices((data.x, data.y)), SIZE)
+        models.append((model.fit(batches, shuffle=False, verbose=0).history, model.get_weights()))
+    assert_close(models[1], models[0])
