@@ -127,6 +127,12 @@ def only_real(values: Any) -> Any:
     return tf.where(tf.reshape(real, shape), values, tf.zeros_like(values))
 
 
+def rows_that_count(values: Any) -> Any:
+    """Return `values` without the rows that do not count, in a shape that is not static; `None` stays."""
+    real = None if values is None else real_of(values)
+    return values if real is None else tf.boolean_mask(values, real)
+
+
 def part_that_counts() -> Any:
     """Return which part of this replica's rows are examples: 1.0 where all are."""
     if BATCH.real is None:
