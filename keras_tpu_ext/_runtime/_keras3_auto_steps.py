@@ -57,18 +57,18 @@ class AutoSteps:
         if pace is None:
             yield
             return
-        before = self.steps_per_execution, pace.held
+        before = self.steps_per_execution
         held = method == "predict"  # Keras would unroll its steps
         if not held:
             signature = inspect.signature(getattr(keras.Model, method))
             callbacks = signature.bind_partial(self, *args, **kwargs).arguments.get("callbacks")
             held = _must_hold(self, method, callbacks)
-        self.steps_per_execution, pace.held = (1 if held else pace.tuner.steps), held
+        self.steps_per_execution = 1 if held else pace.tuner.steps
         try:
-            yield
+            with pace.inner(held):
+                yield
         finally:
-            steps, pace.held = before
-            self.steps_per_execution = pace.tuner.steps if method == "fit" else steps
+            self.steps_per_execution = pace.tuner.steps if method == "fit" else before
 
     def _enumerate_at_pace(self: Any, epoch_iterator: Any) -> None:
         """Let the iterator over an epoch's batches ask before every execution how many steps it has."""
@@ -90,6 +90,16 @@ class Pace:
         self._clock = clock
         self._asked = 1
         self._done: Any = 1
+
+    @contextlib.contextmanager
+    def inner(self, held: bool) -> Iterator[None]:
+        """Within the block hold or not; a fit whose callback evaluates goes on afterwards as if it had not."""
+        before = self.held, self._asked, self._done
+        self.held = held
+        try:
+            yield
+        finally:
+            self.held, self._asked, self._done = before
 
     def run_train(self, model: Any, function: Any, iterator: Any) -> Any:
         """Run an execution of training and learn from it, unless it was compiled on the way.
@@ -154,7 +164,8 @@ class Pace:
         done = steps = 0
         while done == steps:
             epoch._steps_seen += done  # what Keras takes for the size, should the next execution find no data
-            self._asked = steps = model.steps_per_execution
+            # While `held` nobody counts what was done: a single step is done, or ends the epoch by an exception.
+            self._asked = self._done = steps = model.steps_per_execution
             yield epoch._steps_seen, epoch._steps_seen + steps - 1, epoch._current_iterator
             done = int(self._done)
         epoch._num_batches = epoch._steps_seen + done

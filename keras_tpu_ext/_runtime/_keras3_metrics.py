@@ -1,8 +1,8 @@
 """The compiled metrics of Keras 3, on batches with padded rows.
 
 Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
-`trainers.compile_utils.CompileMetrics` with `_flat_metrics`, `_flat_weighted_metrics` and `_flatten_y`; the attribute
-`_keras_mask` of tensors.
+`trainers.compile_utils.CompileMetrics` with `_flat_metrics`, `_flat_weighted_metrics` and `_flatten_y`;
+`_fn` and `_fn_kwargs` of `MeanMetricWrapper`; the attribute `_keras_mask` of tensors.
 """
 
 from __future__ import annotations
@@ -12,32 +12,93 @@ from typing import Any
 import keras
 from keras.src.trainers.compile_utils import CompileMetrics
 
-from keras_tpu_ext._runtime._tf_batch import BATCH, only_real, real_of
+from keras_tpu_ext._runtime._tf_batch import (
+    BATCH,
+    gather_examples,
+    is_spread,
+    only_real,
+    real_of,
+    rows_that_count,
+    whole_view,
+)
 
 
 class MetricsOfExamples(CompileMetrics):
-    """A `CompileMetrics` that counts no padded row: those have weight zero in every metric, weighted or not."""
+    """A `CompileMetrics` that counts no padded row, in no metric, weighted or not.
+
+    Keras's own metrics give such a row the weight zero, which keeps every shape static. The others may do with
+    weights what they like, or nothing at all; they get the rows of examples alone.
+    """
+
+    knows_padding = True
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Update every metric with one batch."""
-        if BATCH.real is None:
-            super().update_state(y_true, y_pred, sample_weight)
-            return
         if not self.built:
             self.build(y_true, y_pred)
+        if not is_spread() or (BATCH.real is None and not self._has_functions()):
+            super().update_state(y_true, y_pred, sample_weight)
+            return
         y_true, y_pred = self._flatten_y(y_true), self._flatten_y(y_pred)
-        unweighted = [_weights_of_one(outputs) for outputs in y_pred]
-        weighted = unweighted if sample_weight is None else self._flatten_y(sample_weight)
-        if len(weighted) < len(y_pred):
-            weighted = weighted[:1] * len(y_pred)
-        for metrics, weights in ((self._flat_metrics, unweighted), (self._flat_weighted_metrics, weighted)):
-            for of_output, true, predicted, weight in zip(metrics, y_true, y_pred, weights, strict=False):
-                if of_output is not None:
-                    of_output.update_state(true, predicted, weight)
+        weights = [None] * len(y_pred) if sample_weight is None else self._flatten_y(sample_weight)
+        if len(weights) < len(y_pred):
+            weights = weights[:1] * len(y_pred)
+        unweighted = [None] * len(y_pred)
+        for of_outputs, given in ((self._flat_metrics, unweighted), (self._flat_weighted_metrics, weights)):
+            for of_output, true, predicted, weight in zip(of_outputs, y_true, y_pred, given, strict=False):
+                for metric in of_output.metrics if of_output is not None else ():
+                    _update(metric, true, predicted, weight)
+
+    def _has_functions(self) -> bool:
+        lists = [*self._flat_metrics, *self._flat_weighted_metrics]
+        return any(_is_function(metric) for of_output in lists if of_output for metric in of_output.metrics)
+
+
+def _update(metric: Any, true: Any, predicted: Any, weight: Any) -> None:
+    if _is_function(metric) and not len(metric._fn(true, predicted, **metric._fn_kwargs).shape):
+        # It hides its examples behind one number: call it with all of them, on every replica alike.
+        true, whole, weight = gather_examples((true, predicted, weight))
+        with whole_view():
+            metric.update_state(true, whole, weight)
+    elif BATCH.real is None or (_heeds_weights(metric, predicted) and real_of(predicted) is not None):
+        metric.update_state(true, predicted, _weights_of_one(predicted) if weight is None else weight)
+    else:
+        mask = rows_that_count(_mask_of(predicted))
+        true, predicted, weight = (rows_that_count(part) for part in (true, predicted, weight))
+        metric.update_state(true, _with_mask(predicted, mask), weight)
+
+
+def _is_function(metric: Any) -> bool:
+    """Return whether a metric is the mean of a function of the user's."""
+    return isinstance(metric, keras.metrics.MeanMetricWrapper) and not _is_of_keras(metric._fn)
+
+
+def _heeds_weights(metric: Any, predicted: Any) -> bool:
+    """Return whether weight zero takes a row out of `metric`, and it takes one weight for each row."""
+    if isinstance(metric, keras.metrics.MeanMetricWrapper):
+        return _is_of_keras(type(metric)) and _is_of_keras(metric._fn)
+    takes_rows = len(predicted.shape) <= 2 and not isinstance(metric, keras.metrics.IoU)
+    return _is_of_keras(type(metric)) and (takes_rows or _mask_of(predicted) is not None)
+
+
+def _is_of_keras(thing: Any) -> bool:
+    return str(getattr(thing, "__module__", "")).startswith("keras.")
 
 
 def _weights_of_one(outputs: Any) -> Any:
     """Return weight one for every example, in the shape of the mask where there is one: Keras multiplies the two."""
-    mask = getattr(outputs, "_keras_mask", None)
+    if BATCH.real is None:
+        return None
+    mask = _mask_of(outputs)
     real = real_of(outputs) if mask is None else only_real(keras.ops.ones_like(mask))
     return keras.ops.cast(real, "float32")
+
+
+def _mask_of(tensor: Any) -> Any:
+    return getattr(tensor, "_keras_mask", None)
+
+
+def _with_mask(tensor: Any, mask: Any) -> Any:
+    if mask is not None:
+        tensor._keras_mask = mask
+    return tensor

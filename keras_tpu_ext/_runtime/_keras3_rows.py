@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime._hooks import replaced
 from keras_tpu_ext._runtime._tf_batch import BATCH, only_real, part_that_counts, real_of
+from keras_tpu_ext._runtime._tf_empty import one_row_if_empty
 from keras_tpu_ext._runtime._tf_replicas import sum_over_replicas
 
 
@@ -83,7 +84,7 @@ def _weights(inputs: Any, real: Any) -> Any:
     ones = [1] * (inputs.shape.rank - 1)
     weights = tf.ones([1, *ones], inputs.dtype)
     if real is not None:
-        weights = tf.reshape(tf.cast(real, inputs.dtype), [-1, *ones])
+        weights = one_row_if_empty(tf.reshape(tf.cast(real, inputs.dtype), [-1, *ones]), BATCH.has_any)
     return weights if BATCH.has_any is None else weights * tf.cast(BATCH.has_any, inputs.dtype)
 
 

@@ -29,8 +29,13 @@ from keras_tpu_ext._runtime._tf_loop import make_steps_function, without_padded_
 from keras_tpu_ext._runtime._tf_own_step import guarded
 from keras_tpu_ext._runtime._tf_replicas import split_batch
 from keras_tpu_ext._runtime._tf_step import ExactStep
-from keras_tpu_ext._runtime.padding import without_own_weights
-from keras_tpu_ext.errors import ScopeError
+from keras_tpu_ext._runtime.padding import PaddedBatch, without_own_weights
+from keras_tpu_ext.errors import ArgumentError, ScopeError
+
+_CLASS_WEIGHT = (
+    "fit takes no class_weight with padded batches, which have sample weights already. Weigh the examples before "
+    "they are padded: pad_batches(dataset.map(lambda x, y: (x, y, tf.gather(weights, y))), batch_size)."
+)
 
 
 class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
@@ -74,6 +79,9 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train as `keras.Model.fit` does."""
         model: Any = super()
+        data = args[0] if args else kwargs.get("x")
+        if kwargs.get("class_weight") is not None and isinstance(getattr(data, "element_spec", None), PaddedBatch):
+            raise ArgumentError(_CLASS_WEIGHT)
         self.__dict__["_is_fitting"] = True
         try:
             return model.fit(*args, **kwargs)
@@ -152,6 +160,9 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
 
     def _has_own_compute_loss(self) -> bool:
         return type(self).compute_loss is not ExactStep.compute_loss
+
+    def _has_own_compute_metrics(self: Any) -> bool:
+        return type(self).compute_metrics is not keras.Model.compute_metrics
 
     def _build_window(self: Any) -> None:
         window = self._step_state.window(self.optimizer)

@@ -113,12 +113,15 @@ def real_of(values: Any) -> Any:
     """Return for each row of `values` whether it counts; `None` where every row does.
 
     Args:
-        values: Tensor with one or several rows for each example.
+        values: Tensor with one or several rows for each example. Another number of rows, where that is static,
+            is something else than examples: a table that a layer learns, say.
     """
     if BATCH.real is None:
         return None
     rows, times = BATCH.real.shape[0], None
     if rows and values.shape[0] is not None:  # static, as TPUs need it
+        if not values.shape[0] or values.shape[0] % rows:
+            return None
         times = values.shape[0] // rows
     else:
         times = tf.shape(values)[0] // tf.maximum(tf.shape(BATCH.real)[0], 1)
@@ -132,6 +135,12 @@ def only_real(values: Any) -> Any:
         return values
     shape = tf.concat([tf.shape(real), tf.ones([values.shape.rank - 1], tf.int32)], axis=0)
     return tf.where(tf.reshape(real, shape), values, tf.zeros_like(values))
+
+
+def rows_that_count(values: Any) -> Any:
+    """Return `values` without the rows that do not count, in a shape that is not static; `None` stays."""
+    real = None if values is None else real_of(values)
+    return values if real is None else tf.boolean_mask(values, real)
 
 
 def part_that_counts() -> Any:

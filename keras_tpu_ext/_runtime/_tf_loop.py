@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -73,9 +74,15 @@ def without_padded_rows(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
         outputs = predict(data)
         if not isinstance(outputs, PaddedOutputs):
             return outputs
-        return tf.nest.map_structure(lambda output: tf.boolean_mask(output, outputs.real), outputs.outputs)
+        return tf.nest.map_structure(lambda output: _without_rows(output, outputs.real), outputs.outputs)
 
     return function
+
+
+def _without_rows(output: Any, real: Any) -> Any:
+    """Return the rows of a tensor that count; it may have several for each example, or something else for rows."""
+    rows, examples = tf.shape(output)[0], tf.shape(real)[0]
+    return output if rows % examples else tf.boolean_mask(output, tf.repeat(real, rows // examples))
 
 
 def first_of_replicas(strategy: Any, outputs: Any) -> Any:
@@ -109,7 +116,16 @@ def _only_with(data: Any) -> Any:
     leaves = tf.nest.flatten(data, expand_composites=True)
     with tf.control_dependencies([leaf for leaf in leaves if leaf is not None]):
         there_is_data = tf.no_op()
-    return tf.control_dependencies([there_is_data])
+    within = contextlib.ExitStack()
+    within.enter_context(tf.control_dependencies([there_is_data]))
+    within.enter_context(tf.variable_creator_scope(_before_any_data))
+    return within
+
+
+def _before_any_data(create: Callable[..., Any], **kwargs: Any) -> Any:
+    """Create a variable, a metric's say, that waits for no data: XLA takes no step with variables that do."""
+    with tf.control_dependencies(None):
+        return create(**kwargs)
 
 
 def _loop(step: Step, iterator: Any, steps: Any) -> tuple[Any, Any]:

@@ -9,15 +9,14 @@ of a batch normalisation, not in a metric that is updated with rows, and not in 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._hooks import replaced
 from keras_tpu_ext._runtime._tf_batch import BATCH, known_batch
-from keras_tpu_ext._runtime._tf_empty import no_row_if_empty, one_row_if_empty
+from keras_tpu_ext._runtime._tf_empty import one_row_if_empty
+from keras_tpu_ext._runtime._tf_own_metrics import counting_examples
 from keras_tpu_ext._runtime._tf_step import ExactStep
 
 Step = Callable[[Any], Any]
@@ -36,7 +35,7 @@ def guarded(model: Any, step: Step) -> Step:
     def guarded_step(data: Any) -> Any:
         if not _is_of_rows(data):
             return step(data)
-        with known_batch(data, stands_in=True), model._examples_alone(), _metrics_without_stand_ins(model.metrics):
+        with known_batch(data, stands_in=True), model._examples_alone(), counting_examples(model.metrics):
             return step(one_row_if_empty(data, BATCH.has_any))
 
     return guarded_step
@@ -46,29 +45,3 @@ def _is_of_rows(data: Any) -> bool:
     """Return whether `data` is made of tensors that a row of ones can stand in for; ragged ones are not."""
     leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
     return bool(leaves) and all(isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0 for leaf in leaves)
-
-
-def _metrics_without_stand_ins(metrics: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which `metrics` do not count the row that stands in for no example.
-
-    A value without rows, a loss say, is the same on every replica and counts on each of them, so that every batch
-    has the same weight.
-    """
-
-    def make(update_state: Any) -> Any:
-        def without_stand_ins(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = _without_stand_ins((args, kwargs), BATCH.has_any)
-            return update_state(*args, **kwargs)
-
-        return without_stand_ins
-
-    return replaced([(metric, "update_state", make) for metric in metrics if BATCH.has_any is not None])
-
-
-def _without_stand_ins(data: Any, has_any: Any) -> Any:
-    """Return `data` with no row in its tensors where there is no example; what has no rows stays."""
-    leaves = tf.nest.flatten(data)
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0]
-    for place, leaf in zip(places, no_row_if_empty([leaves[i] for i in places], has_any), strict=True):
-        leaves[place] = leaf
-    return tf.nest.pack_sequence_as(data, leaves)

@@ -20,6 +20,7 @@ from keras_tpu_ext._runtime._tf_batch import (
 )
 from keras_tpu_ext._runtime._tf_descent import descend
 from keras_tpu_ext._runtime._tf_empty import finite_if_empty, no_row_if_empty, one_row_if_empty
+from keras_tpu_ext._runtime._tf_own_metrics import counting_examples
 from keras_tpu_ext._runtime._tf_replicas import (
     as_global,
     num_replicas,
@@ -34,7 +35,7 @@ class ExactStep:
 
     The runtime's `TrainStep` inherits from this and provides what differs between Keras 2 and Keras 3:
     `_unpack`, `_forward`, `_own_losses`, `_own_losses_noted`, `_put_own_losses`, `_weight_losses`, `_examples_alone`,
-    `_has_own_compute_loss`, `_check_optimizer` and `_apply_reduced`.
+    `_has_own_compute_loss`, `_has_own_compute_metrics`, `_check_optimizer` and `_apply_reduced`.
     """
 
     def predict_step(self: Any, data: Any) -> Any:
@@ -69,7 +70,7 @@ class ExactStep:
                 descend(self, gradients, self.trainable_variables, self.optimizer, BATCH.total, before)
             else:
                 warnings.warn("The model does not have any trainable weights.", stacklevel=2)
-            return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
+            return self._updated_metrics(x, y, y_pred, sample_weight)
 
     def test_step(self: Any, data: Any) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
@@ -80,7 +81,7 @@ class ExactStep:
             y_pred = self._predictions(x, training=False)
             _, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
             self._track_loss(tracked)
-            return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
+            return self._updated_metrics(x, y, y_pred, sample_weight)
 
     def compute_loss(
         self: Any, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
@@ -202,6 +203,12 @@ class ExactStep:
             loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
         share = loss / tf.cast(replicas, loss.dtype)
         return share, tf.reduce_mean(share)
+
+    def _updated_metrics(self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
+        # Only a function of the user's updates other metrics than those of `compile`, which know of padded rows.
+        padded = BATCH.real is not None and self._has_own_compute_metrics()
+        with counting_examples(self.metrics if padded else ()):
+            return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def _track_loss(self: Any, share: Any) -> None:
         """Weigh the global loss by the global batch size, as Keras does on one device.

@@ -20,6 +20,8 @@ def pad_batches(dataset: Any, batch_size: int) -> Any:
     for `add_loss`, it computes with them. To any other Keras model they are rows of weight zero: they count in
     the denominator of a mean loss and in unweighted metrics.
 
+    `class_weight` of `fit` is refused: weigh the examples before they are padded.
+
     Call it last, or before `prefetch`: a `map` after it that takes the batch apart loses the difference between a
     padded row and one of weight zero.
 
@@ -36,7 +38,7 @@ def pad_batches(dataset: Any, batch_size: int) -> Any:
         weights that it has not are one, shape `(batch_size,)` and float32.
 
     Raises:
-        ArgumentError: If `dataset` is no `tf.data.Dataset` of dense tensors in one of these forms, or
+        ArgumentError: If `dataset` is no `tf.data.Dataset` of dense tensors of known rank in one of these forms, or
             `batch_size` no positive integer.
         MissingExtraError: If TensorFlow is not installed.
         tensorflow.errors.InvalidArgumentError: While iterating, if a batch has more than `batch_size` rows, or no
@@ -65,7 +67,7 @@ def pad_batches(dataset: Any, batch_size: int) -> Any:
 
 
 def _padded(tf: Any, x: Any, y: Any, weight: Any, size: int) -> PaddedBatch:
-    rows = tf.shape(tf.nest.flatten(x)[0])[0]
+    rows = tf.shape(next(leaf for leaf in tf.nest.flatten(x) if leaf is not None))[0]
     checks = [
         tf.debugging.assert_positive(rows, "pad_batches: a batch has no row at all. Write dataset.filter(...)."),
         tf.debugging.assert_less_equal(
@@ -86,13 +88,16 @@ def _padded(tf: Any, x: Any, y: Any, weight: Any, size: int) -> PaddedBatch:
 
     kind = UnweightedPaddedBatch if weight is None else PaddedBatch
     weight = tf.ones([rows]) if weight is None else weight
-    y = None if y is None else tf.nest.map_structure(fill, y)
-    return kind(tf.nest.map_structure(fill, x), y, tf.nest.map_structure(fill_weight, weight))
+    return kind(_mapped(tf, fill, x), _mapped(tf, fill, y), _mapped(tf, fill_weight, weight))
+
+
+def _mapped(tf: Any, function: Any, structure: Any) -> Any:
+    return tf.nest.map_structure(lambda leaf: None if leaf is None else function(leaf), structure)
 
 
 def _has_batches(tf: Any, element_spec: Any, size: int) -> bool:
     specs = [spec for spec in tf.nest.flatten(element_spec) if not _is_none(spec)]
-    return all(spec.shape.rank is None or (spec.shape.rank and spec.shape[0] in (None, size)) for spec in specs)
+    return all(spec.shape.rank and spec.shape[0] in (None, size) for spec in specs)
 
 
 def _is_none(spec: Any) -> bool:
@@ -118,6 +123,11 @@ def _check_dataset(tf: Any, dataset: Any, size: int) -> None:
             raise ArgumentError(
                 f"pad_batches needs dense tensors; the dataset has a {type(part).__name__}. "
                 "Write dataset.map(...) with .to_tensor() for ragged and tf.sparse.to_dense() for sparse tensors."
+            )
+        if not _is_none(part) and part.shape.rank is None:
+            raise ArgumentError(
+                "pad_batches needs to know how many dimensions each tensor has; the dataset has one of unknown rank. "
+                "Write from_generator(..., output_signature=tf.TensorSpec([None, 28, 28], tf.float32))."
             )
 
 

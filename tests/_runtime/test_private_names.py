@@ -46,7 +46,7 @@ IMPORTED = {
     "keras.src.layers.layer:Layer._get_own_losses": "_keras3_tf_step.py",
     "keras.src.trainers.compile_utils:CompileMetrics._flatten_y": "_keras3_metrics.py",
     "keras.src.layers.layer:Layer._get_regularization_losses": "_keras3_tf_step.py",
-    "keras:layers.BatchNormalization._moments": "_keras3_statistics.py",
+    "keras:layers.BatchNormalization._moments": "_keras3_rows.py",
     "tensorflow.python.data.ops.multi_device_iterator_ops:_create_device_dataset": "_tf_rehearsal.py",
     "tensorflow.python.framework.kernels:get_registered_kernels_for_op": "_tf_tpu.py",
     "tensorflow.python.distribute.distribute_lib:_get_default_strategy": "_tf_devices.py",
@@ -85,7 +85,7 @@ ATTRIBUTES = {
     "optimizer._distribution_strategy": (lambda: keras.optimizers.SGD()._distribution_strategy, "_keras3_tf_step.py"),
     "BatchNormalization._reduction_axes": (
         lambda: keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization()]).layers[0]._reduction_axes,
-        "_keras3_statistics.py",
+        "_keras3_rows.py",
     ),
     "layer._losses": (lambda: keras.layers.Dense(1)._losses == [], "_keras3_tf_step.py"),
     "optimizer._iterations": (lambda: keras.optimizers.SGD()._iterations, "_tf_counts.py"),
@@ -133,6 +133,8 @@ def test_compiled_metrics_are_flat_lists_by_output():
     assert [metric.name for of_output in flat for metric in of_output.metrics] == ["mae"], (
         f"mend {RUNTIME}_keras3_metrics.py"
     )
+    assert callable(flat[0].metrics[0]._fn), f"mend {RUNTIME}_keras3_metrics.py"
+    assert flat[0].metrics[0]._fn_kwargs == {}, f"mend {RUNTIME}_keras3_metrics.py"
     assert made._compile_metrics._flat_weighted_metrics == [None], f"mend {RUNTIME}_keras3_metrics.py"
 
 

@@ -72,6 +72,15 @@ def test_without_targets(source):
         assert tf.nest.flatten(batch.x)[0].shape == (2,)
 
 
+def test_nothing_stays_nothing():
+    source = dataset([1.0, 2.0, 3.0], [1, 2, 3]).batch(2).map(lambda x, y: ((None, x), (y, y), (None, x)))
+    batch = list(kte.data.pad_batches(source, 2))[-1]
+    assert batch.x[0] is None
+    assert batch.x[1].numpy().tolist() == [3, 3]
+    assert batch.sample_weight[0] is None
+    assert is_mark(batch.sample_weight[1].numpy()).tolist() == [False, True]
+
+
 def test_shorter_batches_in_the_middle_are_filled_up():
     source = dataset([1, 2, 3], [1, 2, 3]).batch(2).repeat(2)
     assert [batch.x.numpy().tolist() for batch in kte.data.pad_batches(source, 4)] == [
@@ -117,6 +126,11 @@ WRONG = {
         lambda: kte.data.pad_batches(ragged, 2),
         "pad_batches needs dense tensors; the dataset has a RaggedTensorSpec. "
         "Write dataset.map(...) with .to_tensor() for ragged and tf.sparse.to_dense() for sparse tensors.",
+    ),
+    "unknown rank": (
+        lambda: kte.data.pad_batches(tf.data.Dataset.from_generator(lambda: iter([[1]]), output_types=tf.int32), 2),
+        "pad_batches needs to know how many dimensions each tensor has; the dataset has one of unknown rank. "
+        "Write from_generator(..., output_signature=tf.TensorSpec([None, 28, 28], tf.float32)).",
     ),
     "twice": (
         lambda: kte.data.pad_batches(kte.data.pad_batches(dataset([1], [2]), 2), 2),

@@ -173,6 +173,37 @@ def test_a_callback_that_asked_for_every_batch_gets_every_batch(data):
     assert model.steps_per_execution > 1
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+@pytest.mark.filterwarnings('ignore:steps_per_execution="auto" stays at 1:UserWarning')
+def test_data_of_unknown_length_that_somebody_wants_batch_by_batch(data):
+    """The last execution before had many steps; that says nothing about these."""
+    model, recorded = compiled(), EveryBatch()
+    batches = dataset(data, known=False)
+    model.fit(batches, epochs=2, shuffle=False, verbose=0)
+    numbers = []
+    recorded.on_train_batch_end = recorded.on_test_batch_end = lambda batch, logs=None: numbers.append(batch)
+    model.fit(batches, epochs=2, shuffle=False, verbose=0, callbacks=[recorded])
+    model.evaluate(batches, verbose=0, callbacks=[recorded])
+    assert numbers == [*range(21)] * 3
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+@pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end"])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_callback_that_evaluates_between_executions(data, hook, known):
+    class Evaluates(keras.callbacks.Callback):
+        wants_every_batch = False
+
+        def evaluate(self, batch, logs=None):
+            self.model.evaluate(dataset(data, batch_size=50, known=False), verbose=0)
+
+    callback = Evaluates()
+    setattr(callback, hook, callback.evaluate)
+    model = compiled()
+    model.fit(dataset(data, known=known), epochs=3, shuffle=False, verbose=0, callbacks=[callback])
+    assert int(model.optimizer.iterations.numpy()) == 3 * 21
+
+
 def test_throughput_counts_every_batch_of_growing_executions(data):
     throughput = kte.callbacks.Throughput(warmup=0)
     counted = []

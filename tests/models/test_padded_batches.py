@@ -252,3 +252,157 @@ def test_plain_keras_sees_rows_of_weight_zero(data):
         model.compile(sgd(rate), "mse")
         model.fit(batches, shuffle=False, verbose=0)
     assert_close(models[1].get_weights(), models[0].get_weights())
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+def test_predictions_of_a_single_execution(data, steps_per_execution):
+    """Keras then joins nothing, and takes the one result for a tensor."""
+    model = dense(kte.TPUModel)
+    model.compile(steps_per_execution=steps_per_execution)
+    x = data.x[: SIZE * steps_per_execution - 25]  # 7 or 103 examples
+    padded = kte.data.pad_batches(tf.data.Dataset.from_tensor_slices(x), SIZE)
+    assert_close(model.predict(padded, verbose=0), model(x))
+
+
+class Table(keras.layers.Layer):
+    """Returns several rows for each example, and a table whose rows are no examples."""
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=(10, 6), name="table")
+        self.normalise = keras.layers.BatchNormalization(momentum=0.0)
+        self.normalise.build((10, 6))
+
+    def call(self, x, training=False):
+        return ops.reshape(x, (-1, 3)), self.normalise(self.table, training=training)
+
+
+def test_outputs_with_other_rows(data):
+    inputs = keras.Input((6,))
+    model = kte.TPUModel(inputs, list(Table()(inputs)))
+    padded = kte.data.pad_batches(tf.data.Dataset.from_tensor_slices(data.x), SIZE)
+    rows, table = model.predict(padded, verbose=0)
+    assert_close(rows, data.x.reshape(-1, 3))
+    assert table.shape == (4 * 10, 6)  # as Keras does it: a batch's after another's
+
+
+def test_a_normalised_table_has_its_own_rows(data):
+    inputs, layer = keras.Input((6,)), Table()
+    _, table = layer(inputs)
+    model = kte.TPUModel(inputs, ops.matmul(inputs, ops.transpose(table)))
+    model.compile(sgd(0.0), "mse")
+    batches = kte.data.pad_batches(tf.data.Dataset.from_tensor_slices((data.x, data.y)), SIZE)
+    model.fit(batches, shuffle=False, verbose=0)
+    assert_close(layer.normalise.moving_mean.numpy(), layer.table.numpy().mean(axis=0))
+
+
+def test_fewer_rows_than_replicas(data, scope8):
+    keras.utils.set_random_seed(3)
+    plain = normalised(keras.Model)
+    plain.compile(sgd(), "mse")
+    with scope8:
+        ours = normalised(kte.TPUModel)
+        ours.compile(sgd(), "mse")
+    ours.set_weights(plain.get_weights())
+    batches = tf.data.Dataset.from_tensor_slices((data.x[:13], data.y[:13])).batch(5)
+    plain.fit(batches, shuffle=False, verbose=0)
+    ours.fit(kte.data.pad_batches(batches, 5), shuffle=False, verbose=0)
+    assert_close(ours.get_weights(), plain.get_weights())
+
+
+def test_xla_compiles_the_step(data):
+    """A variable that waits for data, a metric's say, cannot be made outside the step, and XLA makes none inside."""
+    models = []
+    for jit_compile in (False, True):
+        keras.utils.set_random_seed(3)
+        model = normalised(kte.TPUModel)
+        model.compile(sgd(), "mse", metrics=["mae", keras.metrics.R2Score()], jit_compile=jit_compile)
+        batches = kte.data.pad_batches(tf.data.Dataset.from_tensor_slices((data.x, data.y)), SIZE)
+        models.append((model.fit(batches, shuffle=False, verbose=0).history, model.get_weights()))
+    assert_close(models[1], models[0])
+
+
+def rmse_of_batch(y, y_pred):
+    return ops.sqrt(ops.mean(ops.square(y - y_pred)))
+
+
+class Plain(keras.metrics.Metric):
+    """A metric that takes weights and pays no attention to them."""
+
+    def __init__(self, name="plain"):
+        super().__init__(name=name)
+        self.total, self.rows = (self.add_weight(name=name, initializer="zeros") for name in ("total", "rows"))
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(ops.sum(ops.abs(y_true - y_pred)))
+        self.rows.assign_add(ops.cast(ops.shape(y_true)[0], "float32"))
+
+    def result(self):
+        return ops.divide_no_nan(self.total, self.rows)
+
+
+def picture(model_class):
+    inputs = keras.Input((2, 3, 1))
+    return model_class(inputs, keras.layers.Conv2D(1, 1, activation="sigmoid")(inputs))
+
+
+@pytest.mark.parametrize("replicas", [1, 8])
+def test_metrics_of_pictures_and_of_the_users_own(data, scope8, replicas):
+    """Some take no weight for each picture, some heed no weights, and some hide the examples behind one number."""
+    results = []
+    x = data.x.reshape(-1, 2, 3, 1)
+    batches = tf.data.Dataset.from_tensor_slices((x, (x > 0.3).astype("float32"))).batch(SIZE)
+    for model_class, scope in ((keras.Model, None), (kte.TPUModel, scope8 if replicas == 8 else None)):
+        keras.utils.set_random_seed(3)
+        with scope or contextlib.nullcontext():
+            model = picture(model_class)
+            keras_metrics = [keras.metrics.BinaryIoU(name="iou"), keras.metrics.AUC(name="auc"), "mae"]
+            model.compile(
+                sgd(), "mse", metrics=[*keras_metrics, Plain(), rmse_of_batch], weighted_metrics=[Plain("w")]
+            )
+        given = batches if model_class is keras.Model else kte.data.pad_batches(batches, SIZE)
+        results.append(model.evaluate(given, verbose=0, return_dict=True))
+    assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("where", ["train_step", "compute_metrics"])
+def test_metrics_that_the_users_code_updates(data, where):
+    def build(model_class):
+        class Own(model_class):
+            def train_step(self, data):
+                logs = super().train_step(data)
+                x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+                self.own.update_state(y, self(x))
+                return {**logs, "own": self.own.result()}
+
+            def compute_metrics(self, x, y, y_pred, sample_weight=None):
+                logs = super().compute_metrics(x, y, y_pred, sample_weight)
+                self.own.update_state(y, y_pred)
+                return {**logs, "own": self.own.result()}
+
+        delattr(Own, "compute_metrics" if where == "train_step" else "train_step")
+        model = dense(Own)
+        model.own = keras.metrics.MeanAbsoluteError(name="own")
+        return model
+
+    batches = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(SIZE)
+    histories = []
+    for model_class, given in ((keras.Model, batches), (kte.TPUModel, kte.data.pad_batches(batches, SIZE))):
+        keras.utils.set_random_seed(3)
+        model = build(model_class)
+        model.compile(sgd(0.0), "mse", metrics=["mae"])
+        histories.append(model.fit(given, shuffle=False, verbose=0).history)
+    assert_close(histories[1], histories[0])
+    assert_close(histories[1]["own"], histories[1]["mae"])
+
+
+def test_class_weights_are_refused(data):
+    """Keras would read the weights of a padded batch as those of the user's, and says nothing that helps."""
+    model = dense(kte.TPUModel)
+    model.compile("sgd", "mse")
+    batches = kte.data.pad_batches(tf.data.Dataset.from_tensor_slices((data.x, data.labels)), SIZE)
+    with pytest.raises(kte.errors.ArgumentError) as error:
+        model.fit(batches, class_weight={0: 1.0, 1: 2.0, 2: 1.0}, shuffle=False)
+    assert str(error.value) == (
+        "fit takes no class_weight with padded batches, which have sample weights already. Weigh the examples before "
+        "they are padded: pad_batches(dataset.map(lambda x, y: (x, y, tf.gather(weights, y))), batch_size)."
+    )
