@@ -9,7 +9,7 @@ from keras_tpu_ext._runtime.padding import MARK, PaddedBatch, UnweightedPaddedBa
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError
 
 
-def pad_batches(dataset: Any, batch_size: int) -> Any:
+def pad_batches(dataset: Any, batch_size: int, *, batched: bool | None = None) -> Any:
     """Return `dataset` with every batch filled up to `batch_size` rows, and all shapes static.
 
     A short last batch has another shape, and another shape is another compilation. Dropping it drops data; filled
@@ -28,10 +28,12 @@ def pad_batches(dataset: Any, batch_size: int) -> Any:
     Args:
         dataset: A `tf.data.Dataset` of `x`, `(x, y)` or `(x, y, sample_weight)`; each may be a nested structure
             of dense tensors. Either of batches, as `.batch(batch_size)` makes them, or of examples, which are
-            batched then. It is taken for batches if all its tensors have a first dimension that is unknown or
-            `batch_size`.
+            batched then.
         batch_size: Number of rows in a batch over all replicas, such as `scope.global_batch_size(128)`. Batches
             of `dataset` may have fewer, and not more.
+        batched: Whether `dataset` is one of batches. `None` (default) takes it for that if all its tensors have a
+            first dimension that is unknown or `batch_size`, which `.batch(batch_size)` makes. Batches of another
+            static size need `True`, and examples that all begin with such a dimension `False`.
 
     Returns:
         A `tf.data.Dataset` of `(x, y, sample_weight)`, as a named tuple. `y` is `None` where `dataset` has none;
@@ -55,7 +57,7 @@ def pad_batches(dataset: Any, batch_size: int) -> Any:
     tf = _tensorflow()
     size = _checked_size(batch_size)
     _check_dataset(tf, dataset, size)
-    if not _has_batches(tf, dataset.element_spec, size):
+    if not (_has_batches(tf, dataset.element_spec, size) if batched is None else batched):
         dataset = dataset.batch(size)
     is_parts = isinstance(dataset.element_spec, tuple)
 

@@ -99,6 +99,18 @@ def test_examples_of_unknown_length_are_refused_by_batch_and_not_in_silence():
     assert [batch.x.shape for batch in batches] == [(4,), (4,)]
 
 
+def test_batches_of_another_static_size_can_be_told():
+    source = dataset([1, 2, 3, 4], [1, 2, 3, 4]).batch(2, drop_remainder=True)
+    batches = list(kte.data.pad_batches(source, 3, batched=True))
+    assert [batch.x.numpy().tolist() for batch in batches] == [[1, 2, 2], [3, 4, 4]]
+
+
+def test_examples_that_look_like_batches_can_be_told():
+    pictures = tf.data.Dataset.from_tensor_slices(np.zeros([5, 4, 4, 1], "float32"))
+    assert kte.data.pad_batches(pictures, 4).element_spec.x.shape == (4, 4, 1)
+    assert kte.data.pad_batches(pictures, 4, batched=False).element_spec.x.shape == (4, 4, 4, 1)
+
+
 def test_a_batch_that_is_too_large():
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"more rows than batch_size=2\. Write dataset.rebatch"):
         list(kte.data.pad_batches(dataset([1, 2, 3], [1, 2, 3]).batch(3), 2))
