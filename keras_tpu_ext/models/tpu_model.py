@@ -29,7 +29,13 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
     `strategy_scope()`; without one it is a `keras.Model` like any other.
 
     It takes what `keras.Model` takes: inputs and outputs, or it is subclassed with a `call` of your own.
-    `TPUModel.from_model(model)` makes one from a model that you have, a `Sequential` for instance.
+    `TPUModel.from_model(model)` makes one from a model that you have, a `Sequential` for instance. For a `train_step`
+    of your own there are `global_mean` and `minimize`.
+
+    What is not that of one device: a `BatchNormalization` sees its replica only, as in Keras, unless it is made with
+    `synchronized=True`; each replica draws its own random numbers, for dropout say; a window of
+    `gradient_accumulation_steps` weighs its batches by their examples, which for masked or weighted means is not the
+    mean over all its batches joined; and where loss scaling skips a whole window, moving statistics stay.
 
     Example:
         ```python
