@@ -154,6 +154,8 @@ def _loop(step: Step, iterator: Any, steps: Any) -> tuple[Any, Any]:
 
 def _with_shapes_of(batch: Any, other: Any) -> Any:
     """Return `other`, a batch from the same iterator as `batch`, knowing of its shapes what `batch` knows."""
+    if tf.executing_eagerly():
+        return other
     for known, leaf in zip(*(tf.nest.flatten(data, expand_composites=True) for data in (batch, other)), strict=True):
         if isinstance(leaf, tf.Tensor) and known is not None:
             leaf.set_shape(known.shape)
