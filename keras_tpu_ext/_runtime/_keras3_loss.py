@@ -96,7 +96,7 @@ class ShareOfLoss:
             share = keras.ops.sum(values)
             denominator = self._denominator(values, mask, sample_weight)
             if denominator is not None:
-                share = _divided(share, keras.ops.cast(denominator, share.dtype))
+                share = self._divided(share, keras.ops.cast(denominator, share.dtype))
         self._track(share, self._weight_of_batch(y_pred))
         return share
 
@@ -110,6 +110,12 @@ class ShareOfLoss:
     def _denominator(self, values: Any, mask: Any, sample_weight: Any) -> Any:
         local = self._local_sums(values, mask, sample_weight)
         return global_denominator(self.loss.reduction, local, self._sum, keras.ops.divide_no_nan)
+
+    def _divided(self, share: Any, denominator: Any) -> Any:
+        """Return the quotient; where nothing counts, zero, or the NaN of an infinity where Keras gives that."""
+        if self.loss.reduction == "mean_with_sample_weight":
+            return keras.ops.divide_no_nan(share, denominator)
+        return share / keras.ops.where(keras.ops.equal(denominator, 0), keras.ops.ones_like(denominator), denominator)
 
     def _local_sums(self, values: Any, mask: Any, sample_weight: Any) -> LocalSums:
         count = self._number_of_elements(values)
@@ -158,11 +164,6 @@ class ShareOfLoss:
 
 def _ignore(*args: Any, **kwargs: Any) -> None:
     """Stand in for `update_state`."""
-
-
-def _divided(share: Any, denominator: Any) -> Any:
-    """Return `share / denominator`; where nothing counts the sum itself, which is zero, or the NaN of an infinity."""
-    return share / keras.ops.where(keras.ops.equal(denominator, 0), keras.ops.ones_like(denominator), denominator)
 
 
 def _weighted_values(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, Any]:
