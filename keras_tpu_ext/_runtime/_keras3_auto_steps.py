@@ -1,4 +1,4 @@
-"""`steps_per_execution="auto"` on Keras 3 and TensorFlow: executions whose length changes while `fit` runs.
+"""`steps_per_execution="auto"` on Keras 3: executions whose length changes while `fit` runs.
 
 Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them): of
 `EpochIterator`: `_enumerate_iterator`, `_get_iterator`, `_current_iterator`, `_steps_seen`, `_num_batches`,
@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from keras_tpu_ext._runtime._keras3_batch_hooks import wanting_every_batch
-from keras_tpu_ext._runtime._tf_devices import num_workers
 from keras_tpu_ext._runtime.steps_tuner import StepsTuner
 
 
@@ -31,7 +29,15 @@ class AutoSteps:
     _pace: Pace | None = None
 
     def _choose_pace(self: Any, auto: bool) -> None:
-        self.__dict__["_pace"] = Pace() if auto else None
+        self.__dict__["_pace"] = self._make_pace() if auto else None
+
+    def _make_pace(self: Any) -> Pace:
+        """Return the runtime's own kind of pace."""
+        raise NotImplementedError
+
+    def _is_one_of_several_processes(self: Any) -> bool:
+        """Return whether other processes train this model too."""
+        raise NotImplementedError
 
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train as `keras.Model.fit` does."""
@@ -101,29 +107,28 @@ class Pace:
         finally:
             self.held, self._asked, self._done = before
 
-    def run_train(self, model: Any, function: Any, iterator: Any) -> Any:
-        """Run an execution of training and learn from it, unless it was compiled on the way.
+    @property
+    def asked(self) -> int:
+        """Number of steps in the execution that was announced last."""
+        return self._asked
+
+    def note_done(self, steps: Any) -> None:
+        """Note how many steps an execution had: fewer than asked for where the data has ended."""
+        self._done = steps
+
+    def time(self, model: Any, run: Callable[[], bool]) -> None:
+        """Learn from an execution.
 
         Args:
             model: The model that trains.
-            function: A `tf.function` of an iterator and a number of steps; it returns the logs and the number
-                of steps done, which is smaller where the data has ended.
-            iterator: The iterator over batches.
+            run: Runs the execution, waits for its results and returns whether it says nothing about time, as one
+                does that was compiled on the way.
         """
-        if self.held or self.tuner.settled:
-            return self.run(function, iterator)
-        traces, begin = function.experimental_get_tracing_count(), self._clock()
-        logs = self.run(function, iterator)
-        tf.nest.map_structure(lambda value: value.numpy(), logs)  # waits for the device
-        if traces == function.experimental_get_tracing_count():
+        begin = self._clock()
+        is_worthless = run()
+        if not is_worthless:
             self.tuner.note(int(self._done), self._clock() - begin)
             model.steps_per_execution = self.tuner.steps
-        return logs
-
-    def run(self, function: Any, iterator: Any) -> Any:
-        """Run an execution of what was announced last."""
-        logs, self._done = function(iterator, tf.constant(self._asked))
-        return logs
 
     def enumerate(self, model: Any, epoch: Any) -> Iterator[tuple[int, int, Any]]:
         """Yield the first batch, the last batch and the iterator of every execution of one epoch.
@@ -179,7 +184,7 @@ class Pace:
 
 def _must_hold(model: Any, method: str, callbacks: Any) -> bool:
     """Return whether every execution must have one step; where a callback is the reason, say so."""
-    if model.run_eagerly or num_workers() > 1:
+    if model.run_eagerly or model._is_one_of_several_processes():
         return True
     names = wanting_every_batch(callbacks, method)
     if names and method == "fit":

@@ -1,7 +1,8 @@
 """Keras 3's compiled loss, with each replica returning its share of the loss of the whole batch.
 
 Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
-`trainers.compile_utils.CompileLoss` with `_flat_losses` (tuples with a field `loss`) and `metrics`;
+`trainers.compile_utils.CompileLoss` with `_flat_losses` (tuples with a field `loss`), `metrics`, `_user_loss` and
+`_user_loss_weights`;
 `losses.loss.apply_mask`; the attribute `_keras_mask` of tensors.
 """
 
@@ -9,40 +10,14 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 from keras.src.losses.loss import apply_mask
 from keras.src.trainers.compile_utils import CompileLoss
 
+from keras_tpu_ext._runtime._keras3_batch import Batch
 from keras_tpu_ext._runtime.global_mean import LocalSums, global_denominator
-
-
-class Batch(Protocol):
-    """What a loss needs to know of the batch and the replicas; a runtime's module has it."""
-
-    def num_replicas(self) -> int:
-        """Return over how many replicas the data at hand is split."""
-
-    def sum_over_replicas(self, values: Sequence[Any]) -> list[Any]:
-        """Return each value summed over all replicas."""
-
-    def is_spread(self) -> bool:
-        """Return whether this replica's data are not just the examples of the batch."""
-
-    def gather_examples(self, data: Any) -> Any:
-        """Return `data` and the masks on it with the examples of all replicas joined, without padded rows."""
-
-    def whole_view(self) -> AbstractContextManager[None]:
-        """Return a context manager within which this replica holds what `gather_examples` returns."""
-
-    def only_real(self, values: Any) -> Any:
-        """Return `values` with zeros in padded rows."""
-
-    def part_that_counts(self) -> Any:
-        """Return which part of this replica's rows are examples."""
 
 
 class GlobalCompileLoss(CompileLoss):
@@ -51,6 +26,12 @@ class GlobalCompileLoss(CompileLoss):
     def __init__(self, *args: Any, batch: Batch, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._batch = batch
+
+    @classmethod
+    def of(cls, compiled: CompileLoss, batch: Batch) -> GlobalCompileLoss:
+        """Return one for what `compile` was given."""
+        names = {"reduction": compiled.reduction, "output_names": compiled.output_names}
+        return cls(compiled._user_loss, compiled._user_loss_weights, **names, batch=batch)
 
     def build(self, y_true: Any, y_pred: Any) -> None:
         """Resolve the user's losses as Keras does, then let each return a share."""

@@ -12,15 +12,7 @@ from typing import Any
 import keras
 from keras.src.trainers.compile_utils import CompileMetrics
 
-from keras_tpu_ext._runtime._tf_batch import (
-    BATCH,
-    gather_examples,
-    is_spread,
-    only_real,
-    real_of,
-    rows_that_count,
-    whole_view,
-)
+from keras_tpu_ext._runtime._keras3_batch import Batch
 
 
 class MetricsOfExamples(CompileMetrics):
@@ -31,12 +23,20 @@ class MetricsOfExamples(CompileMetrics):
     """
 
     knows_padding = True
+    _batch: Batch
+
+    @classmethod
+    def take_over(cls, compiled: CompileMetrics, batch: Batch) -> None:
+        """Make one of the metrics that `compile` has made."""
+        compiled.__class__ = cls
+        vars(compiled)["_batch"] = batch
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Update every metric with one batch."""
         if not self.built:
             self.build(y_true, y_pred)
-        if not is_spread() or (BATCH.real is None and not self._has_functions()):
+        batch = self._batch
+        if not batch.is_spread() or (not batch.is_padded() and not self._has_functions()):
             super().update_state(y_true, y_pred, sample_weight)
             return
         y_true, y_pred = self._flatten_y(y_true), self._flatten_y(y_pred)
@@ -47,24 +47,24 @@ class MetricsOfExamples(CompileMetrics):
         for of_outputs, given in ((self._flat_metrics, unweighted), (self._flat_weighted_metrics, weights)):
             for of_output, true, predicted, weight in zip(of_outputs, y_true, y_pred, given, strict=False):
                 for metric in of_output.metrics if of_output is not None else ():
-                    _update(metric, true, predicted, weight)
+                    _update(batch, metric, true, predicted, weight)
 
     def _has_functions(self) -> bool:
         lists = [*self._flat_metrics, *self._flat_weighted_metrics]
         return any(_is_function(metric) for of_output in lists if of_output for metric in of_output.metrics)
 
 
-def _update(metric: Any, true: Any, predicted: Any, weight: Any) -> None:
+def _update(batch: Batch, metric: Any, true: Any, predicted: Any, weight: Any) -> None:
     if _is_function(metric) and not len(metric._fn(true, predicted, **metric._fn_kwargs).shape):
         # It hides its examples behind one number: call it with all of them, on every replica alike.
-        true, whole, weight = gather_examples((true, predicted, weight))
-        with whole_view():
+        true, whole, weight = batch.gather_examples((true, predicted, weight))
+        with batch.whole_view():
             metric.update_state(true, whole, weight)
-    elif BATCH.real is None or (_heeds_weights(metric, predicted) and real_of(predicted) is not None):
-        metric.update_state(true, predicted, _weights_of_one(predicted) if weight is None else weight)
+    elif not batch.is_padded() or (heeds_weights(metric, predicted) and batch.real_of(predicted) is not None):
+        metric.update_state(true, predicted, _weights_of_one(batch, predicted) if weight is None else weight)
     else:
-        mask = rows_that_count(_mask_of(predicted))
-        true, predicted, weight = (rows_that_count(part) for part in (true, predicted, weight))
+        mask = batch.rows_that_count(_mask_of(predicted))
+        true, predicted, weight = (batch.rows_that_count(part) for part in (true, predicted, weight))
         metric.update_state(true, _with_mask(predicted, mask), weight)
 
 
@@ -73,7 +73,7 @@ def _is_function(metric: Any) -> bool:
     return isinstance(metric, keras.metrics.MeanMetricWrapper) and not _is_of_keras(metric._fn)
 
 
-def _heeds_weights(metric: Any, predicted: Any) -> bool:
+def heeds_weights(metric: Any, predicted: Any) -> bool:
     """Return whether weight zero takes a row out of `metric`, and it takes one weight for each row."""
     if isinstance(metric, keras.metrics.MeanMetricWrapper):
         return _is_of_keras(type(metric)) and _is_of_keras(metric._fn)
@@ -85,12 +85,12 @@ def _is_of_keras(thing: Any) -> bool:
     return str(getattr(thing, "__module__", "")).startswith("keras.")
 
 
-def _weights_of_one(outputs: Any) -> Any:
+def _weights_of_one(batch: Batch, outputs: Any) -> Any:
     """Return weight one for every example, in the shape of the mask where there is one: Keras multiplies the two."""
-    if BATCH.real is None:
+    if not batch.is_padded():
         return None
     mask = _mask_of(outputs)
-    real = real_of(outputs) if mask is None else only_real(keras.ops.ones_like(mask))
+    real = batch.real_of(outputs) if mask is None else batch.only_real(keras.ops.ones_like(mask))
     return keras.ops.cast(real, "float32")
 
 

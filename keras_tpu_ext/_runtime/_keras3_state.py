@@ -6,14 +6,9 @@ of the model, which has the weights that the user gave it and no others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
-
-from keras_tpu_ext._runtime._tf_replicas import assign_everywhere
 
 
 class StepState(keras.layers.Layer):
@@ -28,7 +23,7 @@ class StepState(keras.layers.Layer):
         super().__init__(name="step_state", dtype="float32")
         self.loss_scale = loss_scale
         self.accumulation_steps = accumulation_steps
-        self._windows: dict[int, Window] = {}
+        self._windows: dict[int, Any] = {}
         self.watch: Any = None
         self.built = True
         if loss_scale is not None:
@@ -36,27 +31,41 @@ class StepState(keras.layers.Layer):
             self.good_steps = self._scalar("good_steps", 0, "int32")
             self.skipped_steps = self._scalar("skipped_steps", 0, "int32")
 
-    def window(self, optimizer: Any) -> Window | None:
+    def window(self, optimizer: Any) -> Any:
         """Return the window of `optimizer`; `None` where every batch is a step."""
         if self.accumulation_steps == 1 or optimizer is None:
             return None
         if id(optimizer) not in self._windows:
-            self._windows[id(optimizer)] = Window(self.accumulation_steps, lambda: optimizer)
+            self._windows[id(optimizer)] = self._make_window(optimizer)
         return self._windows[id(optimizer)]
 
     def optimizers_with_open_windows(self) -> list[Any]:
         """Return the optimizers whose windows have some of their batches, but not all."""
         windows = self._windows.values()
-        return [window.optimizer() for window in windows if window.targets and int(window.position.numpy())]
+        return [
+            window.optimizer()
+            for window in windows
+            if window.targets and int(keras.ops.convert_to_numpy(window.position))
+        ]
 
     def note(self, finite: Any) -> None:
-        """Let the scale go on after a step; call it in a replica."""
-        scale, good_steps = tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.good_steps)
-        skipped = tf.convert_to_tensor(self.skipped_steps)
-        scale, good_steps = self.loss_scale.after(scale, good_steps, finite, tf.where)
-        assign_everywhere(self.scale, scale)
-        assign_everywhere(self.good_steps, good_steps)
-        assign_everywhere(self.skipped_steps, skipped + tf.cast(tf.logical_not(finite), tf.int32))
+        """Let the scale go on after a step; call it in the step."""
+        ops = keras.ops
+        scale, good_steps, skipped = (
+            ops.convert_to_tensor(variable) for variable in (self.scale, self.good_steps, self.skipped_steps)
+        )
+        scale, good_steps = self.loss_scale.after(scale, good_steps, finite, ops.where)
+        self._assign(self.scale, scale)
+        self._assign(self.good_steps, good_steps)
+        self._assign(self.skipped_steps, skipped + ops.cast(ops.logical_not(finite), "int32"))
+
+    def _assign(self, variable: Any, value: Any) -> None:
+        """Give every replica the same value."""
+        raise NotImplementedError
+
+    def _make_window(self, optimizer: Any) -> Any:
+        """Return the accumulation window of `optimizer`, a layer with `targets`, `position` and `optimizer`."""
+        raise NotImplementedError
 
     def _scalar(self, name: str, value: float, dtype: str) -> Any:
         return self.add_weight(
@@ -67,97 +76,3 @@ class StepState(keras.layers.Layer):
             trainable=False,
             aggregation="only_first_replica",
         )
-
-
-class Window(keras.layers.Layer):
-    """Sums of gradients over several batches, each replica its own; they meet once, when the window is full.
-
-    Args:
-        steps: Number of batches in a full window.
-        optimizer: Returns the optimizer that takes the step. Keras would save an optimizer that it finds here.
-    """
-
-    def __init__(self, steps: int, optimizer: Callable[[], Any]) -> None:
-        super().__init__(name="window", dtype="float32")
-        self.steps = steps
-        self.optimizer = optimizer
-        self.targets: list[Any] = []
-        self.built = True
-
-    def build_for(self, variables: Any) -> None:
-        """Make the sums for the gradients of `variables`, once."""
-        if self.targets:
-            return
-        with tf.init_scope():
-            self.position = self._variable("position", (), "int32")
-            self.weight = self._variable("weight", (), "float32")
-            self.local_sums = [
-                self._variable(f"sum_{i}", variable.shape, variable.dtype, per_replica=True)
-                for i, variable in enumerate(variables)
-            ]
-        self.__dict__["targets"] = list(variables)  # not to be tracked: they are the model's
-
-    def add(self, gradients: Any, weight: Any, factor: Any) -> None:
-        """Add one batch; call it in a replica.
-
-        Args:
-            gradients: One a variable; `None` where there is none.
-            weight: What the batch counts for in the window.
-            factor: What its gradients are multiplied by: the weight, over the scale of the loss.
-        """
-        for total, gradient in zip(self.local_sums, gradients, strict=True):
-            if gradient is not None:
-                dense = tf.convert_to_tensor(gradient)
-                total.assign_add(dense * tf.cast(factor, dense.dtype))
-        assign_everywhere(self.weight, tf.convert_to_tensor(self.weight) + tf.cast(weight, tf.float32))
-        assign_everywhere(self.position, tf.convert_to_tensor(self.position) + 1)
-
-    def is_full(self) -> Any:
-        """Return whether the window has all its batches."""
-        return tf.convert_to_tensor(self.position) >= self.steps
-
-    def is_begun(self) -> Any:
-        """Return whether the window has any batch."""
-        return tf.convert_to_tensor(self.position) > 0
-
-    def take(self) -> tuple[list[Any], Any]:
-        """Return this replica's sums and the weight of all its batches, and start anew."""
-        sums = [tf.convert_to_tensor(total) for total in self.local_sums]
-        weight = tf.convert_to_tensor(self.weight)
-        for total in self.local_sums:
-            total.assign(tf.zeros(total.shape, total.dtype))
-        assign_everywhere(self.weight, 0.0)
-        assign_everywhere(self.position, 0)
-        return sums, weight
-
-    def save_own_variables(self, store: Any) -> None:
-        """Save the sums of every replica, so that going on after loading is going on."""
-        if not self.targets:
-            return
-        store["position"], store["weight"] = self.position.numpy(), self.weight.numpy()
-        for i, total in enumerate(self.local_sums):
-            store[f"sum_{i}"] = np.stack([part.numpy() for part in replica_parts(total)])
-
-    def load_own_variables(self, store: Any) -> None:
-        """Load what was saved; on another number of replicas the first one takes all sums."""
-        if not self.targets or "position" not in store:
-            return
-        self.position.assign(store["position"][()])
-        self.weight.assign(store["weight"][()])
-        for i, total in enumerate(self.local_sums):
-            saved, parts = np.asarray(store[f"sum_{i}"]), replica_parts(total)
-            if len(saved) != len(parts):
-                saved = np.stack([saved.sum(axis=0)] + [np.zeros_like(saved[0])] * (len(parts) - 1))
-            for part, value in zip(parts, saved, strict=True):
-                part.assign(value)
-
-    def _variable(self, name: str, shape: Any, dtype: str, per_replica: bool = False) -> Any:
-        how = {"synchronization": "on_read", "aggregation": "sum"} if per_replica else {}
-        how = how or {"aggregation": "only_first_replica"}
-        return keras.Variable(tf.zeros(shape, dtype), trainable=False, name=name, dtype=dtype, **how)
-
-
-def replica_parts(variable: Any) -> list[Any]:
-    """Return the component of each replica of a variable that replicas do not share."""
-    native = variable.value
-    return list(native.values) if isinstance(native, tf.distribute.DistributedValues) else [native]

@@ -4,7 +4,7 @@ Private names of Keras that this module leans on (tests/_runtime/test_private_na
 of `Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build`, `_maybe_symbolic_build`,
 `_distribute_strategy`, `_compute_loss`, `_call_has_training_arg`, `_get_metrics_result_or_logs`; of layers:
 `_get_own_losses`, `_get_regularization_losses`, `_flatten_layers`; of `TFEpochIterator`: `_distributed_dataset`;
-of optimizers: `_distribution_strategy`; of `CompileLoss`: `_user_loss`, `_user_loss_weights`; of TensorFlow's
+of optimizers: `_distribution_strategy`; of TensorFlow's
 `PerReplicaSpec`: `_value_specs`.
 """
 
@@ -17,25 +17,23 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime import _tf_batch
 from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
+from keras_tpu_ext._runtime._keras3_compile import has_a_compile_of_its_own, refuse_class_weight_with_padding
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
 from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
 from keras_tpu_ext._runtime._keras3_metrics import MetricsOfExamples
-from keras_tpu_ext._runtime._keras3_optimizer import apply_summed
-from keras_tpu_ext._runtime._keras3_own_losses import own_losses_noted, put_own_losses
-from keras_tpu_ext._runtime._keras3_rows import examples_alone
-from keras_tpu_ext._runtime._keras3_state import StepState
+from keras_tpu_ext._runtime._keras3_tf_optimizer import apply_summed
+from keras_tpu_ext._runtime._keras3_tf_own_losses import own_losses_noted, put_own_losses
+from keras_tpu_ext._runtime._keras3_tf_pace import GraphPace
+from keras_tpu_ext._runtime._keras3_tf_rows import examples_alone
+from keras_tpu_ext._runtime._keras3_tf_window import ReplicatedStepState
 from keras_tpu_ext._runtime._tf_descent import flush_window
+from keras_tpu_ext._runtime._tf_devices import num_workers
 from keras_tpu_ext._runtime._tf_loop import make_steps_function, without_padded_rows
 from keras_tpu_ext._runtime._tf_own_step import guarded
 from keras_tpu_ext._runtime._tf_replicas import split_batch
 from keras_tpu_ext._runtime._tf_step import ExactStep
-from keras_tpu_ext._runtime.padding import PaddedBatch, without_own_weights
-from keras_tpu_ext.errors import ArgumentError, ScopeError
-
-_CLASS_WEIGHT = (
-    "fit takes no class_weight with padded batches, which have sample weights already. Weigh the examples before "
-    "they are padded: pad_batches(dataset.map(lambda x, y: (x, y, tf.gather(weights, y))), batch_size)."
-)
+from keras_tpu_ext._runtime.padding import without_own_weights
+from keras_tpu_ext.errors import ScopeError
 
 
 class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
@@ -67,10 +65,10 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
             _check_optimizer_belongs(self.optimizer, self.distribute_strategy)
             _check_variables_belong(self, self.distribute_strategy)
             if self._compile_loss is not None:
-                self._compile_loss = _global_compile_loss(self._compile_loss)
+                self._compile_loss = GlobalCompileLoss.of(self._compile_loss, _tf_batch)
             if self._compile_metrics is not None:
-                self._compile_metrics.__class__ = MetricsOfExamples
-            state = StepState(loss_scale, gradient_accumulation_steps)
+                MetricsOfExamples.take_over(self._compile_metrics, _tf_batch)
+            state = ReplicatedStepState(loss_scale, gradient_accumulation_steps)
         self._choose_pace(auto_steps)
         self.__dict__["_step_state"] = state  # past Keras's tracking: its variables are no weights of the model
         if self._distribute_strategy is not None:
@@ -79,9 +77,7 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train as `keras.Model.fit` does."""
         model: Any = super()
-        data = args[0] if args else kwargs.get("x")
-        if kwargs.get("class_weight") is not None and isinstance(getattr(data, "element_spec", None), PaddedBatch):
-            raise ArgumentError(_CLASS_WEIGHT)
+        refuse_class_weight_with_padding(args, kwargs)
         self.__dict__["_is_fitting"] = True
         try:
             return model.fit(*args, **kwargs)
@@ -95,7 +91,7 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
 
     def compile_from_config(self: Any, config: dict[str, Any]) -> None:
         """Compile as when the model was saved, and make the optimizer's variables."""
-        if _has_a_compile_of_its_own(type(self)):
+        if has_a_compile_of_its_own(type(self)):
             model: Any = super()
             model.compile_from_config(config)  # warns, as for every model whose compile() Keras does not know
             return
@@ -129,6 +125,12 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
         self.make_predict_function()
         outputs = self.predict_function([split_batch(self.distribute_strategy, (x,))])
         return keras.tree.map_structure(lambda value: value.numpy(), outputs)
+
+    def _make_pace(self) -> GraphPace:
+        return GraphPace()
+
+    def _is_one_of_several_processes(self) -> bool:
+        return num_workers() > 1
 
     def _unpack(self, data: Any) -> tuple[Any, Any, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -200,21 +202,6 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
             data_batch = without_own_weights(_element_spec_of_one_replica(iterator._distributed_dataset))
         with self._distribute_strategy.scope():
             self._symbolic_build(data_batch=data_batch)
-
-
-def _global_compile_loss(compiled: Any) -> GlobalCompileLoss:
-    return GlobalCompileLoss(
-        compiled._user_loss,
-        compiled._user_loss_weights,
-        reduction=compiled.reduction,
-        output_names=compiled.output_names,
-        batch=_tf_batch,
-    )
-
-
-def _has_a_compile_of_its_own(model_class: type) -> bool:
-    owner = next(base for base in model_class.__mro__ if "compile" in vars(base))
-    return not owner.__module__.startswith("keras_tpu_ext.")
 
 
 def _check_optimizer_belongs(optimizer: Any, strategy: tf.distribute.Strategy) -> None:

@@ -58,9 +58,9 @@ def record_gradients(model: Any) -> Callable[[], list[Any] | None]:
     model.optimizer = replacement
 
     def recorded() -> list[Any] | None:
-        if not recorder.built or not int(recorder.iterations.numpy()):
+        if not recorder.built or not int(_array(recorder.iterations)):
             return None
-        return [value.numpy() for value in recorder.recorded]
+        return [_array(value) for value in recorder.recorded]
 
     return recorded
 
@@ -69,7 +69,11 @@ def loss_scale(model: Any) -> float | None:
     """Return what the loss of the next step is multiplied by; `None` where nothing scales it by rule."""
     state = getattr(model, "_step_state", None)
     if state is not None and state.loss_scale is not None:
-        return float(state.scale.numpy())
+        return float(_array(state.scale))
     if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer) and model.optimizer.built:
-        return float(model.optimizer.dynamic_scale.numpy())
+        return float(_array(model.optimizer.dynamic_scale))
     return None
+
+
+def _array(variable: Any) -> Any:
+    return keras.ops.convert_to_numpy(variable)

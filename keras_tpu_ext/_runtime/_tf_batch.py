@@ -109,6 +109,11 @@ def is_spread() -> bool:
     return num_replicas() > 1 or BATCH.real is not None
 
 
+def is_padded() -> bool:
+    """Return whether some rows may be no examples."""
+    return BATCH.real is not None
+
+
 def real_of(values: Any) -> Any:
     """Return for each row of `values` whether it counts; `None` where every row does.
 

@@ -32,13 +32,13 @@ class Overflow(NamedTuple):
 
     Attributes:
         update: Number of the update since the watch began, from 1: one for each batch and optimizer.
-        replica: Number of the replica, from 0.
+        replica: Number of the replica, from 0; `None` where gradients are seen for all replicas together, on JAX.
         variables: Paths of the variables whose gradients had an inf or a NaN.
         of: Number of variables that were updated together.
     """
 
     update: int
-    replica: int
+    replica: int | None
     variables: tuple[str, ...]
     of: int
 

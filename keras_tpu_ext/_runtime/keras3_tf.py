@@ -8,12 +8,12 @@ from keras_tpu_ext._runtime._keras3_audit import softmaxes as softmaxes
 from keras_tpu_ext._runtime._keras3_graph import flatten_layers as flatten_layers
 from keras_tpu_ext._runtime._keras3_graph import inputs_and_outputs as inputs_and_outputs
 from keras_tpu_ext._runtime._keras3_graph import output_activations as output_activations
-from keras_tpu_ext._runtime._keras3_overflow import skipped_steps as skipped_steps
-from keras_tpu_ext._runtime._keras3_overflow import unwatch_overflow as unwatch_overflow
-from keras_tpu_ext._runtime._keras3_overflow import watch_overflow as watch_overflow
 from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy
+from keras_tpu_ext._runtime._keras3_tf_overflow import skipped_steps as skipped_steps
+from keras_tpu_ext._runtime._keras3_tf_overflow import unwatch_overflow as unwatch_overflow
+from keras_tpu_ext._runtime._keras3_tf_overflow import watch_overflow as watch_overflow
 from keras_tpu_ext._runtime._keras3_tf_step import TrainStep as TrainStep
 from keras_tpu_ext._runtime._keras3_watch import loss_scale as loss_scale
 from keras_tpu_ext._runtime._keras3_watch import record_gradients as record_gradients

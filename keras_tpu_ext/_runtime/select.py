@@ -11,7 +11,10 @@ from types import ModuleType
 
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
-WORKING = {"keras3_tf": "Keras 3 on TensorFlow (KERAS_BACKEND=tensorflow, which is Keras's default)"}
+WORKING = {
+    "keras3_tf": "Keras 3 on TensorFlow (KERAS_BACKEND=tensorflow, which is Keras's default)",
+    "keras3_jax": "Keras 3 on JAX (KERAS_BACKEND=jax)",
+}
 
 _CHOOSE_TENSORFLOW = (
     "Before the first import of keras, write: "

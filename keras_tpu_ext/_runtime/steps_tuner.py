@@ -8,7 +8,6 @@ import math
 SHORTEST, LONGEST = 0.2, 1.0
 _AIM = 0.5
 _GROWTH = 8  # the most by which one execution may be longer than the one it was judged by
-_MOST_STEPS = 2**20
 
 
 class StepsTuner:
@@ -20,7 +19,10 @@ class StepsTuner:
     Attributes:
         steps: Number of steps in the next execution.
         settled: Whether `steps` is final.
+        most_steps: The most that an execution may have; it has settled there too.
     """
+
+    most_steps = 2**20
 
     def __init__(self) -> None:
         self.steps = 1
@@ -37,9 +39,10 @@ class StepsTuner:
         """
         if self.settled or steps != self.steps:
             return
-        fits = SHORTEST <= seconds <= LONGEST or (steps == 1 and seconds > LONGEST)
+        fits = SHORTEST <= seconds <= LONGEST
+        fits |= (steps == 1 and seconds > LONGEST) or (steps >= self.most_steps and seconds < SHORTEST)
         self.settled = fits and self._fitted
         self._fitted = fits
         if not fits:
             in_aim = max(1.0, _AIM * steps / max(seconds, 1e-9))
-            self.steps = min(2 ** math.floor(math.log2(in_aim)), self.steps * _GROWTH, _MOST_STEPS)
+            self.steps = min(2 ** math.floor(math.log2(in_aim)), self.steps * _GROWTH, self.most_steps)

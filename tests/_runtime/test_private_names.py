@@ -37,7 +37,7 @@ IMPORTED = {
     "keras.src.layers.layer:Layer._flatten_layers": "_keras3_graph.py",
     "keras.src.trainers.compile_utils:CompileLoss.metrics": "_keras3_loss.py",
     "keras.src.losses.loss:apply_mask": "_keras3_loss.py",
-    "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients": "_keras3_optimizer.py",
+    "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients": "_keras3_tf_optimizer.py",
     "keras.src.optimizers.base_optimizer:BaseOptimizer._get_variable_index": "_keras3_watch.py",
     "keras.src.trainers.trainer:Trainer._symbolic_build": "_keras3_tf_step.py",
     "keras.src.trainers.trainer:Trainer._compute_loss": "_keras3_tf_step.py",
@@ -46,7 +46,7 @@ IMPORTED = {
     "keras.src.layers.layer:Layer._get_own_losses": "_keras3_tf_step.py",
     "keras.src.trainers.compile_utils:CompileMetrics._flatten_y": "_keras3_metrics.py",
     "keras.src.layers.layer:Layer._get_regularization_losses": "_keras3_tf_step.py",
-    "keras:layers.BatchNormalization._moments": "_keras3_rows.py",
+    "keras:layers.BatchNormalization._moments": "_keras3_tf_rows.py",
     "tensorflow.python.data.ops.multi_device_iterator_ops:_create_device_dataset": "_tf_rehearsal.py",
     "tensorflow.python.framework.kernels:get_registered_kernels_for_op": "_tf_tpu.py",
     "tensorflow.python.distribute.distribute_lib:_get_default_strategy": "_tf_devices.py",
@@ -85,7 +85,7 @@ ATTRIBUTES = {
     "optimizer._distribution_strategy": (lambda: keras.optimizers.SGD()._distribution_strategy, "_keras3_tf_step.py"),
     "BatchNormalization._reduction_axes": (
         lambda: keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization()]).layers[0]._reduction_axes,
-        "_keras3_rows.py",
+        "_keras3_tf_rows.py",
     ),
     "layer._losses": (lambda: keras.layers.Dense(1)._losses == [], "_keras3_tf_step.py"),
     "optimizer._iterations": (lambda: keras.optimizers.SGD()._iterations, "_tf_counts.py"),
@@ -123,7 +123,7 @@ def test_a_layer_keeps_its_own_losses_in_a_list():
 
     layer = Adds()
     layer(np.ones((2, 3)))
-    assert [float(loss) for loss in layer._losses] == [6.0], f"mend {RUNTIME}_keras3_own_losses.py"
+    assert [float(loss) for loss in layer._losses] == [6.0], f"mend {RUNTIME}_keras3_tf_own_losses.py"
 
 
 def test_compiled_metrics_are_flat_lists_by_output():
@@ -178,4 +178,4 @@ def test_tensorboard_says_whether_it_traces():
 def test_loss_scaling_keeps_its_inner_optimizer_in_its_dict():
     inner = keras.optimizers.SGD()
     optimizer = keras.optimizers.LossScaleOptimizer(inner)
-    assert vars(optimizer).get("inner_optimizer") is inner, f"mend {RUNTIME}_keras3_optimizer.py"
+    assert vars(optimizer).get("inner_optimizer") is inner, f"mend {RUNTIME}_keras3_tf_optimizer.py"

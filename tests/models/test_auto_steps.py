@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime._keras3_auto_steps import Pace
+from keras_tpu_ext._runtime._keras3_tf_pace import GraphPace
 
 # np.array(keras.Variable): Keras hides what NumPy 2 asks for.
 pytestmark = pytest.mark.filterwarnings(
@@ -55,7 +55,7 @@ def compiled(steps="auto", **options):
     model = dense()
     model.compile("adam", "mse", metrics=["mae"], steps_per_execution=steps, **options)
     if steps == "auto":
-        model._pace = Pace(clock=fast_clock())
+        model._pace = GraphPace(clock=fast_clock())
     return model
 
 

@@ -34,9 +34,13 @@ BREAKS = {
         "update",
         "the reduce-first order in _tf_step.py",
     ),
-    "clipnorm": (Case(clip="clipnorm", replicas=2), "update", "apply_summed in _keras3_optimizer.py"),
-    "clipvalue": (Case(clip="clipvalue", replicas=2), "update", "apply_summed in _keras3_optimizer.py"),
-    "global_clipnorm": (Case(clip="global_clipnorm", replicas=2), "update", "apply_summed in _keras3_optimizer.py"),
+    "clipnorm": (Case(clip="clipnorm", replicas=2), "update", "apply_summed in _keras3_tf_optimizer.py"),
+    "clipvalue": (Case(clip="clipvalue", replicas=2), "update", "apply_summed in _keras3_tf_optimizer.py"),
+    "global_clipnorm": (
+        Case(clip="global_clipnorm", replicas=2),
+        "update",
+        "apply_summed in _keras3_tf_optimizer.py",
+    ),
     "gradient_accumulation_steps": (
         Case(accumulation="2 in optimizer", batches=(48, 8), replicas=2),
         "merge_call",

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._keras3_state import replica_parts
+from keras_tpu_ext._runtime._keras3_tf_window import replica_parts
 from keras_tpu_ext._runtime._tf_counts import train_steps
 from keras_tpu_ext._runtime._tf_replicas import assign_everywhere
 from keras_tpu_ext._runtime.contract import Overflow

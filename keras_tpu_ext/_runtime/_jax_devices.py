@@ -1,0 +1,127 @@
+"""JAX's devices, and Keras's `DataParallel` over them: each made once per process.
+
+Private names of JAX that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
+`_src.xla_bridge.backends_are_initialized` and `_src.distributed.global_state.client`.
+"""
+
+from __future__ import annotations
+
+import gc
+import glob
+import importlib.metadata
+from typing import Any
+
+import jax
+import keras
+from jax._src import distributed, xla_bridge
+
+from keras_tpu_ext._runtime._jax_alone import keep_tensorflow_off_accelerators
+from keras_tpu_ext._runtime._once import once_per_process
+from keras_tpu_ext._runtime.contract import OpenedStrategy
+from keras_tpu_ext.errors import ScopeError
+
+# CUDA compute capability of Ampere, the first with bfloat16 matrix units
+MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
+_GPU_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm60-plugin", "jax-rocm7-plugin")
+
+
+def count_gpus() -> int:
+    """Return how many GPUs JAX sees on this host; starts nothing where no GPU can be.
+
+    JAX cannot look without starting, and a rehearsal could not follow. So it is asked only where it was installed
+    for GPUs and the machine has one.
+    """
+    if not _may_have_gpus():
+        return 0
+    try:
+        return jax.local_device_count("gpu")
+    except RuntimeError:  # JAX's word for there being none
+        return 0
+
+
+@once_per_process
+def open_gpus(count: int) -> OpenedStrategy:
+    """Return the distribution over the first `count` GPUs."""
+    keep_tensorflow_off_accelerators()
+    devices = jax.local_devices(backend="gpu")[:count]
+    capability = tuple(int(part) for part in str(getattr(devices[0], "compute_capability", "")).split(".") if part)
+    return OpenedStrategy(
+        over(devices),
+        count,
+        devices[0].device_kind,
+        supports_bfloat16=capability >= MINIMUM_BFLOAT16_CAPABILITY if capability else None,
+    )
+
+
+def num_workers() -> int:
+    """Return how many processes train together: as many as `keras.distribution.initialize` has joined."""
+    return 1 if distributed.global_state.client is None else jax.process_count()
+
+
+def is_chief() -> bool:
+    """Return whether this is the process that writes files and prints."""
+    return num_workers() == 1 or jax.process_index() == 0
+
+
+@once_per_process
+def open_workers() -> OpenedStrategy:
+    """Return the distribution over all devices of every process, accelerators before CPUs."""
+    keep_tensorflow_off_accelerators()
+    devices = jax.devices()
+    return OpenedStrategy(over(devices), len(devices), devices[0].device_kind)
+
+
+@once_per_process
+def open_cpu(replicas: int) -> OpenedStrategy:
+    """Return the distribution over `replicas` CPU devices; more than one is a rehearsal on virtual ones.
+
+    Raises:
+        ScopeError: When JAX's devices were started before the virtual ones could be made.
+    """
+    if replicas > 1 and not xla_bridge.backends_are_initialized():
+        # Never fewer than were asked for elsewhere: on the command line, say.
+        jax.config.update("jax_num_cpu_devices", max(replicas, jax.config.jax_num_cpu_devices))
+    devices = jax.local_devices(backend="cpu")
+    if len(devices) < replicas:
+        raise ScopeError(_too_late(replicas, len(devices)))
+    return OpenedStrategy(over(devices[:replicas]), replicas, "CPU")
+
+
+def over(devices: Any) -> keras.distribution.DataParallel:
+    """Return Keras's distribution that splits batches over `devices`."""
+    # Each process is given the whole batch and takes its part, so nothing is to be sharded once more.
+    return keras.distribution.DataParallel(
+        devices=[f"{device.platform}:{device.id}" for device in devices], auto_shard_dataset=False
+    )
+
+
+def _may_have_gpus() -> bool:
+    nodes = glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/kfd") + glob.glob("/dev/dxg")
+    return bool(nodes) and any(_is_installed(plugin) for plugin in _GPU_PLUGINS)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _too_late(replicas: int, there: int) -> str:
+    return (
+        f"strategy_scope(replicas={replicas}) needs {replicas} virtual CPU devices, but JAX has already started its "
+        f"devices with {there} of them; they cannot be added afterwards. "
+        f"An earlier call came too early{_early_calls()}. "
+        f"What to do: write `with strategy_scope(replicas={replicas}) as scope:` before the first line that makes "
+        "an array, a model or a metric; in a notebook, restart the kernel first."
+    )
+
+
+def _early_calls() -> str:
+    """Name what is alive and must have been made by the call that started the devices, for the error."""
+    names = [thing.path for thing in gc.get_objects() if issubclass(type(thing), keras.Variable)]
+    if names:
+        return f": it made the variable {names[0]}"
+    shapes = [f"{array.dtype}{list(array.shape)}" for array in jax.live_arrays()]
+    return f": it made an array {shapes[0]}" if shapes else " (one that made an array or listed the devices, say)"

@@ -1,0 +1,41 @@
+"""What losses and metrics need to know of the batch and the replicas; each runtime has a module that tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+
+class Batch(Protocol):
+    """The batch at hand, while a step runs."""
+
+    def num_replicas(self) -> int:
+        """Return over how many replicas the data at hand is split."""
+
+    def sum_over_replicas(self, values: Sequence[Any]) -> list[Any]:
+        """Return each value summed over all replicas."""
+
+    def is_spread(self) -> bool:
+        """Return whether this replica's data are not just the examples of the batch."""
+
+    def is_padded(self) -> bool:
+        """Return whether some rows may be no examples."""
+
+    def gather_examples(self, data: Any) -> Any:
+        """Return `data` and the masks on it with the examples of all replicas joined, without padded rows."""
+
+    def whole_view(self) -> AbstractContextManager[None]:
+        """Return a context manager within which this replica holds what `gather_examples` returns."""
+
+    def real_of(self, values: Any) -> Any:
+        """Return for each row of `values` whether it counts; `None` where every row does."""
+
+    def only_real(self, values: Any) -> Any:
+        """Return `values` with zeros in padded rows."""
+
+    def rows_that_count(self, values: Any) -> Any:
+        """Return `values` without padded rows."""
+
+    def part_that_counts(self) -> Any:
+        """Return which part of this replica's rows are examples."""

@@ -1,0 +1,381 @@
+"""The exact step on Keras 3 and JAX, as pure functions of a state.
+
+JAX shows every step the whole batch, so a mean is the mean, on any number of devices. What is left to do: batches that
+the devices cannot share evenly, loss scaling, accumulation, and loops on the device.
+
+Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
+of `Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build`, `_get_metrics_result_or_logs`;
+of `JAXEpochIterator`: `_get_iterator`, `data_adapter`; of layers: `_flatten_layers`; of variables: `_layout`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+from keras.src.trainers.data_adapters import get_data_adapter
+
+from keras_tpu_ext._runtime import _jax_batch
+from keras_tpu_ext._runtime._jax_batch import BATCH
+from keras_tpu_ext._runtime._jax_batches import Batches
+from keras_tpu_ext._runtime._jax_devices import num_workers
+from keras_tpu_ext._runtime._jax_functions import make_function, make_predict_function
+from keras_tpu_ext._runtime._jax_scope import current_distribution, distribution_of, keep, num_replicas, within
+from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
+from keras_tpu_ext._runtime._keras3_compile import has_a_compile_of_its_own, refuse_class_weight_with_padding
+from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
+from keras_tpu_ext._runtime._keras3_jax_descent import Weights, descend, flush
+from keras_tpu_ext._runtime._keras3_jax_pace import DevicePace
+from keras_tpu_ext._runtime._keras3_jax_rows import examples_alone, predicts_by_example, works_by_example
+from keras_tpu_ext._runtime._keras3_jax_state import StatelessStepState, stateless
+from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
+from keras_tpu_ext._runtime._keras3_metrics import MetricsOfExamples
+from keras_tpu_ext._runtime.padding import without_own_weights
+
+
+class TrainStep(AutoSteps, FunctionalByShape):
+    """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
+
+    _is_fitting = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        keep(self, current_distribution())
+        super().__init__(*args, **kwargs)
+
+    def compile(
+        self: Any,
+        *args: Any,
+        loss_scale: Any = None,
+        gradient_accumulation_steps: int = 1,
+        auto_steps: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Configure the model as `keras.Model.compile` does, inside the model's own distribution.
+
+        Args:
+            *args: What `keras.Model.compile` takes.
+            loss_scale: A `LossScale`, or `None` where the loss is not scaled.
+            gradient_accumulation_steps: Number of batches that make one step.
+            auto_steps: Whether to find `steps_per_execution` while training.
+            **kwargs: What `keras.Model.compile` takes.
+        """
+        model: Any = super()
+        with within(distribution_of(self)):
+            # Keras would wrap the optimizer under mixed_float16; here the step scales the loss itself.
+            model.compile(*args, **{**kwargs, "auto_scale_loss": False})
+            if self._compile_loss is not None:
+                self._compile_loss = GlobalCompileLoss.of(self._compile_loss, _jax_batch)
+            if self._compile_metrics is not None:
+                MetricsOfExamples.take_over(self._compile_metrics, _jax_batch)
+            state = StatelessStepState(loss_scale, gradient_accumulation_steps)
+        self._choose_pace(auto_steps)
+        self.__dict__["_step_state"] = state  # past Keras's tracking: its variables are no weights of the model
+
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Train as `keras.Model.fit` does."""
+        model: Any = super()
+        refuse_class_weight_with_padding(args, kwargs)
+        self.__dict__["_is_fitting"] = True
+        try:
+            with within(None):
+                return model.fit(*args, **kwargs)
+        finally:
+            self.__dict__["_is_fitting"] = False
+
+    def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate as `keras.Model.evaluate` does."""
+        model: Any = super()
+        with within(None):
+            return model.evaluate(*args, **kwargs)
+
+    def predict(
+        self: Any, x: Any, batch_size: Any = None, verbose: Any = "auto", steps: Any = None, callbacks: Any = None
+    ) -> Any:
+        """Predict as `keras.Model.predict` does."""
+        model: Any = super()
+        with within(None):
+            adapter = get_data_adapter(x, batch_size=batch_size, steps_per_epoch=steps)
+            return model.predict(_Adapted(self, adapter), None, verbose, steps, callbacks)
+
+    def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Train on one batch as `keras.Model.train_on_batch` does."""
+        model: Any = super()
+        with within(None):
+            return model.train_on_batch(*args, **kwargs)
+
+    def test_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate one batch as `keras.Model.test_on_batch` does."""
+        model: Any = super()
+        with within(None):
+            return model.test_on_batch(*args, **kwargs)
+
+    def predict_on_batch(self: Any, x: Any) -> Any:
+        """Predict one batch as `keras.Model.predict_on_batch` does."""
+        model: Any = super()
+        with within(None):
+            return model.predict_on_batch(x)
+
+    def get_compile_config(self: Any) -> dict[str, Any]:
+        """Return what `compile` was given, serialized."""
+        model: Any = super()
+        return dict(model.get_compile_config())
+
+    def compile_from_config(self: Any, config: dict[str, Any]) -> None:
+        """Compile as when the model was saved, and make the optimizer's variables."""
+        if has_a_compile_of_its_own(type(self)):
+            model: Any = super()
+            model.compile_from_config(config)  # warns, as for every model whose compile() Keras does not know
+            return
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            with within(distribution_of(self)):
+                self.optimizer.build(self.trainable_variables)
+                self._build_window()
+
+    def train_step(self: Any, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
+        """Take one optimizer step.
+
+        Args:
+            state: Values of the trainable, non-trainable, optimizer and metrics variables, as Keras passes them.
+            data: `x`, `(x, y)` or `(x, y, sample_weight)`: the batch of all replicas.
+
+        Returns:
+            The metrics by name, and the next state.
+        """
+        trainable, non_trainable, optimizer, metrics = state
+        x, y, sample_weight = _unpacked(data)
+
+        def scaled_loss(trainable: Any) -> tuple[Any, Any]:
+            with examples_alone(self._flatten_layers()):
+                loss, aux = self.compute_loss_and_updates(
+                    trainable, non_trainable, metrics, x, y, sample_weight, training=True, optimizer_variables=optimizer
+                )
+            scale = self._step_state.scale.value.astype(loss.dtype) if self._step_state.loss_scale else 1
+            return jnp.sum(loss) * scale, aux
+
+        gradients, (loss, y_pred, after, metrics) = jax.grad(scaled_loss, has_aux=True)(trainable)
+        weights = Weights(trainable, non_trainable, optimizer)
+        weights = descend(self, gradients, weights, after, self._number_of_examples(x))
+        logs, metrics = self._updated_metrics(metrics, loss, x, y, y_pred, sample_weight)
+        return logs, (weights.trainable, weights.non_trainable, weights.optimizer, metrics)
+
+    def test_step(self: Any, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
+        """Evaluate one batch; `state` and what is returned are without the optimizer's variables."""
+        trainable, non_trainable, metrics = state
+        x, y, sample_weight = _unpacked(data)
+        with examples_alone(self._flatten_layers()):
+            _, (loss, y_pred, non_trainable, metrics) = self.compute_loss_and_updates(
+                trainable, non_trainable, metrics, x, y, sample_weight, training=False
+            )
+        logs, metrics = self._updated_metrics(metrics, loss, x, y, y_pred, sample_weight)
+        return logs, (trainable, non_trainable, metrics)
+
+    def global_mean(self: Any, per_example: Any, sample_weight: Any = None) -> Any:
+        """Return the mean over the whole batch, which on JAX is what a step holds.
+
+        Args:
+            per_example: Array whose first dimension is the batch.
+            sample_weight: Weights to multiply it with, of the same leading dimensions. As in Keras, the denominator
+                is the number of elements and not the sum of the weights.
+        """
+        values = jnp.asarray(per_example)
+        if sample_weight is not None:
+            weight = jnp.asarray(sample_weight, values.dtype)
+            values *= jnp.reshape(weight, (*weight.shape, *[1] * (values.ndim - weight.ndim)))
+        return jnp.mean(values)
+
+    def make_train_function(self: Any, force: bool = False) -> None:
+        """Build the function that `fit` calls for one execution."""
+        if self.train_function is None or force:
+            if self.built:
+                with within(distribution_of(self)):
+                    self._build_window()
+            self.train_function = make_function(self, lambda state, data: self.train_step(state, data), trains=True)
+
+    def make_test_function(self: Any, force: bool = False) -> None:
+        """Build the function that `evaluate` calls for one execution."""
+        if self.test_function is None or force:
+            self.test_function = make_function(self, lambda state, data: self.test_step(state, data), trains=False)
+
+    def make_predict_function(self: Any, force: bool = False) -> None:
+        """Build the function that `predict` calls for one execution."""
+        if self.predict_function is None or force:
+            self._adopt_variables()
+            self.predict_function = make_predict_function(self)
+
+    def _number_of_examples(self, x: Any) -> Any:
+        rows = next(leaf for leaf in jax.tree.leaves(x)).shape[0]
+        return rows if BATCH.examples is None else BATCH.examples
+
+    def _updated_metrics(
+        self: Any, values: Any, loss: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any
+    ) -> tuple[dict[str, Any], Any]:
+        """Return the logs and the next values of the metrics' variables."""
+        logs: list[dict[str, Any]] = []
+
+        def update() -> None:
+            # Of a loss that is not reduced Keras tracks the mean.
+            mean = loss if not loss.shape else jnp.mean(loss) / _jax_batch.part_that_counts()
+            self._loss_tracker.update_state(mean, sample_weight=self._number_of_examples(x))
+            logs.append(dict(self.compute_metrics(x, y, y_pred, sample_weight)))
+
+        values = stateless(update, self.metrics_variables, values)
+        return logs[0], values
+
+    def _batches(self: Any, *, fills_up: bool, most_steps: int | None = None) -> Batches:
+        return Batches(distribution_of(self), num_replicas(self), fills_up=fills_up, most_steps=most_steps)
+
+    def _steps_wanted(self: Any) -> tuple[int, int]:
+        """Return how many steps the next execution has, and how many an execution may have."""
+        pace, most = self._pace, int(self.steps_per_execution)
+        return (most, most) if pace is None or pace.held else (int(pace.asked), most)
+
+    def _make_pace(self) -> DevicePace:
+        return DevicePace()
+
+    def _is_one_of_several_processes(self) -> bool:
+        return num_workers() > 1
+
+    def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        """Build as Keras does, inside the model's own distribution, and prepare the batches of `iterator`."""
+        model: Any = super()
+        with within(distribution_of(self)):
+            if iterator is None:
+                model._symbolic_build(data_batch=data_batch)
+            else:
+                model._symbolic_build(iterator=_Peek(iterator.data_adapter))
+        self._adopt_variables()
+        if iterator is not None:
+            self._enumerate_at_pace(iterator)
+            adapted = _Adapted(self, iterator.data_adapter, trains_or_tests=True)
+            iterator._get_iterator = adapted.get_jax_iterator
+
+    def _adopt_variables(self: Any) -> None:
+        """Put variables that were made elsewhere, as an optimizer's learning rate may be, where the model is."""
+        distribution = distribution_of(self)
+        if distribution is None:
+            return
+        optimizer = [] if getattr(self, "optimizer", None) is None else self.optimizer.variables
+        own = [] if self.__dict__.get("_step_state") is None else self._step_state.all_variables()
+        for variable in [*self.variables, *optimizer, *self.metrics_variables, *own]:
+            if variable._layout is None:
+                variable._layout = distribution.get_variable_layout(variable)
+                variable.assign(variable.value)
+
+    def _build_window(self: Any) -> None:
+        window = self._step_state.window(self.optimizer)
+        if window is not None:
+            window.build_for(self.trainable_variables)
+
+    def _flush(self: Any) -> None:
+        """Take the step of a window that the end of an epoch has left incomplete."""
+        parts = (self.trainable_variables, self.non_trainable_variables, self.optimizer.variables)
+        own = self._step_state.all_variables()
+
+        def flushed(weights: Any, values: Any) -> Any:
+            after: list[Any] = []
+            values = stateless(lambda: after.append(flush(self, Weights(*weights))), own, values)
+            return after[0], values
+
+        arguments = [[v.value for v in part] for part in parts], [v.value for v in own]
+        weights, values = jax.jit(flushed)(*arguments)
+        for part, new in zip([*parts, own], [*weights, values], strict=True):
+            for variable, value in zip(part, new, strict=True):
+                variable.assign(value)
+
+    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+        """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
+        if self._is_fitting and self._step_state.optimizers_with_open_windows():
+            self._flush()
+        model: Any = super()
+        results = model._get_metrics_result_or_logs(logs)
+        if isinstance(logs, dict) and "loss" in logs and not float(self._loss_tracker.count.value):
+            return {**results, "loss": logs["loss"]}  # of a step of the user's own, which tracks nothing
+        return results
+
+
+def _unpacked(data: Any) -> tuple[Any, Any, Any]:
+    """Return inputs, targets and weights; a row that only fills the batch up weighs nothing."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    return x, y, jax.tree.map(_jax_batch.only_real, sample_weight)
+
+
+class _Peek:
+    """An iterator of executions for Keras to build a model from: it looks at one batch."""
+
+    def __init__(self, adapter: Any) -> None:
+        self._adapter = adapter
+
+    def __iter__(self) -> Iterator[Any]:
+        yield 0, 0, (without_own_weights(batch) for batch in self._adapter.get_numpy_iterator())
+
+
+class _Adapted(keras.src.trainers.data_adapters.data_adapter.DataAdapter):
+    """Keras's data adapter for some data, whose batches come ready for a model's own step.
+
+    Args:
+        model: The model.
+        adapter: Keras's adapter.
+        trains_or_tests: Whether there is a loss to compute.
+    """
+
+    def __init__(self, model: Any, adapter: Any, *, trains_or_tests: bool = False) -> None:
+        self._model = model
+        self._adapter = adapter
+        self._trains_or_tests = trains_or_tests
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
+
+    def get_jax_iterator(self) -> Any:
+        """Return an iterator over groups of batches, see `Batches.executions`."""
+        model, adapter = self._model, self._adapter
+        knows_rows = works_by_example(model) if self._trains_or_tests else predicts_by_example(model)
+        batches = model._batches(
+            fills_up=knows_rows and _may_be_short(adapter, num_replicas(model)), most_steps=adapter.num_batches
+        )
+        return batches.executions(adapter.get_numpy_iterator(), model._steps_wanted)
+
+    @property
+    def num_batches(self) -> Any:
+        """Return the number of batches, if it is known."""
+        return self._adapter.num_batches
+
+    @property
+    def batch_size(self) -> Any:
+        """Return the number of rows in a batch, if it is known."""
+        return self._adapter.batch_size
+
+    @property
+    def has_partial_batch(self) -> Any:
+        """Return whether the last batch is short, if it is known."""
+        return self._adapter.has_partial_batch
+
+    @property
+    def partial_batch_size(self) -> Any:
+        """Return the number of rows in the last batch, if it is known."""
+        return self._adapter.partial_batch_size
+
+    def on_epoch_begin(self) -> None:
+        """Tell Keras's adapter."""
+        self._adapter.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """Tell Keras's adapter."""
+        self._adapter.on_epoch_end()
+
+
+def _may_be_short(adapter: Any, replicas: int) -> bool:
+    """Return whether a batch may be shorter than the others, or cannot be split evenly."""
+    if not adapter.batch_size or adapter.batch_size % replicas:
+        return True
+    if adapter.has_partial_batch is None:
+        return adapter.num_batches is not None and not _is_static(adapter)
+    return bool(adapter.has_partial_batch)
+
+
+def _is_static(adapter: Any) -> bool:
+    return type(adapter).__name__ == "TFDatasetAdapter"  # its batch size is that of a shape that cannot vary

@@ -1,0 +1,117 @@
+"""The accumulation window under `tf.distribute`, and assignments that every replica makes alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_tpu_ext._runtime._keras3_state import StepState
+from keras_tpu_ext._runtime._tf_replicas import assign_everywhere
+
+
+class ReplicatedStepState(StepState):
+    """A `StepState` on replicas."""
+
+    def _assign(self, variable: Any, value: Any) -> None:
+        assign_everywhere(variable, value)
+
+    def _make_window(self, optimizer: Any) -> Window:
+        return Window(self.accumulation_steps, lambda: optimizer)
+
+
+class Window(keras.layers.Layer):
+    """Sums of gradients over several batches, each replica its own; they meet once, when the window is full.
+
+    Args:
+        steps: Number of batches in a full window.
+        optimizer: Returns the optimizer that takes the step. Keras would save an optimizer that it finds here.
+    """
+
+    def __init__(self, steps: int, optimizer: Callable[[], Any]) -> None:
+        super().__init__(name="window", dtype="float32")
+        self.steps = steps
+        self.optimizer = optimizer
+        self.targets: list[Any] = []
+        self.built = True
+
+    def build_for(self, variables: Any) -> None:
+        """Make the sums for the gradients of `variables`, once."""
+        if self.targets:
+            return
+        with tf.init_scope():
+            self.position = self._variable("position", (), "int32")
+            self.weight = self._variable("weight", (), "float32")
+            self.local_sums = [
+                self._variable(f"sum_{i}", variable.shape, variable.dtype, per_replica=True)
+                for i, variable in enumerate(variables)
+            ]
+        self.__dict__["targets"] = list(variables)  # not to be tracked: they are the model's
+
+    def add(self, gradients: Any, weight: Any, factor: Any) -> None:
+        """Add one batch; call it in a replica.
+
+        Args:
+            gradients: One a variable; `None` where there is none.
+            weight: What the batch counts for in the window.
+            factor: What its gradients are multiplied by: the weight, over the scale of the loss.
+        """
+        for total, gradient in zip(self.local_sums, gradients, strict=True):
+            if gradient is not None:
+                dense = tf.convert_to_tensor(gradient)
+                total.assign_add(dense * tf.cast(factor, dense.dtype))
+        assign_everywhere(self.weight, tf.convert_to_tensor(self.weight) + tf.cast(weight, tf.float32))
+        assign_everywhere(self.position, tf.convert_to_tensor(self.position) + 1)
+
+    def is_full(self) -> Any:
+        """Return whether the window has all its batches."""
+        return tf.convert_to_tensor(self.position) >= self.steps
+
+    def is_begun(self) -> Any:
+        """Return whether the window has any batch."""
+        return tf.convert_to_tensor(self.position) > 0
+
+    def take(self) -> tuple[list[Any], Any]:
+        """Return this replica's sums and the weight of all its batches, and start anew."""
+        sums = [tf.convert_to_tensor(total) for total in self.local_sums]
+        weight = tf.convert_to_tensor(self.weight)
+        for total in self.local_sums:
+            total.assign(tf.zeros(total.shape, total.dtype))
+        assign_everywhere(self.weight, 0.0)
+        assign_everywhere(self.position, 0)
+        return sums, weight
+
+    def save_own_variables(self, store: Any) -> None:
+        """Save the sums of every replica, so that going on after loading is going on."""
+        if not self.targets:
+            return
+        store["position"], store["weight"] = self.position.numpy(), self.weight.numpy()
+        for i, total in enumerate(self.local_sums):
+            store[f"sum_{i}"] = np.stack([part.numpy() for part in replica_parts(total)])
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load what was saved; on another number of replicas the first one takes all sums."""
+        if not self.targets or "position" not in store:
+            return
+        self.position.assign(store["position"][()])
+        self.weight.assign(store["weight"][()])
+        for i, total in enumerate(self.local_sums):
+            saved, parts = np.asarray(store[f"sum_{i}"]), replica_parts(total)
+            if len(saved) != len(parts):
+                saved = np.stack([saved.sum(axis=0)] + [np.zeros_like(saved[0])] * (len(parts) - 1))
+            for part, value in zip(parts, saved, strict=True):
+                part.assign(value)
+
+    def _variable(self, name: str, shape: Any, dtype: str, per_replica: bool = False) -> Any:
+        how = {"synchronization": "on_read", "aggregation": "sum"} if per_replica else {}
+        how = how or {"aggregation": "only_first_replica"}
+        return keras.Variable(tf.zeros(shape, dtype), trainable=False, name=name, dtype=dtype, **how)
+
+
+def replica_parts(variable: Any) -> list[Any]:
+    """Return the component of each replica of a variable that replicas do not share."""
+    native = variable.value
+    return list(native.values) if isinstance(native, tf.distribute.DistributedValues) else [native]

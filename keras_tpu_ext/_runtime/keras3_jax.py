@@ -1,0 +1,30 @@
+"""Keras 3 on JAX: what today's TPU images offer; TensorFlow need not be there."""
+
+import keras as keras
+
+from keras_tpu_ext._runtime._jax_counts import examples_seen as examples_seen
+from keras_tpu_ext._runtime._jax_counts import train_steps as train_steps
+from keras_tpu_ext._runtime._jax_devices import count_gpus as count_gpus
+from keras_tpu_ext._runtime._jax_devices import num_workers as num_workers
+from keras_tpu_ext._runtime._jax_devices import open_cpu as open_cpu
+from keras_tpu_ext._runtime._jax_devices import open_gpus as open_gpus
+from keras_tpu_ext._runtime._jax_devices import open_workers as open_workers
+from keras_tpu_ext._runtime._jax_scope import distribute as distribute
+from keras_tpu_ext._runtime._jax_scope import num_replicas as num_replicas
+from keras_tpu_ext._runtime._jax_scope import scope as scope
+from keras_tpu_ext._runtime._jax_tpu import open_tpu as open_tpu
+from keras_tpu_ext._runtime._jax_watch import skipped_steps as skipped_steps
+from keras_tpu_ext._runtime._jax_watch import unwatch_overflow as unwatch_overflow
+from keras_tpu_ext._runtime._jax_watch import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime._keras3_audit import losses as losses
+from keras_tpu_ext._runtime._keras3_audit import metrics as metrics
+from keras_tpu_ext._runtime._keras3_audit import softmaxes as softmaxes
+from keras_tpu_ext._runtime._keras3_graph import flatten_layers as flatten_layers
+from keras_tpu_ext._runtime._keras3_graph import inputs_and_outputs as inputs_and_outputs
+from keras_tpu_ext._runtime._keras3_graph import output_activations as output_activations
+from keras_tpu_ext._runtime._keras3_jax_step import TrainStep as TrainStep
+from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_policy
+from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy
+from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy
+from keras_tpu_ext._runtime._keras3_watch import loss_scale as loss_scale
+from keras_tpu_ext._runtime._keras3_watch import record_gradients as record_gradients
