@@ -6,6 +6,7 @@ from keras_tpu_ext._runtime.select import load as _load
 _runtime = _load()
 
 keras = _runtime.keras
+PyDataset = _runtime.PyDataset
 TrainStep = _runtime.TrainStep
 
 # Devices and strategies

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from typing import Any
 
 from keras_tpu_ext.errors import HardwareUnusableWarning
 
@@ -47,8 +48,8 @@ class _HideOnImport:
         tensorflow = sys.modules.get("tensorflow")
         if getattr(getattr(tensorflow, "__spec__", None), "_initializing", True) or not hasattr(tensorflow, "config"):
             return
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         _hide()
 
 
-_HIDE_ON_IMPORT: object = _HideOnImport()
+_HIDE_ON_IMPORT: Any = _HideOnImport()

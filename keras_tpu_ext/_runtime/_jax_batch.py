@@ -105,3 +105,8 @@ def part_that_counts() -> Any:
     if BATCH.real is None:
         return 1.0
     return BATCH.examples.astype("float32") / BATCH.real.shape[0]
+
+
+def known_examples(rows: int | None) -> Any:
+    """Return how many rows are examples, which on JAX is always known."""
+    return rows if BATCH.real is None else BATCH.examples

@@ -114,7 +114,9 @@ def host_batch(batch: Any) -> HostBatch:
         space, examples = len(real), int(real.sum())
         batch = tuple(without_own_weights(batch))
         at_the_end = real[:examples].all()
-        batch = jax.tree.map(lambda leaf: np.asarray(leaf)[:examples] if at_the_end else np.asarray(leaf)[real], batch)
+        batch = jax.tree.map(
+            lambda leaf: np.asarray(leaf)[:examples] if at_the_end else np.asarray(leaf)[real], batch
+        )
     else:
         batch = jax.tree.map(np.asarray, batch)
     return HostBatch(batch, len(jax.tree.leaves(batch)[0]), space)

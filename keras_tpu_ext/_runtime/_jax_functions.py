@@ -31,7 +31,7 @@ def make_function(model: Any, step: Step, *, trains: bool) -> Callable[[Any, Any
     def function(state: Any, iterator: Any) -> tuple[Any, Any]:
         pace = model._pace
         if pace is not None and trains:
-            return pace.run_train(  # type: ignore[no-any-return]
+            return pace.run_train(
                 model, lambda: _groups(model, next(iterator)), lambda groups: run(state, groups), execution.is_new
             )
         groups = _groups(model, next(iterator))
@@ -65,7 +65,7 @@ def _groups(model: Any, item: Any) -> list[Group]:
     """Return the groups of an execution; `*_on_batch` and Keras's own adapters give a single batch."""
     if isinstance(item, list) and item and isinstance(item[0], Group):
         return item
-    return model._batches(fills_up=False).groups([host_batch(item)])  # type: ignore[no-any-return]
+    return model._batches(fills_up=False).groups([host_batch(item)])
 
 
 def _of_examples(outputs: Any, group: Group) -> list[Any]:

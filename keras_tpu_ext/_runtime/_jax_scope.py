@@ -34,6 +34,7 @@ class _Open(threading.local):
 
 _OPEN = _Open()
 
+
 class _Noting:
     """Lets every plain Keras model that is made in an open block belong to its distribution from then on."""
 
@@ -80,8 +81,8 @@ def scope(distribution: Any) -> Iterator[None]:
     outer = _OPEN.distribution
     if outer is not None and outer is not distribution:
         raise ScopeError(
-            f"A block for {_in_words(distribution)} was opened inside a block for {_in_words(outer)}, and a model can "
-            "belong to one strategy only. Leave the outer block first, or open the same scope again inside it."
+            f"A block for {_in_words(distribution)} was opened inside a block for {_in_words(outer)}, and a model "
+            "can belong to one strategy only. Leave the outer block first, or open the same scope again inside it."
         )
     with distribution.scope(), _NOTING:
         _OPEN.distribution = distribution

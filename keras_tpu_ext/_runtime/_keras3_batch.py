@@ -39,3 +39,6 @@ class Batch(Protocol):
 
     def part_that_counts(self) -> Any:
         """Return which part of this replica's rows are examples."""
+
+    def known_examples(self, rows: int | None) -> Any:
+        """Return how many of this replica's rows Keras would know to be examples, given their static number."""

@@ -34,10 +34,24 @@ _METHODS = (
     "stateless_compute_loss",
 )
 # Of the operations that a functional model may have between its layers, those that work on each number by itself.
-_ELEMENTWISE = frozenset(
-    "Absolute Add Cast Clip Divide Exp Gelu LeakyRelu Log Maximum Minimum Multiply Negative Power Relu Relu6 Sigmoid "
-    "Silu Softplus Sqrt Square Subtract Tanh TrueDivide".split()
-)
+_ELEMENTWISE = {
+    *(
+        "Absolute",
+        "Add",
+        "Cast",
+        "Clip",
+        "Divide",
+        "Exp",
+        "Gelu",
+        "LeakyRelu",
+        "Log",
+        "Maximum",
+        "Minimum",
+        "Multiply",
+    ),
+    *("Negative", "Power", "Relu", "Relu6", "Sigmoid", "Silu", "Softplus", "Sqrt", "Square", "Subtract", "Tanh"),
+    "TrueDivide",
+}
 _MIXING = ("MixUp", "CutMix", "RandAugment", "AugMix")  # layers of Keras that mix the examples of a batch
 
 
@@ -63,9 +77,9 @@ def predicts_by_example(model: Any) -> bool:
         for operation in functional_of(part).operations
         if not isinstance(operation, keras.layers.Layer)
     ]
-    return all(type(operation).__name__ in _ELEMENTWISE and _is_known(type(operation)) for operation in operations) and (
-        all(_layer_is_known(layer) for layer in functional._flatten_layers(include_self=False))
-    )
+    return all(
+        type(operation).__name__ in _ELEMENTWISE and _is_known(type(operation)) for operation in operations
+    ) and (all(_layer_is_known(layer) for layer in functional._flatten_layers(include_self=False)))
 
 
 @contextlib.contextmanager

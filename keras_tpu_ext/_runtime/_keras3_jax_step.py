@@ -1,7 +1,7 @@
 """The exact step on Keras 3 and JAX, as pure functions of a state.
 
-JAX shows every step the whole batch, so a mean is the mean, on any number of devices. What is left to do: batches that
-the devices cannot share evenly, loss scaling, accumulation, and loops on the device.
+JAX shows every step the whole batch, so a mean is the mean, on any number of devices. What is left to do: batches
+that the devices cannot share evenly, loss scaling, accumulation, and loops on the device.
 
 Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
 of `Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build`, `_get_metrics_result_or_logs`;
@@ -151,7 +151,14 @@ class TrainStep(AutoSteps, FunctionalByShape):
         def scaled_loss(trainable: Any) -> tuple[Any, Any]:
             with examples_alone(self._flatten_layers()):
                 loss, aux = self.compute_loss_and_updates(
-                    trainable, non_trainable, metrics, x, y, sample_weight, training=True, optimizer_variables=optimizer
+                    trainable,
+                    non_trainable,
+                    metrics,
+                    x,
+                    y,
+                    sample_weight,
+                    training=True,
+                    optimizer_variables=optimizer,
                 )
             scale = self._step_state.scale.value.astype(loss.dtype) if self._step_state.loss_scale else 1
             return jnp.sum(loss) * scale, aux
@@ -373,7 +380,7 @@ def _may_be_short(adapter: Any, replicas: int) -> bool:
     if not adapter.batch_size or adapter.batch_size % replicas:
         return True
     if adapter.has_partial_batch is None:
-        return adapter.num_batches is not None and not _is_static(adapter)
+        return not _is_static(adapter)
     return bool(adapter.has_partial_batch)
 
 

@@ -3,7 +3,7 @@
 Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
 `trainers.compile_utils.CompileLoss` with `_flat_losses` (tuples with a field `loss`), `metrics`, `_user_loss` and
 `_user_loss_weights`;
-`losses.loss.apply_mask`; the attribute `_keras_mask` of tensors.
+`losses.loss.apply_mask`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from keras.src.losses.loss import apply_mask
 from keras.src.trainers.compile_utils import CompileLoss
 
 from keras_tpu_ext._runtime._keras3_batch import Batch
+from keras_tpu_ext._runtime._keras3_masks import mask_of
 from keras_tpu_ext._runtime.global_mean import LocalSums, global_denominator
 
 
@@ -127,9 +128,8 @@ class ShareOfLoss:
 
     def _weight_of_batch(self, y_pred: Any) -> Any:
         """Return what a batch counts in Keras's tracker: its size where Keras knows it, else, as padded, 1."""
-        rows, part = keras.tree.flatten(y_pred)[0].shape[0], self._batch.part_that_counts()
-        is_known = rows is not None and isinstance(part, float)
-        return _number(rows) if is_known else 1 / self._sum([1.0])[0]
+        rows = self._batch.known_examples(keras.tree.flatten(y_pred)[0].shape[0])
+        return 1 / self._sum([1.0])[0] if rows is None else _number(rows)
 
     def _track(self, share: Any, weight: Any) -> None:
         """Track as Keras does on one device.
@@ -149,11 +149,11 @@ def _ignore(*args: Any, **kwargs: Any) -> None:
 
 def _weighted_values(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, Any]:
     """Return the losses times weights and mask before any reduction, and the mask that was applied."""
-    masks = [_mask_of(y_pred)]
+    masks = [mask_of(y_pred)]
 
     def call_and_keep_mask(y_true: Any, y_pred: Any) -> Any:
         values = loss.call(y_true, y_pred)
-        masks.append(_mask_of(values))
+        masks.append(mask_of(values))
         return values
 
     # A shallow copy: the user's object keeps its reduction. Keras's losses send copy.copy through a saved model,
@@ -170,7 +170,3 @@ def _weighted_values(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any) ->
 def _number(size: Any) -> Any:
     """Return a size as a Python float where it is static, else as a float32 tensor."""
     return float(size) if isinstance(size, int) else keras.ops.cast(size, "float32")
-
-
-def _mask_of(tensor: Any) -> Any:
-    return getattr(tensor, "_keras_mask", None)

@@ -2,7 +2,7 @@
 
 Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
 `trainers.compile_utils.CompileMetrics` with `_flat_metrics`, `_flat_weighted_metrics` and `_flatten_y`;
-`_fn` and `_fn_kwargs` of `MeanMetricWrapper`; the attribute `_keras_mask` of tensors.
+`_fn` and `_fn_kwargs` of `MeanMetricWrapper`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import keras
 from keras.src.trainers.compile_utils import CompileMetrics
 
 from keras_tpu_ext._runtime._keras3_batch import Batch
+from keras_tpu_ext._runtime._keras3_masks import mask_of, with_mask
 
 
 class MetricsOfExamples(CompileMetrics):
@@ -63,9 +64,9 @@ def _update(batch: Batch, metric: Any, true: Any, predicted: Any, weight: Any) -
     elif not batch.is_padded() or (heeds_weights(metric, predicted) and batch.real_of(predicted) is not None):
         metric.update_state(true, predicted, _weights_of_one(batch, predicted) if weight is None else weight)
     else:
-        mask = batch.rows_that_count(_mask_of(predicted))
+        mask = batch.rows_that_count(mask_of(predicted))
         true, predicted, weight = (batch.rows_that_count(part) for part in (true, predicted, weight))
-        metric.update_state(true, _with_mask(predicted, mask), weight)
+        metric.update_state(true, with_mask(predicted, mask), weight)
 
 
 def _is_function(metric: Any) -> bool:
@@ -78,7 +79,7 @@ def heeds_weights(metric: Any, predicted: Any) -> bool:
     if isinstance(metric, keras.metrics.MeanMetricWrapper):
         return _is_of_keras(type(metric)) and _is_of_keras(metric._fn)
     takes_rows = len(predicted.shape) <= 2 and not isinstance(metric, keras.metrics.IoU)
-    return _is_of_keras(type(metric)) and (takes_rows or _mask_of(predicted) is not None)
+    return _is_of_keras(type(metric)) and (takes_rows or mask_of(predicted) is not None)
 
 
 def _is_of_keras(thing: Any) -> bool:
@@ -89,16 +90,6 @@ def _weights_of_one(batch: Batch, outputs: Any) -> Any:
     """Return weight one for every example, in the shape of the mask where there is one: Keras multiplies the two."""
     if not batch.is_padded():
         return None
-    mask = _mask_of(outputs)
+    mask = mask_of(outputs)
     real = batch.real_of(outputs) if mask is None else batch.only_real(keras.ops.ones_like(mask))
     return keras.ops.cast(real, "float32")
-
-
-def _mask_of(tensor: Any) -> Any:
-    return getattr(tensor, "_keras_mask", None)
-
-
-def _with_mask(tensor: Any, mask: Any) -> Any:
-    if mask is not None:
-        tensor._keras_mask = mask
-    return tensor

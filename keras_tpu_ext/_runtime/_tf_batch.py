@@ -153,3 +153,8 @@ def part_that_counts() -> Any:
     if BATCH.real is None:
         return 1.0
     return tf.math.divide_no_nan(BATCH.examples, tf.cast(tf.shape(BATCH.real)[0], tf.float32))
+
+
+def known_examples(rows: int | None) -> int | None:
+    """Return how many of this replica's rows Keras would know to be examples: none in a graph, or where padded."""
+    return rows if BATCH.real is None else None

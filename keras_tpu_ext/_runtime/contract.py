@@ -47,6 +47,7 @@ class Runtime(Protocol):
     """The names that `keras_tpu_ext._runtime` re-exports from the runtime in use."""
 
     keras: ModuleType
+    PyDataset: type
     TrainStep: type
 
     def count_gpus(self) -> int:

@@ -28,3 +28,5 @@ from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dt
 from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy
 from keras_tpu_ext._runtime._keras3_watch import loss_scale as loss_scale
 from keras_tpu_ext._runtime._keras3_watch import record_gradients as record_gradients
+
+PyDataset = keras.utils.PyDataset

@@ -28,3 +28,5 @@ from keras_tpu_ext._runtime._tf_devices import open_workers as open_workers
 from keras_tpu_ext._runtime._tf_scope import distribute as distribute
 from keras_tpu_ext._runtime._tf_scope import scope as scope
 from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu
+
+PyDataset = keras.utils.PyDataset

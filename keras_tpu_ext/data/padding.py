@@ -5,7 +5,9 @@ from __future__ import annotations
 import numbers
 from typing import Any
 
+from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.padding import MARK, PaddedBatch, UnweightedPaddedBatch
+from keras_tpu_ext.data._padded_py_dataset import PaddedPyDataset
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError
 
 
@@ -28,7 +30,7 @@ def pad_batches(dataset: Any, batch_size: int, *, batched: bool | None = None) -
     Args:
         dataset: A `tf.data.Dataset` of `x`, `(x, y)` or `(x, y, sample_weight)`; each may be a nested structure
             of dense tensors. Either of batches, as `.batch(batch_size)` makes them, or of examples, which are
-            batched then.
+            batched then. Or a `keras.utils.PyDataset`, whose items are batches; it needs no TensorFlow.
         batch_size: Number of rows in a batch over all replicas, such as `scope.global_batch_size(128)`. Batches
             of `dataset` may have fewer, and not more.
         batched: Whether `dataset` is one of batches. `None` (default) takes it for that if all its tensors have a
@@ -36,12 +38,13 @@ def pad_batches(dataset: Any, batch_size: int, *, batched: bool | None = None) -
             static size need `True`, and examples that all begin with such a dimension `False`.
 
     Returns:
-        A `tf.data.Dataset` of `(x, y, sample_weight)`, as a named tuple. `y` is `None` where `dataset` has none;
-        weights that it has not are one, shape `(batch_size,)` and float32.
+        A dataset of the same kind, of `(x, y, sample_weight)` as a named tuple. `y` is `None` where `dataset` has
+        none; weights that it has not are one, shape `(batch_size,)` and float32.
 
     Raises:
-        ArgumentError: If `dataset` is no `tf.data.Dataset` of dense tensors of known rank in one of these forms, or
-            `batch_size` no positive integer.
+        ArgumentError: If `dataset` is no `tf.data.Dataset` of dense tensors of known rank in one of these forms and
+            no `PyDataset`, or `batch_size` no positive integer. Of a `PyDataset`, while iterating, if a batch has
+            more than `batch_size` rows, or none.
         MissingExtraError: If TensorFlow is not installed.
         tensorflow.errors.InvalidArgumentError: While iterating, if a batch has more than `batch_size` rows, or no
             row at all.
@@ -54,8 +57,10 @@ def pad_batches(dataset: Any, batch_size: int, *, batched: bool | None = None) -
         model.fit(kte.data.pad_batches(dataset, 1024).prefetch(2))
         ```
     """
-    tf = _tensorflow()
     size = _checked_size(batch_size)
+    if isinstance(dataset, _runtime.PyDataset):
+        return PaddedPyDataset(dataset, size)
+    tf = _tensorflow()
     _check_dataset(tf, dataset, size)
     if not (_has_batches(tf, dataset.element_spec, size) if batched is None else batched):
         dataset = dataset.batch(size)
@@ -109,7 +114,7 @@ def _is_none(spec: Any) -> bool:
 def _check_dataset(tf: Any, dataset: Any, size: int) -> None:
     if not isinstance(dataset, tf.data.Dataset):
         raise ArgumentError(
-            f"pad_batches needs a tf.data.Dataset; got {type(dataset).__name__}. "
+            f"pad_batches needs a tf.data.Dataset or a keras.utils.PyDataset; got {type(dataset).__name__}. "
             f"Write pad_batches(tf.data.Dataset.from_tensor_slices((x, y)), {size})."
         )
     spec = dataset.element_spec
@@ -147,6 +152,7 @@ def _tensorflow() -> Any:
         import tensorflow
     except ImportError:
         raise MissingExtraError(
-            "pad_batches works on tf.data.Dataset, and TensorFlow is not installed. Write: pip install tensorflow-cpu"
+            "pad_batches works on keras.utils.PyDataset, and on tf.data.Dataset where TensorFlow is installed. "
+            "Write: pip install tensorflow-cpu"
         ) from None
     return tensorflow

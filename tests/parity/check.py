@@ -37,15 +37,13 @@ def reference(case: Case) -> tuple[list[np.ndarray], Outcome]:
     """Train a plain model on one device; return its first weights and what came out.
 
     Windows of several batches are batches joined where that is exact, else the optimizer's own windows. A loss
-    scale of any kind is a `LossScaleOptimizer`. It runs eagerly, which is quicker than tracing for so few steps;
-    but of several outputs Keras weighs each one's loss by the batch size when it runs eagerly, and not in a graph.
+    scale of any kind is a `LossScaleOptimizer`.
     """
-    model = programs.build(case, programs.keras().Model)
+    model = programs.build(case, programs.plain_class(case))
     joined = case.window > 1 and joined_batches_are_exact(case)
     own = {"gradient_accumulation_steps": case.window} if case.window > 1 and not joined else {}
     optimizer = programs.scaled(case, programs.optimizer(case, **own))
-    eagerly = len(case.outputs) == 1 or case.run == "eager"
-    model.compile(optimizer, **programs.compile_options(case), run_eagerly=eagerly)
+    model.compile(optimizer, **programs.compile_options(case), run_eagerly=programs.runs_eagerly(case))
     start = model.get_weights()
     return start, run(case, model, case.batches[1] * (case.window if joined else 1))
 

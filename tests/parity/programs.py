@@ -16,6 +16,32 @@ def keras() -> Any:
     return _runtime.keras
 
 
+def plain_class(case: Case) -> Any:
+    """Return `keras.Model`; on JAX, where Keras cannot differentiate an unreduced loss, one that does as TensorFlow.
+
+    There the gradient is that of the sum, and the history has the mean.
+    """
+    if case.reduction != "none" or keras().backend.backend() != "jax":
+        return keras().Model
+
+    class Summing(keras().Model):
+        def compute_loss_and_updates(self, *args: Any, **kwargs: Any) -> Any:
+            loss, (unscaled, *others) = super().compute_loss_and_updates(*args, **kwargs)
+            return keras().ops.sum(loss), (keras().ops.mean(unscaled), *others)
+
+    return Summing
+
+
+def runs_eagerly(case: Case) -> bool:
+    """Return how the plain model runs: the quicker way, and for several outputs on TensorFlow as the case does.
+
+    There Keras weighs the loss of one of several outputs by the batch size when it runs eagerly, and not in a graph.
+    """
+    if keras().backend.backend() == "jax":
+        return False
+    return len(case.outputs) == 1 or case.run == "eager"
+
+
 def build(case: Case, model_class: Any) -> Any:
     """Return the model of `case`, of `model_class`."""
     layers = keras().layers
@@ -172,10 +198,29 @@ def scaled(case: Case, inner: Any) -> Any:
 
 
 def padded(parts: Any, batch_size: int) -> Any:
-    """Return a dataset of padded batches of `parts`; weights may be missing."""
-    import tensorflow as tf
-
+    """Return padded batches of `parts`, as a dataset of the kind that is at hand; weights may be missing."""
+    there = [part for part in parts if part is not None]
+    try:
+        import tensorflow as tf
+    except ImportError:
+        return kte.data.pad_batches(_Batched(there, batch_size), batch_size)
     # tf.data makes a tensor of a list, and structures are tuples to it.
-    there = [tuple(part) if isinstance(part, list) else part for part in parts if part is not None]
+    there = [tuple(part) if isinstance(part, list) else part for part in there]
     dataset = tf.data.Dataset.from_tensor_slices(tuple(there))
     return kte.data.pad_batches(dataset.batch(batch_size), batch_size)
+
+
+class _Batched(_runtime.PyDataset):
+    """Arrays in batches."""
+
+    def __init__(self, parts: Any, batch_size: int) -> None:
+        super().__init__()
+        self.parts = parts
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        return -(-len(keras().tree.flatten(self.parts)[0]) // self.batch_size)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(index * self.batch_size, (index + 1) * self.batch_size)
+        return tuple(keras().tree.map_structure(lambda array: array[rows], self.parts))
