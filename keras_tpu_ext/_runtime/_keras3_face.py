@@ -1,7 +1,7 @@
 """A second face of an optimizer, which shares every bit of its state and takes what the model has done already.
 
 Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
-`Optimizer._iterations`, and `gradient_accumulation_steps` and `LossScaleOptimizer.inner_optimizer` as instance
+`Optimizer._iterations` and `_track_variable`, and `gradient_accumulation_steps` and `LossScaleOptimizer.inner_optimizer` as instance
 attributes.
 """
 
@@ -33,6 +33,19 @@ def face_of(optimizer: Any, more: tuple[tuple[str, Any], ...] = ()) -> Any:
 def innermost(optimizer: Any) -> Any:
     """Return the optimizer that takes the steps, within one that scales the loss."""
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def track_all_variables(optimizer: Any) -> None:
+    """Let an optimizer know of variables that it made without noticing.
+
+    A `LossScaleOptimizer` builds the one within it while tracking is off. What that one makes beside its slots
+    (`Nadam._u_product`) is then in no list, and a step without side effects loses what becomes of it.
+    """
+    inner = innermost(optimizer)
+    known = {id(variable) for variable in inner.variables}
+    for value in list(vars(inner).values()):
+        if isinstance(value, keras.Variable) and id(value) not in known:
+            inner._track_variable(value)
 
 
 @functools.cache

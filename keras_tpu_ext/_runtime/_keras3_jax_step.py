@@ -26,6 +26,7 @@ from keras_tpu_ext._runtime._jax_functions import make_function, make_predict_fu
 from keras_tpu_ext._runtime._jax_scope import current_distribution, distribution_of, keep, num_replicas, within
 from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
 from keras_tpu_ext._runtime._keras3_compile import has_a_compile_of_its_own, refuse_class_weight_with_padding
+from keras_tpu_ext._runtime._keras3_face import track_all_variables
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
 from keras_tpu_ext._runtime._keras3_jax_descent import Weights, descend, flush
 from keras_tpu_ext._runtime._keras3_jax_pace import DevicePace
@@ -133,6 +134,7 @@ class TrainStep(AutoSteps, FunctionalByShape):
         if self.optimizer is not None and self.built:
             with within(distribution_of(self)):
                 self.optimizer.build(self.trainable_variables)
+                track_all_variables(self.optimizer)
                 self._build_window()
 
     def train_step(self: Any, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
@@ -254,6 +256,8 @@ class TrainStep(AutoSteps, FunctionalByShape):
                 model._symbolic_build(data_batch=data_batch)
             else:
                 model._symbolic_build(iterator=_Peek(iterator.data_adapter))
+        if self.optimizer is not None:
+            track_all_variables(self.optimizer)
         self._adopt_variables()
         if iterator is not None:
             self._enumerate_at_pace(iterator)
