@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 NOISE = 32  # numbers that an image is made of
 FILTERS = 16
@@ -56,8 +55,10 @@ def discriminator(shape: tuple[int, ...], *, dropout: float) -> Any:
 
 def cross_entropy(truth: float, logits: Any) -> Any:
     """Return the loss of each example, not reduced: the mean over all replicas is the model's to take."""
-    return keras.losses.binary_crossentropy(tf.fill(tf.shape(logits), truth), logits, from_logits=True)
+    return keras.losses.binary_crossentropy(keras.ops.full_like(logits, truth), logits, from_logits=True)
 
 
 def _normalized() -> list[Any]:
-    return [keras.layers.BatchNormalization(synchronized=True), keras.layers.LeakyReLU(0.2)]
+    # On JAX every step sees the whole batch, and Keras knows no other batch normalisation there.
+    synchronized = keras.backend.backend() != "jax"
+    return [keras.layers.BatchNormalization(synchronized=synchronized), keras.layers.LeakyReLU(0.2)]

@@ -13,6 +13,7 @@ with a batch that leaves half of the replicas empty; both networks are compared.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import time
 from typing import Any
@@ -21,17 +22,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before the first import of
 
 import _command_line
 import _data
-import _gan_by_hand
 import _parity
 import _report
 import keras
 import numpy as np
-import tensorflow as tf
 from _gan_networks import NOISE, cross_entropy, discriminator, generator
 
 import keras_tpu_ext as kte
 
 BEGAN = time.perf_counter()
+STEPS = importlib.import_module(f"_gan_{keras.backend.backend()}")  # the one thing that frameworks do not share
 PICTURES = (5, 8)  # rows and columns of generated images
 GUESSING = float(np.log(2))  # the cross-entropy of somebody who always says fifty-fifty
 
@@ -60,22 +60,10 @@ class GAN(kte.TPUModel):
         super().compile(**options)
         self.optimizer = None  # Keras has chosen one, for all weights, which no step here takes
         self.d_optimizer, self.g_optimizer = d_optimizer, g_optimizer
+        d_optimizer.build(self.discriminator.trainable_variables)
+        g_optimizer.build(self.generator.trainable_variables)
 
-    def train_step(self, data: Any) -> dict[str, Any]:
-        """Take one step of both networks from one forward pass, as the tutorial does."""
-        noise, images = data
-        with tf.GradientTape() as g_tape, tf.GradientTape() as d_tape:
-            fakes = self.generator(noise, training=True)
-            on_real = self.discriminator(images, training=True)
-            on_fake = self.discriminator(fakes, training=True)
-            g_loss = self.global_mean(cross_entropy(1.0, on_fake))
-            d_loss = self.global_mean(cross_entropy(1.0, on_real) + cross_entropy(0.0, on_fake))
-        # The tapes hold what the forward pass has read, so the second step does not see the first one's update.
-        self.minimize(g_loss, self.generator.trainable_variables, self.g_optimizer, g_tape)
-        self.minimize(d_loss, self.discriminator.trainable_variables, self.d_optimizer, d_tape)
-        for name, loss in (("d_loss", d_loss), ("g_loss", g_loss)):
-            self.losses_so_far[name].update_state(loss)
-        return {name: metric.result() for name, metric in self.losses_so_far.items()}
+    train_step = STEPS.train_step
 
     def get_config(self) -> dict[str, Any]:
         """Return both networks, for a `.keras` file."""
@@ -94,10 +82,8 @@ class GAN(kte.TPUModel):
         return keras.saving.serialize_keras_object(optimizers)
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compile as when the model was saved, and make the variables that the optimizers' state goes to."""
+        """Compile as when the model was saved."""
         self.compile(**keras.saving.deserialize_keras_object(config))
-        self.d_optimizer.build(self.discriminator.trainable_variables)
-        self.g_optimizer.build(self.generator.trainable_variables)
 
 
 def adam() -> Any:
@@ -124,7 +110,7 @@ def main() -> None:
     lines = _report.EpochLines({"d_loss": "discriminator loss", "g_loss": "generator loss"}, epochs=epochs)
     fit_began = time.perf_counter()
     history = model.fit(
-        with_noise(images, batch, args.seed),
+        WithNoise(images, batch, args.seed),
         epochs=epochs,
         shuffle=False,  # the dataset does it
         callbacks=[kte.callbacks.Throughput(batch_size=batch), lines],
@@ -149,19 +135,37 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def with_noise(images: np.ndarray, batch: int, seed: int) -> tf.data.Dataset:
-    """Return batches of noise and images, in another order and with new noise in each epoch.
+class WithNoise(keras.utils.PyDataset):
+    """Batches of noise and images, in another order and with new noise in each epoch.
 
     The noise belongs to the example and comes with the data. Drawn in `train_step` it would be another one on
     every replica, and no other number of replicas could take the same steps.
+
+    Args:
+        images: Real images.
+        batch: Number of images in a batch.
+        seed: Of order and noise.
     """
-    shuffled = tf.data.Dataset.from_tensor_slices(images).shuffle(len(images), seed=seed)
-    numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
 
-    def add_noise(image: Any, number: Any) -> tuple[Any, Any]:
-        return tf.random.stateless_normal([NOISE], seed=[tf.cast(seed, number.dtype), number]), image
+    def __init__(self, images: np.ndarray, batch: int, seed: int) -> None:
+        super().__init__()
+        self.images, self.batch = images, batch
+        self.random = np.random.default_rng(seed)
+        self.on_epoch_end()
 
-    return tf.data.Dataset.zip((shuffled, numbers)).map(add_noise).batch(batch)
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return -(-len(self.images) // self.batch)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return one batch."""
+        rows = self.order[index * self.batch : (index + 1) * self.batch]
+        return self.noise[rows], self.images[rows]
+
+    def on_epoch_end(self) -> None:
+        """Shuffle, and draw new noise."""
+        self.order = self.random.permutation(len(self.images))
+        self.noise = self.random.normal(size=(len(self.images), NOISE)).astype("float32")
 
 
 def report(
@@ -197,14 +201,17 @@ def update_difference(images: np.ndarray, scope: kte.Scope, batch: int, seed: in
     with _parity.same_precision(scope):
         one = [generator(shape), discriminator(shape, dropout=0)]
     start = [network.get_weights() for network in one]
-    _gan_by_hand.train(*one, adam(), adam(), with_noise(few, batch, seed))
+    optimizers = adam(), adam()
+    batches = WithNoise(few, batch, seed)
+    for index in range(len(batches)):
+        STEPS.step_by_hand(*one, *optimizers, batches[index])
     with scope:
         model = GAN(generator(shape), discriminator(shape, dropout=0))
         model.compile(adam(), adam())
     many = [model.generator, model.discriminator]
     for network, weights in zip(many, start, strict=True):
         network.set_weights(weights)
-    model.fit(with_noise(few, batch, seed), verbose=0, shuffle=False)
+    model.fit(WithNoise(few, batch, seed), verbose=0, shuffle=False)
     return max(
         _parity.distance(n.get_weights(), o.get_weights()) / _parity.distance(o.get_weights(), weights)
         for n, o, weights in zip(many, one, start, strict=True)

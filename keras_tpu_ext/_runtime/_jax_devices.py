@@ -6,9 +6,12 @@ Private names of JAX that this module leans on (tests/_runtime/test_jax_private_
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import glob
 import importlib.metadata
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -81,10 +84,30 @@ def open_cpu(replicas: int) -> OpenedStrategy:
     if replicas > 1 and not xla_bridge.backends_are_initialized():
         # Never fewer than were asked for elsewhere: on the command line, say.
         jax.config.update("jax_num_cpu_devices", max(replicas, jax.config.jax_num_cpu_devices))
-    devices = jax.local_devices(backend="cpu")
+    with _threads_for(replicas):
+        devices = jax.local_devices(backend="cpu")
     if len(devices) < replicas:
         raise ScopeError(_too_late(replicas, len(devices)))
     return OpenedStrategy(over(devices[:replicas]), replicas, "CPU")
+
+
+@contextlib.contextmanager
+def _threads_for(devices: int) -> Iterator[None]:
+    """Within the block XLA, if it starts its CPU devices, starts them with threads for all of them.
+
+    It takes one thread a core, and a collective operation holds the thread it is run by until every device has come
+    to it. On few cores eight devices then wait for each other forever. `NPROC` is XLA's word for the number.
+    """
+    before = os.environ.get("NPROC")
+    if devices > 1:
+        os.environ["NPROC"] = str(max(4 * devices, os.cpu_count() or 1))
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("NPROC", None)
+        else:
+            os.environ["NPROC"] = before
 
 
 def over(devices: Any) -> keras.distribution.DataParallel:

@@ -17,6 +17,7 @@ from keras_tpu_ext._runtime._jax_batch import known_batch
 from keras_tpu_ext._runtime._jax_batches import Group
 from keras_tpu_ext._runtime._jax_placing import replicated
 from keras_tpu_ext._runtime._jax_scope import distribution_of
+from keras_tpu_ext._runtime._keras3_jax_rows import examples_alone
 
 # From a state and a batch to what the step returns and the next state.
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -40,7 +41,7 @@ class Execution:
 
     def run(self, state: Any, group: Group) -> tuple[Any, Any]:
         """Return what the steps over a group return, and the next state; the old one is used up."""
-        own = [variable.value for variable in self._own_variables()]
+        own = [variable.value for variable in own_variables(self._model)]
         if self._model.run_eagerly or not self._model.jit_compile:
             outputs, state, own = self._one_by_one(state, own, group)
         else:
@@ -49,7 +50,7 @@ class Execution:
             one, many = self._compiled
             arguments = (state, own, group.data, group.examples)
             outputs, state, own = one(*arguments) if group.steps is None else many(*arguments, group.steps)
-        for variable, value in zip(self._own_variables(), own, strict=True):
+        for variable, value in zip(own_variables(self._model), own, strict=True):
             variable.assign(value)
         return outputs, state
 
@@ -58,15 +59,12 @@ class Execution:
         key = jax.tree.structure(group), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(group))
         return not (key in self._seen or self._seen.add(key))  # type: ignore[func-returns-value]
 
-    def _own_variables(self) -> list[Any]:
-        state = self._model.__dict__.get("_step_state")
-        return [] if state is None else state.all_variables()
-
     def _stateless(self, state: Any, own: Any, data: Any, examples: Any) -> tuple[Any, Any, Any]:
         """Return the outputs of one step, the next state and the next values of what the step remembers."""
-        variables = self._own_variables()
+        variables = own_variables(self._model)
         mapping = list(zip(variables, own, strict=True))
-        with keras.StatelessScope(state_mapping=mapping) as scope, known_batch(data, examples):
+        layers = self._model._flatten_layers()
+        with keras.StatelessScope(state_mapping=mapping) as scope, known_batch(data, examples), examples_alone(layers):
             outputs, state = self._step(state, data)
         return outputs, state, [scope.get_current_value(variable) for variable in variables]
 
@@ -91,6 +89,19 @@ class Execution:
             outputs, state, own = self._stateless(state, own, data, examples)
             every.append(outputs)
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *every) if self._collects else every[-1], state, own
+
+
+def own_variables(model: Any) -> list[Any]:
+    """Return the variables that a step carries beside those in Keras's state.
+
+    They are what a `TPUModel` remembers of its steps, and the variables of every optimizer that is an attribute of
+    the model and not the one it was compiled with.
+    """
+    attributes = vars(model)
+    state, compiled = attributes.get("_step_state"), getattr(model, "optimizer", None)
+    optimizers = [value for value in attributes.values() if isinstance(value, keras.optimizers.Optimizer)]
+    others = [variable for optimizer in optimizers if optimizer is not compiled for variable in optimizer.variables]
+    return [*([] if state is None else state.all_variables()), *others]
 
 
 def _last(step: Any, state: Any, own: Any, data: Any, examples: Any, steps: Any) -> tuple[Any, Any, Any]:

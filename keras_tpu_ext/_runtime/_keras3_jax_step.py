@@ -4,7 +4,7 @@ JAX shows every step the whole batch, so a mean is the mean, on any number of de
 that the devices cannot share evenly, loss scaling, accumulation, and loops on the device.
 
 Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-of `Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build`, `_get_metrics_result_or_logs`;
+of `Trainer`: `_get_jax_state`, `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build`, `_get_metrics_result_or_logs`;
 of `JAXEpochIterator`: `_get_iterator`, `data_adapter`; of layers: `_flatten_layers`; of variables: `_layout`.
 """
 
@@ -23,6 +23,7 @@ from keras_tpu_ext._runtime._jax_batch import BATCH
 from keras_tpu_ext._runtime._jax_batches import Batches
 from keras_tpu_ext._runtime._jax_devices import num_workers
 from keras_tpu_ext._runtime._jax_functions import make_function, make_predict_function
+from keras_tpu_ext._runtime._jax_loop import own_variables
 from keras_tpu_ext._runtime._jax_scope import current_distribution, distribution_of, keep, num_replicas, within
 from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
 from keras_tpu_ext._runtime._keras3_compile import has_a_compile_of_its_own, refuse_class_weight_with_padding
@@ -30,7 +31,7 @@ from keras_tpu_ext._runtime._keras3_face import track_all_variables
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
 from keras_tpu_ext._runtime._keras3_jax_descent import Weights, descend, flush
 from keras_tpu_ext._runtime._keras3_jax_pace import DevicePace
-from keras_tpu_ext._runtime._keras3_jax_rows import examples_alone, predicts_by_example, works_by_example
+from keras_tpu_ext._runtime._keras3_jax_rows import predicts_by_example, works_by_example
 from keras_tpu_ext._runtime._keras3_jax_state import StatelessStepState, stateless
 from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
 from keras_tpu_ext._runtime._keras3_metrics import MetricsOfExamples
@@ -151,17 +152,16 @@ class TrainStep(AutoSteps, FunctionalByShape):
         x, y, sample_weight = _unpacked(data)
 
         def scaled_loss(trainable: Any) -> tuple[Any, Any]:
-            with examples_alone(self._flatten_layers()):
-                loss, aux = self.compute_loss_and_updates(
-                    trainable,
-                    non_trainable,
-                    metrics,
-                    x,
-                    y,
-                    sample_weight,
-                    training=True,
-                    optimizer_variables=optimizer,
-                )
+            loss, aux = self.compute_loss_and_updates(
+                trainable,
+                non_trainable,
+                metrics,
+                x,
+                y,
+                sample_weight,
+                training=True,
+                optimizer_variables=optimizer,
+            )
             scale = self._step_state.scale.value.astype(loss.dtype) if self._step_state.loss_scale else 1
             return jnp.sum(loss) * scale, aux
 
@@ -175,10 +175,9 @@ class TrainStep(AutoSteps, FunctionalByShape):
         """Evaluate one batch; `state` and what is returned are without the optimizer's variables."""
         trainable, non_trainable, metrics = state
         x, y, sample_weight = _unpacked(data)
-        with examples_alone(self._flatten_layers()):
-            _, (loss, y_pred, non_trainable, metrics) = self.compute_loss_and_updates(
-                trainable, non_trainable, metrics, x, y, sample_weight, training=False
-            )
+        _, (loss, y_pred, non_trainable, metrics) = self.compute_loss_and_updates(
+            trainable, non_trainable, metrics, x, y, sample_weight, training=False
+        )
         logs, metrics = self._updated_metrics(metrics, loss, x, y, y_pred, sample_weight)
         return logs, (trainable, non_trainable, metrics)
 
@@ -270,11 +269,21 @@ class TrainStep(AutoSteps, FunctionalByShape):
         if distribution is None:
             return
         optimizer = [] if getattr(self, "optimizer", None) is None else self.optimizer.variables
-        own = [] if self.__dict__.get("_step_state") is None else self._step_state.all_variables()
-        for variable in [*self.variables, *optimizer, *self.metrics_variables, *own]:
+        for variable in [*self.variables, *optimizer, *self.metrics_variables, *own_variables(self)]:
             if variable._layout is None:
                 variable._layout = distribution.get_variable_layout(variable)
                 variable.assign(variable.value)
+
+    def _get_jax_state(self: Any, **which: bool) -> Any:
+        """Return the state as Keras does; a model with optimizers for a step of its own may have no other."""
+        model: Any = super()
+        if self.optimizer is not None:
+            return model._get_jax_state(**which)
+        self.optimizer = _NO_OPTIMIZER
+        try:
+            return model._get_jax_state(**which)
+        finally:
+            self.optimizer = None
 
     def _build_window(self: Any) -> None:
         window = self._step_state.window(self.optimizer)
@@ -284,7 +293,7 @@ class TrainStep(AutoSteps, FunctionalByShape):
     def _flush(self: Any) -> None:
         """Take the step of a window that the end of an epoch has left incomplete."""
         parts = (self.trainable_variables, self.non_trainable_variables, self.optimizer.variables)
-        own = self._step_state.all_variables()
+        own = own_variables(self)
 
         def flushed(weights: Any, values: Any) -> Any:
             after: list[Any] = []
@@ -312,6 +321,15 @@ def _unpacked(data: Any) -> tuple[Any, Any, Any]:
     """Return inputs, targets and weights; a row that only fills the batch up weighs nothing."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     return x, y, jax.tree.map(_jax_batch.only_real, sample_weight)
+
+
+class _NoOptimizer:
+    """Has no variables."""
+
+    variables: tuple[Any, ...] = ()
+
+
+_NO_OPTIMIZER = _NoOptimizer()
 
 
 class _Peek:
