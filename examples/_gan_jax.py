@@ -82,7 +82,8 @@ def gradients(generator: Any, discriminator: Any, g: Any, d: Any, kept: dict[int
 def step_by_hand(generator: Any, discriminator: Any, g_optimizer: Any, d_optimizer: Any, batch: Any) -> None:
     """Take one step of both networks on one device."""
     g, d = ([variable.value for variable in network.trainable_variables] for network in (generator, discriminator))
-    _, _, g_gradients, d_gradients, after = gradients(generator, discriminator, g, d, {}, batch)
+    compiled = jax.jit(lambda g, d, batch: gradients(generator, discriminator, g, d, {}, batch))
+    _, _, g_gradients, d_gradients, after = compiled(g, d, batch)
     g_optimizer.apply(g_gradients, generator.trainable_variables)
     d_optimizer.apply(d_gradients, discriminator.trainable_variables)
     for network in (generator, discriminator):

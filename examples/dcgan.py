@@ -201,17 +201,18 @@ def update_difference(images: np.ndarray, scope: kte.Scope, batch: int, seed: in
     with _parity.same_precision(scope):
         one = [generator(shape), discriminator(shape, dropout=0)]
     start = [network.get_weights() for network in one]
+    noise = np.random.default_rng(seed).normal(size=(len(few), NOISE)).astype("float32")
     optimizers = adam(), adam()
-    batches = WithNoise(few, batch, seed)
-    for index in range(len(batches)):
-        STEPS.step_by_hand(*one, *optimizers, batches[index])
+    for first in range(0, len(few), batch):
+        rows = slice(first, first + batch)
+        STEPS.step_by_hand(*one, *optimizers, (noise[rows], few[rows]))
     with scope:
         model = GAN(generator(shape), discriminator(shape, dropout=0))
         model.compile(adam(), adam())
     many = [model.generator, model.discriminator]
     for network, weights in zip(many, start, strict=True):
         network.set_weights(weights)
-    model.fit(WithNoise(few, batch, seed), verbose=0, shuffle=False)
+    model.fit(noise, few, batch_size=batch, verbose=0, shuffle=False)
     return max(
         _parity.distance(n.get_weights(), o.get_weights()) / _parity.distance(o.get_weights(), weights)
         for n, o, weights in zip(many, one, start, strict=True)

@@ -183,17 +183,17 @@ def _open_tpu(address: TpuAddress, replicas: int | None) -> Scope:
 
 
 def _open_workers(gpus: int, require: Kind | None, replicas: int | None) -> Scope:
-    """Several processes, told by `TF_CONFIG`, train together on their GPUs, else on their CPUs."""
+    """Several processes train together on their GPUs, else on their CPUs."""
     if require == "gpu" and not gpus:
         raise HardwareNotFoundError(_not_found("gpu"))
     opened = _runtime.open_workers()
     if replicas not in (None, opened.num_replicas):
         raise ArgumentError(
-            f"replicas={replicas} was asked for, but the cluster of TF_CONFIG has {opened.num_replicas}, and all of "
-            "them train. Leave `replicas` out, or unset TF_CONFIG."
+            f"replicas={replicas} was asked for, but the cluster of {opened.told_by} has {opened.num_replicas}, and all "
+            f"of them train. Leave `replicas` out, or do without {opened.told_by}."
         )
     hardware = dataclasses.replace(_cpu(), kind="gpu", name="GPUs", num_devices=gpus) if gpus else _cpu()
-    return Scope(hardware, opened.strategy, opened.num_replicas, note="a cluster, told by TF_CONFIG")
+    return Scope(hardware, opened.strategy, opened.num_replicas, note=f"a cluster, told by {opened.told_by}")
 
 
 def _open_gpus(there: int, replicas: int | None) -> Scope:

@@ -71,7 +71,8 @@ def open_workers() -> OpenedStrategy:
     """Return the distribution over all devices of every process, accelerators before CPUs."""
     keep_tensorflow_off_accelerators()
     devices = jax.devices()
-    return OpenedStrategy(over(devices), len(devices), devices[0].device_kind)
+    told_by = "keras.distribution.initialize"
+    return OpenedStrategy(over(devices), len(devices), devices[0].device_kind, told_by=told_by)
 
 
 @once_per_process

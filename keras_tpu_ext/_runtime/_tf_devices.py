@@ -72,7 +72,7 @@ def num_workers() -> int:
 def open_workers() -> OpenedStrategy:
     """Return the strategy over all GPUs (else one CPU) of every process that `TF_CONFIG` names."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync))
+    return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync), told_by="TF_CONFIG")
 
 
 @once_per_process

@@ -17,6 +17,7 @@ class OpenedStrategy:
         strategy: The framework's own object (`tf.distribute.Strategy`, `keras.distribution.DataParallel`).
         num_replicas: Number of replicas that train in step.
         device_name: What the framework calls the device, such as `"TPU v3"` or `"NVIDIA A100"`; may be empty.
+        told_by: What told of several processes that train together, such as `"TF_CONFIG"`; empty for one.
         supports_bfloat16: Whether the devices have bfloat16 matrix units, as far as the framework can tell;
             `None` where it cannot.
     """
@@ -25,6 +26,7 @@ class OpenedStrategy:
     num_replicas: int
     device_name: str = ""
     supports_bfloat16: bool | None = None
+    told_by: str = ""
 
 
 class Overflow(NamedTuple):
