@@ -1,9 +1,11 @@
 """How long a training step of `TPUModel` takes beside one of `keras.Model`, in one process.
 
     python benchmarks/step_time.py [--pairs 7] [--seconds 1.0]
+    KERAS_BACKEND=jax python benchmarks/step_time.py
 
 Each model trains on data that is already in memory, in alternating turns (A B A B ...), and the median of the
 paired ratios is printed: below 1.00, TPUModel is the faster one. The machine's noise hits both turns of a pair.
+On JAX there is one more row: TPUModel at `steps_per_execution="auto"` beside a loop written by hand, the limit.
 The last line is JSON.
 """
 
@@ -39,8 +41,10 @@ def small_dense(model_class: Any) -> Any:
 def dense_with_everything(model_class: Any) -> Any:
     """Return the perceptron with scaling, clipping, EMA, decay, accumulation and weights: both classes offer them."""
     model = small_dense(model_class)
+    # Keras 3.15 on JAX cannot fit twice with moving averages: it donates a buffer twice.
+    averages = keras.backend.backend() != "jax"
     adam = keras.optimizers.Adam(
-        1e-4, global_clipnorm=1.0, use_ema=True, weight_decay=1e-4, gradient_accumulation_steps=2
+        1e-4, global_clipnorm=1.0, use_ema=averages, weight_decay=1e-4, gradient_accumulation_steps=2
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     if model_class is kte.TPUModel:
@@ -84,23 +88,27 @@ def _compiled(model: Any) -> Any:
     return model
 
 
-def dataset(model: Any, steps: int, weighted: bool = False) -> Any:
-    """Return `steps` batches of random data for `model`, cached, as `fit` takes them."""
-    import tensorflow as tf
-
+def dataset(model: Any, steps: int, weighted: bool = False) -> dict[str, Any]:
+    """Return `steps` batches of random data for `model` as arguments of `fit`, ready to be taken quickly."""
     rng = np.random.default_rng(0)
     shape = (steps * BATCH, *model.input_shape[1:])
     x = rng.normal(size=shape).astype("float32")
-    y = rng.integers(0, 10, steps * BATCH)
-    parts = (x, y, rng.uniform(0.5, 1.5, len(y)).astype("float32")) if weighted else (x, y)
+    y = rng.integers(0, 10, steps * BATCH).astype("int32")
+    weight = rng.uniform(0.5, 1.5, len(y)).astype("float32")
+    if keras.backend.backend() == "jax":
+        arrays = {"x": x, "y": y, **({"sample_weight": weight} if weighted else {})}
+        return {**arrays, "batch_size": BATCH, "shuffle": False}
+    import tensorflow as tf
+
+    parts = (x, y, weight) if weighted else (x, y)
     batches = tf.data.Dataset.from_tensor_slices(parts).batch(BATCH, drop_remainder=True)
-    return batches.cache().prefetch(tf.data.AUTOTUNE)
+    return {"x": batches.cache().prefetch(tf.data.AUTOTUNE)}
 
 
-def timed(model: Any, data: Any) -> float:
+def timed(model: Any, data: dict[str, Any]) -> float:
     """Return the seconds that one epoch of `fit` takes."""
     begun = time.perf_counter()
-    model.fit(data, epochs=1, verbose=0)
+    model.fit(**data, epochs=1, verbose=0)
     return time.perf_counter() - begun
 
 
@@ -109,25 +117,46 @@ def compare(
 ) -> dict[str, Any]:
     """Return the times of both models, turn about, and the median of the paired ratios."""
     with scope:
-        models = {name: build(cls) for name, cls in (("keras", keras.Model), ("ours", kte.TPUModel))}
-    warm = dataset(models["keras"], warm_steps, weighted)
+        models = {name: build(cls) for name, cls in (("peer", keras.Model), ("ours", kte.TPUModel))}
+    warm = dataset(models["peer"], warm_steps, weighted)
     for model in models.values():
         timed(model, warm)
-    probe = dataset(models["keras"], 32, weighted)
+    probe = dataset(models["peer"], 32, weighted)
     steps = max(32, int(32 * seconds / max(timed(model, probe) for model in models.values())))
-    data = dataset(models["keras"], min(steps, 1500), weighted)
-    times: dict[str, list[float]] = {"keras": [], "ours": []}
+    return turn_about(models, models["ours"], min(steps, 1500), pairs, weighted)
+
+
+def compare_with_scan(build: Callable[[Any], Any], scope: Any, pairs: int) -> dict[str, Any]:
+    """Return the times of `TPUModel` at its pace and of a loop by hand with executions of the same length."""
+    from _scan_by_hand import ScanByHand
+
+    with scope:
+        ours = build(kte.TPUModel)
+    steps = 1500
+    for _ in range(2):
+        timed(ours, dataset(ours, steps))  # it finds its executions
+    by_hand = ScanByHand(small_dense(keras.Model), keras.optimizers.Adam(), int(ours.steps_per_execution))
+    timed(by_hand, dataset(ours, steps))
+    return turn_about({"peer": by_hand, "ours": ours}, ours, steps, pairs)
+
+
+def turn_about(models: dict[str, Any], like: Any, steps: int, pairs: int, weighted: bool = False) -> dict[str, Any]:
+    """Let both models train on `steps` batches in turns, and return times and ratios."""
+    data = dataset(like, steps, weighted)
+    times: dict[str, list[float]] = {"peer": [], "ours": []}
+    for model in models.values():
+        timed(model, data)
     for turn in range(pairs):
-        for name in ("keras", "ours") if turn % 2 else ("ours", "keras"):
+        for name in ("peer", "ours") if turn % 2 else ("ours", "peer"):
             times[name].append(timed(models[name], data))
-    ratios = [ours / stock for ours, stock in zip(times["ours"], times["keras"], strict=True)]
-    per_step = {name: 1000 * statistics.median(values) / len(data) for name, values in times.items()}
+    ratios = [ours / peer for ours, peer in zip(times["ours"], times["peer"], strict=True)]
+    per_step = {name: 1000 * statistics.median(values) / steps for name, values in times.items()}
     return {
         "ratio": statistics.median(ratios),
         "ratios": [round(ratio, 3) for ratio in ratios],
-        "keras_ms": per_step["keras"],
+        "peer_ms": per_step["peer"],
         "ours_ms": per_step["ours"],
-        "steps": len(data),
+        "steps": steps,
         "steps_per_execution": models["ours"].steps_per_execution,
     }
 
@@ -156,14 +185,25 @@ def main() -> None:
         for replicas in numbers:
             row = compare(build, scopes[replicas], options.pairs, options.seconds, weighted, warm_steps)
             rows[f"{name}, {replicas} replica{'s' if replicas > 1 else ''}"] = row
-            if not options.json:
-                print(
-                    f"{name:28s} {replicas} replica(s): keras {row['keras_ms']:7.3f} ms/step, "
-                    f"TPUModel {row['ours_ms']:7.3f} ms/step, median ratio {row['ratio']:.3f}",
-                    flush=True,
-                )
+            show(f"{name:28s} {replicas} replica(s): keras", row, options)
+    if keras.backend.backend() == "jax":
+        row = rows["dense, auto against a scan by hand"] = compare_with_scan(
+            dense_at_its_pace, scopes[1], options.pairs
+        )
+        show(f"{'dense, auto':28s} 1 replica(s): by hand", row, options)
     machine = {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "keras": keras.__version__}
+    machine["backend"] = keras.backend.backend()
     print(json.dumps({"benchmark": "step_time", **machine, "batch": BATCH, "rows": rows}))
+
+
+def show(what: str, row: dict[str, Any], options: argparse.Namespace) -> None:
+    """Print a line of the table."""
+    if not options.json:
+        print(
+            f"{what} {row['peer_ms']:7.3f} ms/step, TPUModel {row['ours_ms']:7.3f} ms/step, "
+            f"median ratio {row['ratio']:.3f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

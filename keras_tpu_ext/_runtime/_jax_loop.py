@@ -64,7 +64,11 @@ class Execution:
         variables = own_variables(self._model)
         mapping = list(zip(variables, own, strict=True))
         layers = self._model._flatten_layers()
-        with keras.StatelessScope(state_mapping=mapping) as scope, known_batch(data, examples), examples_alone(layers):
+        with (
+            keras.StatelessScope(state_mapping=mapping) as scope,
+            known_batch(data, examples),
+            examples_alone(layers),
+        ):
             outputs, state = self._step(state, data)
         return outputs, state, [scope.get_current_value(variable) for variable in variables]
 

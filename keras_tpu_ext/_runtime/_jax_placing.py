@@ -30,6 +30,28 @@ def replicated(distribution: Any) -> Any:
     return None if distribution is None else NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec())
 
 
+def without_twins(state: Any) -> Any:
+    """Return a structure of arrays in which none is there twice: copies take the place of the second and so on."""
+    seen: set[int] = set()
+
+    def own(array: Any) -> Any:
+        buffer = _buffer(array)
+        if array.size and buffer in seen:
+            return array.copy()
+        seen.add(buffer)
+        return array
+
+    return jax.tree.map(own, state)
+
+
+def _buffer(array: Any) -> int:
+    """Return what tells the memory of an array from that of others."""
+    try:
+        return int(array.addressable_data(0).unsafe_buffer_pointer())
+    except jax.errors.JaxRuntimeError:  # not every device tells its addresses
+        return id(array)
+
+
 def _put(array: Any, sharding: Any) -> Any:
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)

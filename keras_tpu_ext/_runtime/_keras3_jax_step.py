@@ -23,6 +23,7 @@ from keras_tpu_ext._runtime._jax_batch import BATCH
 from keras_tpu_ext._runtime._jax_batches import Batches
 from keras_tpu_ext._runtime._jax_devices import num_workers
 from keras_tpu_ext._runtime._jax_functions import make_function, make_predict_function
+from keras_tpu_ext._runtime._jax_placing import without_twins
 from keras_tpu_ext._runtime._jax_loop import own_variables
 from keras_tpu_ext._runtime._jax_scope import current_distribution, distribution_of, keep, num_replicas, within
 from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
@@ -275,13 +276,16 @@ class TrainStep(AutoSteps, FunctionalByShape):
                 variable.assign(variable.value)
 
     def _get_jax_state(self: Any, **which: bool) -> Any:
-        """Return the state as Keras does; a model with optimizers for a step of its own may have no other."""
+        """Return the state as Keras does; a model with optimizers for a step of its own may have no other.
+
+        After an epoch a variable and its moving average may be one array, and JAX takes none as a gift twice.
+        """
         model: Any = super()
         if self.optimizer is not None:
-            return model._get_jax_state(**which)
+            return without_twins(model._get_jax_state(**which))
         self.optimizer = _NO_OPTIMIZER
         try:
-            return model._get_jax_state(**which)
+            return without_twins(model._get_jax_state(**which))
         finally:
             self.optimizer = None
 
