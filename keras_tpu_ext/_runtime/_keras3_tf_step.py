@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime import _tf_batch
 from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
+from keras_tpu_ext._runtime._keras3_chief import ChiefOnly
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
 from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
 from keras_tpu_ext._runtime._keras3_metrics import MetricsOfExamples
@@ -25,10 +26,13 @@ from keras_tpu_ext._runtime._keras3_own_losses import own_losses_noted, put_own_
 from keras_tpu_ext._runtime._keras3_rows import examples_alone
 from keras_tpu_ext._runtime._keras3_state import StepState
 from keras_tpu_ext._runtime._tf_descent import flush_window
+from keras_tpu_ext._runtime._tf_devices import is_chief
 from keras_tpu_ext._runtime._tf_loop import make_steps_function, without_padded_rows
 from keras_tpu_ext._runtime._tf_own_step import guarded
 from keras_tpu_ext._runtime._tf_replicas import split_batch
+from keras_tpu_ext._runtime._tf_scope import in_order
 from keras_tpu_ext._runtime._tf_step import ExactStep
+from keras_tpu_ext._runtime._tf_workers import losses_told
 from keras_tpu_ext._runtime.padding import PaddedBatch, without_own_weights
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
@@ -38,7 +42,7 @@ _CLASS_WEIGHT = (
 )
 
 
-class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
+class TrainStep(ExactStep, ChiefOnly, AutoSteps, FunctionalByShape):
     """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
 
     _is_fitting = False
@@ -88,6 +92,11 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
         finally:
             self.__dict__["_is_fitting"] = False
 
+    def predict(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Predict as `keras.Model.predict` does."""
+        model: Any = super()
+        return model.predict(in_order(self.distribute_strategy, x), *args, **kwargs)
+
     def get_compile_config(self: Any) -> dict[str, Any]:
         """Return what `compile` was given, serialized."""
         model: Any = super()
@@ -129,6 +138,19 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
         self.make_predict_function()
         outputs = self.predict_function([split_batch(self.distribute_strategy, (x,))])
         return keras.tree.map_structure(lambda value: value.numpy(), outputs)
+
+    def _is_chief(self) -> bool:
+        return is_chief()
+
+    def _saves_together(self: Any) -> bool:
+        """Whether there is a variable that is read by summing over replicas: a process of its own for some of them."""
+        state = getattr(self, "_step_state", None)
+        variables = [*self.variables, *getattr(self.optimizer, "variables", ())]
+        in_parts = any(variable.synchronization == "on_read" for variable in variables)
+        return in_parts or (state is not None and bool(state.optimizers_with_open_windows()))
+
+    def _losses_told(self) -> Any:
+        return losses_told()
 
     def _unpack(self, data: Any) -> tuple[Any, Any, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)

@@ -180,11 +180,10 @@ def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Any) -> Any:
     """
     if tf.executing_eagerly():
         return data
-    sizes = [
-        {part.shape[0] for part in strategy.experimental_local_results(leaf) if part is not None}
-        for leaf in tf.nest.flatten(data)
-    ]
-    if all(len(of_leaf) <= 1 for of_leaf in sizes):
+    parts = [strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(data)]
+    sizes = [{part.shape[0] for part in of_leaf if part is not None} for of_leaf in parts]
+    are_all_here = len(parts[0]) == strategy.num_replicas_in_sync  # else other processes have the other parts
+    if are_all_here and all(len(of_leaf) <= 1 for of_leaf in sizes):
         return data
 
     def hide(leaf: Any) -> Any:
