@@ -56,10 +56,23 @@ def sum_over_replicas(values: Sequence[Any]) -> list[Any]:
         values = [tf.constant(float(value)) if isinstance(value, (int, float)) else value for value in values]
     summed = [value * count if isinstance(value, (int, float)) else value for value in values]
     for places in _places_by_dtype(values).values():
-        reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, [values[i] for i in places])
+        reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, [_on_device(values[i]) for i in places])
         for place, value in zip(places, reduced, strict=True):
             summed[place] = value
     return summed
+
+
+def _on_device(value: Any) -> Any:
+    """Return `value` standing on a device, where this process has one of several replicas.
+
+    `MultiWorkerMirroredStrategy` then refuses a variable read in a condition, which stands on none: "destinations
+    can not be empty". With more replicas it never looks.
+    """
+    devices = tf.distribute.get_strategy().extended.worker_devices
+    if len(devices) > 1 or not isinstance(value, tf.Tensor) or value.device:
+        return value
+    with tf.device(devices[0]):
+        return tf.identity(value)
 
 
 def _places_by_dtype(values: Sequence[Any]) -> dict[Any, list[int]]:
