@@ -1,7 +1,7 @@
 """Of several processes that train together, one writes and prints (Keras 3, on any backend).
 
 Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
-`BackupAndRestore._save_model`.
+`BackupAndRestore._save_model` and `Trainer._initial_epoch`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import keras
 
 from keras_tpu_ext._runtime._hooks import replaced
+from keras_tpu_ext.errors import ClusterError
 
 # They do nothing but write or print.
 _WRITERS = (
@@ -36,7 +37,7 @@ _Place = tuple[Any, str, Callable[[Any], Any]]
 class ChiefOnly:
     """Lets a model print and write on one process only, while all of them compute the same.
 
-    The runtime's `TrainStep` inherits from this and may override the three methods that say what is true of it.
+    The runtime's `TrainStep` inherits from this and may override the methods that say what is true of it.
     """
 
     def _is_chief(self) -> bool:
@@ -46,6 +47,10 @@ class ChiefOnly:
     def _saves_together(self) -> bool:
         """Return whether saving reads what the processes have parts of, so that all of them must take part."""
         return False
+
+    def _of_all_processes(self, number: int) -> list[int]:
+        """Return the numbers that all processes call this with, the same on each of them."""
+        return [number]
 
     def _losses_told(self) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which the end of another process is told in words."""
@@ -92,13 +97,13 @@ class ChiefOnly:
     def _in_its_role(self: Any, method: str, args: Any, kwargs: Any) -> Iterator[inspect.BoundArguments]:
         """Yield the arguments of a call to a method of `keras.Model`, as they are for this process."""
         call = inspect.signature(getattr(keras.Model, method)).bind(self, *args, **kwargs)
-        with self._losses_told():
+        callbacks = call.arguments.get("callbacks")
+        with self._losses_told(), replaced(_restoring_alike(self, callbacks)):
             if self._is_chief():
                 yield call
                 return
             call.arguments["verbose"] = 0
-            with _without_writing(self, call.arguments.get("callbacks")) as callbacks:
-                call.arguments["callbacks"] = callbacks
+            with _without_writing(self, callbacks) as call.arguments["callbacks"]:
                 yield call
 
 
@@ -106,7 +111,7 @@ class ChiefOnly:
 def _without_writing(model: Any, callbacks: Any) -> Iterator[Any]:
     """Yield `callbacks` without those that only write; within the block the others of Keras neither write nor print."""
     in_list = isinstance(callbacks, keras.callbacks.CallbackList)
-    every = callbacks.callbacks if in_list else [one for one in keras.tree.flatten(callbacks) if one is not None]
+    every = _flat(callbacks)
     kept = [callback for callback in every if not isinstance(callback, _WRITERS)]
     if in_list:
         callbacks.callbacks = kept
@@ -116,6 +121,33 @@ def _without_writing(model: Any, callbacks: Any) -> Iterator[Any]:
     finally:
         if in_list:
             callbacks.callbacks = every
+
+
+def _flat(callbacks: Any) -> list[Any]:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return list(callbacks.callbacks)
+    return [callback for callback in keras.tree.flatten(callbacks) if callback is not None]
+
+
+def _restoring_alike(model: Any, callbacks: Any) -> list[_Place]:
+    """Let every `BackupAndRestore` check that all processes go on at the same epoch."""
+
+    def checked(restore: Callable[..., None]) -> Callable[..., None]:
+        def on_train_begin(logs: Any = None) -> None:
+            restore(logs)
+            epochs = model._of_all_processes(model._initial_epoch or 0)
+            if len(set(epochs)) > 1:
+                raise ClusterError(
+                    "BackupAndRestore found another backup in one process than in another: they would go on after "
+                    f"{' and '.join(str(epoch) for epoch in epochs)} epochs. All of them must see the folder that the "
+                    "chief writes. What to do: give it a path on storage that they share, or copy the chief's folder "
+                    "to every machine before they start."
+                )
+
+        return on_train_begin
+
+    backups = [one for one in _flat(callbacks) if isinstance(one, keras.callbacks.BackupAndRestore)]
+    return [(backup, "on_train_begin", checked) for backup in backups]
 
 
 def _places(model: Any, callback: Any) -> list[_Place]:

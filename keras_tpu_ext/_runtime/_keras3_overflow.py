@@ -60,6 +60,12 @@ class OverflowWatch(keras.layers.Layer):
         self._seen = int(self.updates.numpy())
         return sorted(found)
 
+    def save_own_variables(self, store: Any) -> None:
+        """Save nothing: notes are no state of the model, though Keras finds them when a callback saves it."""
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load nothing."""
+
     def _group(self, variables: Any) -> tuple[list[str], Any]:
         key = tuple(id(variable) for variable in variables)
         if key not in self._groups:

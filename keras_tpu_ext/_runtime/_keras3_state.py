@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._tf_replicas import assign_everywhere
+from keras_tpu_ext._runtime._tf_replicas import assign_everywhere, gather_everywhere
 
 
 class StepState(keras.layers.Layer):
@@ -170,9 +170,11 @@ def values_of_replicas(variable: Any) -> np.ndarray:
         return np.stack([native.numpy()])
     if len(native.values) == native.distribute_strategy.num_replicas_in_sync:
         return np.stack([part.numpy() for part in native.values])
-    strategy = native.distribute_strategy
-    own = strategy.run(lambda: tf.convert_to_tensor(variable)[tf.newaxis])
-    return np.asarray(strategy.gather(own, axis=0))
+    strategy, parts = native.distribute_strategy, iter(native.values)
+    own = strategy.experimental_distribute_values_from_function(
+        lambda _: tf.convert_to_tensor(next(parts))[tf.newaxis]
+    )
+    return gather_everywhere(strategy, own)
 
 
 def _assign_to_replicas(variable: Any, values: np.ndarray) -> None:

@@ -32,7 +32,7 @@ from keras_tpu_ext._runtime._tf_own_step import guarded
 from keras_tpu_ext._runtime._tf_replicas import split_batch
 from keras_tpu_ext._runtime._tf_scope import in_order
 from keras_tpu_ext._runtime._tf_step import ExactStep
-from keras_tpu_ext._runtime._tf_workers import losses_told
+from keras_tpu_ext._runtime._tf_workers import losses_told, of_all_processes
 from keras_tpu_ext._runtime.padding import PaddedBatch, without_own_weights
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
@@ -148,6 +148,9 @@ class TrainStep(ExactStep, ChiefOnly, AutoSteps, FunctionalByShape):
         variables = [*self.variables, *getattr(self.optimizer, "variables", ())]
         in_parts = any(variable.synchronization == "on_read" for variable in variables)
         return in_parts or (state is not None and bool(state.optimizers_with_open_windows()))
+
+    def _of_all_processes(self: Any, number: int) -> list[int]:
+        return of_all_processes(self.distribute_strategy, number)
 
     def _losses_told(self) -> Any:
         return losses_told()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -125,6 +126,22 @@ def _gather(tensor: Any) -> Any:
     whole = tf.concat([everyone[:begin], own, everyone[begin + mine :]], axis=0)
     whole.set_shape([None, *tensor.shape[1:]])
     return whole
+
+
+def gather_everywhere(strategy: tf.distribute.Strategy, values: Any) -> np.ndarray:
+    """Return the values of all replicas, of all processes, joined along their first dimension; call it outside them.
+
+    Args:
+        strategy: The strategy, whose processes must all call this.
+        values: What `experimental_distribute_values_from_function` makes: one tensor a replica, of one shape.
+    """
+    return np.asarray(_gather_function(strategy)(values))
+
+
+@functools.cache
+def _gather_function(strategy: tf.distribute.Strategy) -> Any:
+    """Eagerly `gather` would trace anew each time, and warn of it."""
+    return tf.function(lambda values: strategy.gather(values, axis=0), autograph=False, reduce_retracing=True)
 
 
 def _amplified(tensor: Any, factor: int) -> Any:

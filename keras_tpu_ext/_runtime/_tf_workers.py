@@ -25,6 +25,7 @@ from tensorflow.python.eager import context
 
 from keras_tpu_ext._runtime._once import once_per_process
 from keras_tpu_ext._runtime._tf_devices import cluster_of_tf_config, early_calls, is_chief
+from keras_tpu_ext._runtime._tf_replicas import gather_everywhere
 from keras_tpu_ext._runtime.contract import OpenedStrategy
 from keras_tpu_ext.errors import ArgumentError, ClusterError, ScopeError
 
@@ -67,15 +68,34 @@ def losses_told() -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         text = str(error)
-        if "Collective ops is aborted by" not in text and "coordination service" not in text:
-            raise
         reason = text.split("Collective ops is aborted by:")[-1].split("\n\t [[")[0].strip()
-        raise ClusterError(
-            "Another process of the cluster has ended or cannot be reached, so this one cannot go on. What to do: "
-            "look at the output of the process named below for its own error, then start all of them again; with "
-            "keras.callbacks.BackupAndRestore(folder) in `fit`, where all of them see the folder, they go on from "
-            f"the last epoch. TensorFlow says: {reason}"
-        ) from error
+        if "Collective instance" in text or "Collective group" in text:
+            raise ClusterError(f"{_NOT_ALIKE} TensorFlow says: {reason}") from error
+        if "Collective ops is aborted by" in text or "oordination service" in text:
+            raise ClusterError(f"{_LOST} TensorFlow says: {reason}") from error
+        raise
+
+
+_LOST = (
+    "Another process of the cluster has ended or cannot be reached, so this one cannot go on. What to do: look at the "
+    "output of the process named below for its own error, then start all of them again; with "
+    "keras.callbacks.BackupAndRestore(folder) in `fit`, where all of them see the folder, they go on from the last "
+    "epoch."
+)
+_NOT_ALIKE = (
+    "The processes of the cluster do not do the same things in the same order, so they cannot go on. What to do: let "
+    "all of them run the same program, with the same data, callbacks and number of epochs; what only one may do, it "
+    "must do without the model."
+)
+
+
+def of_all_processes(strategy: Any, number: int) -> list[int]:
+    """Return the numbers that all processes call this with, the same on each of them."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return [number]
+    here = len(strategy.extended.worker_devices)
+    numbers = strategy.experimental_distribute_values_from_function(lambda _: tf.constant([number], tf.int64))
+    return [int(one) for one in gather_everywhere(strategy, numbers)][::here]
 
 
 def _configure_coordination(cluster: dict[str, Any], seconds: int) -> None:

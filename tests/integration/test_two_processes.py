@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -211,7 +210,9 @@ EQUAL = """
     keras.utils.set_random_seed(5)
     for case in cases:
         model, history, evaluation, predictions = globals()[case]()
-        weights = model.get_weights() + [variable.numpy() for variable in model.optimizer.variables]
+        weights = model.get_weights()
+        if history:
+            weights += [variable.numpy() for variable in model.optimizer.variables]
         results[case] = plain([history, evaluation, predictions, weights])
     out.write_text(json.dumps(results))
 """
@@ -268,13 +269,268 @@ CHIEF = """
     import keras, numpy as np
     import keras_tpu_ext as kte
 
-    class Stepwise(keras.layers.Layer):
+    index, shared = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+    own = shared / str(index)
+    own.mkdir()
+    logger = logging.getLogger("keras_tpu_ext")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(logging.StreamHandler(sys.stdout))
+    scope = kte.strategy_scope()
+
+    class Counts(keras.layers.Layer):
+        # A variable of which every process has a part: it is read by all of them together.
         def build(self, shape):
-            self.seen = self.add_weight(name="seen", shape=(), trainable=False, synchronization=SYNC, aggregation="sum")
+            zero = keras.ops.zeros(())
+            self.calls = keras.Variable(zero, trainable=False, synchronization="on_read", aggregation="sum")
         def call(self, x):
+            self.calls.assign_add(1.0)
             return x
-    callbacks = keras.callbacks
-    folder, own = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    logging.getLogger("keras_tpu_ext").setLevel(logging.INFO)
-    logging.getLogger("keras_tpu_ext").addHandler(logging.StreamHandler(sys.stdout))
+
+    class Board(keras.callbacks.TensorBoard):
+        # It writes, without the package tensorboard.
+        def on_test_end(self, logs=None):
+            pass
+        def on_train_batch_end(self, batch, logs=None):
+            pass
+        def on_epoch_end(self, epoch, logs=None):
+            (own / "board" / "event").write_text("")
+
+    def build(counts, **options):
+        keras.utils.set_random_seed(1)
+        with scope:
+            inputs = keras.Input((4,))
+            outputs = keras.layers.Dense(1)(Counts()(inputs) if counts else inputs)
+            model = kte.TPUModel(inputs, outputs)
+            model.compile(keras.optimizers.SGD(0.01), "mse", **options)
+        return model
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(270, 4)).astype("float32")
+    y = x[:, :1].copy()
+    y[99] = np.inf  # in the half of the first batch that the second process has
+
+    def callbacks(backup):
+        made = keras.callbacks
+        return [
+            kte.callbacks.Throughput(), kte.callbacks.LossScaleMonitor(), made.CSVLogger(str(own / "log.csv")),
+            Board(str(own / "board")), made.EarlyStopping("loss", patience=9, verbose=1),
+            made.ModelCheckpoint(str(own / "checkpoints" / "{epoch}.keras"), verbose=1),
+            made.ModelCheckpoint(
+                str(own / "weights" / "{batch}.weights.h5"), save_weights_only=True, save_freq=1, verbose=1
+            ),
+            made.BackupAndRestore(str(own / backup), delete_checkpoint=False),
+            made.ReduceLROnPlateau("loss", patience=0, min_delta=9.0, verbose=1),
+        ]
+
+    model = build(counts=False, loss_scale="dynamic", gradient_accumulation_steps=2)
+    listed = callbacks("backup")
+    history = model.fit(x, y, batch_size=100, epochs=2, shuffle=False, callbacks=listed)
+    listed[0].plot(own / "plot.png")
+    model.evaluate(x[:99], y[:99])
+    model.predict(x[:99])
+    model.save(own / "model.keras")
+    model.save_weights(str(own / "model.weights.h5"))
+    if index == 0:
+        model.save(shared / "one_process_alone.keras")
+    together = build(counts=True)
+    together.fit(x[:50], x[:50, :1], batch_size=20, verbose=2, callbacks=callbacks("other"))
+    together.save(own / "together.keras")
+
+    # A window that is not full yet, saved by all and loaded again.
+    windowed = build(counts=False, gradient_accumulation_steps=2)
+    windowed.train_on_batch(x[:7], x[:7, :1])
+    windowed.save(own / "window.keras")
+    loaded = shared / "0" / "window.keras"
+    windowed.evaluate(x[:9], x[:9, :1])  # which both take part in, so the file is there
+    with scope:
+        again = keras.saving.load_model(loaded)
+    for one in (windowed, again):
+        one.train_on_batch(x[100:120], x[100:120, :1])
+
+    # Each looks into a folder of its own: a mistake, as on machines that share no storage.
+    restored = build(counts=False, loss_scale="dynamic", gradient_accumulation_steps=2)
+    try:
+        restored.fit(x[:99], y[:99], epochs=3, callbacks=[keras.callbacks.BackupAndRestore(str(own / "backup"))])
+        refused = ""
+    except kte.errors.ClusterError as error:
+        refused = str(error)
+
+    # All of them go on where the chief's backup says.
+    restored = build(counts=False, loss_scale="dynamic", gradient_accumulation_steps=2)
+    backup = keras.callbacks.BackupAndRestore(str(shared / "0" / "backup"))
+    seen = []
+    tell = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: seen.append(restored.get_weights()))
+    restored.fit(x[:99], y[:99], batch_size=100, epochs=3, verbose=0, callbacks=[backup, tell])
+
+    with open(shared / f"result{index}.json", "w") as file:
+        json.dump({
+            "chief": kte._runtime.is_chief(),
+            "refused": refused,
+            "logs": sorted(history.history),
+            "overflows": [list(overflow)[:2] for overflow in listed[1].overflows],
+            "names": [listed[5].filepath, listed[5].verbose, "_save_model" in vars(listed[7])],
+            "at_backup": np.concatenate([v.ravel() for v in model.get_weights()]).tolist(),
+            "restored": [np.concatenate([v.ravel() for v in weights]).tolist() for weights in seen],
+            "windows": [np.concatenate([v.ravel() for v in m.get_weights()]).tolist() for m in (windowed, again)],
+        }, file)
 """
+
+WRITTEN = [
+    "backup/latest.weights.h5",
+    "backup/training_metadata.json",
+    "board/event",
+    "checkpoints/1.keras",
+    "checkpoints/2.keras",
+    "log.csv",
+    "model.keras",
+    "model.weights.h5",
+    "plot.png",
+    "together.keras",
+    "weights/1.weights.h5",
+    "weights/3.weights.h5",
+    "window.keras",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """What the two processes of `CHIEF` printed, wrote and found."""
+
+    lines: list[list[str]]
+    folder: Path
+    results: list[dict]
+
+
+@pytest.fixture(scope="module")
+def chief_and_other(engine, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chief")
+    shared = folder / "shared"
+    shared.mkdir()
+    with started(engine, CHIEF, folder, [(index, shared) for index in (0, 1)]) as (_, processes):
+        for one in processes:
+            assert one.wait() == 0, one.errors()[-3000:]
+        lines = [one.lines() for one in processes]
+    results = [json.loads((shared / f"result{index}.json").read_text()) for index in (0, 1)]
+    return Ran(lines, shared, results)
+
+
+def test_one_process_is_the_chief(chief_and_other):
+    assert [one["chief"] for one in chief_and_other.results] == [True, False]
+
+
+def test_only_the_chief_prints(chief_and_other):
+    chief, other = chief_and_other.lines
+    assert other == []
+    text = "\n".join(chief)
+    for sign in (
+        "strategy_scope: 2 replicas on",
+        "Epoch 1/2",
+        "step - ",
+        "LossScaleMonitor: epoch 1 skipped 1 step",
+        "saving model to",
+        "ReduceLROnPlateau reducing learning rate",
+    ):
+        assert sign in text
+    assert len([line for line in chief if line.startswith("strategy_scope:")]) == 1
+
+
+def test_only_the_chief_writes(chief_and_other):
+    chief, other = (chief_and_other.folder / index for index in ("0", "1"))
+    assert list(other.rglob("*")) == []
+    before_the_restore = [name for name in WRITTEN if not name.startswith("backup")]
+    assert [name for name in before_the_restore if not (chief / name).exists()] == []
+    assert (chief_and_other.folder / "one_process_alone.keras").exists()
+
+
+def test_callbacks_are_as_they_were_after_the_fit(chief_and_other):
+    for index, one in enumerate(chief_and_other.results):
+        path = chief_and_other.folder / str(index) / "checkpoints" / "{epoch}.keras"
+        assert one["names"] == [str(path), 1, False]
+
+
+def test_every_process_has_all_logs_and_knows_every_replica(chief_and_other):
+    chief, other = chief_and_other.results
+    assert chief["logs"] == other["logs"]
+    assert {"loss", "loss_scale/value", "loss_scale/skipped_steps", "throughput/samples_per_sec"} <= set(
+        chief["logs"]
+    )
+    assert chief["overflows"] == other["overflows"]
+    assert {replica for _, replica in chief["overflows"]} == {1}
+
+
+def test_a_backup_of_the_chief_restores_every_process_and_is_deleted_by_the_chief(chief_and_other):
+    for one in chief_and_other.results:
+        assert len(one["restored"]) == 1  # of three epochs two were done
+        np.testing.assert_array_equal(one["restored"][0], chief_and_other.results[0]["at_backup"])
+    assert not (chief_and_other.folder / "0" / "backup").exists()
+
+
+def test_backups_that_are_not_the_same_are_told(chief_and_other):
+    for one in chief_and_other.results:
+        assert one["refused"].startswith(
+            "BackupAndRestore found another backup in one process than in another: they would go on after 2 and 0 "
+            "epochs. All of them must see the folder that the chief writes. What to do: "
+        )
+
+
+def test_a_window_of_two_processes_is_saved_and_loaded_whole(chief_and_other):
+    for one in chief_and_other.results:
+        went_on, loaded = one["windows"]
+        np.testing.assert_allclose(loaded, went_on, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+# A process that is lost, or never comes
+
+LONG = """
+    import time
+    import keras, numpy as np
+    import keras_tpu_ext as kte
+
+    with kte.strategy_scope():
+        inputs = keras.Input((4,))
+        model = kte.TPUModel(inputs, keras.layers.Dense(1)(inputs))
+        model.compile("sgd", "mse")
+
+    def tell(batch, logs):
+        time.sleep(0.02)
+        if batch == 5:
+            print("in the middle", flush=True)
+
+    x = np.ones((1_000_000, 4), "float32")
+    model.fit(x, x[:, :1], batch_size=10, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=tell)])
+"""
+LOST_WITHIN = 60  # seconds
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["chief", "other"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_a_process_that_is_lost_ends_the_other_with_an_error(engine, tmp_path, victim, how):
+    with started(engine, LONG, tmp_path) as (_, processes):
+        for one in processes:
+            one.wait_for_line("in the middle")
+        processes[victim].process.send_signal(how)
+        begin = time.monotonic()
+        status = processes[1 - victim].wait(LOST_WITHIN)
+        print(f"the survivor ended after {time.monotonic() - begin:.1f} s with {status}")
+    assert status > 0  # not by a signal: by an error
+    text = processes[1 - victim].errors()
+    assert "ClusterError: Another process of the cluster has ended or cannot be reached" in text
+    assert f"/job:worker/replica:0/task:{victim}" in text
+
+
+def test_a_process_that_never_starts_is_named(engine, tmp_path):
+    program = "import keras_tpu_ext as kte; kte.strategy_scope()"
+    for index in (0, 1):
+        (tmp_path / str(index)).mkdir()
+    with (
+        started(engine, program, tmp_path / "0", which=[0], KTE_START_TIMEOUT="4") as (first, [chief]),
+        started(engine, program, tmp_path / "1", which=[1], KTE_START_TIMEOUT="4") as (second, [other]),
+    ):
+        assert [chief.wait(), other.wait()] == [1, 1]
+    cure = "What to do: start the same program once for every address in TF_CONFIG"
+    assert (
+        "ClusterError: 1 of the 2 processes that TF_CONFIG names did not start within 4 seconds: no one answers for "
+        f"worker 1 at {first[1]}. {cure}"
+    ) in chief.errors()
+    assert f"ClusterError: The chief, worker 0 at {second[0]}, was not ready within 4 seconds" in other.errors()
+    assert cure in other.errors()
