@@ -109,7 +109,7 @@ class ChiefOnly:
 
 @contextlib.contextmanager
 def _without_writing(model: Any, callbacks: Any) -> Iterator[Any]:
-    """Yield `callbacks` without those that only write; within the block the others of Keras neither write nor print."""
+    """Yield `callbacks` without those that only write; in the block Keras's others neither write nor print."""
     in_list = isinstance(callbacks, keras.callbacks.CallbackList)
     every = _flat(callbacks)
     kept = [callback for callback in every if not isinstance(callback, _WRITERS)]
@@ -138,8 +138,8 @@ def _restoring_alike(model: Any, callbacks: Any) -> list[_Place]:
             epochs = model._of_all_processes(model._initial_epoch or 0)
             if len(set(epochs)) > 1:
                 raise ClusterError(
-                    "BackupAndRestore found another backup in one process than in another: they would go on after "
-                    f"{' and '.join(str(epoch) for epoch in epochs)} epochs. All of them must see the folder that the "
+                    "BackupAndRestore found another backup in one process than in another: they would go on "
+                    f"after {' and '.join(map(str, epochs))} epochs. All of them must see the folder that the "
                     "chief writes. What to do: give it a path on storage that they share, or copy the chief's folder "
                     "to every machine before they start."
                 )

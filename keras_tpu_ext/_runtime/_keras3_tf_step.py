@@ -143,7 +143,7 @@ class TrainStep(ExactStep, ChiefOnly, AutoSteps, FunctionalByShape):
         return is_chief()
 
     def _saves_together(self: Any) -> bool:
-        """Whether there is a variable that is read by summing over replicas: a process of its own for some of them."""
+        """Return whether there is a variable that is summed over replicas when it is read, in several processes."""
         state = getattr(self, "_step_state", None)
         variables = [*self.variables, *getattr(self.optimizer, "variables", ())]
         in_parts = any(variable.synchronization == "on_read" for variable in variables)

@@ -70,9 +70,9 @@ def _run_execution(model: Any, iterator: Any, run_one: Any, run_many: Any, *, tr
 
 
 def _one_by_one(run_one: Any, iterator: Any, steps: int) -> dict[str, Any]:
-    """Run up to `steps` steps, fewer when the data ends, not none: several processes cannot meet inside a graph's loop.
+    """Run up to `steps` steps, fewer when the data ends, not none, where several processes train together.
 
-    TensorFlow numbers each of their meetings when a function is called, and finds no such call in a loop.
+    They cannot meet inside a graph's loop: TensorFlow numbers their meetings when a function is called from outside.
     """
     logs: dict[str, Any] = run_one(iterator)
     for _ in range(steps - 1):

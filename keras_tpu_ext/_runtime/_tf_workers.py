@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import socket
 import time
@@ -31,7 +32,7 @@ from keras_tpu_ext.errors import ArgumentError, ClusterError, ScopeError
 
 # Longer than TensorFlow's 10 s: to end a training for a process that was only slow costs more than to wait for one
 # that is lost.
-HEARTBEAT_SECONDS = 30
+HEARTBEAT_SECONDS = 20
 START_SECONDS = 300
 _START_VARIABLE = "KTE_START_TIMEOUT"
 
@@ -72,21 +73,26 @@ def losses_told() -> Iterator[None]:
         if "Collective instance" in text or "Collective group" in text:
             raise ClusterError(f"{_NOT_ALIKE} TensorFlow says: {reason}") from error
         if "Collective ops is aborted by" in text or "oordination service" in text:
-            raise ClusterError(f"{_LOST} TensorFlow says: {reason}") from error
+            raise ClusterError(f"{_names_in(reason)} {_LOST} TensorFlow says: {reason}") from error
         raise
 
 
 _LOST = (
-    "Another process of the cluster has ended or cannot be reached, so this one cannot go on. What to do: look at the "
-    "output of the process named below for its own error, then start all of them again; with "
-    "keras.callbacks.BackupAndRestore(folder) in `fit`, where all of them see the folder, they go on from the last "
-    "epoch."
+    "of the cluster has ended or cannot be reached, so this process cannot go on. What to do: look at the output of "
+    "that one for its own error, then start all of them again; with keras.callbacks.BackupAndRestore(folder) in "
+    "`fit`, where all of them see the folder, they go on from the last epoch."
 )
 _NOT_ALIKE = (
     "The processes of the cluster do not do the same things in the same order, so they cannot go on. What to do: let "
     "all of them run the same program, with the same data, callbacks and number of epochs; what only one may do, it "
     "must do without the model."
 )
+
+
+def _names_in(reason: str) -> str:
+    """Return the names of the processes in a text; it names none where it is the chief who does not answer."""
+    found = sorted(set(re.findall(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)", reason)))
+    return " and ".join(f"{job.capitalize()} {index}" for job, index in found) or "The chief"
 
 
 def of_all_processes(strategy: Any, number: int) -> list[int]:
@@ -147,8 +153,8 @@ def _wait_for(others: dict[str, str], seconds: int) -> None:
 
 
 _WHAT_TO_DO = (
-    "What to do: start the same program once for every address in TF_CONFIG, each with its own task index, check that "
-    f"they reach each other, or, if they only need longer, set the environment variable {_START_VARIABLE} to more "
+    "What to do: start the same program once for every address in TF_CONFIG, each with its own task index, check "
+    f"that they reach each other, or, if they only need longer, set the environment variable {_START_VARIABLE} to more "
     "seconds; to train in this process alone, unset TF_CONFIG."
 )
 
@@ -183,8 +189,8 @@ def _start_seconds() -> int:
 def _too_late() -> str:
     return (
         "Several processes can only train together from the start of TensorFlow, and its devices have been started "
-        f"already. An earlier call came too early{early_calls()}. What to do: write `with strategy_scope() as scope:` "
-        "before the first line that makes a tensor, a model or a dataset."
+        f"already. An earlier call came too early{early_calls()}. What to do: write "
+        "`with strategy_scope() as scope:` before the first line that makes a tensor, a model or a dataset."
     )
 
 

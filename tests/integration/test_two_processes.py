@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -496,26 +497,51 @@ LONG = """
         if batch == 5:
             print("in the middle", flush=True)
 
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=tell)
     x = np.ones((1_000_000, 4), "float32")
-    model.fit(x, x[:, :1], batch_size=10, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=tell)])
+    model.fit(x, x[:, :1], batch_size=10, verbose=0, callbacks=[callback])
 """
 LOST_WITHIN = 60  # seconds
+LOSSES = {
+    "the chief is killed": (0, signal.SIGKILL),
+    "the other is killed": (1, signal.SIGKILL),
+    "the chief is frozen": (0, signal.SIGSTOP),
+    "the other is frozen": (1, signal.SIGSTOP),
+}
 
 
-@pytest.mark.parametrize("victim", [0, 1], ids=["chief", "other"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
-def test_a_process_that_is_lost_ends_the_other_with_an_error(engine, tmp_path, victim, how):
-    with started(engine, LONG, tmp_path) as (_, processes):
-        for one in processes:
-            one.wait_for_line("in the middle")
-        processes[victim].process.send_signal(how)
+@pytest.fixture(scope="module")
+def survivors(engine, tmp_path_factory):
+    """For each of `LOSSES`, all at once: the survivor's seconds to its end, its status and its errors."""
+    found = {}
+    with contextlib.ExitStack() as stack:
+        pairs = {}
+        for name in LOSSES:
+            folder = tmp_path_factory.mktemp("lost")
+            pairs[name] = stack.enter_context(started(engine, LONG, folder))[1]
+        for pair in pairs.values():
+            for one in pair:
+                one.wait_for_line("in the middle")
         begin = time.monotonic()
-        status = processes[1 - victim].wait(LOST_WITHIN)
-        print(f"the survivor ended after {time.monotonic() - begin:.1f} s with {status}")
-    assert status > 0  # not by a signal: by an error
-    text = processes[1 - victim].errors()
-    assert "ClusterError: Another process of the cluster has ended or cannot be reached" in text
-    assert f"/job:worker/replica:0/task:{victim}" in text
+        for name, (victim, how) in LOSSES.items():
+            pairs[name][victim].process.send_signal(how)
+        waiting = {name: pairs[name][1 - victim] for name, (victim, _) in LOSSES.items()}
+        while waiting and time.monotonic() < begin + LOST_WITHIN:
+            time.sleep(0.1)
+            for name in [name for name, one in waiting.items() if one.process.poll() is not None]:
+                one = waiting.pop(name)
+                found[name] = (time.monotonic() - begin, one.process.returncode, one.errors())
+    return found
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_process_that_is_lost_ends_the_other_with_an_error(survivors, loss):
+    assert loss in survivors, f"the survivor was still there after {LOST_WITHIN} s"
+    seconds, status, errors = survivors[loss]
+    print(f"{loss}: the survivor ended after {seconds:.1f} s with {status}")
+    assert status > 0  # by an error, not by a signal
+    who = "The chief|Worker 0" if LOSSES[loss][0] == 0 else "Worker 1"
+    assert re.search(rf"ClusterError: ({who}) of the cluster has ended or cannot be reached, so this process", errors)
 
 
 def test_a_process_that_never_starts_is_named(engine, tmp_path):
