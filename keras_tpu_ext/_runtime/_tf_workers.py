@@ -154,8 +154,8 @@ def _wait_for(others: dict[str, str], seconds: int) -> None:
 
 _WHAT_TO_DO = (
     "What to do: start the same program once for every address in TF_CONFIG, each with its own task index, check "
-    f"that they reach each other, or, if they only need longer, set the environment variable {_START_VARIABLE} to more "
-    "seconds; to train in this process alone, unset TF_CONFIG."
+    f"that they reach each other, or, if they only need longer, set the environment variable {_START_VARIABLE} to "
+    "more seconds; to train in this process alone, unset TF_CONFIG."
 )
 
 
