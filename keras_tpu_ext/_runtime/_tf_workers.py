@@ -70,7 +70,7 @@ def losses_told() -> Iterator[None]:
     except tf.errors.OpError as error:
         text = str(error)
         reason = text.split("Collective ops is aborted by:")[-1].split("\n\t [[")[0].strip()
-        if "Collective instance" in text or "Collective group" in text:
+        if re.search("collective (instance|group)", text, re.IGNORECASE):
             raise ClusterError(f"{_NOT_ALIKE} TensorFlow says: {reason}") from error
         if "Collective ops is aborted by" in text or "oordination service" in text:
             raise ClusterError(f"{_names_in(reason)} {_LOST} TensorFlow says: {reason}") from error
