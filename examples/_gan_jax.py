@@ -51,12 +51,12 @@ def gradients(generator: Any, discriminator: Any, g: Any, d: Any, kept: dict[int
         discriminator: From images to logits.
         g: Values of the generator's trainable variables.
         d: Values of the discriminator's.
-        kept: Values of the variables that are not trainable, by the variable's `id`.
+        kept: Values of the variables that are not trainable, by the variable's `id`; empty for what they have now.
         data: Noise and images.
     """
     noise, images = data
     untrained = [v for network in (generator, discriminator) for v in network.non_trainable_variables]
-    others = {id(v): kept[id(v)] if id(v) in kept else v.value for v in untrained}
+    others = kept or {id(variable): variable.value for variable in untrained}
 
     def losses(g: Any, d: Any) -> Any:
         pairs = [

@@ -26,7 +26,7 @@ import _parity
 import _report
 import keras
 import numpy as np
-from _gan_networks import NOISE, cross_entropy, discriminator, generator
+from _gan_networks import NOISE, discriminator, generator
 
 import keras_tpu_ext as kte
 

@@ -21,6 +21,10 @@ class ScopeError(KteError, RuntimeError):
     """A strategy scope was opened too late, twice in different ways, or left out."""
 
 
+class ClusterError(KteError, RuntimeError):
+    """The processes that train together did not come together, or one of them was lost."""
+
+
 class ArgumentError(KteError, ValueError):
     """An argument has a value that cannot work."""
 

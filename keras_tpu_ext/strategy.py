@@ -102,6 +102,11 @@ def strategy_scope(
     Existing Keras code needs no change inside the block. A model built inside keeps training distributed after
     the block is left. Calling it again gives the same strategy and never initialises a TPU twice.
 
+    Several processes, on one machine or many, train together where the environment variable `TF_CONFIG` names them
+    in each: all run the same program, on the same data in the same order, with the batch size of all together. Call
+    it before the first line that makes a tensor. It then waits up to 300 seconds for the others, or as many as the
+    environment variable `KTE_START_TIMEOUT` says, and gives all of them one random seed: the first one's.
+
     Args:
         require: `"tpu"`, `"gpu"` or `"cpu"`: accept nothing else. `None` (default) takes the best there is and
             logs the choice in one line.
@@ -119,7 +124,9 @@ def strategy_scope(
         ArgumentError: If an argument has a value that cannot work.
         HardwareNotFoundError: If what `require` names is not found or cannot be used; the text says what was
             looked for, what was found and what to run.
-        ScopeError: If a rehearsal comes after the framework has started its devices.
+        ScopeError: If a rehearsal, or a start of several processes, comes after the framework has started its
+            devices.
+        ClusterError: If the processes that train together do not come together in time.
 
     Example:
         ```python
@@ -134,7 +141,8 @@ def strategy_scope(
     if precision is not None:
         policy = _precision.recommended_policy(scope.hardware) if precision == "auto" else precision
         scope = dataclasses.replace(scope, precision=policy)
-    _LOG.info("strategy_scope: %s", scope)
+    if _runtime.is_chief():
+        _LOG.info("strategy_scope: %s", scope)
     return scope
 
 
@@ -189,8 +197,8 @@ def _open_workers(gpus: int, require: Kind | None, replicas: int | None) -> Scop
     opened = _runtime.open_workers()
     if replicas not in (None, opened.num_replicas):
         raise ArgumentError(
-            f"replicas={replicas} was asked for, but the cluster of {opened.told_by} has {opened.num_replicas}, and all "
-            f"of them train. Leave `replicas` out, or do without {opened.told_by}."
+            f"replicas={replicas} was asked for, but the cluster of {opened.told_by} has {opened.num_replicas}, and "
+            f"all of them train. Leave `replicas` out, or do without {opened.told_by}."
         )
     hardware = dataclasses.replace(_cpu(), kind="gpu", name="GPUs", num_devices=gpus) if gpus else _cpu()
     return Scope(hardware, opened.strategy, opened.num_replicas, note=f"a cluster, told by {opened.told_by}")

@@ -591,6 +591,55 @@ def test_workers_are_those_of_tf_config(monkeypatch, config, expected):
     assert _runtime.num_workers() == expected
 
 
+TWO = '"cluster": {"worker": ["a:1", "b:1"]}'
+LED = '"cluster": {"chief": ["a:1"], "worker": ["b:1"]}'
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("", True),
+        ("{}", True),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}', True),
+        (f'{{{TWO}, "task": {{"type": "worker", "index": 0}}}}', True),
+        (f'{{{TWO}, "task": {{"type": "worker", "index": 1}}}}', False),
+        (f'{{{LED}, "task": {{"type": "chief", "index": 0}}}}', True),
+        (f'{{{LED}, "task": {{"type": "worker", "index": 0}}}}', False),
+    ],
+)
+def test_one_process_of_tf_config_is_the_chief(monkeypatch, config, expected):
+    monkeypatch.setenv("TF_CONFIG", config)
+    assert _runtime.is_chief() is expected
+
+
+@pytest.mark.parametrize("chief", [True, False])
+def test_only_the_chief_logs_the_choice(caplog, monkeypatch, chief):
+    monkeypatch.setattr(_runtime, "is_chief", lambda: chief)
+    with caplog.at_level(logging.INFO, logger="keras_tpu_ext"):
+        kte.strategy_scope()
+    assert len(caplog.records) == int(chief)
+
+
+def test_several_processes_that_come_too_late_are_told(monkeypatch):
+    keep = tf.constant(1.0)
+    monkeypatch.setenv("TF_CONFIG", f'{{{TWO}, "task": {{"type": "worker", "index": 1}}}}')
+    with pytest.raises(ScopeError, match=r"only train together from the start of TensorFlow.*An earlier call came"):
+        kte.strategy_scope()
+    del keep
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "2.5"])
+def test_a_start_timeout_that_is_no_number_of_seconds_is_told(monkeypatch, value):
+    monkeypatch.setenv("TF_CONFIG", f'{{{TWO}, "task": {{"type": "worker", "index": 1}}}}')
+    monkeypatch.setenv("KTE_START_TIMEOUT", value)
+    with pytest.raises(ArgumentError) as caught:
+        kte.strategy_scope()
+    assert str(caught.value) == (
+        f"The environment variable KTE_START_TIMEOUT must be a whole number of seconds; got {value!r}. "
+        "Write KTE_START_TIMEOUT=300, say, or unset it."
+    )
+
+
 @pytest.mark.parametrize("config", ["worker", '{"cluster": 5}'])
 def test_a_tf_config_that_cannot_be_read_is_told(monkeypatch, config):
     monkeypatch.setenv("TF_CONFIG", config)

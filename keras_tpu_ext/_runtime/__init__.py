@@ -12,6 +12,7 @@ TrainStep = _runtime.TrainStep
 # Devices and strategies
 count_gpus = _runtime.count_gpus
 distribute = _runtime.distribute
+is_chief = _runtime.is_chief
 num_workers = _runtime.num_workers
 open_cpu = _runtime.open_cpu
 open_gpus = _runtime.open_gpus

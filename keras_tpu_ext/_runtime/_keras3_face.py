@@ -1,8 +1,8 @@
 """A second face of an optimizer, which shares every bit of its state and takes what the model has done already.
 
 Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
-`Optimizer._iterations` and `_track_variable`, and `gradient_accumulation_steps` and `LossScaleOptimizer.inner_optimizer` as instance
-attributes.
+`Optimizer._iterations` and `_track_variable`, and `gradient_accumulation_steps` and
+`LossScaleOptimizer.inner_optimizer` as instance attributes.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ JAX shows every step the whole batch, so a mean is the mean, on any number of de
 that the devices cannot share evenly, loss scaling, accumulation, and loops on the device.
 
 Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-of `Trainer`: `_get_jax_state`, `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build`, `_get_metrics_result_or_logs`;
-of `JAXEpochIterator`: `_get_iterator`, `data_adapter`; of layers: `_flatten_layers`; of variables: `_layout`.
+of `Trainer`: `_get_jax_state`, `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build` and
+`_get_metrics_result_or_logs`; of `JAXEpochIterator`: `_get_iterator`, `data_adapter`; of layers: `_flatten_layers`; of variables: `_layout`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from keras.src.trainers.data_adapters import get_data_adapter
 from keras_tpu_ext._runtime import _jax_batch
 from keras_tpu_ext._runtime._jax_batch import BATCH
 from keras_tpu_ext._runtime._jax_batches import Batches
-from keras_tpu_ext._runtime._jax_devices import num_workers
+from keras_tpu_ext._runtime._jax_devices import is_chief, num_workers
 from keras_tpu_ext._runtime._jax_functions import make_function, make_predict_function
-from keras_tpu_ext._runtime._jax_placing import without_twins
 from keras_tpu_ext._runtime._jax_loop import own_variables
+from keras_tpu_ext._runtime._jax_placing import without_twins
 from keras_tpu_ext._runtime._jax_scope import current_distribution, distribution_of, keep, num_replicas, within
+from keras_tpu_ext._runtime._jax_workers import losses_told, of_all_processes
 from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
+from keras_tpu_ext._runtime._keras3_chief import ChiefOnly
 from keras_tpu_ext._runtime._keras3_compile import has_a_compile_of_its_own, refuse_class_weight_with_padding
 from keras_tpu_ext._runtime._keras3_face import track_all_variables
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
@@ -39,7 +41,7 @@ from keras_tpu_ext._runtime._keras3_metrics import MetricsOfExamples
 from keras_tpu_ext._runtime.padding import without_own_weights
 
 
-class TrainStep(AutoSteps, FunctionalByShape):
+class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
     """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
 
     _is_fitting = False
@@ -247,6 +249,15 @@ class TrainStep(AutoSteps, FunctionalByShape):
 
     def _is_one_of_several_processes(self) -> bool:
         return num_workers() > 1
+
+    def _is_chief(self) -> bool:
+        return is_chief()
+
+    def _of_all_processes(self, number: int) -> list[int]:
+        return of_all_processes(number)
+
+    def _losses_told(self) -> Any:
+        return losses_told()
 
     def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         """Build as Keras does, inside the model's own distribution, and prepare the batches of `iterator`."""

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._keras3_tf_window import replica_parts
+from keras_tpu_ext._runtime._keras3_tf_window import values_of_replicas
 from keras_tpu_ext._runtime._tf_counts import train_steps
 from keras_tpu_ext._runtime._tf_replicas import assign_everywhere
 from keras_tpu_ext._runtime.contract import Overflow
@@ -47,16 +47,24 @@ class OverflowWatch(keras.layers.Layer):
         assign_everywhere(self.updates, number)
 
     def read(self) -> list[Overflow]:
-        """Return what was noted since the last reading: the last overflow of each variable on each replica."""
+        """Return what was noted since the last reading: the last overflow of each variable on each replica.
+
+        Where several processes train together, all of them must call it.
+        """
         found = []
         for paths, last in self._groups.values():
-            for replica, part in enumerate(replica_parts(last)):
-                updates = part.numpy()
+            for replica, updates in enumerate(values_of_replicas(last)):
                 for update in sorted({int(number) for number in updates if number > self._seen}):
                     those = tuple(path for path, number in zip(paths, updates, strict=True) if number == update)
                     found.append(Overflow(update, replica, those, len(paths)))
         self._seen = int(self.updates.numpy())
         return sorted(found)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Save nothing: notes are no state of the model, though Keras finds them when a callback saves it."""
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load nothing."""
 
     def _group(self, variables: Any) -> tuple[list[str], Any]:
         key = tuple(id(variable) for variable in variables)

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime import _tf_batch
 from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
+from keras_tpu_ext._runtime._keras3_chief import ChiefOnly
 from keras_tpu_ext._runtime._keras3_compile import has_a_compile_of_its_own, refuse_class_weight_with_padding
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
 from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
@@ -27,16 +28,18 @@ from keras_tpu_ext._runtime._keras3_tf_pace import GraphPace
 from keras_tpu_ext._runtime._keras3_tf_rows import examples_alone
 from keras_tpu_ext._runtime._keras3_tf_window import ReplicatedStepState
 from keras_tpu_ext._runtime._tf_descent import flush_window
-from keras_tpu_ext._runtime._tf_devices import num_workers
+from keras_tpu_ext._runtime._tf_devices import is_chief, num_workers
 from keras_tpu_ext._runtime._tf_loop import make_steps_function, without_padded_rows
 from keras_tpu_ext._runtime._tf_own_step import guarded
 from keras_tpu_ext._runtime._tf_replicas import split_batch
+from keras_tpu_ext._runtime._tf_scope import in_order
 from keras_tpu_ext._runtime._tf_step import ExactStep
+from keras_tpu_ext._runtime._tf_workers import losses_told, of_all_processes
 from keras_tpu_ext._runtime.padding import without_own_weights
 from keras_tpu_ext.errors import ScopeError
 
 
-class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
+class TrainStep(ExactStep, ChiefOnly, AutoSteps, FunctionalByShape):
     """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
 
     _is_fitting = False
@@ -83,6 +86,11 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
             return model.fit(*args, **kwargs)
         finally:
             self.__dict__["_is_fitting"] = False
+
+    def predict(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Predict as `keras.Model.predict` does."""
+        model: Any = super()
+        return model.predict(in_order(self.distribute_strategy, x), *args, **kwargs)
 
     def get_compile_config(self: Any) -> dict[str, Any]:
         """Return what `compile` was given, serialized."""
@@ -131,6 +139,22 @@ class TrainStep(ExactStep, AutoSteps, FunctionalByShape):
 
     def _is_one_of_several_processes(self) -> bool:
         return num_workers() > 1
+
+    def _is_chief(self) -> bool:
+        return is_chief()
+
+    def _saves_together(self: Any) -> bool:
+        """Return whether there is a variable that is summed over replicas when it is read, in several processes."""
+        state = getattr(self, "_step_state", None)
+        variables = [*self.variables, *getattr(self.optimizer, "variables", ())]
+        in_parts = any(variable.synchronization == "on_read" for variable in variables)
+        return in_parts or (state is not None and bool(state.optimizers_with_open_windows()))
+
+    def _of_all_processes(self: Any, number: int) -> list[int]:
+        return of_all_processes(self.distribute_strategy, number)
+
+    def _losses_told(self) -> Any:
+        return losses_told()
 
     def _unpack(self, data: Any) -> tuple[Any, Any, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)

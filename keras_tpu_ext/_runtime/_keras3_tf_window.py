@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_tpu_ext._runtime._keras3_state import StepState
-from keras_tpu_ext._runtime._tf_replicas import assign_everywhere
+from keras_tpu_ext._runtime._tf_replicas import assign_everywhere, gather_everywhere
 
 
 class ReplicatedStepState(StepState):
@@ -85,12 +85,16 @@ class Window(keras.layers.Layer):
         return sums, weight
 
     def save_own_variables(self, store: Any) -> None:
-        """Save the sums of every replica, so that going on after loading is going on."""
+        """Save the sums of every replica, so that going on after loading is going on.
+
+        Where several processes train together, all of them must save if the window has begun: each has some sums.
+        """
         if not self.targets:
             return
+        begun = bool(int(self.position.numpy()))
         store["position"], store["weight"] = self.position.numpy(), self.weight.numpy()
         for i, total in enumerate(self.local_sums):
-            store[f"sum_{i}"] = np.stack([part.numpy() for part in replica_parts(total)])
+            store[f"sum_{i}"] = values_of_replicas(total) if begun else _zeros_of_replicas(total)
 
     def load_own_variables(self, store: Any) -> None:
         """Load what was saved; on another number of replicas the first one takes all sums."""
@@ -99,11 +103,10 @@ class Window(keras.layers.Layer):
         self.position.assign(store["position"][()])
         self.weight.assign(store["weight"][()])
         for i, total in enumerate(self.local_sums):
-            saved, parts = np.asarray(store[f"sum_{i}"]), replica_parts(total)
-            if len(saved) != len(parts):
-                saved = np.stack([saved.sum(axis=0)] + [np.zeros_like(saved[0])] * (len(parts) - 1))
-            for part, value in zip(parts, saved, strict=True):
-                part.assign(value)
+            saved, replicas = np.asarray(store[f"sum_{i}"]), len(_zeros_of_replicas(total))
+            if len(saved) != replicas:
+                saved = np.stack([saved.sum(axis=0)] + [np.zeros_like(saved[0])] * (replicas - 1))
+            _assign_to_replicas(total, saved)
 
     def _variable(self, name: str, shape: Any, dtype: str, per_replica: bool = False) -> Any:
         how = {"synchronization": "on_read", "aggregation": "sum"} if per_replica else {}
@@ -111,7 +114,42 @@ class Window(keras.layers.Layer):
         return keras.Variable(tf.zeros(shape, dtype), trainable=False, name=name, dtype=dtype, **how)
 
 
-def replica_parts(variable: Any) -> list[Any]:
-    """Return the component of each replica of a variable that replicas do not share."""
+def values_of_replicas(variable: Any) -> np.ndarray:
+    """Return the values that replicas have of a variable which they do not share, the replicas of all processes.
+
+    Where several processes train together, all of them must call it.
+    """
     native = variable.value
-    return list(native.values) if isinstance(native, tf.distribute.DistributedValues) else [native]
+    if not isinstance(native, tf.distribute.DistributedValues):
+        return np.stack([native.numpy()])
+    if len(native.values) == native.distribute_strategy.num_replicas_in_sync:
+        return np.stack([part.numpy() for part in native.values])
+    strategy, parts = native.distribute_strategy, iter(native.values)
+    own = strategy.experimental_distribute_values_from_function(
+        lambda _: tf.convert_to_tensor(next(parts))[tf.newaxis]
+    )
+    return gather_everywhere(strategy, own)
+
+
+def _assign_to_replicas(variable: Any, values: np.ndarray) -> None:
+    """Give each replica of this process its own of `values`, which are those of all replicas."""
+    native = variable.value
+    if not isinstance(native, tf.distribute.DistributedValues):
+        native.assign(values[0])
+        return
+    strategy = native.distribute_strategy
+
+    def of_replica(context: tf.distribute.ValueContext) -> Any:
+        return tf.convert_to_tensor(values[context.replica_id_in_sync_group])
+
+    own = strategy.experimental_local_results(strategy.experimental_distribute_values_from_function(of_replica))
+    for part, value in zip(native.values, own, strict=True):
+        part.assign(value)
+
+
+def _zeros_of_replicas(variable: Any) -> np.ndarray:
+    """Return zeros in the place of what `values_of_replicas` returns."""
+    native = variable.value
+    is_spread = isinstance(native, tf.distribute.DistributedValues)
+    replicas = native.distribute_strategy.num_replicas_in_sync if is_spread else 1
+    return np.zeros([replicas, *variable.shape], tf.as_dtype(variable.dtype).as_numpy_dtype)

@@ -54,25 +54,36 @@ def num_workers() -> int:
     Raises:
         ArgumentError: If `TF_CONFIG` cannot be read.
     """
+    cluster = cluster_of_tf_config()[0]
+    return sum(len(cluster.get(job, ())) for job in ("chief", "worker")) or 1
+
+
+def is_chief() -> bool:
+    """Return whether this process writes and prints: one does for all that train together, and one alone does.
+
+    Raises:
+        ArgumentError: If `TF_CONFIG` cannot be read.
+    """
+    cluster, job, index = cluster_of_tf_config()
+    if job != "worker" or num_workers() == 1:
+        return True
+    return index == 0 and not cluster.get("chief")
+
+
+def cluster_of_tf_config() -> tuple[dict[str, Any], str | None, int | None]:
+    """Return the addresses of each job, and the job and index of this process; nothing where there is no cluster."""
     config = os.environ.get("TF_CONFIG", "")
     if not config.strip():
-        return 1
+        return {}, None, None
     try:
-        cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        return resolver.cluster_spec().as_dict(), resolver.task_type, resolver.task_id
     except (AttributeError, TypeError, ValueError) as error:
         raise ArgumentError(
             f"The environment variable TF_CONFIG must be JSON that names a cluster; got {config!r}. Unset it to "
             'train in one process, or write {"cluster": {"worker": ["HOST1:2222", "HOST2:2222"]}, '
             '"task": {"type": "worker", "index": 0}}.'
         ) from error
-    return sum(cluster.num_tasks(job) for job in cluster.jobs if job in ("chief", "worker")) or 1
-
-
-@once_per_process
-def open_workers() -> OpenedStrategy:
-    """Return the strategy over all GPUs (else one CPU) of every process that `TF_CONFIG` names."""
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync), told_by="TF_CONFIG")
 
 
 @once_per_process
@@ -128,14 +139,14 @@ def _make_virtual_cpus(count: int) -> None:
         raise ScopeError(
             f"strategy_scope(replicas={count}) needs {count} virtual CPU devices, but TensorFlow has already "
             f"started its devices with {there} of them; they cannot be added afterwards. "
-            f"An earlier call came too early{_early_calls()}. "
+            f"An earlier call came too early{early_calls()}. "
             f"What to do: write `with strategy_scope(replicas={count}) as scope:` before the first line that "
             "makes a tensor, a model or a dataset; "
             "in a notebook, restart the kernel first."
         ) from error
 
 
-def _early_calls() -> str:
+def early_calls() -> str:
     """Name what is alive and must have been made by the call that started the devices, for the error."""
     alive: dict[str, str] = {}
     for thing in gc.get_objects():

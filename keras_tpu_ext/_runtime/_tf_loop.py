@@ -64,7 +64,23 @@ def _run_execution(model: Any, iterator: Any, run_one: Any, run_many: Any, *, tr
     if pace is not None and not pace.held:
         return pace.run_train(model, run_many, iterator) if trains else pace.run(run_many, iterator)
     steps = int(model.steps_per_execution)
+    if steps > 1 and isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return _one_by_one(run_one, iterator, steps)
     return run_one(iterator) if steps == 1 else run_many(iterator, tf.constant(steps))[0]
+
+
+def _one_by_one(run_one: Any, iterator: Any, steps: int) -> dict[str, Any]:
+    """Run up to `steps` steps, fewer when the data ends, not none, where several processes train together.
+
+    They cannot meet inside a graph's loop: TensorFlow numbers their meetings when a function is called from outside.
+    """
+    logs: dict[str, Any] = run_one(iterator)
+    for _ in range(steps - 1):
+        try:
+            logs = run_one(iterator)
+        except tf.errors.OutOfRangeError:
+            break
+    return logs
 
 
 def without_padded_rows(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -56,10 +57,23 @@ def sum_over_replicas(values: Sequence[Any]) -> list[Any]:
         values = [tf.constant(float(value)) if isinstance(value, (int, float)) else value for value in values]
     summed = [value * count if isinstance(value, (int, float)) else value for value in values]
     for places in _places_by_dtype(values).values():
-        reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, [values[i] for i in places])
+        reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, [_on_device(values[i]) for i in places])
         for place, value in zip(places, reduced, strict=True):
             summed[place] = value
     return summed
+
+
+def _on_device(value: Any) -> Any:
+    """Return `value` standing on a device, where this process has one of several replicas.
+
+    `MultiWorkerMirroredStrategy` then refuses a variable read in a condition, which stands on none: "destinations
+    can not be empty". With more replicas it never looks.
+    """
+    devices = tf.distribute.get_strategy().extended.worker_devices
+    if len(devices) > 1 or not isinstance(value, tf.Tensor) or value.device:
+        return value
+    with tf.device(devices[0]):
+        return tf.identity(value)
 
 
 def _places_by_dtype(values: Sequence[Any]) -> dict[Any, list[int]]:
@@ -112,6 +126,22 @@ def _gather(tensor: Any) -> Any:
     whole = tf.concat([everyone[:begin], own, everyone[begin + mine :]], axis=0)
     whole.set_shape([None, *tensor.shape[1:]])
     return whole
+
+
+def gather_everywhere(strategy: tf.distribute.Strategy, values: Any) -> np.ndarray:
+    """Return the values of all replicas, of all processes, joined along their first dimension; call it outside them.
+
+    Args:
+        strategy: The strategy, whose processes must all call this.
+        values: What `experimental_distribute_values_from_function` makes: one tensor a replica, of one shape.
+    """
+    return np.asarray(_gather_function(strategy)(values))
+
+
+@functools.cache
+def _gather_function(strategy: tf.distribute.Strategy) -> Any:
+    """Eagerly `gather` would trace anew each time, and warn of it."""
+    return tf.function(lambda values: strategy.gather(values, axis=0), autograph=False, reduce_retracing=True)
 
 
 def _amplified(tensor: Any, factor: int) -> Any:
@@ -180,11 +210,10 @@ def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Any) -> Any:
     """
     if tf.executing_eagerly():
         return data
-    sizes = [
-        {part.shape[0] for part in strategy.experimental_local_results(leaf) if part is not None}
-        for leaf in tf.nest.flatten(data)
-    ]
-    if all(len(of_leaf) <= 1 for of_leaf in sizes):
+    parts = [strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(data)]
+    sizes = [{part.shape[0] for part in of_leaf if part is not None} for of_leaf in parts]
+    are_all_here = len(parts[0]) == strategy.num_replicas_in_sync  # else other processes have the other parts
+    if are_all_here and all(len(of_leaf) <= 1 for of_leaf in sizes):
         return data
 
     def hide(leaf: Any) -> Any:

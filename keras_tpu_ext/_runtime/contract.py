@@ -65,8 +65,15 @@ class Runtime(Protocol):
     def num_workers(self) -> int:
         """Return how many processes train together, as the framework's own settings say."""
 
+    def is_chief(self) -> bool:
+        """Return whether this process writes files and prints: of several that train together one does."""
+
     def open_workers(self) -> OpenedStrategy:
-        """Return the strategy over the devices of all these processes."""
+        """Return the strategy over the devices of all these processes.
+
+        Raises:
+            ClusterError: When they do not come together in bounded time; the text names who is missing.
+        """
 
     def open_gpus(self, count: int) -> OpenedStrategy:
         """Return the strategy over the first `count` GPUs."""

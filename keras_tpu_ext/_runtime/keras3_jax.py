@@ -5,6 +5,7 @@ import keras as keras
 from keras_tpu_ext._runtime._jax_counts import examples_seen as examples_seen
 from keras_tpu_ext._runtime._jax_counts import train_steps as train_steps
 from keras_tpu_ext._runtime._jax_devices import count_gpus as count_gpus
+from keras_tpu_ext._runtime._jax_devices import is_chief as is_chief
 from keras_tpu_ext._runtime._jax_devices import num_workers as num_workers
 from keras_tpu_ext._runtime._jax_devices import open_cpu as open_cpu
 from keras_tpu_ext._runtime._jax_devices import open_gpus as open_gpus

@@ -21,12 +21,13 @@ from keras_tpu_ext._runtime._tf_counts import examples_seen as examples_seen
 from keras_tpu_ext._runtime._tf_counts import num_replicas as num_replicas
 from keras_tpu_ext._runtime._tf_counts import train_steps as train_steps
 from keras_tpu_ext._runtime._tf_devices import count_gpus as count_gpus
+from keras_tpu_ext._runtime._tf_devices import is_chief as is_chief
 from keras_tpu_ext._runtime._tf_devices import num_workers as num_workers
 from keras_tpu_ext._runtime._tf_devices import open_cpu as open_cpu
 from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
-from keras_tpu_ext._runtime._tf_devices import open_workers as open_workers
 from keras_tpu_ext._runtime._tf_scope import distribute as distribute
 from keras_tpu_ext._runtime._tf_scope import scope as scope
 from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu
+from keras_tpu_ext._runtime._tf_workers import open_workers as open_workers
 
 PyDataset = keras.utils.PyDataset

@@ -32,7 +32,8 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
 
     Reading the scale waits for the device, so after batches it is read every `window` executions. While the callback
     is there the train step looks at each variable's gradient on each replica; that step is traced anew at the
-    beginning of a `fit`. Names come from a `TPUModel` only, and so does the count of skipped steps.
+    beginning of a `fit`. Names come from a `TPUModel` only, and so does the count of skipped steps. Where several
+    processes train together, all of them need the callback, and only the chief prints.
 
     Args:
         window: Number of executions from one reading to the next. Defaults to 20.
@@ -97,13 +98,13 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the present values into `logs`, and print what was not finite."""
         self._read()
-        if not self._logs:
+        if not self._logs and _runtime.is_chief():
             warnings.warn(_UNSCALED, stacklevel=2)
         if logs is not None:
             logs.update(self._logs)
         found = self._overflows[self._told :]
         skipped = int(self._logs.get("loss_scale/skipped_steps", self._skipped_before))
-        if self.verbose and (found or skipped > self._skipped_before):
+        if self.verbose and _runtime.is_chief() and (found or skipped > self._skipped_before):
             print(f"\nLossScaleMonitor: {self._summary(epoch, skipped - self._skipped_before, found)}")
         self._skipped_before = skipped
 

@@ -41,7 +41,8 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     Samples are counted by Keras's own loss tracker, short last batches included. It is read at epoch ends and
     every `window` executions, because reading waits for the device. A `train_step` of your own that does not
-    keep that tracker needs `batch_size`; without it samples per second are left out, with a warning.
+    keep that tracker needs `batch_size`; without it samples per second are left out, with a warning. Where several
+    processes train together, all of them need the callback, because they read that tracker together.
 
     Args:
         window: Number of executions in the rolling rate. Defaults to 20.
@@ -113,7 +114,8 @@ class Throughput(_runtime.keras.callbacks.Callback):
         """Draw the rates of the last `fit` over time.
 
         Args:
-            path: File to write the picture to, such as `"throughput.png"`, or `None` for none.
+            path: File to write the picture to, such as `"throughput.png"`, or `None` for none. Of several
+                processes that train together only the chief writes it.
 
         Returns:
             The `matplotlib.figure.Figure`; no display is needed.
@@ -123,7 +125,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
             MissingExtraError: If matplotlib is not installed.
         """
         figure = _plot.draw(self.records, self.epoch_records, window=self.window)
-        if path is not None:
+        if path is not None and _runtime.is_chief():
             figure.savefig(path)
         return figure
 
@@ -206,7 +208,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
             text = _misfit_text(self.batch_size, *counter.misfit)
         elif counter.per_step is None and self._meter.completed:
             text = _UNCOUNTED
-        if text is not None and not self._warned:
+        if text is not None and not self._warned and _runtime.is_chief():
             self._warned = True
             warnings.warn(text, stacklevel=2)
 

@@ -50,6 +50,10 @@ IMPORTED = {
     "tensorflow.python.data.ops.multi_device_iterator_ops:_create_device_dataset": "_tf_rehearsal.py",
     "tensorflow.python.framework.kernels:get_registered_kernels_for_op": "_tf_tpu.py",
     "tensorflow.python.distribute.distribute_lib:_get_default_strategy": "_tf_devices.py",
+    "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model": "_keras3_chief.py",
+    "tensorflow.python.eager.context:context": "_tf_workers.py",
+    "tensorflow.python.eager.context:global_seed": "_tf_workers.py",
+    "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2:CoordinatedJob": "_tf_workers.py",
 }
 
 
@@ -88,6 +92,7 @@ ATTRIBUTES = {
         "_keras3_tf_rows.py",
     ),
     "layer._losses": (lambda: keras.layers.Dense(1)._losses == [], "_keras3_tf_step.py"),
+    "Trainer._initial_epoch": (lambda: hasattr(model(), "_initial_epoch"), "_keras3_chief.py"),
     "optimizer._iterations": (lambda: keras.optimizers.SGD()._iterations, "_tf_counts.py"),
 }
 
@@ -179,3 +184,13 @@ def test_loss_scaling_keeps_its_inner_optimizer_in_its_dict():
     inner = keras.optimizers.SGD()
     optimizer = keras.optimizers.LossScaleOptimizer(inner)
     assert vars(optimizer).get("inner_optimizer") is inner, f"mend {RUNTIME}_keras3_tf_optimizer.py"
+
+
+def test_the_coordination_service_takes_timeouts_before_a_strategy_sets_it_up():
+    from tensorflow.python.eager import context
+
+    takes = inspect.signature(context.Context.configure_coordination_service).parameters
+    used = {"service_type", "service_leader", "coordinated_jobs"}
+    used |= {"cluster_register_timeout_in_ms", "heartbeat_timeout_in_ms"}
+    assert used <= set(takes), f"mend {RUNTIME}_tf_workers.py"
+    assert hasattr(context.context(), "coordination_service"), f"mend {RUNTIME}_tf_workers.py"
