@@ -12,9 +12,7 @@ import numpy as np
 from keras_tpu_ext._runtime._jax_devices import num_workers
 from keras_tpu_ext.errors import ClusterError
 
-_LOST = re.compile(
-    r"Gloo .*(failed|closed|reset)|Connection (reset|closed|refused)|heartbeat|coordination", re.I | re.S
-)
+_LOST = re.compile(r"Gloo .*(failed|closed|reset)|Connection (reset|closed|refused)|heartbeat|coordination", re.I)
 
 
 def of_all_processes(number: int) -> list[int]:
@@ -40,7 +38,7 @@ def losses_told() -> Iterator[None]:
         if num_workers() == 1 or not _LOST.search(str(error)):
             raise
         raise ClusterError(
-            f"This process ({jax.process_index()} of {num_workers()}) can no longer reach another one, which has most "
-            "likely ended: look for the first error in the output of the others. All of them have to be started "
+            f"This process ({jax.process_index()} of {num_workers()}) can no longer reach another one, which has "
+            "most likely ended: look for the first error in the output of the others. All of them have to be started "
             "again; with keras.callbacks.BackupAndRestore they go on where they were."
         ) from error

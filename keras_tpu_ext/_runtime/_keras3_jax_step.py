@@ -5,7 +5,8 @@ that the devices cannot share evenly, loss scaling, accumulation, and loops on t
 
 Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
 of `Trainer`: `_get_jax_state`, `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build` and
-`_get_metrics_result_or_logs`; of `JAXEpochIterator`: `_get_iterator`, `data_adapter`; of layers: `_flatten_layers`; of variables: `_layout`.
+`_get_metrics_result_or_logs`; of `JAXEpochIterator`: `_get_iterator`, `data_adapter`; of layers:
+`_flatten_layers`; of variables: `_layout`.
 """
 
 from __future__ import annotations
