@@ -51,8 +51,8 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         ```
     """
 
-    # The hooks after batches only write into `logs`, so Keras on JAX may go on dispatching meanwhile. It calls them in
-    # another thread, where reading the model would meet the next execution, which uses the model's arrays up.
+    # The hooks after batches only write into `logs`, so Keras on JAX may go on dispatching meanwhile. It calls them
+    # in another thread, where reading the model would meet the next execution, which uses the model's arrays up.
     async_safe = True
     wants_every_batch = False
 

@@ -114,18 +114,17 @@ def test_an_overflow_in_a_window_is_named_by_its_batch(scope8, data):
 def test_after_a_batch_logs_show_what_was_read_before_the_last_window(scope8, data, window):
     class Keeps(keras.callbacks.Callback):
         async_safe = True
-        kept = {}
 
         def on_train_batch_end(self, batch, logs=None):
-            self.kept[batch] = (logs["loss_scale/value"], logs["loss_scale/skipped_steps"])
+            kept[batch] = (logs["loss_scale/value"], logs["loss_scale/skipped_steps"])
 
-    model, keeps = compiled(scope8), Keeps()
+    model, kept = compiled(scope8), {}
     monitor = kte.callbacks.LossScaleMonitor(window=window, verbose=False)
-    fit(model, data, monitor, spoiled(data[2], (1, 0), (4, 0)), more=[keeps])
+    fit(model, data, monitor, spoiled(data[2], (1, 0), (4, 0)), more=[Keeps()])
     before = [(2.0**15, 0), *3 * [(2.0**14, 1)], *2 * [(2.0**13, 2)]]  # each execution
     expected = [before[i - i % window] for i in range(BATCHES)]
     # On JAX the hook runs in another thread and may be late, so it may see what was read for a later batch.
-    for batch, got in sorted(keeps.kept.items()):
+    for batch, got in sorted(kept.items()):
         assert got in (expected[batch:] if ON_JAX else [expected[batch]])
 
 

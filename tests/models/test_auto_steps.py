@@ -3,10 +3,9 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
+import sources
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime._keras3_tf_pace import GraphPace
 
 # np.array(keras.Variable): Keras hides what NumPy 2 asks for.
 pytestmark = pytest.mark.filterwarnings(
@@ -55,13 +54,12 @@ def compiled(steps="auto", **options):
     model = dense()
     model.compile("adam", "mse", metrics=["mae"], steps_per_execution=steps, **options)
     if steps == "auto":
-        model._pace = GraphPace(clock=fast_clock())
+        model._pace._clock = fast_clock()
     return model
 
 
 def dataset(data, batch_size=5, known=True):
-    batches = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(batch_size)
-    return batches if known else batches.filter(lambda *_: True)
+    return sources.batched((data.x, data.y), batch_size, known)
 
 
 def fitted(act, scope=None, **options):

@@ -9,7 +9,7 @@ import random
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
+import sources
 from keras import ops
 
 import keras_tpu_ext as kte
@@ -46,6 +46,7 @@ def fit(*arrays, batch_size=100, **options):
 # -- the batches ----------------------------------------------------------------------------------------------
 
 SCHEDULES = {"100": (100, 100), "96+4": (100, 96), "33s": (100, 33), "3": (3, 3), "1": (1, 1)}
+KINDS = ["numpy", "tf.data", "tf.data, unknown length", "generator", "PyDataset"]
 WEIGHTS = {
     "unweighted": None,
     "weighted": lambda w: w,
@@ -54,33 +55,15 @@ WEIGHTS = {
 }
 
 
-class Batches(keras.utils.PyDataset):
-    def __init__(self, batches):
-        super().__init__()
-        self.batches = batches
-
-    def __len__(self):
-        return len(self.batches)
-
-    def __getitem__(self, index):
-        return self.batches[index]
-
-
-def cut(arrays, batch_size):
-    size = len(arrays[0])
-    return [tuple(a[i : i + batch_size] for a in arrays) for i in range(0, size, batch_size)]
-
-
 def as_data(kind, arrays, batch_size):
     """Return the arguments for `fit` that make the same batches, as data of one kind."""
     if kind == "numpy":
         return dict(zip(("x", "y", "sample_weight"), arrays, strict=False)) | {"batch_size": batch_size}
     if kind == "generator":
-        return {"x": (batch for batch in cut(arrays, batch_size))}
+        return {"x": (batch for batch in sources.cut(arrays, batch_size))}
     if kind == "PyDataset":
-        return {"x": Batches(cut(arrays, batch_size))}
-    dataset = tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)
-    return {"x": dataset.filter(lambda *_: True) if kind == "tf.data, unknown length" else dataset}
+        return {"x": sources.Batches(sources.cut(arrays, batch_size))}
+    return {"x": sources.batched(arrays, batch_size, known=kind == "tf.data")}
 
 
 def pairwise(**axes):
@@ -105,7 +88,7 @@ def pairwise(**axes):
     pairwise(
         schedule=list(SCHEDULES),
         weights=list(WEIGHTS),
-        kind=["numpy", "tf.data", "tf.data, unknown length", "generator", "PyDataset"],
+        kind=[kind for kind in KINDS if sources.HAS_TF_DATA or not kind.startswith("tf.data")],
         steps_per_execution=[1, 3],
         reduction=REDUCTIONS,
     ),
@@ -142,8 +125,8 @@ def test_no_step_is_counted_where_a_dataset_of_unknown_length_ends(scope8, data,
     with scope8 if replicas == 8 else kte.strategy_scope(require="cpu", replicas=1):
         model = dense(kte.TPUModel)
         model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
-    dataset = tf.data.Dataset.from_tensor_slices((data.x[:80], data.y[:80])).batch(16).filter(lambda *_: True)
-    model.fit(dataset, epochs=2, verbose=0, shuffle=False)
+    for _ in range(2):
+        model.fit(sources.batched((data.x[:80], data.y[:80]), 16, known=False), verbose=0, shuffle=False)
     assert int(model.optimizer.iterations.numpy()) == 10
 
 
@@ -350,8 +333,8 @@ def test_predict(twins, data, steps_per_execution):
         a, b = pair.agree(lambda model, size=batch_size: model.predict(data.x, batch_size=size, verbose=0))
         assert a.shape == (103, 1)
         assert b.shape == (103, 3)
-    dataset = tf.data.Dataset.from_tensor_slices(data.x).batch(33)
-    pair.agree(lambda model: model.predict(dataset, verbose=0))
+    batches = sources.batched((data.x,), 33)
+    pair.agree(lambda model: model.predict(batches, verbose=0))
 
 
 # -- optimizers, precision ---------------------------------------------------------------------------------------
