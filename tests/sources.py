@@ -44,3 +44,10 @@ def batched(arrays, batch_size, known=True):
         return batches if known else batches.filter(lambda *_: True)
     batches = cut(arrays, batch_size)
     return Batches(batches) if known else (batch for batch in batches)
+
+
+def endless(arrays, batch_size):
+    """Return the batches of `(x, y, ...)` over and over, for `steps_per_epoch`."""
+    if HAS_TF_DATA:
+        return batched(arrays, batch_size).repeat()
+    return (batch for _ in iter(int, 1) for batch in cut(arrays, batch_size))

@@ -3,7 +3,7 @@
 A row is no example if it stands in for none (see `_tf_empty.py`) or if it was padded. Batch normalisation has its
 statistics from the examples alone, and activity regularisers have their sums.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of Keras that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
 `BatchNormalization._moments` and `_reduction_axes`.
 """
 

@@ -10,6 +10,7 @@ from keras import ops
 
 import keras_tpu_ext as kte
 
+ON_JAX = keras.backend.backend() == "jax"  # there every layer sees the whole batch, and Keras refuses `synchronized`
 SIZE = 32  # of 103 examples the last batch has 7: on eight replicas one has 4, one 3 and the others none
 
 
@@ -22,7 +23,7 @@ def dense(model_class, **options):
 def normalised(model_class):
     inputs = keras.Input((6,))
     hidden = keras.layers.Dense(5, activity_regularizer="l2")(inputs)
-    hidden = keras.layers.BatchNormalization(momentum=0.5, synchronized=True)(hidden)
+    hidden = keras.layers.BatchNormalization(momentum=0.5, synchronized=not ON_JAX)(hidden)
     return model_class(inputs, keras.layers.Dense(1)(keras.layers.Activation("tanh")(hidden)))
 
 
@@ -169,7 +170,7 @@ def test_moving_statistics_are_those_of_the_examples(data, scope8, replicas, syn
     rows = data.x[:7]  # on eight replicas the first has 4, the second 3 and the others none
     batch = kte.data.pad_batches(sources.batched((rows, data.y[:7]), SIZE), SIZE)
     model.fit(batch, verbose=0, shuffle=False)
-    if not synchronized and replicas == 8:
+    if not synchronized and replicas == 8 and not ON_JAX:
         rows = rows[:4]  # each replica learns its own, and Keras keeps those of the first
     expected = rows.mean(axis=0), rows.var(axis=0)
     np.testing.assert_allclose(layer.moving_mean.numpy(), expected[0], rtol=1e-5, atol=1e-6)
@@ -193,7 +194,7 @@ def test_scaled_steps_and_windows(data, scope8):
         batches = sources.batched((data.x, data.y), SIZE)
         batches = kte.data.pad_batches(batches, SIZE) if padded else batches
         history = model.fit(batches, epochs=3, shuffle=False, verbose=0).history
-        histories.append((history, model.get_weights(), int(model.optimizer.iterations.numpy())))
+        histories.append((history, model.get_weights(), int(model.optimizer.iterations)))
     assert histories[1][2] == histories[0][2] == 6
     assert_close(histories[1][:2], histories[0][:2])
 
