@@ -88,7 +88,8 @@ CASES = {
     "own compute_loss": (with_own_loss, dict),
     "loss of one number": (dense, lambda: {"loss": rms}),
     "sum": (dense, loss("sum")),
-    "none": (dense, loss("none")),
+    # Plain Keras on JAX trains on no loss that is not reduced.
+    **({} if ON_JAX else {"none": (dense, loss("none"))}),
     "weighted mean": (dense, loss("mean_with_sample_weight")),
     "auc": (dense, lambda: {"metrics": [keras.metrics.AUC(from_logits=True, name="auc"), "r2_score", "mse"]}),
     "scaled and clipped": (dense, lambda: {"optimizer": keras.optimizers.Adam(0.01, global_clipnorm=0.1)}),
@@ -160,7 +161,7 @@ def test_padding_changes_nothing(data, scope8, name, replicas, weighted):
 
 
 @pytest.mark.parametrize("replicas", [1, 8])
-@pytest.mark.parametrize("synchronized", [False, True])
+@pytest.mark.parametrize("synchronized", [False] if ON_JAX else [False, True])
 def test_moving_statistics_are_those_of_the_examples(data, scope8, replicas, synchronized):
     with scope8 if replicas == 8 else contextlib.nullcontext():
         inputs = keras.Input((6,))
@@ -205,7 +206,8 @@ def test_predictions_without_targets(data):
     padded = kte.data.pad_batches(batches, SIZE)
     assert_close(model.predict(padded, verbose=0), model.predict(batches, verbose=0))
     assert model.predict(padded, verbose=0).shape == (103, 1)
-    assert model.predict(padded.skip(3), verbose=0).shape == (7, 1)  # a single batch
+    single = kte.data.pad_batches(sources.batched((data.x[96:],), SIZE), SIZE)
+    assert model.predict(single, verbose=0).shape == (7, 1)
 
 
 def test_plain_keras_sees_rows_of_weight_zero(data):
@@ -310,6 +312,7 @@ def picture(model_class):
     return model_class(inputs, keras.layers.Conv2D(1, 1, activation="sigmoid")(inputs))
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64:UserWarning")  # Keras's IoU on JAX
 @pytest.mark.parametrize("replicas", [1, 8])
 def test_metrics_of_pictures_and_of_the_users_own(data, scope8, replicas):
     """Some take no weight for each picture, some heed no weights, and some hide the examples behind one number."""
@@ -329,7 +332,8 @@ def test_metrics_of_pictures_and_of_the_users_own(data, scope8, replicas):
     assert_close(results[1], results[0])
 
 
-@pytest.mark.parametrize("where", ["train_step", "compute_metrics"])
+# On JAX a step of the user's own is given a state, and updates no metric by itself.
+@pytest.mark.parametrize("where", ["compute_metrics", *([] if ON_JAX else ["train_step"])])
 def test_metrics_that_the_users_code_updates(data, where):
     def build(model_class):
         class Own(model_class):
@@ -360,14 +364,20 @@ def test_metrics_that_the_users_code_updates(data, where):
     assert_close(histories[1]["own"], histories[1]["mae"])
 
 
-def test_class_weights_are_refused(data):
+@pytest.mark.parametrize("kind", ["PyDataset", *(["tf.data"] if sources.HAS_TF_DATA else [])])
+def test_class_weights_are_refused(data, kind):
     """Keras would read the weights of a padded batch as those of the user's, and says nothing that helps."""
     model = dense(kte.TPUModel)
     model.compile("sgd", "mse")
-    batches = kte.data.pad_batches(sources.batched((data.x, data.labels), SIZE), SIZE)
+    arrays = (data.x, data.labels)
+    batches = sources.batched(arrays, SIZE) if kind == "tf.data" else sources.Batches(sources.cut(arrays, SIZE))
     with pytest.raises(kte.errors.ArgumentError) as error:
-        model.fit(batches, class_weight={0: 1.0, 1: 2.0, 2: 1.0}, shuffle=False)
+        model.fit(kte.data.pad_batches(batches, SIZE), class_weight={0: 1.0, 1: 2.0, 2: 1.0}, shuffle=False)
+    cure = {
+        "tf.data": "pad_batches(dataset.map(lambda x, y: (x, y, tf.gather(weights, y))), batch_size)",
+        "PyDataset": "let the PyDataset that is padded return (x, y, weights[y])",
+    }
     assert str(error.value) == (
         "fit takes no class_weight with padded batches, which have sample weights already. Weigh the examples before "
-        "they are padded: pad_batches(dataset.map(lambda x, y: (x, y, tf.gather(weights, y))), batch_size)."
+        f"they are padded: {cure[kind]}."
     )

@@ -345,3 +345,40 @@ def test_rows_that_were_padded_do_not_count(data, scope8):
     ours.fit(kte.data.pad_batches(batches, 32), shuffle=False, verbose=0)
     for got, expected in zip(ours.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def adds_a_key(base):
+    class AddsAKey(base):
+        def train_step(self, data):
+            return super().train_step(data) | {"mine": tf.constant(7.0)}
+
+    return AddsAKey
+
+
+def test_a_train_step_that_adds_to_ours(twins, data):
+    classes = [adds_a_key(base) for base in (keras.Model, kte.TPUModel)]
+    x, y = data.x[:100], data.y[:100]
+    logs = twins(small, lambda: {"metrics": ["mae"]}, classes).agree(
+        # Where the keys are not those of the metrics, Keras's history is the last execution's: one of them here.
+        lambda model: model.fit(x, y, batch_size=100, shuffle=False, verbose=0).history
+    )
+    assert logs["mine"] == [7.0]
+
+
+def writes_its_own_logs(base):
+    class WritesItsOwnLogs(base):
+        def train_step(self, data):
+            x, y = data
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+            return {"loss": loss, "twice": 2 * loss}
+
+    return WritesItsOwnLogs
+
+
+def test_a_train_step_that_writes_its_own_logs_shows_its_own_loss(twins, data):
+    classes = [writes_its_own_logs(base) for base in (keras.Model, kte.TPUModel)]
+    x, y = data.x[:96], data.y[:96]
+    logs = twins(small, classes=classes).agree(
+        lambda model: model.fit(x, y, batch_size=96, shuffle=False, verbose=0).history
+    )
+    assert logs["loss"] > [0]
