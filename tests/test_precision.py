@@ -146,6 +146,7 @@ def found(model):
     return [(finding.kind, finding.where, finding.dtype) for finding in precision.audit(model).findings]
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64:UserWarning")  # which JAX has only when told
 @pytest.mark.parametrize("policy", ["float32", "float64"])
 def test_a_model_in_full_precision_is_clean(policy):
     metrics = ["accuracy", keras.metrics.MeanSquaredError()]

@@ -85,6 +85,7 @@ def test_with_nothing_there_it_is_the_cpu():
     scope = kte.strategy_scope()
     assert (scope.hardware.kind, scope.num_replicas) == ("cpu", 1)
 
+
 def test_a_gpu_goes_before_the_cpu_and_a_tpu_before_a_gpu(machine, monkeypatch):
     machine.gpus = 1
     assert kte.strategy_scope().hardware.kind == "gpu"

@@ -22,6 +22,11 @@ from keras_tpu_ext._runtime._tf_empty import one_row_if_empty
 from keras_tpu_ext._runtime._tf_replicas import sum_over_replicas
 
 
+def sees_its_replica_only(normalisation: Any) -> bool:
+    """Return whether a `BatchNormalization` takes mean and variance of a part of the batch."""
+    return not getattr(normalisation, "synchronized", False)
+
+
 @contextlib.contextmanager
 def examples_alone(layers: Sequence[Any]) -> Iterator[None]:
     """Within the block `layers` learn from the examples of the batch at hand, see `known_batch`."""

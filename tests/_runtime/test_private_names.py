@@ -57,7 +57,10 @@ ATTRIBUTES = {
         lambda: keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization()]).layers[0]._reduction_axes,
         "_keras3_tf_rows.py, _keras3_jax_rows.py",
     ),
-    "optimizer._iterations": (lambda: keras.optimizers.SGD()._iterations, "_tf_counts.py, _jax_counts.py, _keras3_face.py"),
+    "optimizer._iterations": (
+        lambda: keras.optimizers.SGD()._iterations,
+        "_tf_counts.py, _jax_counts.py, _keras3_face.py",
+    ),
 }
 
 

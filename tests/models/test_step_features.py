@@ -204,5 +204,3 @@ def test_scaling_twice_is_refused():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     with pytest.raises(kte.errors.ArgumentError, match="the optimizer scales the loss too"):
         dense(kte.TPUModel).compile(optimizer, "mse", loss_scale="dynamic")
-
-
