@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import sources
 
 import keras_tpu_ext as kte
+import sources
 
 
 def dense():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import sources
 
+import sources
 from keras_tpu_ext.callbacks import Throughput
 
 BATCHES = "throughput/batches_per_sec"

@@ -262,7 +262,7 @@ class TrainStep(AutoSteps, FunctionalByShape):
             iterator._get_iterator = adapted.get_jax_iterator
 
     def _build_on(self: Any, adapter: Any) -> None:
-        """Build on one batch what is not built; Keras, in `predict`, would take the groups of an execution for one."""
+        """Build on one batch what is not built: Keras, in `predict`, would take an execution's groups for a batch."""
         if all(layer.built for layer in self._flatten_layers()):
             return
         x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iter(adapter.get_numpy_iterator())))

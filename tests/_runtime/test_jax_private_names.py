@@ -5,9 +5,9 @@ import keras
 import numpy as np
 import pytest
 from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
-from private_names import RUNTIME, check_attribute, check_import, model
 
 from keras_tpu_ext._runtime._jax_scope import _METHODS
+from private_names import RUNTIME, check_attribute, check_import, model
 
 IMPORTED = {
     "jax._src.xla_bridge:backends_are_initialized": "_jax_devices.py",

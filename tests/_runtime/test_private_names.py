@@ -1,14 +1,14 @@
 """The private names of Keras that `_runtime` leans on under every backend: a release that moves one fails here.
 
-Every module lists its names in its docstring. test_tf_private_names.py and test_jax_private_names.py watch the others.
+Every module lists its names in its docstring; test_tf_private_names.py and test_jax_private_names.py watch the rest.
 """
 
 import keras
 import numpy as np
 import pytest
 from keras.src.trainers.epoch_iterator import EpochIterator
-from private_names import RUNTIME, check_attribute, check_import, model
 
+from private_names import RUNTIME, check_attribute, check_import, model
 
 IMPORTED = {
     "keras.src.models.functional:Functional": "_keras3_functional.py, _keras3_graph.py",

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+
 from private_names import RUNTIME, check_attribute, check_import, model
 
 IMPORTED = {

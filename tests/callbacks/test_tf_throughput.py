@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from timed_fits import BETWEEN, SAMPLES, dataset, model_of, run
 
 

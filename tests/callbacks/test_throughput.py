@@ -9,13 +9,13 @@ import textwrap
 import keras
 import numpy as np
 import pytest
-import sources
-from own_steps import OwnStep
-from timed_fits import BATCHES, BETWEEN, COMPILE, SAMPLES, Clock, Passing, arrays, dataset, model_of, run
 
 import keras_tpu_ext
+import sources
 from keras_tpu_ext.callbacks import Throughput
 from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
+from own_steps import OwnStep
+from timed_fits import BATCHES, BETWEEN, COMPILE, SAMPLES, Clock, Passing, arrays, dataset, model_of, run
 
 ignores_end_of_data = pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 

@@ -4,11 +4,11 @@ import sys
 
 import numpy as np
 import pytest
-import sources
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_tpu_ext as kte
+import sources
 
 
 def is_mark(weights):

@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
-import sources
-from paced import assert_same, compiled, dataset, dense, fitted
 
 import keras_tpu_ext as kte
+import sources
+from paced import assert_same, compiled, dataset, dense, fitted
 
 # np.array(keras.Variable): Keras hides what NumPy 2 asks for.
 pytestmark = pytest.mark.filterwarnings(

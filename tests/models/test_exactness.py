@@ -9,10 +9,10 @@ import random
 import keras
 import numpy as np
 import pytest
-import sources
 from keras import ops
 
 import keras_tpu_ext as kte
+import sources
 
 SEED = 20
 ON_JAX = keras.backend.backend() == "jax"

@@ -4,10 +4,10 @@ import jax
 import keras
 import numpy as np
 import pytest
-import sources
 from keras import ops
 
 import keras_tpu_ext as kte
+import sources
 
 
 def dense(model_class):

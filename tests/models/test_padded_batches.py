@@ -5,10 +5,10 @@ import contextlib
 import keras
 import numpy as np
 import pytest
-import sources
 from keras import ops
 
 import keras_tpu_ext as kte
+import sources
 
 ON_JAX = keras.backend.backend() == "jax"  # there every layer sees the whole batch, and Keras refuses `synchronized`
 SIZE = 32  # of 103 examples the last batch has 7: on eight replicas one has 4, one 3 and the others none

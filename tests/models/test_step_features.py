@@ -5,10 +5,10 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
-import sources
 from keras import ops
 
 import keras_tpu_ext as kte
+import sources
 
 
 def dense(model_class):

@@ -2,6 +2,7 @@
 
 import keras
 import pytest
+
 from paced import assert_same, compiled, dataset, fitted
 
 
