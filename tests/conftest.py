@@ -6,11 +6,16 @@ import os
 from pathlib import Path
 
 import hypothesis
+import keras
 import pytest
 
 import keras_tpu_ext as kte
 
 REPLICAS = 8
+
+# A file with a framework's name in its own is about that framework; all others run on every runtime.
+_ABOUT = {"tensorflow": ("*test_tf_*.py", "*test_keras3_tf_*.py"), "jax": ("*test_jax_*.py",)}
+collect_ignore_glob = [glob for name, globs in _ABOUT.items() if name != keras.backend.backend() for glob in globs]
 
 # No test is about time, and one that failed once must fail again.
 hypothesis.settings.register_profile("kte", deadline=None, derandomize=True)

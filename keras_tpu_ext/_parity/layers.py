@@ -44,7 +44,7 @@ def _silence(layer: Any) -> bool:
 def _is_local_normalisation(layer: Any) -> bool:
     if not isinstance(layer, _runtime.keras.layers.BatchNormalization):
         return False
-    return bool(layer.trainable) and not getattr(layer, "synchronized", False)
+    return bool(layer.trainable) and _runtime.sees_its_replica_only(layer)
 
 
 def _is_random(layer: Any) -> bool:

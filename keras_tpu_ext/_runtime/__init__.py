@@ -26,6 +26,7 @@ inputs_and_outputs = _runtime.inputs_and_outputs
 losses = _runtime.losses
 metrics = _runtime.metrics
 output_activations = _runtime.output_activations
+sees_its_replica_only = _runtime.sees_its_replica_only
 softmaxes = _runtime.softmaxes
 
 # Dtype policies

@@ -11,6 +11,7 @@ import gc
 import glob
 import importlib.metadata
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,12 +48,12 @@ def open_gpus(count: int) -> OpenedStrategy:
     """Return the distribution over the first `count` GPUs."""
     keep_tensorflow_off_accelerators()
     devices = jax.local_devices(backend="gpu")[:count]
-    capability = tuple(int(part) for part in str(getattr(devices[0], "compute_capability", "")).split(".") if part)
+    capability = _capability(devices[0])
     return OpenedStrategy(
         over(devices),
         count,
         devices[0].device_kind,
-        supports_bfloat16=capability >= MINIMUM_BFLOAT16_CAPABILITY if capability else None,
+        supports_bfloat16=None if capability is None else capability >= MINIMUM_BFLOAT16_CAPABILITY,
     )
 
 
@@ -117,6 +118,12 @@ def over(devices: Any) -> keras.distribution.DataParallel:
     return keras.distribution.DataParallel(
         devices=[f"{device.platform}:{device.id}" for device in devices], auto_shard_dataset=False
     )
+
+
+def _capability(gpu: Any) -> tuple[int, int] | None:
+    """Return CUDA's compute capability; GPUs of others have none, or another word there, such as "gfx90a"."""
+    match = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(gpu, "compute_capability", "")))
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _may_have_gpus() -> bool:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_tpu_ext._runtime.padding import PaddedBatch
+from keras_tpu_ext._runtime.padding import GivesPaddedBatches, PaddedBatch
 from keras_tpu_ext.errors import ArgumentError
 
 _CLASS_WEIGHT = (
     "fit takes no class_weight with padded batches, which have sample weights already. Weigh the examples before "
-    "they are padded: pad_batches(dataset.map(lambda x, y: (x, y, tf.gather(weights, y))), batch_size)."
+    "they are padded: {cure}."
 )
+_CURES = {
+    "tf.data": "pad_batches(dataset.map(lambda x, y: (x, y, tf.gather(weights, y))), batch_size)",
+    "PyDataset": "let the PyDataset that is padded return (x, y, weights[y])",
+}
 
 
 def refuse_class_weight_with_padding(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -21,8 +25,12 @@ def refuse_class_weight_with_padding(args: Sequence[Any], kwargs: Mapping[str, A
         ArgumentError: If padded batches come with `class_weight`.
     """
     data = args[0] if args else kwargs.get("x")
-    if kwargs.get("class_weight") is not None and isinstance(getattr(data, "element_spec", None), PaddedBatch):
-        raise ArgumentError(_CLASS_WEIGHT)
+    if kwargs.get("class_weight") is None:
+        return
+    if isinstance(getattr(data, "element_spec", None), PaddedBatch):
+        raise ArgumentError(_CLASS_WEIGHT.format(cure=_CURES["tf.data"]))
+    if isinstance(data, GivesPaddedBatches):
+        raise ArgumentError(_CLASS_WEIGHT.format(cure=_CURES["PyDataset"]))
 
 
 def has_a_compile_of_its_own(model_class: type) -> bool:

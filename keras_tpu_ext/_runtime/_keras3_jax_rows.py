@@ -82,6 +82,11 @@ def predicts_by_example(model: Any) -> bool:
     ) and (all(_layer_is_known(layer) for layer in functional._flatten_layers(include_self=False)))
 
 
+def sees_its_replica_only(normalisation: Any) -> bool:
+    """Return `False`: a program on JAX sees the whole batch."""
+    return False
+
+
 @contextlib.contextmanager
 def examples_alone(layers: Sequence[Any]) -> Iterator[None]:
     """Within the block `layers` learn from the examples of the batch at hand, see `known_batch`."""

@@ -104,6 +104,7 @@ class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
         model: Any = super()
         with within(None):
             adapter = get_data_adapter(x, batch_size=batch_size, steps_per_epoch=steps)
+            self._build_on(adapter)
             return model.predict(_Adapted(self, adapter), None, verbose, steps, callbacks)
 
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -275,6 +276,14 @@ class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
             self._enumerate_at_pace(iterator)
             adapted = _Adapted(self, iterator.data_adapter, trains_or_tests=True)
             iterator._get_iterator = adapted.get_jax_iterator
+
+    def _build_on(self: Any, adapter: Any) -> None:
+        """Build on one batch what is not built: Keras, in `predict`, would take an execution's groups for a batch."""
+        if all(layer.built for layer in self._flatten_layers()):
+            return
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iter(adapter.get_numpy_iterator())))
+        with within(distribution_of(self)), keras.StatelessScope():
+            self(x)
 
     def _adopt_variables(self: Any) -> None:
         """Put variables that were made elsewhere, as an optimizer's learning rate may be, where the model is."""

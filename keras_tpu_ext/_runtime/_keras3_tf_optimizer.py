@@ -1,6 +1,6 @@
 """Applying gradients that are already summed over replicas with a stock Keras 3 optimizer.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of Keras that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
 `TFOptimizer._all_reduce_sum_gradients`, `Optimizer._iterations`, `_trainable_variables` and
 `_model_variables_moving_average`, and `gradient_accumulation_steps` as an instance attribute.
 """

@@ -4,7 +4,8 @@ A layer keeps its terms until its next call, and that may be another replica's: 
 them, and a synchronised batch normalisation has one in the middle of the forward pass. So the terms are written down
 when they are added.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them): `Layer._losses`.
+Private names of Keras that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
+`Layer._losses`.
 """
 
 from __future__ import annotations

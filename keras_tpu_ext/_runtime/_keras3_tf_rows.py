@@ -3,7 +3,7 @@
 A row is no example if it stands in for none (see `_tf_empty.py`) or if it was padded. Batch normalisation has its
 statistics from the examples alone, and activity regularisers have their sums.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of Keras that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
 `BatchNormalization._moments` and `_reduction_axes`.
 """
 
@@ -20,6 +20,11 @@ from keras_tpu_ext._runtime._hooks import replaced
 from keras_tpu_ext._runtime._tf_batch import BATCH, only_real, part_that_counts, real_of
 from keras_tpu_ext._runtime._tf_empty import one_row_if_empty
 from keras_tpu_ext._runtime._tf_replicas import sum_over_replicas
+
+
+def sees_its_replica_only(normalisation: Any) -> bool:
+    """Return whether a `BatchNormalization` takes mean and variance of a part of the batch."""
+    return not getattr(normalisation, "synchronized", False)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """The exact step on Keras 3: what of it differs from Keras 2.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of Keras that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
 of `Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build`, `_maybe_symbolic_build`,
 `_distribute_strategy`, `_compute_loss`, `_call_has_training_arg`, `_get_metrics_result_or_logs`; of layers:
 `_get_own_losses`, `_get_regularization_losses`, `_flatten_layers`; of `TFEpochIterator`: `_distributed_dataset`;

@@ -1,6 +1,6 @@
 """TensorFlow's GPUs, CPUs and workers, and the strategies over them: each made once per process.
 
-Private names of TensorFlow that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
 `distribute.distribute_lib._get_default_strategy`.
 """
 

@@ -1,6 +1,6 @@
 """What TensorFlow needs to rehearse on virtual CPU devices without stalling.
 
-Private names of TensorFlow that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
 `data.ops.multi_device_iterator_ops._create_device_dataset`.
 """
 

@@ -1,6 +1,6 @@
 """TPUs under TensorFlow: opened once per process, and every failure told with its cause and cure.
 
-Private names of TensorFlow that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
 `framework.kernels.get_registered_kernels_for_op`.
 """
 

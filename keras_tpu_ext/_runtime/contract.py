@@ -97,6 +97,9 @@ class Runtime(Protocol):
     def flatten_layers(self, model: Any) -> list[Any]:
         """Return all layers of `model` at any depth, without the model itself."""
 
+    def sees_its_replica_only(self, normalisation: Any) -> bool:
+        """Return whether a `BatchNormalization` takes mean and variance of a part of the batch."""
+
     def record_gradients(self, model: Any) -> Callable[[], list[Any] | None]:
         """Put an optimizer that only records in the place of a compiled model's own; return how to read it."""
 

@@ -23,6 +23,7 @@ from keras_tpu_ext._runtime._keras3_audit import softmaxes as softmaxes
 from keras_tpu_ext._runtime._keras3_graph import flatten_layers as flatten_layers
 from keras_tpu_ext._runtime._keras3_graph import inputs_and_outputs as inputs_and_outputs
 from keras_tpu_ext._runtime._keras3_graph import output_activations as output_activations
+from keras_tpu_ext._runtime._keras3_jax_rows import sees_its_replica_only as sees_its_replica_only
 from keras_tpu_ext._runtime._keras3_jax_step import TrainStep as TrainStep
 from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy

@@ -14,6 +14,7 @@ from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_
 from keras_tpu_ext._runtime._keras3_tf_overflow import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime._keras3_tf_overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._keras3_tf_overflow import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime._keras3_tf_rows import sees_its_replica_only as sees_its_replica_only
 from keras_tpu_ext._runtime._keras3_tf_step import TrainStep as TrainStep
 from keras_tpu_ext._runtime._keras3_watch import loss_scale as loss_scale
 from keras_tpu_ext._runtime._keras3_watch import record_gradients as record_gradients

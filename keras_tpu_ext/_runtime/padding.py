@@ -34,6 +34,10 @@ def without_own_weights(data: Any) -> Any:
     return PaddedBatch(data.x, data.y, None) if isinstance(data, UnweightedPaddedBatch) else data
 
 
+class GivesPaddedBatches:
+    """What a `PyDataset` inherits from whose items are `PaddedBatch`es."""
+
+
 class PaddedOutputs(NamedTuple):
     """What the model predicts for a padded batch.
 

@@ -28,11 +28,12 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
 
     All variables of one replica at once mean that the loss was not finite there, or the data; a few of them, that
     their gradients alone were too large. A few skipped steps at the start of a training are how a dynamic scale
-    finds its value.
+    finds its value. On JAX no replica is named: a gradient is first seen when it is that of all of them.
 
-    Reading the scale waits for the device, so after batches it is read every `window` executions. While the callback
-    is there the train step looks at each variable's gradient on each replica; that step is traced anew at the
-    beginning of a `fit`. Names come from a `TPUModel` only, and so does the count of skipped steps. Where several
+    Reading the scale waits for the device, so it is read before every `window`-th execution and at the end of an
+    epoch; after a batch `logs` show what was read last. While the callback is there the train step looks at each
+    variable's gradient on each replica; that step is traced anew at the beginning of a `fit`. Names come from a
+    `TPUModel` only, and so does the count of skipped steps. Where several
     processes train together, all of them need the callback, and only the chief prints.
 
     Args:
@@ -51,7 +52,8 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         ```
     """
 
-    # The hooks only read counters and write into `logs`, so Keras on JAX may go on dispatching meanwhile.
+    # The hooks after batches only write into `logs`, so Keras on JAX may go on dispatching meanwhile. It calls them
+    # in another thread, where reading the model would meet the next execution, which uses the model's arrays up.
     async_safe = True
     wants_every_batch = False
 
@@ -87,11 +89,14 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         """Remember what was there before the epoch."""
         self._told = len(self._overflows)
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Put what was read last into `logs`."""
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Read, where it is time to."""
         if self._executions % self.window == 0:
             self._read()
         self._executions += 1
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Put what was read last into `logs`."""
         if logs is not None:
             logs.update(self._logs)
 
@@ -130,4 +135,5 @@ def _sentence(overflow: Overflow) -> str:
     else:
         more = len(names) - _MOST_NAMES
         whose = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-    return f"Update {overflow.update}: {whose} on replica {overflow.replica}"
+    where = "" if overflow.replica is None else f" on replica {overflow.replica}"
+    return f"Update {overflow.update}: {whose}{where}"

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.padding import MARK, PaddedBatch, UnweightedPaddedBatch
+from keras_tpu_ext._runtime.padding import MARK, GivesPaddedBatches, PaddedBatch, UnweightedPaddedBatch
 from keras_tpu_ext.errors import ArgumentError
 
 
-class PaddedPyDataset(_runtime.PyDataset):
+class PaddedPyDataset(GivesPaddedBatches, _runtime.PyDataset):
     """A `PyDataset` whose batches are those of another one, filled up.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import keras
@@ -55,8 +56,8 @@ class Twins:
         models = [build(classes[0])]
         with scope:
             models.append(build(classes[1]))
-        for model in models:
-            with model.distribute_strategy.scope():
+        for model, block in zip(models, (contextlib.nullcontext(), scope), strict=True):
+            with block:
                 model.compile(**{"optimizer": keras.optimizers.SGD(0.3), "loss": "mse"} | compile_options())
         return models
 

@@ -301,3 +301,84 @@ def test_an_optimizer_made_outside_the_scope_is_told(scope8, arrays):
     with pytest.raises(kte.errors.ScopeError) as told:
         ours.train_on_batch(*arrays)
     assert "this SGD was made outside. Write: with scope: optimizer = keras.optimizers.SGD(...)" in str(told.value)
+
+
+class Adversary(kte.TPUModel):
+    """Takes the steps of `keras.Model.fit` through `global_mean` and `minimize`."""
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = self.global_mean(tf.reduce_mean((self(x, training=True) - y) ** 2, axis=-1))
+        self.minimize(loss, self.trainable_variables, self.optimizer, tape)
+        return {"loss": loss}
+
+
+def test_a_train_step_of_ones_own_is_exact_and_shows_its_loss(twins, data):
+    pair = twins(classes=(keras.Model, Adversary))
+    pair.agree(lambda model: [model.fit(data.x, data.y, batch_size=103, shuffle=False, verbose=0).history["loss"]])
+
+
+def small(model_class):
+    inputs = keras.Input((6,))
+    return model_class(inputs, keras.layers.Dense(1)(keras.layers.Dense(5, activation="tanh")(inputs)))
+
+
+def test_rows_that_were_padded_do_not_count(data, scope8):
+    class Own(kte.TPUModel):
+        def train_step(self, data):
+            x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+            with tf.GradientTape() as tape:
+                loss = self.global_mean(tf.square(y - self(x, training=True)))
+            self.minimize(loss, self.trainable_variables, self.optimizer, tape)
+            return {"loss": loss}
+
+    keras.utils.set_random_seed(3)
+    plain = small(keras.Model)
+    plain.compile(keras.optimizers.SGD(0.1), "mse")
+    with scope8:
+        ours = small(Own)
+        ours.compile(keras.optimizers.SGD(0.1))
+    ours.set_weights(plain.get_weights())
+    batches = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(32)
+    plain.fit(batches, shuffle=False, verbose=0)
+    ours.fit(kte.data.pad_batches(batches, 32), shuffle=False, verbose=0)
+    for got, expected in zip(ours.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def adds_a_key(base):
+    class AddsAKey(base):
+        def train_step(self, data):
+            return super().train_step(data) | {"mine": tf.constant(7.0)}
+
+    return AddsAKey
+
+
+def test_a_train_step_that_adds_to_ours(twins, data):
+    classes = [adds_a_key(base) for base in (keras.Model, kte.TPUModel)]
+    x, y = data.x[:100], data.y[:100]
+    logs = twins(small, lambda: {"metrics": ["mae"]}, classes).agree(
+        # Where the keys are not those of the metrics, Keras's history is the last execution's: one of them here.
+        lambda model: model.fit(x, y, batch_size=100, shuffle=False, verbose=0).history
+    )
+    assert logs["mine"] == [7.0]
+
+
+def writes_its_own_logs(base):
+    class WritesItsOwnLogs(base):
+        def train_step(self, data):
+            x, y = data
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+            return {"loss": loss, "twice": 2 * loss}
+
+    return WritesItsOwnLogs
+
+
+def test_a_train_step_that_writes_its_own_logs_shows_its_own_loss(twins, data):
+    classes = [writes_its_own_logs(base) for base in (keras.Model, kte.TPUModel)]
+    x, y = data.x[:96], data.y[:96]
+    logs = twins(small, classes=classes).agree(
+        lambda model: model.fit(x, y, batch_size=96, shuffle=False, verbose=0).history
+    )
+    assert logs["loss"] > [0]

@@ -1,0 +1,101 @@
+"""The private names of JAX, and of Keras on it, that `_runtime` leans on; see test_private_names.py."""
+
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
+
+from keras_tpu_ext._runtime._jax_scope import _METHODS
+from private_names import RUNTIME, check_attribute, check_import, model
+
+IMPORTED = {
+    "jax._src.xla_bridge:backends_are_initialized": "_jax_devices.py",
+    "jax._src.distributed:global_state": "_jax_devices.py",
+    "keras.src.backend.jax.trainer:JAXTrainer.__init__": "_jax_scope.py",
+    "keras.src.backend.jax.trainer:JAXTrainer._symbolic_build": "_keras3_jax_step.py",
+    "keras.src.trainers.data_adapters.data_adapter:DataAdapter": "_keras3_jax_step.py",
+    "keras.src.trainers.data_adapters:get_data_adapter": "_keras3_jax_step.py",
+}
+
+
+@pytest.mark.parametrize("path", IMPORTED)
+def test_it_is_still_there(path):
+    check_import(path, IMPORTED[path])
+
+
+def in_scope(scope, name):
+    with scope:
+        return getattr(keras.Variable(np.zeros(2, "float32")), name)
+
+
+ATTRIBUTES = {
+    "LossFunctionWrapper.fn": (lambda: keras.losses.MeanSquaredError().fn, "_keras3_jax_rows.py"),
+    "JAXEpochIterator.data_adapter": (
+        lambda: JAXEpochIterator(x=np.ones((4, 2)), batch_size=2).data_adapter.get_numpy_iterator,
+        "_keras3_jax_step.py",
+    ),
+    "TFDatasetAdapter": (
+        lambda: keras.src.trainers.data_adapters.tf_dataset_adapter.TFDatasetAdapter.__name__ == "TFDatasetAdapter",
+        "_keras3_jax_step.py",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_an_object_still_carries_it(name):
+    check_attribute(name, *ATTRIBUTES[name])
+
+
+def test_the_distributed_service_shows_its_client():
+    from jax._src import distributed
+
+    assert distributed.global_state.client is None, f"mend {RUNTIME}_jax_devices.py"
+
+
+def test_a_variable_shows_its_layout(scope8):
+    assert in_scope(scope8, "_layout") is not None, f"mend {RUNTIME}_jax_scope.py"
+    assert keras.Variable(np.zeros(2, "float32"))._layout is None, f"mend {RUNTIME}_jax_scope.py"
+
+
+def test_every_model_is_made_through_the_trainers_init(monkeypatch):
+    made, original = [], JAXTrainer.__init__
+
+    def noting(self, *args, **kwargs):
+        made.append(self)
+        original(self, *args, **kwargs)
+
+    class Subclassed(keras.Model):
+        pass
+
+    monkeypatch.setattr(JAXTrainer, "__init__", noting)
+    models = [model(), keras.Sequential([keras.layers.Dense(1)]), Subclassed()]
+    assert [any(one is other for other in made) for one in models] == [True] * 3, f"mend {RUNTIME}_jax_scope.py"
+
+
+@pytest.mark.parametrize("name", _METHODS)
+def test_a_method_is_found_on_the_class(name):
+    assert callable(getattr(keras.Model, name)), f"mend {RUNTIME}_jax_scope.py"
+
+
+def test_an_epoch_takes_its_batches_from_a_replaced_iterator():
+    iterator = JAXEpochIterator(x=np.ones((4, 2)), batch_size=2)
+    iterator._get_iterator = lambda: iter(["first", "second"])
+    assert [next(batches) for _, _, batches in iterator] == ["first", "second"], f"mend {RUNTIME}_keras3_jax_step.py"
+
+
+def test_a_model_is_built_from_an_iterator_of_iterators():
+    """As `_Peek` is one: of its items the first batch is looked at."""
+    made = model()
+    batch = (np.ones((2, 2), "float32"), np.ones((2, 1), "float32"))
+    made._symbolic_build(iterator=iter([(0, 0, iter([batch]))]))
+    assert made.optimizer.built, f"mend {RUNTIME}_keras3_jax_step.py"
+
+
+def test_normalisation_takes_its_moments_from_a_method():
+    layer = keras.layers.BatchNormalization(momentum=0.0)
+    layer.build((None, 2))
+    layer._moments = lambda inputs, mask: (jnp.full(2, 3.0), jnp.full(2, 5.0))
+    layer(jnp.ones((4, 2)), training=True)
+    assert np.asarray(layer.moving_mean).tolist() == [3, 3], f"mend {RUNTIME}_keras3_jax_rows.py"
+    assert list(layer._reduction_axes) == [0], f"mend {RUNTIME}_keras3_jax_rows.py"

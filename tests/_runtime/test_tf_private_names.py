@@ -1,0 +1,81 @@
+"""The private names of TensorFlow, and of Keras on it, that `_runtime` leans on; see test_private_names.py."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from private_names import RUNTIME, check_attribute, check_import, model
+
+IMPORTED = {
+    "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients": "_keras3_tf_optimizer.py",
+    "keras.src.trainers.trainer:Trainer._compute_loss": "_keras3_tf_step.py",
+    "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._maybe_symbolic_build": "_keras3_tf_step.py",
+    "keras.src.layers.layer:Layer._get_own_losses": "_keras3_tf_step.py",
+    "keras.src.layers.layer:Layer._get_regularization_losses": "_keras3_tf_step.py",
+    "tensorflow.python.data.ops.multi_device_iterator_ops:_create_device_dataset": "_tf_rehearsal.py",
+    "tensorflow.python.framework.kernels:get_registered_kernels_for_op": "_tf_tpu.py",
+    "tensorflow.python.distribute.distribute_lib:_get_default_strategy": "_tf_devices.py",
+    "tensorflow.python.eager.context:context": "_tf_workers.py",
+    "tensorflow.python.eager.context:global_seed": "_tf_workers.py",
+    "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2:CoordinatedJob": "_tf_workers.py",
+}
+
+
+@pytest.mark.parametrize("path", IMPORTED)
+def test_it_is_still_there(path):
+    check_import(path, IMPORTED[path])
+
+
+ATTRIBUTES = {
+    "Trainer._call_has_training_arg": (lambda: model()._call_has_training_arg is not None, "_keras3_tf_step.py"),
+    "optimizer._distribution_strategy": (lambda: keras.optimizers.SGD()._distribution_strategy, "_keras3_tf_step.py"),
+    "layer._losses": (lambda: keras.layers.Dense(1)._losses == [], "_keras3_tf_own_losses.py"),
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_an_object_still_carries_it(name):
+    check_attribute(name, *ATTRIBUTES[name])
+
+
+def test_keras_builds_from_a_batch_through_maybe_symbolic_build():
+    signature = inspect.signature(keras.Model._maybe_symbolic_build)
+    assert list(signature.parameters) == ["self", "iterator", "data_batch"], f"mend {RUNTIME}_keras3_tf_step.py"
+
+
+def test_a_layer_keeps_its_own_losses_in_a_list():
+    class Adds(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(keras.ops.sum(x))
+            return x
+
+    layer = Adds()
+    layer(np.ones((2, 3)))
+    assert [float(loss) for loss in layer._losses] == [6.0], f"mend {RUNTIME}_keras3_tf_own_losses.py"
+
+
+def test_a_model_takes_its_strategy_where_it_is_made(scope8):
+    assert model()._distribute_strategy is None, f"mend {RUNTIME}_keras3_tf_step.py"
+    with scope8:
+        assert model()._distribute_strategy is scope8.strategy, f"mend {RUNTIME}_keras3_tf_step.py"
+
+
+def test_an_iterator_holds_the_distributed_dataset(scope8):
+    from keras.src.backend.tensorflow.trainer import TFEpochIterator
+
+    iterator = TFEpochIterator(x=np.ones((4, 2)), batch_size=4, distribute_strategy=scope8.strategy)
+    spec = tf.nest.flatten(iterator._distributed_dataset.element_spec)[0]
+    assert len(spec._value_specs) == 8, f"PerReplicaSpec._value_specs is gone: mend {RUNTIME}keras3_tf.py"
+
+
+def test_the_coordination_service_takes_timeouts_before_a_strategy_sets_it_up():
+    from tensorflow.python.eager import context
+
+    takes = inspect.signature(context.Context.configure_coordination_service).parameters
+    used = {"service_type", "service_leader", "coordinated_jobs"}
+    used |= {"cluster_register_timeout_in_ms", "heartbeat_timeout_in_ms"}
+    assert used <= set(takes), f"mend {RUNTIME}_tf_workers.py"
+    assert hasattr(context.context(), "coordination_service"), f"mend {RUNTIME}_tf_workers.py"

@@ -1,0 +1,120 @@
+"""What a `TPUModel` trains on JAX beyond what plain Keras can there; and steps of the user's own."""
+
+import jax
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_tpu_ext as kte
+import sources
+
+
+def dense(model_class):
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(5, activation="tanh")(inputs)
+    return model_class(inputs, keras.layers.Dense(1)(hidden))
+
+
+def fit(model, x, y, batch_size, **options):
+    return model.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0, **options).history
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_loss_that_is_not_reduced_has_the_gradient_of_its_sum_and_shows_its_mean(scope8, data, weighted, eagerly):
+    models = []
+    for model_class, reduction in ((keras.Model, "sum"), (kte.TPUModel, None)):
+        keras.utils.set_random_seed(3)
+        with scope8:
+            model = dense(model_class)
+            loss = keras.losses.MeanSquaredError(reduction=reduction)
+            model.compile(keras.optimizers.SGD(0.01), loss, run_eagerly=eagerly and reduction is None)
+        models.append(model)
+    weights = {"sample_weight": data.weights[:96]} if weighted else {}
+    expected, got = (fit(model, data.x[:96], data.y[:96], 48, epochs=2, **weights)["loss"] for model in models)
+    np.testing.assert_allclose(got, np.divide(expected, 48), rtol=1e-5)
+    for want, have in zip(models[0].get_weights(), models[1].get_weights(), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_that_is_not_reduced_counts_a_short_batch_by_its_rows(scope8, data):
+    with scope8:
+        model = dense(kte.TPUModel)
+        model.compile(keras.optimizers.SGD(0.0), keras.losses.MeanSquaredError(reduction=None))
+    expected = np.mean(np.square(model.predict(data.x, verbose=0) - data.y))
+    assert fit(model, data.x, data.y, 96)["loss"] == [pytest.approx(expected, rel=1e-5)]
+
+
+def test_a_loss_that_is_not_reduced_counts_no_padded_row(data):
+    histories = []
+    for padded in (False, True):
+        keras.utils.set_random_seed(3)
+        model = dense(kte.TPUModel)
+        model.compile(keras.optimizers.SGD(0.01), keras.losses.MeanSquaredError(reduction=None))
+        batches = sources.Batches(sources.cut((data.x, data.y), 32))
+        batches = kte.data.pad_batches(batches, 32) if padded else batches
+        history = model.fit(batches, epochs=2, shuffle=False, verbose=0).history["loss"]
+        histories.append((history, *model.get_weights()))
+    for want, have in zip(*histories, strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6)
+
+
+def adds_a_key(base):
+    class AddsAKey(base):
+        def train_step(self, state, data):
+            logs, state = super().train_step(state, data)
+            return logs | {"mine": ops.convert_to_tensor(7.0)}, state
+
+    return AddsAKey
+
+
+def test_a_train_step_that_adds_to_ours(twins, data):
+    classes = [adds_a_key(base) for base in (keras.Model, kte.TPUModel)]
+    logs = twins(dense, lambda: {"metrics": ["mae"]}, classes).agree(
+        # Where the keys are not those of the metrics, Keras's history is the last execution's: one of them here.
+        lambda model: fit(model, data.x[:100], data.y[:100], 100)
+    )
+    assert logs["mine"] == [7.0]
+
+
+def computes_its_loss(base, mean_of):
+    """Return a class whose step is one of the user's own, with a mean over the batch that `mean_of` computes."""
+
+    class ComputesItsLoss(base):
+        def train_step(self, state, data):
+            trainable, non_trainable, optimizer, metrics = state
+            x, y = data
+
+            def loss_of(trainable):
+                y_pred, after = self.stateless_call(trainable, non_trainable, x, training=True)
+                return mean_of(self, ops.mean(ops.square(y - y_pred), axis=-1)), after
+
+            (loss, non_trainable), gradients = jax.value_and_grad(loss_of, has_aux=True)(trainable)
+            trainable, optimizer = self.optimizer.stateless_apply(optimizer, gradients, trainable)
+            return {"loss": loss, "twice": 2 * loss}, (trainable, non_trainable, optimizer, metrics)
+
+    return ComputesItsLoss
+
+
+@pytest.mark.parametrize("batch_size", [103, 33, 3])
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+def test_a_train_step_of_ones_own_sees_the_examples_alone_and_shows_its_loss(
+    twins, data, batch_size, steps_per_execution
+):
+    classes = [
+        computes_its_loss(keras.Model, lambda model, values: ops.mean(values)),
+        computes_its_loss(kte.TPUModel, lambda model, values: model.global_mean(values)),
+    ]
+    rows = 103 if batch_size > 3 else 13
+    pair = twins(dense, lambda: {"steps_per_execution": steps_per_execution}, classes)
+    pair.agree(lambda model: fit(model, data.x[:rows], data.y[:rows], batch_size))
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3)])
+def test_global_mean_is_a_mean_over_the_elements(shape):
+    values, weights = np.arange(np.prod(shape), dtype="float32").reshape(shape), np.arange(5, dtype="float32")
+    model = dense(kte.TPUModel)
+    assert float(model.global_mean(values)) == pytest.approx(values.mean())
+    expected = (values.T * weights).T.mean()
+    assert float(model.global_mean(values, weights)) == pytest.approx(expected)

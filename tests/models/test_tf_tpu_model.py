@@ -1,0 +1,56 @@
+"""What `TPUModel` refuses on TensorFlow, where variables belong to the strategy they were made in."""
+
+import keras
+import pytest
+
+import keras_tpu_ext as kte
+from keras_tpu_ext.errors import ScopeError
+
+
+def functional():
+    inputs = keras.Input((6,))
+    return kte.TPUModel(inputs, keras.layers.Dense(1)(inputs))
+
+
+def test_the_optimizer_belongs_to_the_models_strategy(scope8):
+    with scope8:
+        model = functional()
+    assert model.distribute_strategy is scope8.strategy
+    model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    assert model.optimizer._distribution_strategy is scope8.strategy
+
+
+def test_an_optimizer_made_outside_the_scope_is_refused(scope8):
+    with scope8:
+        model = functional()
+    with pytest.raises(ScopeError) as error:
+        model.compile(keras.optimizers.Adam(), "mse")
+    assert str(error.value) == (
+        "The optimizer must be made inside the model's strategy_scope() so that its state is mirrored on all 8 "
+        "replicas; this Adam was made outside. Write: with scope: optimizer = keras.optimizers.Adam(...), or pass "
+        "its name, model.compile('adam', ...)."
+    )
+
+
+def test_an_inner_optimizer_made_outside_the_scope_is_refused(scope8):
+    inner = keras.optimizers.SGD()
+    with scope8:
+        model = functional()
+        optimizer = keras.optimizers.LossScaleOptimizer(inner)
+    with pytest.raises(ScopeError, match="this SGD was made outside"):
+        model.compile(optimizer, "mse")
+
+
+def test_layers_made_outside_the_scope_are_refused(scope8):
+    layer = keras.layers.Dense(1, name="early")
+    layer.build((None, 6))
+    with scope8:
+        inputs = keras.Input((6,))
+        model = kte.TPUModel(inputs, layer(inputs), name="late")
+    with pytest.raises(ScopeError) as error:
+        model.compile("sgd", "mse")
+    assert str(error.value) == (
+        "All layers of 'late' must be made inside its strategy_scope(), so that each of the 8 replicas has its copy; "
+        "the variable 'early/kernel' was made outside. Write: with scope: ... around the lines that make the layers."
+    )

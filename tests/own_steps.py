@@ -1,0 +1,47 @@
+"""A `train_step` of the user's own, as it is written on the runtime at hand."""
+
+from __future__ import annotations
+
+import keras
+
+
+class _OnTensorFlow(keras.Model):
+    tracks = False
+
+    def train_step(self, data):
+        import tensorflow as tf
+
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        if self.tracks:
+            self._loss_tracker.update_state(loss)
+        return {"loss": loss}
+
+
+class _OnJax(keras.Model):
+    tracks = False
+
+    def train_step(self, state, data):
+        import jax
+
+        trainable, non_trainable, optimizer, metrics = state
+        x, y = data
+
+        def loss_of(trainable):
+            y_pred, after = self.stateless_call(trainable, non_trainable, x, training=True)
+            return self.compute_loss(y=y, y_pred=y_pred), after
+
+        (loss, non_trainable), gradients = jax.value_and_grad(loss_of, has_aux=True)(trainable)
+        trainable, optimizer = self.optimizer.stateless_apply(optimizer, gradients, trainable)
+        if self.tracks:
+            with keras.StatelessScope(list(zip(self.metrics_variables, metrics, strict=True))) as scope:
+                self._loss_tracker.update_state(loss)
+            metrics = [scope.get_current_value(variable) for variable in self.metrics_variables]
+        return {"loss": loss}, (trainable, non_trainable, optimizer, metrics)
+
+
+class OwnStep(_OnJax if keras.backend.backend() == "jax" else _OnTensorFlow):
+    """A model whose step keeps Keras's loss tracker only where `tracks` is true, and then without a weight."""
