@@ -529,7 +529,8 @@ def test_warnings_are_only_given_where_something_is_wrong(machine):
 def test_a_cluster_told_by_tf_config_trains_together(machine, monkeypatch, gpus):
     machine.gpus = gpus
     monkeypatch.setattr(_runtime, "num_workers", lambda: 3)
-    monkeypatch.setattr(_runtime, "open_workers", lambda: OpenedStrategy("over the cluster", 3 * max(gpus, 1)))
+    opened = OpenedStrategy("over the cluster", 3 * max(gpus, 1), told_by="TF_CONFIG")
+    monkeypatch.setattr(_runtime, "open_workers", lambda: opened)
     scope = kte.strategy_scope(require="gpu" if gpus else None)
     assert (scope.strategy, scope.num_replicas) == ("over the cluster", 3 * max(gpus, 1))
     assert scope.hardware.kind == ("gpu" if gpus else "cpu")

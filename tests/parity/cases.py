@@ -13,7 +13,8 @@ import random
 from typing import Any
 
 SEED = int(os.environ.get("KTE_PARITY_SEED", "1"))
-NUMBER_OF_CASES = 320
+# Some 120 cover every two values that can meet, and the rest repeats them in other company.
+NUMBER_OF_CASES = int(os.environ.get("KTE_PARITY_CASES", "320"))
 TRIES = 2000  # draws after which two values count as impossible to have together; a test lists those pairs
 
 # Each value with its weight in the draw: a case on eight replicas takes four times as long as one on two, and a

@@ -1,0 +1,60 @@
+"""The examples on JAX, by setting `KERAS_BACKEND=jax` alone, in an environment without TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def table(*arguments: str) -> dict[str, str]:
+    """Run an example as a user does and return the rows of its table by name."""
+    package = Path(importlib.util.find_spec("keras_tpu_ext").origin).parents[1]
+    path = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "JAX_"))}
+    finished = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**plain, "PYTHONPATH": path, "KERAS_BACKEND": "jax"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    rows = finished.stdout.split("\nResult\n------\n")[1].strip().splitlines()
+    return dict(re.split(r" {3,}", row, maxsplit=1) for row in rows)
+
+
+def test_tensorflow_is_not_there():
+    assert importlib.util.find_spec("tensorflow") is None
+
+
+@pytest.mark.slow
+def test_digits(tmp_path):
+    rows = table("examples/fashion_mnist.py", "--epochs", "4", "--output", str(tmp_path))
+    assert rows["ran on"].startswith("8 replicas on CPU")
+    assert float(rows["test accuracy"]) > 0.8  # chance is 0.1
+    assert rows["parity"].endswith("equal to float tolerance")
+    assert (tmp_path / "fashion_mnist.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_reuters(tmp_path, shared_data):
+    rows = table("examples/reuters.py", "--data", str(shared_data), "--epochs", "2", "--output", str(tmp_path))
+    assert float(rows["best val"].split()[0]) > 0.45  # the most frequent topic is 0.36
+    assert rows["parity"].endswith("equal to float tolerance")
+
+
+@pytest.mark.slow
+def test_dcgan(tmp_path):
+    rows = table("examples/dcgan.py", "--epochs", "2", "--output", str(tmp_path))
+    assert rows["parity"].endswith("equal to float tolerance")
+    assert (tmp_path / "dcgan.png").read_bytes().startswith(b"\x89PNG")

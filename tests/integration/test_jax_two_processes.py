@@ -1,0 +1,130 @@
+"""Two processes on this machine, joined by `keras.distribution.initialize`, against one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TOLERANCE = 1e-5  # float32 adds in another order
+HEARTBEATS = 150  # seconds; JAX itself gives up on a lost process after 100
+
+START = """
+    import json, sys
+    import keras
+    import numpy as np
+    import keras_tpu_ext as kte
+
+    number, port = int(sys.argv[1]), sys.argv[2]
+    if port != "alone":
+        keras.distribution.initialize(f"127.0.0.1:{port}", 2, number)
+    keras.utils.set_random_seed(0)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(270, 6)).astype("float32")
+    y, w = x[:, :1] ** 2, rng.uniform(0.1, 3.0, 270).astype("float32")
+    with kte.strategy_scope() as scope:
+        hidden = keras.layers.Dense(5, activation="tanh")
+        model = kte.TPUModel.from_model(keras.Sequential([keras.Input((6,)), hidden, keras.layers.Dense(1)]))
+        adam = keras.optimizers.Adam(0.01)
+        model.compile(adam, "mse", metrics=["mae"], loss_scale="dynamic", gradient_accumulation_steps=2)
+"""
+TRAIN = (
+    START
+    + """
+    # 101 rows: neither the batches nor the last of them can be split evenly.
+    history = model.fit(x, y, sample_weight=w, batch_size=101, epochs=2, verbose=2).history
+    model.save(f"{sys.argv[3]}/{number}.keras")
+    kept = {"history": history, "evaluated": model.evaluate(x, y, batch_size=101, verbose=2)}
+    kept["predicted"] = model.predict(x, batch_size=101, verbose=2).tolist()
+    kept["weights"] = [weights.tolist() for weights in model.get_weights()]
+    kept["scope"] = str(scope)
+    print("KEPT", json.dumps(kept))
+    """
+)
+FOREVER = (
+    START
+    + """
+    class Tell(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            print("epoch", epoch, flush=True)
+
+    model.fit(x, y, batch_size=101, epochs=10**6, verbose=0, callbacks=[Tell()])
+    """
+)
+
+
+def start(program: str, number: int, port: str, *arguments: str) -> subprocess.Popen[str]:
+    package = Path(importlib.util.find_spec("keras_tpu_ext").origin).parents[1]
+    path = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program), str(number), port, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"},
+        cwd=path.split(os.pathsep)[0],
+    )
+
+
+def free_port() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
+def kept(process: subprocess.Popen[str]) -> tuple[dict, str]:
+    """Return what a process has kept, and the lines that Keras printed."""
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, out + err
+    lines = out.splitlines()
+    found = [line for line in lines if line.startswith("KEPT ")]
+    return json.loads(found[0].removeprefix("KEPT ")), "\n".join(line for line in lines if " - loss:" in line)
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one_and_only_the_chief_writes_and_prints(tmp_path):
+    port = free_port()
+    chief, other = (kept(one) for one in [start(TRAIN, number, port, str(tmp_path)) for number in (0, 1)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.keras"]
+    alone = kept(start(TRAIN, 0, "alone", str(tmp_path)))
+    assert chief[0]["scope"].startswith("2 replicas on CPU")
+    assert chief[0]["scope"].endswith("(a cluster, told by keras.distribution.initialize)")
+    assert chief[1]
+    assert not other[1]
+    for name in ("evaluated", "predicted"):
+        np.testing.assert_allclose(chief[0][name], alone[0][name], rtol=TOLERANCE, atol=TOLERANCE)
+        np.testing.assert_array_equal(other[0][name], chief[0][name])
+    for ours, expected in zip(chief[0]["weights"], alone[0]["weights"], strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    for name, values in alone[0]["history"].items():
+        np.testing.assert_allclose(chief[0]["history"][name], values, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_loss_of_a_process_ends_the_other_one_with_an_error(victim):
+    port = free_port()
+    processes = [start(FOREVER, number, port) for number in (0, 1)]
+    try:
+        for line in processes[victim].stdout:
+            if line.startswith("epoch 2"):
+                break
+        processes[victim].send_signal(signal.SIGKILL)
+        begun = time.monotonic()
+        _, err = processes[1 - victim].communicate(timeout=HEARTBEATS)
+        print(f"ended after {time.monotonic() - begun:.0f} s")
+    finally:
+        for process in processes:
+            process.kill()
+    assert processes[1 - victim].returncode != 0
+    assert f"ClusterError: This process ({1 - victim} of 2) can no longer reach another one" in err
