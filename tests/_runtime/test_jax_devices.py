@@ -85,7 +85,8 @@ class Gpu(SimpleNamespace):
 
 
 @pytest.mark.parametrize(
-    ("capability", "bfloat16"), [("8.0", True), ("9.0", True), ("7.5", False), ("10.0", True), ("gfx90a", None), (None, None)]
+    ("capability", "bfloat16"),
+    [("8.0", True), ("9.0", True), ("7.5", False), ("10.0", True), ("gfx90a", None), (None, None)],
 )
 def test_gpus_tell_their_name_and_whether_they_have_bfloat16(monkeypatch, capability, bfloat16):
     gpus = [Gpu(id=i, device_kind="NVIDIA Test", compute_capability=capability) for i in range(3)]
@@ -130,7 +131,10 @@ TOO_LATE = (
 @pytest.mark.parametrize(
     ("early", "what"),
     [
-        ("kept = keras.layers.Dense(1, use_bias=False, name='early'); kept.build((None, 2))", ": it made the variable early/kernel"),
+        (
+            "kept = keras.layers.Dense(1, use_bias=False, name='early'); kept.build((None, 2))",
+            ": it made the variable early/kernel",
+        ),
         ("kept = jnp.zeros((2, 3))", ": it made an array float32[2, 3]"),
         ("jax.devices()", " (one that made an array or listed the devices, say)"),
     ],
