@@ -240,8 +240,8 @@ def test_another_scope_inside_is_refused_and_the_outer_one_stays(scope8):
         model = functional()
     assert _runtime.num_replicas(model) == 8
     assert str(error.value) == (
-        "A block for 2 replicas (DataParallel) was opened inside a block for 8 replicas (DataParallel), and a model can "
-        "belong to one strategy only. Leave the outer block first, or open the same scope again inside it."
+        "A block for 2 replicas (DataParallel) was opened inside a block for 8 replicas (DataParallel), and a model "
+        "can belong to one strategy only. Leave the outer block first, or open the same scope again inside it."
     )
     with two:
         assert keras.distribution.distribution() is two.strategy
@@ -303,7 +303,8 @@ def test_distribute_refuses_a_batch_that_would_lose_rows(scope8):
         list(scope8.distribute([np.ones((12, 2))]))
     assert str(error.value) == (
         "A batch of 12 rows cannot be split evenly over 8 devices, and a loop of your own must not lose any. Write "
-        "dataset.batch(scope.global_batch_size(32)) and take care of a short last batch, with pad_batches for instance."
+        "dataset.batch(scope.global_batch_size(32)) and take care of a short last batch, with pad_batches for "
+        "instance."
     )
 
 

@@ -67,8 +67,8 @@ def test_a_tpu_over_the_network_is_out_of_reach(tpu):
     with pytest.raises(TpuUnusableError) as error:
         tpus.open_tpu("grpc://10.0.0.2:8470")
     assert str(error.value) == (
-        "Keras runs on JAX here, and JAX cannot reach a TPU over the network. What to do: run on the TPU machine itself "
-        "and write strategy_scope(tpu='local'), or use TensorFlow: before the first import of keras, "
+        "Keras runs on JAX here, and JAX cannot reach a TPU over the network. What to do: run on the TPU machine "
+        "itself and write strategy_scope(tpu='local'), or use TensorFlow: before the first import of keras, "
         "os.environ['KERAS_BACKEND'] = 'tensorflow'." + end("grpc://10.0.0.2:8470")
     )
     assert tpu.asked == []
