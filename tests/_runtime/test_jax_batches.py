@@ -156,6 +156,14 @@ def test_without_filling_up_another_number_of_rows_is_another_group(distribution
     assert [group.examples for group in groups] == [None, None]
 
 
+@pytest.mark.parametrize(("wanted", "most", "room"), [(3, None, 3), (3, 9, 3), (64, 4, 4), (64, None, 64)])
+def test_a_shorter_last_execution_is_no_other_shape_and_there_is_no_room_for_more_than_an_epoch(wanted, most, room):
+    maker = Batches(None, 1, fills_up=True, most_steps=most)
+    executions = list(maker.executions([batch(8)] * 4, lambda: (wanted, wanted)))
+    shapes = [group.data[0].shape for groups in executions for group in groups]
+    assert shapes == [(room, 8, 3)] * len(executions)
+
+
 @settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(1, 20), min_size=1, max_size=9),

@@ -195,7 +195,7 @@ def test_scaled_steps_and_windows(data, scope8):
         batches = sources.batched((data.x, data.y), SIZE)
         batches = kte.data.pad_batches(batches, SIZE) if padded else batches
         history = model.fit(batches, epochs=3, shuffle=False, verbose=0).history
-        histories.append((history, model.get_weights(), int(model.optimizer.iterations)))
+        histories.append((history, model.get_weights(), int(keras.ops.convert_to_numpy(model.optimizer.iterations))))
     assert histories[1][2] == histories[0][2] == 6
     assert_close(histories[1][:2], histories[0][:2])
 

@@ -17,7 +17,6 @@ def test_the_optimizer_belongs_to_the_models_strategy(scope8):
         model = functional()
     assert model.distribute_strategy is scope8.strategy
     model.compile("adam", "mse")
-    model.optimizer.build(model.trainable_variables)
     assert model.optimizer._distribution_strategy is scope8.strategy
 
 
