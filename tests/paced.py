@@ -44,7 +44,7 @@ def fitted(act, scope=None, **options):
             with scope:
                 model = compiled(steps, **options)
         history = act(model)
-        results.append((history.history, model.get_weights(), int(model.optimizer.iterations)))
+        results.append((history.history, model.get_weights(), int(keras.ops.convert_to_numpy(model.optimizer.iterations))))
     return results, model
 
 

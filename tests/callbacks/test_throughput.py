@@ -385,6 +385,6 @@ def test_steps_that_loss_scaling_skips_are_steps():
     model.compile(optimizer, "mse", steps_per_execution=3)
     x, y = arrays(30)
     history, _, _ = run(model, x, [2.0, 3, 1], fit={"y": 1e3 * y, "batch_size": 4}, warmup=0)
-    assert int(optimizer.iterations) < 8
+    assert int(keras.ops.convert_to_numpy(optimizer.iterations)) < 8
     assert history[BATCHES] == pytest.approx([8 / 6])
     assert history[SAMPLES] == pytest.approx([30 / 6])
