@@ -44,7 +44,8 @@ def fitted(act, scope=None, **options):
             with scope:
                 model = compiled(steps, **options)
         history = act(model)
-        results.append((history.history, model.get_weights(), int(keras.ops.convert_to_numpy(model.optimizer.iterations))))
+        iterations = int(keras.ops.convert_to_numpy(model.optimizer.iterations))
+        results.append((history.history, model.get_weights(), iterations))
     return results, model
 
 
