@@ -114,17 +114,18 @@ def test_two_processes_equal_one_and_only_the_chief_writes_and_prints(tmp_path):
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_loss_of_a_process_ends_the_other_one_with_an_error(victim):
     port = free_port()
-    processes = [start(FOREVER, number, port) for number in (0, 1)]
-    try:
-        for line in processes[victim].stdout:
-            if line.startswith("epoch 2"):
-                break
-        processes[victim].send_signal(signal.SIGKILL)
-        begun = time.monotonic()
-        _, err = processes[1 - victim].communicate(timeout=HEARTBEATS)
-        print(f"ended after {time.monotonic() - begun:.0f} s")
-    finally:
-        for process in processes:
-            process.kill()
+    with start(FOREVER, 0, port) as chief, start(FOREVER, 1, port) as other:
+        processes = chief, other
+        try:
+            for line in processes[victim].stdout:
+                if line.startswith("epoch 2"):
+                    break
+            processes[victim].send_signal(signal.SIGKILL)
+            begun = time.monotonic()
+            _, err = processes[1 - victim].communicate(timeout=HEARTBEATS)
+            print(f"ended after {time.monotonic() - begun:.0f} s")
+        finally:
+            for process in processes:
+                process.kill()
     assert processes[1 - victim].returncode != 0
     assert f"ClusterError: This process ({1 - victim} of 2) can no longer reach another one" in err
