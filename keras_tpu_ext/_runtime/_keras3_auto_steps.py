@@ -192,6 +192,6 @@ def _must_hold(model: Any, method: str, callbacks: Any) -> bool:
             f'steps_per_execution="auto" stays at 1 in this fit, because {" and ".join(names)} asked for every '
             "batch by overriding a batch hook. If it can do with one call for several batches, write in its "
             "class: wants_every_batch = False",
-            stacklevel=6,
+            stacklevel=7,
         )
     return bool(names)
