@@ -11,7 +11,6 @@ of `Trainer`: `_get_jax_state`, `_compile_loss`, `_compile_metrics`, `_loss_trac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -33,13 +32,12 @@ from keras_tpu_ext._runtime._keras3_chief import ChiefOnly
 from keras_tpu_ext._runtime._keras3_compile import has_a_compile_of_its_own, refuse_class_weight_with_padding
 from keras_tpu_ext._runtime._keras3_face import track_all_variables
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
+from keras_tpu_ext._runtime._keras3_jax_data import Peek, ReadyBatches
 from keras_tpu_ext._runtime._keras3_jax_descent import Weights, descend, flush
 from keras_tpu_ext._runtime._keras3_jax_pace import DevicePace
-from keras_tpu_ext._runtime._keras3_jax_rows import predicts_by_example, works_by_example
 from keras_tpu_ext._runtime._keras3_jax_state import StatelessStepState, stateless
 from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
 from keras_tpu_ext._runtime._keras3_metrics import MetricsOfExamples
-from keras_tpu_ext._runtime.padding import without_own_weights
 
 
 class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
@@ -105,7 +103,7 @@ class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
         with within(None):
             adapter = get_data_adapter(x, batch_size=batch_size, steps_per_epoch=steps)
             self._build_on(adapter)
-            return model.predict(_Adapted(self, adapter), None, verbose, steps, callbacks)
+            return model.predict(ReadyBatches(self, adapter), None, verbose, steps, callbacks)
 
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train on one batch as `keras.Model.train_on_batch` does."""
@@ -268,13 +266,13 @@ class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
             if iterator is None:
                 model._symbolic_build(data_batch=data_batch)
             else:
-                model._symbolic_build(iterator=_Peek(iterator.data_adapter))
+                model._symbolic_build(iterator=Peek(iterator.data_adapter))
         if self.optimizer is not None:
             track_all_variables(self.optimizer)
         self._adopt_variables()
         if iterator is not None:
             self._enumerate_at_pace(iterator)
-            adapted = _Adapted(self, iterator.data_adapter, trains_or_tests=True)
+            adapted = ReadyBatches(self, iterator.data_adapter, trains_or_tests=True)
             iterator._get_iterator = adapted.get_jax_iterator
 
     def _build_on(self: Any, adapter: Any) -> None:
@@ -355,81 +353,3 @@ class _NoOptimizer:
 
 
 _NO_OPTIMIZER = _NoOptimizer()
-
-
-class _Peek:
-    """An iterator of executions for Keras to build a model from: it looks at one batch."""
-
-    def __init__(self, adapter: Any) -> None:
-        self._adapter = adapter
-
-    def __iter__(self) -> Iterator[Any]:
-        yield 0, 0, (without_own_weights(batch) for batch in self._adapter.get_numpy_iterator())
-
-
-class _Adapted(keras.src.trainers.data_adapters.data_adapter.DataAdapter):
-    """Keras's data adapter for some data, whose batches come ready for a model's own step.
-
-    Args:
-        model: The model.
-        adapter: Keras's adapter.
-        trains_or_tests: Whether there is a loss to compute.
-    """
-
-    def __init__(self, model: Any, adapter: Any, *, trains_or_tests: bool = False) -> None:
-        self._model = model
-        self._adapter = adapter
-        self._trains_or_tests = trains_or_tests
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._adapter, name)
-
-    def get_jax_iterator(self) -> Any:
-        """Return an iterator over groups of batches, see `Batches.executions`."""
-        model, adapter = self._model, self._adapter
-        knows_rows = works_by_example(model) if self._trains_or_tests else predicts_by_example(model)
-        batches = model._batches(
-            fills_up=knows_rows and _may_be_short(adapter, num_replicas(model)), most_steps=adapter.num_batches
-        )
-        return batches.executions(adapter.get_numpy_iterator(), model._steps_wanted)
-
-    @property
-    def num_batches(self) -> Any:
-        """Return the number of batches, if it is known."""
-        return self._adapter.num_batches
-
-    @property
-    def batch_size(self) -> Any:
-        """Return the number of rows in a batch, if it is known."""
-        return self._adapter.batch_size
-
-    @property
-    def has_partial_batch(self) -> Any:
-        """Return whether the last batch is short, if it is known."""
-        return self._adapter.has_partial_batch
-
-    @property
-    def partial_batch_size(self) -> Any:
-        """Return the number of rows in the last batch, if it is known."""
-        return self._adapter.partial_batch_size
-
-    def on_epoch_begin(self) -> None:
-        """Tell Keras's adapter."""
-        self._adapter.on_epoch_begin()
-
-    def on_epoch_end(self) -> None:
-        """Tell Keras's adapter."""
-        self._adapter.on_epoch_end()
-
-
-def _may_be_short(adapter: Any, replicas: int) -> bool:
-    """Return whether a batch may be shorter than the others, or cannot be split evenly."""
-    if not adapter.batch_size or adapter.batch_size % replicas:
-        return True
-    if adapter.has_partial_batch is None:
-        return not _is_static(adapter)
-    return bool(adapter.has_partial_batch)
-
-
-def _is_static(adapter: Any) -> bool:
-    return type(adapter).__name__ == "TFDatasetAdapter"  # its batch size is that of a shape that cannot vary

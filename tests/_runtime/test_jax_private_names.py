@@ -14,7 +14,7 @@ IMPORTED = {
     "jax._src.distributed:global_state": "_jax_devices.py",
     "keras.src.backend.jax.trainer:JAXTrainer.__init__": "_jax_scope.py",
     "keras.src.backend.jax.trainer:JAXTrainer._symbolic_build": "_keras3_jax_step.py",
-    "keras.src.trainers.data_adapters.data_adapter:DataAdapter": "_keras3_jax_step.py",
+    "keras.src.trainers.data_adapters.data_adapter:DataAdapter": "_keras3_jax_data.py",
     "keras.src.trainers.data_adapters:get_data_adapter": "_keras3_jax_step.py",
 }
 
@@ -85,7 +85,7 @@ def test_an_epoch_takes_its_batches_from_a_replaced_iterator():
 
 
 def test_a_model_is_built_from_an_iterator_of_iterators():
-    """As `_Peek` is one: of its items the first batch is looked at."""
+    """As `Peek` is one: of its items the first batch is looked at."""
     made = model()
     batch = (np.ones((2, 2), "float32"), np.ones((2, 1), "float32"))
     made._symbolic_build(iterator=iter([(0, 0, iter([batch]))]))
