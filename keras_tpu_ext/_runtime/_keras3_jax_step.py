@@ -4,9 +4,8 @@ JAX shows every step the whole batch, so a mean is the mean, on any number of de
 that the devices cannot share evenly, loss scaling, accumulation, and loops on the device.
 
 Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-of `Trainer`: `_get_jax_state`, `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build` and
-`_get_metrics_result_or_logs`; of `JAXEpochIterator`: `_get_iterator`, `data_adapter`; of layers:
-`_flatten_layers`; of variables: `_layout`.
+of `Trainer`: `_get_jax_state`, `_loss_tracker` and `_symbolic_build`; of `JAXEpochIterator`: `_get_iterator`,
+`data_adapter`; of layers: `_flatten_layers`; of variables: `_layout`.
 """
 
 from __future__ import annotations
@@ -29,70 +28,28 @@ from keras_tpu_ext._runtime._jax_scope import current_distribution, distribution
 from keras_tpu_ext._runtime._jax_workers import losses_told, of_all_processes
 from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
 from keras_tpu_ext._runtime._keras3_chief import ChiefOnly
-from keras_tpu_ext._runtime._keras3_compile import has_a_compile_of_its_own, refuse_class_weight_with_padding
+from keras_tpu_ext._runtime._keras3_compile import ExactCompile
 from keras_tpu_ext._runtime._keras3_face import track_all_variables
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
 from keras_tpu_ext._runtime._keras3_jax_data import Peek, ReadyBatches
 from keras_tpu_ext._runtime._keras3_jax_descent import Weights, descend, flush
 from keras_tpu_ext._runtime._keras3_jax_pace import DevicePace
 from keras_tpu_ext._runtime._keras3_jax_state import StatelessStepState, stateless
-from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
-from keras_tpu_ext._runtime._keras3_metrics import MetricsOfExamples
 
 
-class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
+class TrainStep(ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape):
     """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
 
-    _is_fitting = False
+    _batch_facts = _jax_batch
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         keep(self, current_distribution())
         super().__init__(*args, **kwargs)
 
-    def compile(
-        self: Any,
-        *args: Any,
-        loss_scale: Any = None,
-        gradient_accumulation_steps: int = 1,
-        auto_steps: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        """Configure the model as `keras.Model.compile` does, inside the model's own distribution.
-
-        Args:
-            *args: What `keras.Model.compile` takes.
-            loss_scale: A `LossScale`, or `None` where the loss is not scaled.
-            gradient_accumulation_steps: Number of batches that make one step.
-            auto_steps: Whether to find `steps_per_execution` while training.
-            **kwargs: What `keras.Model.compile` takes.
-        """
-        model: Any = super()
-        with within(distribution_of(self)):
-            # Keras would wrap the optimizer under mixed_float16; here the step scales the loss itself.
-            model.compile(*args, **{**kwargs, "auto_scale_loss": False})
-            if self._compile_loss is not None:
-                self._compile_loss = GlobalCompileLoss.of(self._compile_loss, _jax_batch)
-            if self._compile_metrics is not None:
-                MetricsOfExamples.take_over(self._compile_metrics, _jax_batch)
-            state = StatelessStepState(loss_scale, gradient_accumulation_steps)
-        self._choose_pace(auto_steps)
-        self.__dict__["_step_state"] = state  # past Keras's tracking: its variables are no weights of the model
-
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Train as `keras.Model.fit` does."""
-        model: Any = super()
-        refuse_class_weight_with_padding(args, kwargs)
-        self.__dict__["_is_fitting"] = True
-        try:
-            with within(None):
-                return model.fit(*args, **kwargs)
-        finally:
-            self.__dict__["_is_fitting"] = False
-
     def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate as `keras.Model.evaluate` does."""
         model: Any = super()
-        with within(None):
+        with self._running():
             return model.evaluate(*args, **kwargs)
 
     def predict(
@@ -100,7 +57,7 @@ class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
     ) -> Any:
         """Predict as `keras.Model.predict` does."""
         model: Any = super()
-        with within(None):
+        with self._running():
             adapter = get_data_adapter(x, batch_size=batch_size, steps_per_epoch=steps)
             self._build_on(adapter)
             return model.predict(ReadyBatches(self, adapter), None, verbose, steps, callbacks)
@@ -108,38 +65,20 @@ class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train on one batch as `keras.Model.train_on_batch` does."""
         model: Any = super()
-        with within(None):
+        with self._running():
             return model.train_on_batch(*args, **kwargs)
 
     def test_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate one batch as `keras.Model.test_on_batch` does."""
         model: Any = super()
-        with within(None):
+        with self._running():
             return model.test_on_batch(*args, **kwargs)
 
     def predict_on_batch(self: Any, x: Any) -> Any:
         """Predict one batch as `keras.Model.predict_on_batch` does."""
         model: Any = super()
-        with within(None):
+        with self._running():
             return model.predict_on_batch(x)
-
-    def get_compile_config(self: Any) -> dict[str, Any]:
-        """Return what `compile` was given, serialized."""
-        model: Any = super()
-        return dict(model.get_compile_config())
-
-    def compile_from_config(self: Any, config: dict[str, Any]) -> None:
-        """Compile as when the model was saved, and make the optimizer's variables."""
-        if has_a_compile_of_its_own(type(self)):
-            model: Any = super()
-            model.compile_from_config(config)  # warns, as for every model whose compile() Keras does not know
-            return
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.optimizer is not None and self.built:
-            with within(distribution_of(self)):
-                self.optimizer.build(self.trainable_variables)
-                track_all_variables(self.optimizer)
-                self._build_window()
 
     def train_step(self: Any, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
         """Take one optimizer step.
@@ -202,7 +141,7 @@ class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
         """Build the function that `fit` calls for one execution."""
         if self.train_function is None or force:
             if self.built:
-                with within(distribution_of(self)):
+                with self._own_scope():
                     self._build_window()
             self.train_function = make_function(self, lambda state, data: self.train_step(state, data), trains=True)
 
@@ -244,6 +183,19 @@ class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
         pace, most = self._pace, int(self.steps_per_execution)
         return (most, most) if pace is None or pace.held else (int(pace.asked), most)
 
+    def _own_scope(self) -> Any:
+        return within(distribution_of(self))
+
+    def _running(self) -> Any:
+        return within(None)
+
+    def _build_optimizer(self: Any) -> None:
+        self.optimizer.build(self.trainable_variables)
+        track_all_variables(self.optimizer)
+
+    def _make_step_state(self, loss_scale: Any, accumulation_steps: int) -> StatelessStepState:
+        return StatelessStepState(loss_scale, accumulation_steps)
+
     def _make_pace(self) -> DevicePace:
         return DevicePace()
 
@@ -262,7 +214,7 @@ class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
     def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         """Build as Keras does, inside the model's own distribution, and prepare the batches of `iterator`."""
         model: Any = super()
-        with within(distribution_of(self)):
+        with self._own_scope():
             if iterator is None:
                 model._symbolic_build(data_batch=data_batch)
             else:
@@ -313,9 +265,9 @@ class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
         if window is not None:
             window.build_for(self.trainable_variables)
 
-    def _flush(self: Any) -> None:
+    def _flush(self: Any, optimizer: Any) -> None:
         """Take the step of a window that the end of an epoch has left incomplete."""
-        parts = (self.trainable_variables, self.non_trainable_variables, self.optimizer.variables)
+        parts = (self.trainable_variables, self.non_trainable_variables, optimizer.variables)
         own = own_variables(self)
 
         def flushed(weights: Any, values: Any) -> Any:
@@ -328,16 +280,6 @@ class TrainStep(ChiefOnly, AutoSteps, FunctionalByShape):
         for part, new in zip([*parts, own], [*weights, values], strict=True):
             for variable, value in zip(part, new, strict=True):
                 variable.assign(value)
-
-    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
-        """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
-        if self._is_fitting and self._step_state.optimizers_with_open_windows():
-            self._flush()
-        model: Any = super()
-        results = model._get_metrics_result_or_logs(logs)
-        if isinstance(logs, dict) and "loss" in logs and not float(self._loss_tracker.count.value):
-            return {**results, "loss": logs["loss"]}  # of a step of the user's own, which tracks nothing
-        return results
 
 
 def _unpacked(data: Any) -> tuple[Any, Any, Any]:

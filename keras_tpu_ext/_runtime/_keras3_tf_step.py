@@ -1,10 +1,9 @@
 """The exact step on Keras 3: what of it differs from Keras 2.
 
 Private names of Keras that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
-of `Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_symbolic_build`, `_maybe_symbolic_build`,
-`_distribute_strategy`, `_compute_loss`, `_call_has_training_arg`, `_get_metrics_result_or_logs`; of layers:
-`_get_own_losses`, `_get_regularization_losses`, `_flatten_layers`; of `TFEpochIterator`: `_distributed_dataset`;
-of optimizers: `_distribution_strategy`; of TensorFlow's
+of `Trainer`: `_symbolic_build`, `_maybe_symbolic_build`, `_distribute_strategy`, `_compute_loss`,
+`_call_has_training_arg`; of layers: `_get_own_losses`, `_get_regularization_losses`, `_flatten_layers`; of
+`TFEpochIterator`: `_distributed_dataset`; of optimizers: `_distribution_strategy`; of TensorFlow's
 `PerReplicaSpec`: `_value_specs`.
 """
 
@@ -18,10 +17,8 @@ import tensorflow as tf
 from keras_tpu_ext._runtime import _tf_batch
 from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
 from keras_tpu_ext._runtime._keras3_chief import ChiefOnly
-from keras_tpu_ext._runtime._keras3_compile import has_a_compile_of_its_own, refuse_class_weight_with_padding
+from keras_tpu_ext._runtime._keras3_compile import ExactCompile
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
-from keras_tpu_ext._runtime._keras3_loss import GlobalCompileLoss
-from keras_tpu_ext._runtime._keras3_metrics import MetricsOfExamples
 from keras_tpu_ext._runtime._keras3_tf_optimizer import apply_summed
 from keras_tpu_ext._runtime._keras3_tf_own_losses import own_losses_noted, put_own_losses
 from keras_tpu_ext._runtime._keras3_tf_pace import GraphPace
@@ -39,75 +36,22 @@ from keras_tpu_ext._runtime.padding import without_own_weights
 from keras_tpu_ext.errors import ScopeError
 
 
-class TrainStep(ExactStep, ChiefOnly, AutoSteps, FunctionalByShape):
+class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape):
     """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
 
-    _is_fitting = False
+    _batch_facts = _tf_batch
 
-    def compile(
-        self: Any,
-        *args: Any,
-        loss_scale: Any = None,
-        gradient_accumulation_steps: int = 1,
-        auto_steps: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        """Configure the model as `keras.Model.compile` does, inside the model's own strategy.
-
-        Args:
-            *args: What `keras.Model.compile` takes.
-            loss_scale: A `LossScale`, or `None` where the loss is not scaled.
-            gradient_accumulation_steps: Number of batches that make one step.
-            auto_steps: Whether to find `steps_per_execution` while training.
-            **kwargs: What `keras.Model.compile` takes.
-        """
+    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Configure the model as `ExactCompile.compile` does."""
         model: Any = super()
-        with self.distribute_strategy.scope():
-            # Keras would wrap the optimizer under mixed_float16; here the step scales the loss itself.
-            model.compile(*args, **{**kwargs, "auto_scale_loss": False})
-            _check_optimizer_belongs(self.optimizer, self.distribute_strategy)
-            _check_variables_belong(self, self.distribute_strategy)
-            if self._compile_loss is not None:
-                self._compile_loss = GlobalCompileLoss.of(self._compile_loss, _tf_batch)
-            if self._compile_metrics is not None:
-                MetricsOfExamples.take_over(self._compile_metrics, _tf_batch)
-            state = ReplicatedStepState(loss_scale, gradient_accumulation_steps)
-        self._choose_pace(auto_steps)
-        self.__dict__["_step_state"] = state  # past Keras's tracking: its variables are no weights of the model
+        model.compile(*args, **kwargs)
         if self._distribute_strategy is not None:
             self.jit_compile = False  # XLA inside strategy.run breaks Keras's own variables: keras#19448
-
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Train as `keras.Model.fit` does."""
-        model: Any = super()
-        refuse_class_weight_with_padding(args, kwargs)
-        self.__dict__["_is_fitting"] = True
-        try:
-            return model.fit(*args, **kwargs)
-        finally:
-            self.__dict__["_is_fitting"] = False
 
     def predict(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Predict as `keras.Model.predict` does."""
         model: Any = super()
         return model.predict(in_order(self.distribute_strategy, x), *args, **kwargs)
-
-    def get_compile_config(self: Any) -> dict[str, Any]:
-        """Return what `compile` was given, serialized."""
-        model: Any = super()
-        return dict(model.get_compile_config())
-
-    def compile_from_config(self: Any, config: dict[str, Any]) -> None:
-        """Compile as when the model was saved, and make the optimizer's variables."""
-        if has_a_compile_of_its_own(type(self)):
-            model: Any = super()
-            model.compile_from_config(config)  # warns, as for every model whose compile() Keras does not know
-            return
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.optimizer is not None and self.built:
-            with self.distribute_strategy.scope():
-                self.optimizer.build(self.trainable_variables)
-                self._build_window()
 
     def make_train_function(self: Any, force: bool = False) -> None:
         """Build the function that `fit` calls for one execution."""
@@ -133,6 +77,16 @@ class TrainStep(ExactStep, ChiefOnly, AutoSteps, FunctionalByShape):
         self.make_predict_function()
         outputs = self.predict_function([split_batch(self.distribute_strategy, (x,))])
         return keras.tree.map_structure(lambda value: value.numpy(), outputs)
+
+    def _own_scope(self: Any) -> Any:
+        return self.distribute_strategy.scope()
+
+    def _check_compiled(self: Any) -> None:
+        _check_optimizer_belongs(self.optimizer, self.distribute_strategy)
+        _check_variables_belong(self, self.distribute_strategy)
+
+    def _make_step_state(self, loss_scale: Any, accumulation_steps: int) -> ReplicatedStepState:
+        return ReplicatedStepState(loss_scale, accumulation_steps)
 
     def _make_pace(self) -> GraphPace:
         return GraphPace()
@@ -202,16 +156,6 @@ class TrainStep(ExactStep, ChiefOnly, AutoSteps, FunctionalByShape):
             self.distribute_strategy.run(flush_window, args=(self, optimizer))
 
         flush()
-
-    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
-        """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
-        for optimizer in self._step_state.optimizers_with_open_windows() if self._is_fitting else ():
-            self._flush(optimizer)
-        model: Any = super()
-        results = model._get_metrics_result_or_logs(logs)
-        if isinstance(logs, dict) and "loss" in logs and not float(tf.convert_to_tensor(self._loss_tracker.count)):
-            return {**results, "loss": logs["loss"]}  # of a step of the user's own, which tracks nothing
-        return results
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         """Build from one replica's part of the data's description, before any batch is taken.
