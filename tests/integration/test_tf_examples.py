@@ -142,7 +142,7 @@ import keras_tpu_ext as kte
 images = np.random.default_rng(0).uniform(-1, 1, (36, 8, 8, 1)).astype("float32")
 
 def go_on(model):
-    model.fit(dcgan.with_noise(images, 32, 0), shuffle=False, verbose=0)
+    model.fit(dcgan.WithNoise(images, 32, 0), shuffle=False, verbose=0)
 
 with kte.strategy_scope(replicas=8) as scope:
     keras.utils.set_random_seed(0)
