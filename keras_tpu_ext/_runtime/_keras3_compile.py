@@ -128,8 +128,8 @@ class ExactCompile:
             self._flush(optimizer)
         model: Any = super()
         results = model._get_metrics_result_or_logs(logs)
-        counted = keras.ops.convert_to_tensor(self._loss_tracker.count)
-        if isinstance(logs, dict) and "loss" in logs and not float(counted):
+        counted = float(keras.ops.cast(self._loss_tracker.count, "float32"))  # over all replicas
+        if isinstance(logs, dict) and "loss" in logs and not counted:
             return {**results, "loss": logs["loss"]}  # of a step of the user's own, which tracks nothing
         return results
 
