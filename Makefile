@@ -13,6 +13,7 @@ endif
 UV := .envs/tools/bin/uv
 TF := .envs/keras3-tf
 JAX := .envs/keras3-jax
+BOTH := .envs/keras3-both
 LINT := .envs/lint
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Trust what the machine trusts, a company's proxy say, as pip does.
@@ -21,15 +22,15 @@ export UV_SYSTEM_CERTS ?= 1
 # Tests are about numbers and not about speed: XLA compiles a program of theirs in half the time without optimising.
 JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax parity check-wheel benchmarks clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both parity check-wheel benchmarks clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
 
-test: lint test-keras3-tf test-keras3-jax check-wheel
+test: lint test-keras3-tf test-keras3-jax test-keras3-both check-wheel
 	@echo "Ran: ruff, import-linter and mypy; the tests on Keras 3 on TensorFlow, and on Keras 3 on JAX without"
 	@echo "TensorFlow (there with the cases of the parity suite that cover all pairs: make parity runs every one);"
-	@echo "and the wheel."
+	@echo "what is about Keras 3 on JAX with TensorFlow and Grain beside it; and the wheel."
 
 lint: $(LINT)/.ready
 	$(LINT)/bin/ruff check .
@@ -45,6 +46,10 @@ test-keras3-jax: $(JAX)/.ready
 	@echo "Keras 3 on JAX, without TensorFlow:"
 	$(JAX_TESTS) KTE_PARITY_CASES=$${KTE_PARITY_CASES:-1} $(JAX)/bin/python -m pytest -n 2 --dist loadfile
 
+test-keras3-both: $(BOTH)/.ready
+	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"
+	$(JAX_TESTS) $(BOTH)/bin/python -m pytest -n 2 tests/both
+
 parity: $(TF)/.ready $(JAX)/.ready
 	$(TF)/bin/python -m pytest -n 2 tests/parity
 	$(JAX_TESTS) $(JAX)/bin/python -m pytest -n 2 tests/parity
@@ -59,16 +64,10 @@ benchmarks: $(TF)/.ready $(JAX)/.ready
 $(UV):
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .envs/tools 'uv>=0.8'
 
-$(TF)/.ready: pyproject.toml | $(UV)
-	$(UV) venv --quiet --clear --python $(PYTHON) $(TF)
-	$(UV) pip install --quiet --python $(TF)/bin/python --group keras3-tf --group test
-	$(UV) pip install --quiet --python $(TF)/bin/python --no-deps --editable .
-	@touch $@
-
-$(JAX)/.ready: pyproject.toml | $(UV)
-	$(UV) venv --quiet --clear --python $(PYTHON) $(JAX)
-	$(UV) pip install --quiet --python $(JAX)/bin/python --group keras3-jax --group test
-	$(UV) pip install --quiet --python $(JAX)/bin/python --no-deps --editable .
+.envs/keras3-%/.ready: pyproject.toml | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
+	$(UV) pip install --quiet --python $(@D)/bin/python --group keras3-$* --group test
+	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --editable .
 	@touch $@
 
 $(LINT)/.ready: pyproject.toml | $(UV)

@@ -68,6 +68,7 @@ def _parity_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--replicas", type=int, default=8, help="number of replicas (default: 8)")
     command.add_argument("--steps", type=int, default=3, help="number of training steps (default: 3)")
     command.add_argument("--tolerance", type=float, help="largest relative difference (default: by the dtype)")
+    command.add_argument("--backend", help="Keras's backend for the replicas: jax or tensorflow (default: the same)")
     command.add_argument("--timeout", type=float, default=600.0, help="seconds for each process (default: 600)")
 
 
@@ -78,7 +79,14 @@ def _parity_report(options: argparse.Namespace) -> ParityReport:
     else:
         batch, made_up = _batch_of(call(source), options)
     return check_source(
-        source, batch, options.replicas, options.steps, options.tolerance, options.timeout, made_up=made_up
+        source,
+        batch,
+        options.replicas,
+        options.steps,
+        options.tolerance,
+        options.timeout,
+        backend=options.backend,
+        made_up=made_up,
     )
 
 

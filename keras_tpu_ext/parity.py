@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from keras_tpu_ext._parity.job import Job, Outcome
 from keras_tpu_ext._parity.process import refuse_inside_a_check, run_worker
 from keras_tpu_ext._parity.report import ParityReport as ParityReport
 from keras_tpu_ext._parity.report import ParityRow as ParityRow
-from keras_tpu_ext.errors import ArgumentError, ParityCheckError
+from keras_tpu_ext.errors import ArgumentError, MissingExtraError, ParityCheckError
+
+_BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 
 
 def check_parity(
@@ -25,6 +28,7 @@ def check_parity(
     *,
     steps: int = 3,
     tolerance: float | None = None,
+    backend: str | None = None,
     timeout_s: float = 600.0,
 ) -> ParityReport:
     """Train a model on one device and on N rehearsed replicas, in fresh processes, and compare the two.
@@ -51,7 +55,10 @@ def check_parity(
         steps: Number of steps with the batch. Defaults to 3.
         tolerance: The relative difference up to which numbers agree. Default: 1e-5, because float32 adds in another
             order on replicas; with layers in bfloat16 4 * 2**-8 and in float16 4 * 2**-11, because each replica
-            rounds its part of a gradient to that dtype's significand.
+            rounds its part of a gradient to that dtype's significand; with another `backend` no less than 1e-4.
+        backend: `"jax"` or `"tensorflow"`: the replicas run on this backend of Keras 3, and one device on the one
+            that this process is on. So it is known whether a model will train on JAX as it does on TensorFlow.
+            `None` (default) takes the one of this process for both.
         timeout_s: Seconds after which each of the two processes is ended. Defaults to 600.
 
     Returns:
@@ -59,7 +66,8 @@ def check_parity(
 
     Raises:
         ArgumentError: If an argument cannot work, or `build_model` returns no compiled model.
-        MissingExtraError: If `build_model` can be imported from nowhere and cloudpickle is not installed.
+        MissingExtraError: If `build_model` can be imported from nowhere and cloudpickle is not installed, or the
+            framework of `backend` is not.
         ParityCheckError: If `build_model` raises, the model cannot train on the batch, or a process fails.
 
     Example:
@@ -74,7 +82,8 @@ def check_parity(
             print(kte.check_parity(build_model, (images[:64], labels[:64])))
         ```
     """
-    return check_source(BuilderSource.of(build_model), batch, replicas, steps, tolerance, timeout_s)
+    source = BuilderSource.of(build_model)
+    return check_source(source, batch, replicas, steps, tolerance, timeout_s, backend=backend)
 
 
 def check_source(
@@ -84,16 +93,20 @@ def check_source(
     steps: int,
     tolerance: float | None,
     timeout_s: float,
+    *,
+    backend: str | None = None,
     made_up: bool = False,
 ) -> ParityReport:
     """Do what `check_parity` does for a function that was found by name; `made_up` says so of the batch."""
     refuse_inside_a_check()
     _check_arguments(replicas, steps, tolerance, timeout_s)
+    _check_backend(backend)
     arrays_of_batch = arrays.as_batch(batch)
 
     def run(*, distributed: bool, start: list[Any] | None) -> Outcome:
         path = [os.path.abspath(entry) for entry in sys.path]
-        job = Job(source, arrays_of_batch, replicas, distributed, steps, start, path)
+        on = backend if distributed and backend else ""
+        job = Job(source, arrays_of_batch, replicas, distributed, steps, start, path, on)
         return run_worker(job, timeout_s)
 
     one = run(distributed=False, start=None)
@@ -102,11 +115,13 @@ def check_source(
         error = one.parts["steps"].error
         raise ParityCheckError(f"The model of {source.label} cannot train on the batch on one device: {error}.{hint}")
     many = run(distributed=True, start=one.start)
-    allowed = default_tolerance(one.facts.compute_dtypes) if tolerance is None else tolerance
+    frameworks = one.facts.framework, many.facts.framework
+    allowed = default_tolerance(one.facts.compute_dtypes, frameworks) if tolerance is None else tolerance
     compared = rows(one, many, allowed, replicas)
     examples = arrays.size(arrays_of_batch)
     words = f"a {'made-up ' if made_up else ''}batch of {examples} example{'' if examples == 1 else 's'}"
-    return ParityReport(replicas, steps, float(allowed), words, compared, findings(one.facts, compared))
+    found = findings(many.facts, compared)
+    return ParityReport(replicas, steps, float(allowed), words, compared, found, frameworks)
 
 
 def _check_arguments(replicas: Any, steps: Any, tolerance: Any, timeout_s: Any) -> None:
@@ -121,4 +136,16 @@ def _check_arguments(replicas: Any, steps: Any, tolerance: Any, timeout_s: Any) 
     if not (isinstance(timeout_s, (int, float)) and timeout_s > 0):
         raise ArgumentError(
             f"`timeout_s` must be a positive number of seconds; got {timeout_s!r}. Write timeout_s=600."
+        )
+
+
+def _check_backend(backend: Any) -> None:
+    if backend is None:
+        return
+    if backend not in _BACKENDS:
+        raise ArgumentError(f'`backend` must be None, "tensorflow" or "jax"; got {backend!r}. Write backend="jax".')
+    if importlib.util.find_spec(backend) is None:
+        raise MissingExtraError(
+            f'check_parity(backend="{backend}") trains on {_BACKENDS[backend]} as well, and this Python has none. '
+            f"Write: pip install 'keras-tpu-ext[{backend}]'"
         )

@@ -84,8 +84,17 @@ class Scope:
 
         `fit`, `evaluate` and `predict` do this themselves; it is for training loops of your own.
 
+        Args:
+            dataset: On TensorFlow a `tf.data.Dataset`; on JAX any iterable of batches, structures of arrays with the
+                examples first.
+
+        Returns:
+            On TensorFlow a `tf.distribute.DistributedDataset`; on JAX an iterable of the same structures of
+            `jax.Array`s, split over the devices.
+
         Raises:
-            ArgumentError: If `dataset` is no `tf.data.Dataset`, or is not batched.
+            ArgumentError: If `dataset` is none of these, is not batched, or, on JAX, when a batch comes that the
+                devices cannot share evenly.
         """
         return _runtime.distribute(self.strategy, dataset)
 
@@ -102,10 +111,12 @@ def strategy_scope(
     Existing Keras code needs no change inside the block. A model built inside keeps training distributed after
     the block is left. Calling it again gives the same strategy and never initialises a TPU twice.
 
-    Several processes, on one machine or many, train together where the environment variable `TF_CONFIG` names them
-    in each: all run the same program, on the same data in the same order, with the batch size of all together. Call
-    it before the first line that makes a tensor. It then waits up to 300 seconds for the others, or as many as the
-    environment variable `KTE_START_TIMEOUT` says, and gives all of them one random seed: the first one's.
+    Several processes, on one machine or many, train together where each is told of the others: by the environment
+    variable `TF_CONFIG` on TensorFlow, by `keras.distribution.initialize` or `jax.distributed.initialize` on JAX.
+    All run the same program, on the same data in the same order, with the batch size of all together. Call it
+    before the first line that makes a tensor. On TensorFlow it then waits up to 300 seconds for the others, or as
+    many as the environment variable `KTE_START_TIMEOUT` says; on JAX `initialize` has waited. All of them get one
+    random seed.
 
     Args:
         require: `"tpu"`, `"gpu"` or `"cpu"`: accept nothing else. `None` (default) takes the best there is and
@@ -246,8 +257,7 @@ def _not_found(wanted: Kind) -> str:
     run = {
         "tpu": "switch the notebook's accelerator to a TPU, or name one, "
         'strategy_scope(require="tpu", tpu="grpc://HOST:8470"), or rehearse: strategy_scope(replicas=8).',
-        "gpu": "switch the accelerator to a GPU, check that `nvidia-smi` shows one and that this TensorFlow was "
-        "installed with CUDA, pip install 'tensorflow[and-cuda]', or leave `require` out.",
+        "gpu": f"switch the accelerator to a GPU, {_runtime.words.no_gpu}, or leave `require` out.",
     }
     return (
         f'strategy_scope(require="{wanted}") looked for {looked[wanted]}, and found none. '

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -16,6 +17,8 @@ REPLICAS = 8
 # A file with a framework's name in its own is about that framework; all others run on every runtime.
 _ABOUT = {"tensorflow": ("*test_tf_*.py", "*test_keras3_tf_*.py"), "jax": ("*test_jax_*.py",)}
 collect_ignore_glob = [glob for name, globs in _ABOUT.items() if name != keras.backend.backend() for glob in globs]
+if keras.backend.backend() != "jax" or importlib.util.find_spec("tensorflow") is None:
+    collect_ignore_glob.append("both/*")  # these are about JAX with TensorFlow beside it
 
 # No test is about time, and one that failed once must fail again.
 hypothesis.settings.register_profile("kte", deadline=None, derandomize=True)

@@ -1,5 +1,7 @@
 """`check_parity`: whole checks in fresh processes, and its parts without any."""
 
+import dataclasses
+import importlib.util
 import json
 import os
 import subprocess
@@ -19,20 +21,13 @@ from keras_tpu_ext._parity.job import PARTS, Facts, Outcome, Part, Quantity
 from keras_tpu_ext._parity.layers import look, silence_dropout
 from keras_tpu_ext._parity.worker import nearly_equal
 from keras_tpu_ext.parity import ParityReport, ParityRow
+from plain_models import batch, rows_by_key
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 # Where a normalisation sees its replica only, unless told; Keras on JAX, which always sees the batch, takes no word.
 BY_REPLICA = keras.backend.backend() == "tensorflow"
-
-
-def batch(examples, weighted=False):
-    rng = np.random.default_rng(7)
-    tokens = rng.integers(0, 12, size=(examples, 5))
-    targets = rng.normal(size=(examples, 1)).astype("float32")
-    weights = rng.uniform(0.1, 3.0, size=examples).astype("float32")
-    return (tokens, targets, weights) if weighted else (tokens, targets)
 
 
 def network(model_class, synchronized=BY_REPLICA, dropout=0.0):
@@ -63,12 +58,9 @@ def uncompiled():
 @pytest.fixture(scope="module")
 def exact_report():
     targets = np.random.default_rng(1).integers(0, 2, size=(43, 1)).astype("float32")
-    tokens, _, weights = batch(43, weighted=True)
+    tokens, _ = batch(43)
+    weights = np.random.default_rng(2).uniform(0.1, 3.0, size=43).astype("float32")
     return kte.check_parity(exact, (tokens, targets, weights))
-
-
-def rows_by_key(report):
-    return {(row.scenario, row.quantity): row for row in report.rows}
 
 
 @pytest.mark.slow
@@ -166,6 +158,7 @@ def test_a_process_that_takes_too_long_is_ended():
         ({"replicas": 1}, "`replicas` must be an integer of at least 2; got 1. Write replicas=8."),
         ({"steps": 0}, "`steps` must be an integer of at least 1; got 0. Write steps=3."),
         ({"tolerance": 2}, "`tolerance` must be a number between 0 and 1; got 2. Write tolerance=1e-5"),
+        ({"backend": "torch"}, '`backend` must be None, "tensorflow" or "jax"; got \'torch\'. Write backend="jax".'),
         ({"timeout_s": 0}, "`timeout_s` must be a positive number of seconds; got 0. Write timeout_s=600."),
         (
             {"batch": (1, 2, 3, 4)},
@@ -184,6 +177,16 @@ def test_arguments_that_cannot_work(arguments, text):
     with pytest.raises(kte.errors.ArgumentError) as caught:
         kte.check_parity(**{"build_model": exact, "batch": batch(8)} | arguments)
     assert str(caught.value).startswith(text)
+
+
+def test_a_backend_that_is_not_installed_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(kte.errors.MissingExtraError) as caught:
+        kte.check_parity(exact, batch(8), backend="jax")
+    assert str(caught.value) == (
+        'check_parity(backend="jax") trains on JAX as well, and this Python has none. '
+        "Write: pip install 'keras-tpu-ext[jax]'"
+    )
 
 
 def test_a_script_without_a_guard_is_told_so(monkeypatch):
@@ -312,6 +315,8 @@ def test_a_part_that_fails_differs_and_one_that_cannot_be_run_is_not_checked():
 )
 def test_the_default_tolerance_follows_the_dtype(dtypes, tolerance):
     assert compare.default_tolerance(dtypes) == tolerance
+    assert compare.default_tolerance(dtypes, ("JAX", "JAX")) == tolerance
+    assert compare.default_tolerance(dtypes, ("TensorFlow", "JAX")) == max(tolerance, 1e-4)
 
 
 def test_layers_are_looked_at_at_any_depth():
@@ -333,10 +338,10 @@ def test_layers_are_looked_at_at_any_depth():
 
 
 def test_findings_follow_what_differs():
-    facts = Facts(False, ("float32",), ("'norm'",), (), ("'flip'",))
+    facts = Facts(False, ("float32",), ("'norm'",), (), ("'flip'",), plain_model="each replica is alone")
     differs = [ParityRow("one step", "loss", 0.5, 1e-5, False)]
     plain, norm, random = findings(facts, differs)
-    assert plain.startswith("The model is a plain keras.Model")
+    assert plain.startswith("The model is a plain keras.Model: each replica is alone. Write kte.TPUModel(")
     assert norm.endswith("synchronized=True).")
     assert random.startswith("the layer 'flip' draws random numbers")
     (norm,) = findings(facts, [ParityRow("one step", "loss", 0.0, 1e-5, True)])
@@ -378,6 +383,12 @@ def test_a_report_reads_as_a_table():
 def test_a_report_is_ok_when_something_was_compared_and_nothing_differs(rows, ok, verdict):
     assert report(*rows).ok is ok
     assert str(report(*rows)).splitlines()[0] == verdict
+
+
+def test_a_report_across_frameworks_names_both():
+    made = dataclasses.replace(report(GOOD), frameworks=("TensorFlow", "JAX"))
+    assert str(made).startswith("8 replicas on JAX equal one device on TensorFlow: 1 of 1 quantities agree")
+    assert made.to_dict()["frameworks"] == ["TensorFlow", "JAX"]
 
 
 def test_a_report_as_html_escapes_and_as_a_dict_is_json():

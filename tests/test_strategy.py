@@ -131,7 +131,7 @@ def test_a_missing_gpu_is_told_with_what_was_looked_for_what_was_found_and_what_
     )
     assert f"This machine is: {kte.hardware.detect()}." in text
     assert "What to do: switch the accelerator to a GPU" in text
-    assert "pip install 'tensorflow[and-cuda]'" in text
+    assert {"tensorflow": "'tensorflow[and-cuda]'", "jax": "'jax[cuda12]'"}[keras.backend.backend()] in text
 
 
 @pytest.mark.parametrize("tpu", ["local", "my-tpu", "grpc://10.0.0.2:8470"])

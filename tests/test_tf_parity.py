@@ -1,25 +1,10 @@
 """What `check_parity` finds in models that are not exact on TensorFlow."""
 
 import keras
-import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
-
-
-def batch(examples, weighted=False):
-    rng = np.random.default_rng(7)
-    tokens = rng.integers(0, 12, size=(examples, 5))
-    targets = rng.normal(size=(examples, 1)).astype("float32")
-    weights = rng.uniform(0.1, 3.0, size=examples).astype("float32")
-    return (tokens, targets, weights) if weighted else (tokens, targets)
-
-
-def stock():
-    inputs = keras.Input((5,))
-    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(4, activation="tanh")(inputs)))
-    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse", metrics=["mae"])
-    return model
+from plain_models import batch, build_plain, rows_by_key
 
 
 def local():
@@ -32,16 +17,12 @@ def local():
 
 @pytest.fixture(scope="module")
 def stock_report():
-    return kte.check_parity(stock, batch(32), replicas=2, steps=1)
+    return kte.check_parity(build_plain, batch(32), replicas=2, steps=1)
 
 
 @pytest.fixture(scope="module")
 def local_report():
     return kte.check_parity(local, batch(32), replicas=2, steps=1)
-
-
-def rows_by_key(report):
-    return {(row.scenario, row.quantity): row for row in report.rows}
 
 
 @pytest.mark.slow

@@ -9,13 +9,12 @@ from keras_tpu_ext._parity.report import ParityRow
 
 
 def findings(facts: Facts, rows: Sequence[ParityRow]) -> tuple[str, ...]:
-    """Return sentences on the model that `facts` describe, in the light of what was compared."""
+    """Return sentences on the model that `facts` describe on the replicas, in the light of what was compared."""
     differs = any(row.ok is False for row in rows)
     found = []
     if differs and not facts.is_exact:
         found.append(
-            "The model is a plain keras.Model: its step on replicas is a mean of each replica's own mean, and its "
-            "clipping and loss scale act on each replica alone. Write kte.TPUModel(inputs, outputs), or "
+            f"The model is a plain keras.Model: {facts.plain_model}. Write kte.TPUModel(inputs, outputs), or "
             "kte.TPUModel.from_model(model), and compile that."
         )
     found += [_normalisation(name, differs) for name in facts.local_normalisations]

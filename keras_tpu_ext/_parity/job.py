@@ -33,6 +33,7 @@ class Job:
         steps: Number of training steps with the batch.
         start: The weights to start from; `None` starts from the model's own.
         path: The `sys.path` under which the function is found.
+        backend: Keras's backend in this process; empty for that of the process which started it.
     """
 
     builder: BuilderSource
@@ -42,6 +43,7 @@ class Job:
     steps: int
     start: list[Any] | None
     path: list[str]
+    backend: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +89,8 @@ class Facts:
         local_normalisations: Batch normalisations that train and see their own replica only, by name and path.
         silenced: Layers whose dropout was switched off, by name and path.
         random: Other layers that draw random numbers, by name and path.
+        framework: What the framework is called, such as `"TensorFlow"`.
+        plain_model: What is not that of one device where this framework trains a plain `keras.Model`.
     """
 
     is_exact: bool
@@ -94,6 +98,8 @@ class Facts:
     local_normalisations: tuple[str, ...]
     silenced: tuple[str, ...]
     random: tuple[str, ...]
+    framework: str = ""
+    plain_model: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,8 @@ def look(model: Any, silenced: list[Any]) -> Facts:
         local_normalisations=tuple(_name(layer) for layer in layers if _is_local_normalisation(layer)),
         silenced=tuple(_name(layer) for layer in silenced),
         random=tuple(_name(layer) for layer in layers if id(layer) not in quiet and _is_random(layer)),
+        framework=_runtime.words.framework,
+        plain_model=_runtime.words.plain_model,
     )
 
 

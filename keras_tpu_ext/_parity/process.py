@@ -78,6 +78,8 @@ def _wait(folder: Path, job: Job, timeout_s: float) -> int:
 def _environment(job: Job) -> dict[str, str]:
     """Return the environment of this process, with both sides on the CPU and its own path."""
     inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    if job.backend:
+        inherited["KERAS_BACKEND"] = job.backend
     return {
         **inherited,
         "PYTHONPATH": os.pathsep.join(job.path),

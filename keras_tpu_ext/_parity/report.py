@@ -59,6 +59,7 @@ class ParityReport:
         batch: The batch, in words.
         rows: One `ParityRow` a quantity.
         findings: Sentences: what explains a difference, with its cure, and what was changed for the check.
+        frameworks: What one device ran on and what the replicas ran on, such as `("TensorFlow", "JAX")`.
     """
 
     replicas: int
@@ -67,6 +68,7 @@ class ParityReport:
     batch: str
     rows: tuple[ParityRow, ...]
     findings: tuple[str, ...] = ()
+    frameworks: tuple[str, str] = ("", "")
 
     @property
     def ok(self) -> bool:
@@ -84,6 +86,7 @@ class ParityReport:
             "batch": self.batch,
             "rows": [dataclasses.asdict(row) for row in self.rows],
             "findings": list(self.findings),
+            "frameworks": list(self.frameworks),
         }
 
     def __str__(self) -> str:
@@ -106,19 +109,22 @@ class ParityReport:
         )
 
     def _verdict(self) -> str:
+        one, many = "one device", f"{self.replicas} replicas"
+        if len(set(self.frameworks)) > 1:
+            one, many = (f"{what} on {name}" for what, name in zip((one, many), self.frameworks, strict=True))
         verdicts = [row.ok for row in self.rows]
         checked, unchecked = [v for v in verdicts if v is not None], verdicts.count(None)
         more = f"; {unchecked} not checked" if unchecked else ""
         if not checked:
-            return f"Nothing could be compared between {self.replicas} replicas and one device{more}"
+            return f"Nothing could be compared between {many} and {one}{more}"
         if self.ok:
             agree = f"{len(checked)} of {len(checked)} quantities agree to {_number(self.tolerance)}"
             wider = sum(row.ok is True and row.off is not None and row.off > self.tolerance for row in self.rows)
             agree += f", {wider} of them only to what rounding makes here" if wider else ""
-            return f"{self.replicas} replicas equal one device: {agree}{more}"
+            return f"{many} equal {one}: {agree}{more}"
         count = verdicts.count(False)
         differ = f"{count} of {len(checked)} quantities differ{'s' if count == 1 else ''}"
-        return f"{self.replicas} replicas do not equal one device: {differ}{more}"
+        return f"{many} do not equal {one}: {differ}{more}"
 
     def _circumstances(self) -> str:
         steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"

@@ -1,7 +1,8 @@
 """JAX's devices, and Keras's `DataParallel` over them: each made once per process.
 
 Private names of JAX that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-`_src.xla_bridge.backends_are_initialized` and `_src.distributed.global_state.client`.
+`_src.xla_bridge.backends_are_initialized` and `_src.distributed.global_state.client`; of Keras on it:
+`backend.jax.distribution_lib.initialize_rng`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import jax
 import keras
 from jax._src import distributed, xla_bridge
+from keras.src.backend.jax import distribution_lib
 
 from keras_tpu_ext._runtime._jax_alone import keep_tensorflow_off_accelerators
 from keras_tpu_ext._runtime._once import once_per_process
@@ -72,6 +74,7 @@ def open_workers() -> OpenedStrategy:
     """Return the distribution over all devices of every process, accelerators before CPUs."""
     keep_tensorflow_off_accelerators()
     devices = jax.devices()
+    distribution_lib.initialize_rng()  # one seed for all, also where JAX and not Keras has joined them
     told_by = "keras.distribution.initialize"
     return OpenedStrategy(over(devices), len(devices), devices[0].device_kind, told_by=told_by)
 

@@ -29,6 +29,21 @@ class OpenedStrategy:
     told_by: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """What messages say of a runtime.
+
+    Attributes:
+        framework: What the framework is called, such as `"TensorFlow"`.
+        no_gpu: What to do where it should see a GPU and sees none.
+        plain_model: What is not that of one device where it trains a plain `keras.Model` on replicas.
+    """
+
+    framework: str
+    no_gpu: str
+    plain_model: str
+
+
 class Overflow(NamedTuple):
     """Gradients of one replica that were not all finite.
 
@@ -51,6 +66,7 @@ class Runtime(Protocol):
     keras: ModuleType
     PyDataset: type
     TrainStep: type
+    words: Words
 
     def count_gpus(self) -> int:
         """Return how many GPUs the framework sees, without starting one."""

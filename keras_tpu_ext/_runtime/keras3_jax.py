@@ -30,5 +30,11 @@ from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dt
 from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy
 from keras_tpu_ext._runtime._keras3_watch import loss_scale as loss_scale
 from keras_tpu_ext._runtime._keras3_watch import record_gradients as record_gradients
+from keras_tpu_ext._runtime.contract import Words
 
 PyDataset = keras.utils.PyDataset
+words = Words(
+    framework="JAX",
+    no_gpu="check that `nvidia-smi` shows one and that this JAX was installed with CUDA, pip install 'jax[cuda12]'",
+    plain_model="Keras gives every device an equal part of a batch, and fails on one that cannot be split evenly",
+)

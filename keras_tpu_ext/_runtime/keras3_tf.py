@@ -30,5 +30,13 @@ from keras_tpu_ext._runtime._tf_scope import distribute as distribute
 from keras_tpu_ext._runtime._tf_scope import scope as scope
 from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu
 from keras_tpu_ext._runtime._tf_workers import open_workers as open_workers
+from keras_tpu_ext._runtime.contract import Words
 
 PyDataset = keras.utils.PyDataset
+words = Words(
+    framework="TensorFlow",
+    no_gpu="check that `nvidia-smi` shows one and that this TensorFlow was installed with CUDA, "
+    "pip install 'tensorflow[and-cuda]'",
+    plain_model="its step on replicas is a mean of each replica's own mean, and its clipping and loss scale act on "
+    "each replica alone",
+)

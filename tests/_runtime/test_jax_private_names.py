@@ -12,6 +12,7 @@ from private_names import RUNTIME, check_attribute, check_import, model
 IMPORTED = {
     "jax._src.xla_bridge:backends_are_initialized": "_jax_devices.py",
     "jax._src.distributed:global_state": "_jax_devices.py",
+    "keras.src.backend.jax.distribution_lib:initialize_rng": "_jax_devices.py",
     "keras.src.backend.jax.trainer:JAXTrainer.__init__": "_jax_scope.py",
     "keras.src.backend.jax.trainer:JAXTrainer._symbolic_build": "_keras3_jax_step.py",
     "keras.src.trainers.data_adapters.data_adapter:DataAdapter": "_keras3_jax_data.py",

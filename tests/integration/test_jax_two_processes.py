@@ -27,7 +27,9 @@ START = """
 
     number, port = int(sys.argv[1]), sys.argv[2]
     if port != "alone":
-        keras.distribution.initialize(f"127.0.0.1:{port}", 2, number)
+        {join}
+        with kte.strategy_scope():  # gives them one seed
+            drawn = keras.random.normal((3,)).tolist()
     keras.utils.set_random_seed(0)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(270, 6)).astype("float32")
@@ -39,7 +41,7 @@ START = """
         model.compile(adam, "mse", metrics=["mae"], loss_scale="dynamic", gradient_accumulation_steps=2)
 """
 TRAIN = (
-    START
+    START.replace("{join}", 'import jax; jax.distributed.initialize(f"127.0.0.1:{port}", 2, number)')
     + """
     # 101 rows: neither the batches nor the last of them can be split evenly.
     history = model.fit(x, y, sample_weight=w, batch_size=101, epochs=2, verbose=2).history
@@ -47,12 +49,12 @@ TRAIN = (
     kept = {"history": history, "evaluated": model.evaluate(x, y, batch_size=101, verbose=2)}
     kept["predicted"] = model.predict(x, batch_size=101, verbose=2).tolist()
     kept["weights"] = [weights.tolist() for weights in model.get_weights()]
-    kept["scope"] = str(scope)
+    kept |= {"scope": str(scope), "drawn": drawn if port != "alone" else None}
     print("KEPT", json.dumps(kept))
     """
 )
 FOREVER = (
-    START
+    START.replace("{join}", 'keras.distribution.initialize(f"127.0.0.1:{port}", 2, number)')
     + """
     class Tell(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -99,6 +101,7 @@ def test_two_processes_equal_one_and_only_the_chief_writes_and_prints(tmp_path):
     alone = kept(start(TRAIN, 0, "alone", str(tmp_path)))
     assert chief[0]["scope"].startswith("2 replicas on CPU")
     assert chief[0]["scope"].endswith("(a cluster, told by keras.distribution.initialize)")
+    assert chief[0]["drawn"] == other[0]["drawn"]
     assert chief[1]
     assert not other[1]
     for name in ("evaluated", "predicted"):
