@@ -19,6 +19,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Trust what the machine trusts, a company's proxy say, as pip does.
 export UV_SYSTEM_CERTS ?= 1
 
+# Of the parity suite `make test` runs the cases that cover all pairs of values; `make parity` runs every case.
+export KTE_PARITY_CASES ?= 1
 # Tests are about numbers and not about speed: XLA compiles a program of theirs in half the time without optimising.
 JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0
 
@@ -29,7 +31,7 @@ demo: $(TF)/.ready
 
 test: lint test-keras3-tf test-keras3-jax test-keras3-both check-wheel
 	@echo "Ran: ruff, import-linter and mypy; the tests on Keras 3 on TensorFlow, and on Keras 3 on JAX without"
-	@echo "TensorFlow (there with the cases of the parity suite that cover all pairs: make parity runs every one);"
+	@echo "TensorFlow, each with the cases of the parity suite that cover all pairs (make parity runs every case);"
 	@echo "what is about Keras 3 on JAX with TensorFlow and Grain beside it; and the wheel."
 
 lint: $(LINT)/.ready
@@ -44,12 +46,13 @@ test-keras3-tf: $(TF)/.ready
 
 test-keras3-jax: $(JAX)/.ready
 	@echo "Keras 3 on JAX, without TensorFlow:"
-	$(JAX_TESTS) KTE_PARITY_CASES=$${KTE_PARITY_CASES:-1} $(JAX)/bin/python -m pytest -n 2 --dist loadfile
+	$(JAX_TESTS) $(JAX)/bin/python -m pytest -n 2 --dist loadfile
 
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"
 	$(JAX_TESTS) $(BOTH)/bin/python -m pytest -n 2 tests/both
 
+parity: KTE_PARITY_CASES = 320
 parity: $(TF)/.ready $(JAX)/.ready
 	$(TF)/bin/python -m pytest -n 2 tests/parity
 	$(JAX_TESTS) $(JAX)/bin/python -m pytest -n 2 tests/parity

@@ -42,11 +42,27 @@ def scope8():
     return kte.strategy_scope(require="cpu", replicas=REPLICAS)
 
 
+@pytest.fixture
+def scope4():
+    """The rehearsal on four replicas, for what does not ask for more: TensorFlow traces a step for each of them.
+
+    Four are enough for one that has a full part of a short batch, one that has less and two that have none.
+    """
+    return kte.strategy_scope(require="cpu", replicas=4)
+
+
+_SHARED_DATA = Path(os.environ.get("KTE_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder with the real data sets; the test is skipped where it is not."""
-    default = Path(__file__).resolve().parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("KTE_SHARED_DATA", default))
-    if not folder.is_dir():
-        pytest.skip(f"no real data: {folder} is not there; point KTE_SHARED_DATA at the folder")
-    return folder
+    if not _SHARED_DATA.is_dir():
+        pytest.skip(f"no real data: {_SHARED_DATA} is not there; point KTE_SHARED_DATA at the folder")
+    return _SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def shared_data_or_none() -> Path | None:
+    """The folder with the real data sets, for a test that has others to run on where it is not."""
+    return _SHARED_DATA if _SHARED_DATA.is_dir() else None

@@ -60,8 +60,8 @@ def checked(monkeypatch):
     """What the command hands to the check, with one report in its place."""
     calls = []
 
-    def check(source, batch, replicas, steps, tolerance, timeout_s, made_up=False):
-        calls.append((source, batch, replicas, steps, tolerance, timeout_s, made_up))
+    def check(source, batch, replicas, steps, tolerance, timeout_s, backend=None, made_up=False):
+        calls.append((source, batch, replicas, steps, tolerance, timeout_s, made_up, backend))
         return ParityReport(replicas, steps, 1e-5, "a batch", (ParityRow("one step", "loss", 0.0, 1e-5, check.ok),))
 
     check.ok, check.calls = True, calls
@@ -91,14 +91,17 @@ def test_a_real_check_prints_the_report_as_json(folder, capsys, monkeypatch):
 @pytest.mark.parametrize(("ok", "status"), [(True, 0), (False, 1)])
 def test_it_prints_the_text_and_exits_by_the_verdict(folder, checked, capsys, ok, status):
     checked.ok = ok
-    assert cli.main(["parity", "cli_models:with_batch", "--tolerance", "1e-4", "--timeout", "9"]) == status
+    assert (
+        cli.main(["parity", "cli_models:with_batch", "--tolerance", "1e-4", "--timeout", "9", "--backend", "jax"])
+        == status
+    )
     assert capsys.readouterr().out.startswith(
         "8 replicas equal one device: 1 of 1" if ok else "8 replicas do not equal one device: 1 of 1"
     )
     ((source, batch, *rest),) = checked.calls
     assert (source.module, source.name) == ("cli_models", "with_batch")
     assert batch[0].shape == (3, 4)
-    assert rest == [8, 3, 1e-4, 9.0, False]
+    assert rest == [8, 3, 1e-4, 9.0, False, "jax"]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,7 @@ def test_it_prints_the_text_and_exits_by_the_verdict(folder, checked, capsys, ok
 )
 def test_the_batch_may_come_with_a_builder_or_from_its_own_function(folder, checked, arguments):
     assert cli.main(["parity", *arguments]) == 0
-    ((_, batch, *_, made_up),) = checked.calls
+    ((_, batch, *_, made_up, _),) = checked.calls
     assert batch[0].shape == (3, 4)
     assert not made_up
 

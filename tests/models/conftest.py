@@ -1,4 +1,4 @@
-"""The check that most tests here make: plain Keras on one device against `TPUModel` on eight replicas."""
+"""The check that most tests here make: plain Keras on one device against `TPUModel` on four replicas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import keras_tpu_ext as kte
 
-# Float32 adds in another order on eight replicas: each sum is off by about 1e-7 of its size, and a few steps
+# Float32 adds in another order on replicas: each sum is off by about 1e-7 of its size, and a few steps
 # on top of each other make some 1e-6. A wrong denominator is never below 1e-3.
 TOLERANCE = 1e-5
 
@@ -44,7 +44,7 @@ def dense(model_class, outputs=1, activation=None):
 
 
 class Twins:
-    """A plain model on one device and its twin on eight replicas, with the same weights."""
+    """A plain model on one device and its twin on four replicas, with the same weights."""
 
     def __init__(self, scope, build, compile_options, classes):
         self.plain, self.ours = self.make(scope, build, compile_options, classes)
@@ -82,10 +82,10 @@ class Twins:
 
 
 @pytest.fixture
-def twins(scope8):
+def twins(scope4):
     """Return a maker of `Twins`: `build(model_class)` and a function that returns fresh arguments for `compile`."""
 
     def make(build=dense, compile_options=dict, classes=(keras.Model, kte.TPUModel)):
-        return Twins(scope8, build, compile_options, classes)
+        return Twins(scope4, build, compile_options, classes)
 
     return make

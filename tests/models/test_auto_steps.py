@@ -44,13 +44,13 @@ def test_arrays_whose_last_batch_is_short(data):
     assert model.steps_per_execution > 1
 
 
-def test_eight_replicas_and_validation(scope8, data):
+def test_replicas_and_validation(scope4, data):
     def act(model):
         return model.fit(
             data.x, data.y, batch_size=10, epochs=2, shuffle=False, verbose=0, validation_data=(data.x, data.y)
         )
 
-    assert_same(fitted(act, scope8)[0])
+    assert_same(fitted(act, scope4)[0])
 
 
 def test_incomplete_windows_and_loss_scaling(data):

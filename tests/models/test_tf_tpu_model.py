@@ -12,44 +12,44 @@ def functional():
     return kte.TPUModel(inputs, keras.layers.Dense(1)(inputs))
 
 
-def test_the_optimizer_belongs_to_the_models_strategy(scope8):
-    with scope8:
+def test_the_optimizer_belongs_to_the_models_strategy(scope4):
+    with scope4:
         model = functional()
-    assert model.distribute_strategy is scope8.strategy
+    assert model.distribute_strategy is scope4.strategy
     model.compile("adam", "mse")
-    assert model.optimizer._distribution_strategy is scope8.strategy
+    assert model.optimizer._distribution_strategy is scope4.strategy
 
 
-def test_an_optimizer_made_outside_the_scope_is_refused(scope8):
-    with scope8:
+def test_an_optimizer_made_outside_the_scope_is_refused(scope4):
+    with scope4:
         model = functional()
     with pytest.raises(ScopeError) as error:
         model.compile(keras.optimizers.Adam(), "mse")
     assert str(error.value) == (
-        "The optimizer must be made inside the model's strategy_scope() so that its state is mirrored on all 8 "
+        "The optimizer must be made inside the model's strategy_scope() so that its state is mirrored on all 4 "
         "replicas; this Adam was made outside. Write: with scope: optimizer = keras.optimizers.Adam(...), or pass "
         "its name, model.compile('adam', ...)."
     )
 
 
-def test_an_inner_optimizer_made_outside_the_scope_is_refused(scope8):
+def test_an_inner_optimizer_made_outside_the_scope_is_refused(scope4):
     inner = keras.optimizers.SGD()
-    with scope8:
+    with scope4:
         model = functional()
         optimizer = keras.optimizers.LossScaleOptimizer(inner)
     with pytest.raises(ScopeError, match="this SGD was made outside"):
         model.compile(optimizer, "mse")
 
 
-def test_layers_made_outside_the_scope_are_refused(scope8):
+def test_layers_made_outside_the_scope_are_refused(scope4):
     layer = keras.layers.Dense(1, name="early")
     layer.build((None, 6))
-    with scope8:
+    with scope4:
         inputs = keras.Input((6,))
         model = kte.TPUModel(inputs, layer(inputs), name="late")
     with pytest.raises(ScopeError) as error:
         model.compile("sgd", "mse")
     assert str(error.value) == (
-        "All layers of 'late' must be made inside its strategy_scope(), so that each of the 8 replicas has its copy; "
+        "All layers of 'late' must be made inside its strategy_scope(), so that each of the 4 replicas has its copy; "
         "the variable 'early/kernel' was made outside. Write: with scope: ... around the lines that make the layers."
     )

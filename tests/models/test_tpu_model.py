@@ -104,12 +104,12 @@ IN_OR_OUT = pytest.mark.parametrize("inside", [True, False], ids=["inside the sc
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_trains_on_eight_replicas_as_one_device_does(scope8, data, kind):
-    with scope8:
+def test_every_kind_trains_on_replicas_as_one_device_does(scope4, data, kind):
+    with scope4:
         ours = KINDS[kind]()
         ours.compile(keras.optimizers.SGD(0.3), "mse")
     assert isinstance(ours, kte.TPUModel)
-    assert _runtime.num_replicas(ours) == 8
+    assert _runtime.num_replicas(ours) == 4
     ours.predict(data.x[:8], verbose=0)  # builds the subclassed ones
     plain = keras.Sequential([keras.Input((6,)), *[copy_of(layer) for layer in dense_layers(ours)]])
     plain.compile(keras.optimizers.SGD(0.3), "mse")
@@ -150,14 +150,14 @@ def test_functional_use_and_subclassing_do_not_disturb_each_other(order):
     assert isinstance(Mine(), kte.TPUModel)
 
 
-def test_dicts_of_inputs_and_outputs(scope8, data):
+def test_dicts_of_inputs_and_outputs(scope4, data):
     def build(model_class):
         a, b = keras.Input((6,), name="a"), keras.Input((1,), name="b")
         hidden = keras.layers.Concatenate()([a, b])
         return model_class({"a": a, "b": b}, {"p": keras.layers.Dense(1, name="p")(hidden), "q": a[:, :1] + b})
 
     plain = build(keras.Model)
-    with scope8:
+    with scope4:
         ours = build(kte.TPUModel)
     ours.set_weights(plain.get_weights())
     x = {"a": data.x[:100], "b": data.y[:100]}
@@ -205,13 +205,13 @@ def test_from_model_says_what_is_missing():
 # -- compiling ------------------------------------------------------------------------------------------------
 
 
-def test_compiling_after_the_block(scope8, data):
-    with scope8:
+def test_compiling_after_the_block(scope4, data):
+    with scope4:
         model = functional()
     model.compile("adam", "mse", metrics=["mae"])
     model.fit(data.x[:100], data.y[:100], **EPOCH)
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 1
-    assert _runtime.num_replicas(model) == 8
+    assert _runtime.num_replicas(model) == 4
 
 
 def ends_with(*last, outputs=1):
@@ -307,17 +307,17 @@ SAVED = {
 
 @IN_OR_OUT
 @pytest.mark.parametrize("kind", SAVED)
-def test_it_saves_and_loads_as_itself_and_training_goes_on(scope8, data, tmp_path, kind, inside):
-    with scope8:
+def test_it_saves_and_loads_as_itself_and_training_goes_on(scope4, data, tmp_path, kind, inside):
+    with scope4:
         model = SAVED[kind]()
         model.compile("adam", "mse", metrics=["mae"])
     model.fit(data.x[:100], data.y[:100], **EPOCH)
     path = tmp_path / "model.keras"
     model.save(path)
-    with scope8 if inside else contextlib.nullcontext():
+    with scope4 if inside else contextlib.nullcontext():
         loaded = keras.saving.load_model(path, safe_mode=True)
     assert type(loaded) is type(model)
-    assert _runtime.num_replicas(loaded) == (8 if inside else 1)
+    assert _runtime.num_replicas(loaded) == (4 if inside else 1)
     for want, got in zip(model.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(got, want)
     states = [[np.asarray(v) for v in m.optimizer.variables] for m in (loaded, model)]
@@ -329,8 +329,8 @@ def test_it_saves_and_loads_as_itself_and_training_goes_on(scope8, data, tmp_pat
     assert int(keras.ops.convert_to_numpy(loaded.optimizer.iterations)) == 3
 
 
-def test_it_loads_in_a_fresh_process(scope8, data, tmp_path):
-    with scope8:
+def test_it_loads_in_a_fresh_process(scope4, data, tmp_path):
+    with scope4:
         model = functional()
         model.compile("adam", "mse")
     model.fit(data.x[:100], data.y[:100], **EPOCH)
