@@ -42,11 +42,11 @@ lint: $(LINT)/.ready
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
-	$(TF)/bin/python -m pytest -n 2 --dist loadfile
+	$(TF)/bin/python -m pytest -n 2 --dist loadgroup
 
 test-keras3-jax: $(JAX)/.ready
 	@echo "Keras 3 on JAX, without TensorFlow:"
-	$(JAX_TESTS) $(JAX)/bin/python -m pytest -n 2 --dist loadfile
+	$(JAX_TESTS) $(JAX)/bin/python -m pytest -n 2 --dist loadgroup
 
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"

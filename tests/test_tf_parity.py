@@ -15,21 +15,12 @@ def local():
     return model
 
 
-@pytest.fixture(scope="module")
-def stock_report():
-    return kte.check_parity(build_plain, batch(32), replicas=2, steps=1)
-
-
-@pytest.fixture(scope="module")
-def local_report():
-    return kte.check_parity(local, batch(32), replicas=2, steps=1)
-
-
 @pytest.mark.slow
-def test_a_plain_model_is_caught_on_the_tail_and_on_the_inf(stock_report):
-    rows = rows_by_key(stock_report)
-    assert not stock_report.ok
-    assert str(stock_report).startswith("2 replicas do not equal one device: ")
+def test_a_plain_model_is_caught_on_the_tail_and_on_the_inf():
+    report = kte.check_parity(build_plain, batch(32), replicas=2, steps=1)
+    rows = rows_by_key(report)
+    assert not report.ok
+    assert str(report).startswith("2 replicas do not equal one device: ")
     assert rows["one step", "loss"].ok
     assert rows["one step", "gradients"].ok
     assert rows["uneven tail, fit", "gradients"].ok is False
@@ -38,16 +29,17 @@ def test_a_plain_model_is_caught_on_the_tail_and_on_the_inf(stock_report):
     skipped = rows["an inf in one replica", "skipped step"]
     assert skipped.ok is False
     assert skipped.note == "one device: the step is skipped; 2 replicas: inf or NaN reaches the weights"
-    (finding,) = stock_report.findings
+    (finding,) = report.findings
     assert finding.startswith("The model is a plain keras.Model")
     assert "Write kte.TPUModel(inputs, outputs), or kte.TPUModel.from_model(model)" in finding
 
 
 @pytest.mark.slow
-def test_a_normalisation_that_sees_its_replica_only_is_named_with_the_cure(local_report):
-    assert not local_report.ok
-    assert rows_by_key(local_report)["one step", "gradients"].off > 1e-3
-    (finding,) = local_report.findings
+def test_a_normalisation_that_sees_its_replica_only_is_named_with_the_cure():
+    report = kte.check_parity(local, batch(32), replicas=2, steps=1)
+    assert not report.ok
+    assert rows_by_key(report)["one step", "gradients"].off > 1e-3
+    (finding,) = report.findings
     assert finding.startswith("BatchNormalization 'norm' ")
     assert "sees only its replica" in finding
     assert finding.endswith("Write keras.layers.BatchNormalization(..., synchronized=True).")
