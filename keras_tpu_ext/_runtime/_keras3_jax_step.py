@@ -252,7 +252,7 @@ class TrainStep(ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape):
         After an epoch a variable and its moving average may be one array, and JAX takes none as a gift twice.
         """
         model: Any = super()
-        if self.optimizer is not None:
+        if getattr(self, "optimizer", _NO_OPTIMIZER) is not None:  # without compile the name is not there
             return without_twins(model._get_jax_state(**which))
         self.optimizer = _NO_OPTIMIZER
         try:

@@ -1,7 +1,10 @@
 """The one promise, over the product of what can be combined: N replicas take the steps of one device.
 
-`KTE_PARITY_SEED=7 pytest tests/parity/test_parity_suite.py` draws other cases, `KTE_PARITY_CASES=1000` more of them.
+`KTE_PARITY_SEED=7 pytest tests/parity/test_parity_suite.py` draws other cases, `KTE_PARITY_CASES=1000` more of them,
+and `KTE_PARITY_PART=1/2` runs the first of every two.
 """
+
+import os
 
 import pytest
 
@@ -10,13 +13,17 @@ from parity import check
 from parity.cases import DIMENSIONS, FOUND, NUMBER_OF_CASES, SEED, Case, all_pairs, pairs_of, sample, why_not
 
 CASES, IMPOSSIBLE = sample()
+PART, PARTS = map(int, os.environ.get("KTE_PARITY_PART", "1/1").split("/"))
 
 
 def named(number, case):
     return pytest.param(case, id=f"seed {SEED}, {number}: {case}")
 
 
-@pytest.mark.parametrize("case", [named(number, case) for number, case in enumerate([*FOUND, *CASES])])
+NAMED = [named(number, case) for number, case in enumerate([*FOUND, *CASES])]
+
+
+@pytest.mark.parametrize("case", NAMED[PART - 1 :: PARTS])
 def test_replicas_take_the_steps_of_one_device(case):
     print(f"KTE_PARITY_SEED={SEED}: {case!r}")
     start, expected = check.reference(case)
