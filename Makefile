@@ -43,11 +43,11 @@ lint: $(LINT)/.ready
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
-	KTE_PARITY_PART=1/2 $(TF)/bin/python -m pytest -n 2 --dist loadgroup
+	KTE_PARITY_PART=1/2 $(TF)/bin/python -m pytest -n 2
 
 test-keras3-jax: $(JAX)/.ready
 	@echo "Keras 3 on JAX, without TensorFlow:"
-	$(JAX_TESTS) KTE_PARITY_PART=2/2 $(JAX)/bin/python -m pytest -n 2 --dist loadgroup
+	$(JAX_TESTS) KTE_PARITY_PART=2/2 $(JAX)/bin/python -m pytest -n 2
 
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"

@@ -25,6 +25,23 @@ hypothesis.settings.register_profile("kte", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("kte")
 
 
+# Files whose tests share what takes long to make; of all others each test may run in any process.
+_SHARING = ("test_tf_two_processes.py", "test_parity.py")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Share tests out one by one, but for those of `_SHARING` (pytest 9.2 with xdist 3.8 heeds no xdist_group)."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.split("::")[0]
+            return file if file.endswith(_SHARING) else nodeid
+
+    return Scheduling(config, log)
+
+
 def pytest_configure(config):
     # Before anything makes a tensor: virtual devices cannot be added afterwards.
     kte.strategy_scope(require="cpu", replicas=REPLICAS)

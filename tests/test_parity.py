@@ -55,9 +55,6 @@ def uncompiled():
     return network(kte.TPUModel)
 
 
-SHARES_A_REPORT = pytest.mark.xdist_group("whole parity check")  # which is to be made by one test process
-
-
 @pytest.fixture(scope="module")
 def exact_report():
     targets = np.random.default_rng(1).integers(0, 2, size=(43, 1)).astype("float32")
@@ -66,7 +63,6 @@ def exact_report():
     return kte.check_parity(exact, (tokens, targets, weights), replicas=4)
 
 
-@SHARES_A_REPORT
 @pytest.mark.slow
 def test_a_tpu_model_equals_one_device_in_all(exact_report):
     assert exact_report.ok, str(exact_report)
@@ -87,7 +83,6 @@ def test_a_tpu_model_equals_one_device_in_all(exact_report):
     assert "a batch of 43 examples; 3 steps" in str(exact_report)
 
 
-@SHARES_A_REPORT
 @pytest.mark.slow
 def test_dropout_is_switched_off_and_named(exact_report):
     (finding,) = exact_report.findings

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.xdist_group("two processes")  # one test process starts them, for all tests of them
 ROOT = Path(__file__).resolve().parents[2]
 MENTIONED = ("TPU", "KERAS", "KTE", "TF_", "CUDA", "KUBE")
 PATIENCE = 400  # seconds, for a machine that is busy with other things
