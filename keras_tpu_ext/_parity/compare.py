@@ -16,7 +16,7 @@ FLOAT32_TOLERANCE = 1e-5
 # Each replica rounds its part of a gradient to the 8 (bfloat16) or 11 (float16) bits of its significand before the
 # sum, where one device rounds once: four times the unit roundoff.
 TOLERANCES = {"bfloat16": 4 * 2.0**-8, "float16": 4 * 2.0**-11}
-# Two frameworks round exp, tanh and products of matrices in ways of their own: some 1e-6 after three steps.
+# Two frameworks round exp, tanh and products of matrices in ways of their own.
 OTHER_FRAMEWORK = 1e-4
 # How much more than one device differs from itself N replicas may, and how far beyond the tolerance at most.
 ROUNDING_FACTOR = 4.0
