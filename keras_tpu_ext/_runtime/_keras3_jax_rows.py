@@ -5,7 +5,7 @@ is given batches that were filled up. Code of the user's own may do with the row
 the examples alone, in a batch of another size.
 
 Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-`BatchNormalization._moments` and `_reduction_axes`, `Trainer._compile_loss` and its `_flat_losses`,
+`BatchNormalization._reduction_axes`, `Trainer._compile_loss` and its `_flat_losses`,
 `Trainer._compile_metrics` and its `_flat_metrics` and `_flat_weighted_metrics`, `Layer._flatten_layers`,
 `LossFunctionWrapper.fn`.
 """
@@ -21,6 +21,7 @@ import keras
 
 from keras_tpu_ext._runtime._hooks import replaced
 from keras_tpu_ext._runtime._jax_batch import BATCH, only_real, part_that_counts, real_of
+from keras_tpu_ext._runtime._keras3_alone import moments_of_examples, regularisers_of_examples
 from keras_tpu_ext._runtime._keras3_graph import functional_of
 from keras_tpu_ext._runtime._keras3_metrics import heeds_weights
 
@@ -90,13 +91,10 @@ def sees_its_replica_only(normalisation: Any) -> bool:
 @contextlib.contextmanager
 def examples_alone(layers: Sequence[Any]) -> Iterator[None]:
     """Within the block `layers` learn from the examples of the batch at hand, see `known_batch`."""
-    normalisations = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
-    if BATCH.real is None:  # JAX's view is that of all replicas, but Keras refuses to synchronise them on JAX
-        normalisations = [layer for layer in normalisations if layer.synchronized]
-    places: list[Any] = [(layer, "_moments", _moments_of(layer)) for layer in normalisations]
+    places: list[Any] = []
     if BATCH.real is not None:
-        regularised = [layer for layer in layers if layer.activity_regularizer is not None]
-        places += [(layer, "activity_regularizer", _regulariser_of_examples) for layer in regularised]
+        places = moments_of_examples(layers, _moments)
+        places += regularisers_of_examples(layers, _regulariser_of_examples)
     with replaced(places):
         yield
 
@@ -106,19 +104,12 @@ def _regulariser_of_examples(stock: Any) -> Any:
     return lambda outputs: stock(only_real(outputs)) / part_that_counts()
 
 
-def _moments_of(layer: Any) -> Any:
-    def make(stock: Any) -> Any:
-        return lambda inputs, mask: _moments(layer, stock, inputs, mask)
-
-    return make
-
-
 def _moments(layer: Any, stock: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
     real = real_of(inputs)
     if mask is not None:
         return stock(inputs, only_real(mask))
     if real is None:
-        return keras.ops.moments(inputs, axes=layer._reduction_axes)
+        return stock(inputs, mask)
     axes = tuple(layer._reduction_axes)
     weights = jnp.reshape(real, (-1, *[1] * (inputs.ndim - 1))).astype(inputs.dtype)
     count = jnp.sum(weights * jnp.ones_like(inputs), axes, keepdims=True)

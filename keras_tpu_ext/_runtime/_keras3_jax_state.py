@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_tpu_ext._runtime._keras3_state import StepState
+from keras_tpu_ext._runtime._keras3_window import GradientWindow
 
 
 class StatelessStepState(StepState):
@@ -32,20 +33,8 @@ class StatelessStepState(StepState):
         return Window(self.accumulation_steps, lambda: optimizer)
 
 
-class Window(keras.layers.Layer):
-    """Sums of gradients over several batches.
-
-    Args:
-        steps: Number of batches in a full window.
-        optimizer: Returns the optimizer that takes the step. Keras would save an optimizer that it finds here.
-    """
-
-    def __init__(self, steps: int, optimizer: Callable[[], Any]) -> None:
-        super().__init__(name="window", dtype="float32")
-        self.steps = steps
-        self.optimizer = optimizer
-        self.targets: list[Any] = []
-        self.built = True
+class Window(GradientWindow):
+    """Sums of gradients over several batches, those of all devices."""
 
     def own_variables(self) -> list[Any]:
         """Return every variable."""

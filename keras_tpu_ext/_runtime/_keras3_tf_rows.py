@@ -4,7 +4,7 @@ A row is no example if it stands in for none (see `_tf_empty.py`) or if it was p
 statistics from the examples alone, and activity regularisers have their sums.
 
 Private names of Keras that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
-`BatchNormalization._moments` and `_reduction_axes`.
+`BatchNormalization._reduction_axes`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from keras_tpu_ext._runtime._hooks import replaced
+from keras_tpu_ext._runtime._keras3_alone import moments_of_examples, regularisers_of_examples
 from keras_tpu_ext._runtime._tf_batch import BATCH, only_real, part_that_counts, real_of
 from keras_tpu_ext._runtime._tf_empty import one_row_if_empty
 from keras_tpu_ext._runtime._tf_replicas import sum_over_replicas
@@ -32,11 +32,9 @@ def examples_alone(layers: Sequence[Any]) -> Iterator[None]:
     """Within the block `layers` learn from the examples of the batch at hand, see `known_batch`."""
     places: list[Any] = []
     if BATCH.has_any is not None or BATCH.real is not None:
-        normalisations = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
-        places += [(layer, "_moments", _moments_of(layer)) for layer in normalisations]
+        places += moments_of_examples(layers, _moments)
     if BATCH.real is not None:
-        regularised = [layer for layer in layers if layer.activity_regularizer is not None]
-        places += [(layer, "activity_regularizer", _regulariser_of_examples) for layer in regularised]
+        places += regularisers_of_examples(layers, _regulariser_of_examples)
     with replaced(places):
         yield
 
@@ -49,13 +47,6 @@ def _regulariser_of_examples(stock: Any) -> Any:
         return tf.math.divide_no_nan(loss, tf.cast(part_that_counts(), loss.dtype))
 
     return regularizer
-
-
-def _moments_of(layer: Any) -> Any:
-    def make(stock: Any) -> Any:
-        return lambda inputs, mask: _moments(layer, stock, inputs, mask)
-
-    return make
 
 
 def _moments(layer: Any, stock: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:

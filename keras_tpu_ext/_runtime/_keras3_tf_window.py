@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -10,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_tpu_ext._runtime._keras3_state import StepState
+from keras_tpu_ext._runtime._keras3_window import GradientWindow
 from keras_tpu_ext._runtime._tf_replicas import assign_everywhere, gather_everywhere
 
 
@@ -23,20 +23,8 @@ class ReplicatedStepState(StepState):
         return Window(self.accumulation_steps, lambda: optimizer)
 
 
-class Window(keras.layers.Layer):
-    """Sums of gradients over several batches, each replica its own; they meet once, when the window is full.
-
-    Args:
-        steps: Number of batches in a full window.
-        optimizer: Returns the optimizer that takes the step. Keras would save an optimizer that it finds here.
-    """
-
-    def __init__(self, steps: int, optimizer: Callable[[], Any]) -> None:
-        super().__init__(name="window", dtype="float32")
-        self.steps = steps
-        self.optimizer = optimizer
-        self.targets: list[Any] = []
-        self.built = True
+class Window(GradientWindow):
+    """Sums of gradients over several batches, each replica its own; they meet once, when the window is full."""
 
     def build_for(self, variables: Any) -> None:
         """Make the sums for the gradients of `variables`, once."""

@@ -26,7 +26,7 @@ IMPORTED = {
     "keras.src.backend:set_keras_mask": "_keras3_masks.py",
     "keras.src.ops.nn:Softmax": "_keras3_audit.py",
     "keras.src.ops.nn:LogSoftmax": "_keras3_audit.py",
-    "keras:layers.BatchNormalization._moments": "_keras3_tf_rows.py, _keras3_jax_rows.py",
+    "keras:layers.BatchNormalization._moments": "_keras3_alone.py",
 }
 
 
