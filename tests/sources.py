@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 import keras
+import numpy as np
 
 HAS_TF_DATA = importlib.util.find_spec("tensorflow") is not None
 
@@ -21,6 +22,12 @@ class Batches(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         return self.batches[index]
+
+
+def regression(examples=64):
+    """Return `x` and `y` of a linear function."""
+    x = np.random.default_rng(0).normal(size=(examples, 3)).astype("float32")
+    return x, x @ np.array([[1.0], [-2.0], [0.5]], "float32")
 
 
 def cut(arrays, batch_size):

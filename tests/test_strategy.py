@@ -21,6 +21,7 @@ from keras_tpu_ext.errors import (
     ScopeError,
     TpuUnusableError,
 )
+from sources import regression
 
 VARIABLES = (
     "TPU_NAME",
@@ -480,11 +481,6 @@ def test_auto_precision_fits_the_hardware_that_was_chosen(machine, monkeypatch, 
 
 
 # Data and training
-
-
-def regression(examples=64):
-    x = np.random.default_rng(0).normal(size=(examples, 3)).astype("float32")
-    return x, x @ np.array([[1.0], [-2.0], [0.5]], "float32")
 
 
 @pytest.mark.parametrize("kind", [keras.Model, kte.TPUModel])

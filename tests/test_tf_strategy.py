@@ -10,6 +10,7 @@ import tensorflow as tf
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError, ScopeError
+from sources import regression
 
 
 @pytest.fixture(autouse=True)
@@ -75,11 +76,6 @@ def test_distribute_wants_a_dataset(replicas, data):
 def test_distribute_wants_batches(scope8):
     with pytest.raises(ArgumentError, match=r"needs a dataset of batches.*dataset\.batch\(scope\.global_batch_size"):
         scope8.distribute(tf.data.Dataset.range(16))
-
-
-def regression(examples=64):
-    x = np.random.default_rng(0).normal(size=(examples, 3)).astype("float32")
-    return x, x @ np.array([[1.0], [-2.0], [0.5]], "float32")
 
 
 @pytest.mark.parametrize("kind", [keras.Model, kte.TPUModel])

@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 
 import keras_tpu_ext as kte
 import sources
-
-
-def is_mark(weights):
-    """Return where weights are minus zero."""
-    return (weights == 0) & np.signbit(weights)
+from padded import assert_nothing_is_lost, is_mark
 
 
 def collected(padded):
@@ -35,13 +31,7 @@ def test_nothing_is_lost_and_all_shapes_are_one(rows, size, per_step):
     assert {(b.x.shape, b.y.shape, b.sample_weight.shape) for b in batches} == {
         ((size, 3), (size,), (size, *w.shape[1:]))
     }
-    xs, ys, ws = (np.concatenate(parts) for parts in zip(*batches, strict=True))
-    marks = is_mark(ws).reshape(len(ws), -1)
-    real = ~marks.all(axis=1)
-    np.testing.assert_array_equal(real, np.arange(len(real)) < rows)  # padded rows are the last ones
-    assert not marks[real].any()
-    for got, expected in ((xs, x), (ys, y), (ws, w.astype("float32"))):
-        np.testing.assert_array_equal(got[real], expected)
+    assert_nothing_is_lost(batches, x, y, w)
 
 
 def test_a_padded_row_is_a_copy_of_the_last_one():

@@ -7,15 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_tpu_ext as kte
+from padded import assert_nothing_is_lost, is_mark
 
 
 def dataset(*parts):
     return tf.data.Dataset.from_tensor_slices(parts)
-
-
-def is_mark(weights):
-    """Return where weights are minus zero."""
-    return (weights == 0) & np.signbit(weights)
 
 
 def collected(padded):
@@ -34,13 +30,7 @@ def test_nothing_is_lost_and_all_shapes_are_one(rows, size, batched, per_step):
     assert [spec.shape for spec in padded.element_spec] == [(size, 3), (size,), (size, *w.shape[1:])]
     batches = collected(padded)
     assert int(padded.cardinality()) == len(batches) == -(-rows // size)
-    xs, ys, ws = (np.concatenate(parts) for parts in zip(*batches, strict=True))
-    marks = is_mark(ws).reshape(len(ws), -1)
-    real = ~marks.all(axis=1)
-    np.testing.assert_array_equal(real, np.arange(len(real)) < rows)  # padded rows are the last ones
-    assert not marks[real].any()
-    for got, expected in ((xs, x), (ys, y), (ws, w.astype("float32"))):
-        np.testing.assert_array_equal(got[real], expected)
+    assert_nothing_is_lost(batches, x, y, w)
 
 
 def test_a_padded_row_is_a_copy_of_the_last_one():
