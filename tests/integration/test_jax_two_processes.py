@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 TOLERANCE = 1e-5  # float32 adds in another order
-HEARTBEATS = 150  # seconds; JAX itself gives up on a lost process after 100
+HEARTBEAT = 10  # seconds after which JAX gives up on a lost process; 100 where nobody says so
+LOST_WITHIN = 60  # seconds
 
 START = """
     import json, sys
@@ -41,7 +42,7 @@ START = """
         model.compile(adam, "mse", metrics=["mae"], loss_scale="dynamic", gradient_accumulation_steps=2)
 """
 TRAIN = (
-    START.replace("{join}", 'import jax; jax.distributed.initialize(f"127.0.0.1:{port}", 2, number)')
+    START.replace("{join}", 'keras.distribution.initialize(f"127.0.0.1:{port}", 2, number)')
     + """
     # 101 rows: neither the batches nor the last of them can be split evenly.
     history = model.fit(x, y, sample_weight=w, batch_size=101, epochs=2, verbose=2).history
@@ -49,13 +50,19 @@ TRAIN = (
     kept = {"history": history, "evaluated": model.evaluate(x, y, batch_size=101, verbose=2)}
     kept["predicted"] = model.predict(x, batch_size=101, verbose=2).tolist()
     kept["weights"] = [weights.tolist() for weights in model.get_weights()]
-    kept |= {"scope": str(scope), "drawn": drawn if port != "alone" else None}
+    kept["scope"] = str(scope)
     print("KEPT", json.dumps(kept))
     """
 )
 FOREVER = (
-    START.replace("{join}", 'keras.distribution.initialize(f"127.0.0.1:{port}", 2, number)')
+    START.replace(
+        "{join}",
+        f"import jax; jax.distributed.initialize("
+        f"'127.0.0.1:' + port, 2, number, heartbeat_timeout_seconds={HEARTBEAT})",
+    )
     + """
+    print("drawn", drawn, flush=True)
+
     class Tell(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             print("epoch", epoch, flush=True)
@@ -101,7 +108,6 @@ def test_two_processes_equal_one_and_only_the_chief_writes_and_prints(tmp_path):
     alone = kept(start(TRAIN, 0, "alone", str(tmp_path)))
     assert chief[0]["scope"].startswith("2 replicas on CPU")
     assert chief[0]["scope"].endswith("(a cluster, told by keras.distribution.initialize)")
-    assert chief[0]["drawn"] == other[0]["drawn"]
     assert chief[1]
     assert not other[1]
     for name in ("evaluated", "predicted"):
@@ -120,15 +126,18 @@ def test_the_loss_of_a_process_ends_the_other_one_with_an_error(victim):
     with start(FOREVER, 0, port) as chief, start(FOREVER, 1, port) as other:
         processes = chief, other
         try:
+            drawn = [process.stdout.readline() for process in processes]
             for line in processes[victim].stdout:
                 if line.startswith("epoch 2"):
                     break
             processes[victim].send_signal(signal.SIGKILL)
             begun = time.monotonic()
-            _, err = processes[1 - victim].communicate(timeout=HEARTBEATS)
+            _, err = processes[1 - victim].communicate(timeout=LOST_WITHIN)
             print(f"ended after {time.monotonic() - begun:.0f} s")
         finally:
             for process in processes:
                 process.kill()
+    assert drawn[0].startswith("drawn [")
+    assert drawn[0] == drawn[1]  # one seed, also where JAX has joined them and no one gave any
     assert processes[1 - victim].returncode != 0
     assert f"ClusterError: This process ({1 - victim} of 2) can no longer reach another one" in err
