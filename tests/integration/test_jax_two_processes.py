@@ -100,6 +100,11 @@ def kept(process: subprocess.Popen[str]) -> tuple[dict, str]:
     return json.loads(found[0].removeprefix("KEPT ")), "\n".join(line for line in lines if " - loss:" in line)
 
 
+def said(process: subprocess.Popen[str], beginning: str) -> str | None:
+    """Read what a process prints until a line that begins so (collectives print lines of their own)."""
+    return next((line for line in process.stdout if line.startswith(beginning)), None)
+
+
 @pytest.mark.slow
 def test_two_processes_equal_one_and_only_the_chief_writes_and_prints(tmp_path):
     port = free_port()
@@ -126,10 +131,8 @@ def test_the_loss_of_a_process_ends_the_other_one_with_an_error(victim):
     with start(FOREVER, 0, port) as chief, start(FOREVER, 1, port) as other:
         processes = chief, other
         try:
-            drawn = [process.stdout.readline() for process in processes]
-            for line in processes[victim].stdout:
-                if line.startswith("epoch 2"):
-                    break
+            drawn = [said(process, "drawn ") for process in processes]
+            said(processes[victim], "epoch 2")
             processes[victim].send_signal(signal.SIGKILL)
             begun = time.monotonic()
             _, err = processes[1 - victim].communicate(timeout=LOST_WITHIN)
@@ -137,7 +140,7 @@ def test_the_loss_of_a_process_ends_the_other_one_with_an_error(victim):
         finally:
             for process in processes:
                 process.kill()
-    assert drawn[0].startswith("drawn [")
+    assert drawn[0]
     assert drawn[0] == drawn[1]  # one seed, also where JAX has joined them and no one gave any
     assert processes[1 - victim].returncode != 0
     assert f"ClusterError: This process ({1 - victim} of 2) can no longer reach another one" in err
