@@ -18,6 +18,9 @@ LINT := .envs/lint
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Trust what the machine trusts, a company's proxy say, as pip does.
 export UV_SYSTEM_CERTS ?= 1
+# Keep what Python compiles, whatever is set here: else each of the many processes of the tests compiles TensorFlow anew.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 
 # Of the parity suite `make test` runs the cases that cover all pairs of values, half of them on TensorFlow and half on
 # JAX; `make parity` runs every case on both.
