@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 
 from keras_tpu_ext._runtime._once import once_per_process
-from keras_tpu_ext._runtime._tf_rehearsal import end_iterators_at_once
+from keras_tpu_ext._runtime._tf_rehearsal import read_without_hand_over
 from keras_tpu_ext._runtime.contract import OpenedStrategy
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
@@ -96,7 +96,7 @@ def open_cpu(replicas: int) -> OpenedStrategy:
     if replicas == 1:
         return OpenedStrategy(_default_strategy(), 1, "CPU")
     _make_virtual_cpus(replicas)
-    end_iterators_at_once()
+    read_without_hand_over()
     with _without_the_nccl_warning():
         strategy = tf.distribute.MirroredStrategy(
             [f"CPU:{i}" for i in range(replicas)],

@@ -1,7 +1,9 @@
 """What TensorFlow needs to rehearse on virtual CPU devices without stalling.
 
 Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
-`data.ops.multi_device_iterator_ops._create_device_dataset`.
+`distribute.input_lib` with `_SingleWorkerOwnedDatasetIterator` (`_make_iterator`, `get_next_as_list`,
+`get_next_as_optional_list`, and of an instance `_dataset`, `_worker`, `_devices`, `_options` and `_iterator`) and
+`_SingleWorkerDatasetIteratorSpec` (`_component_specs`, and of an instance `_element_spec` besides).
 """
 
 from __future__ import annotations
@@ -10,23 +12,53 @@ import functools
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import multi_device_iterator_ops
+from tensorflow.python.data.ops.iterator_ops import IteratorSpec
+from tensorflow.python.distribute import input_lib
 
 
 @functools.cache
-def end_iterators_at_once() -> None:
-    """Let the iterators of virtual devices do without tf.data's tuning threads.
+def read_without_hand_over() -> None:
+    """Let replicas on CPUs take their parts of a batch from the pipeline itself, one after the other.
 
-    Each replica has an iterator that only hands over what the user's pipeline has made; that pipeline keeps its
-    own tuning. On few cores the thread that would tune the hand-over misses the order to stop and sleeps on, and
-    the end of a pass waits for it: seen on TensorFlow 2.21 with two cores, 5 to 80 seconds instead of 0.7.
+    TensorFlow gives each replica an iterator of its own, with functions to trace and threads, which copies its part
+    to another device; here the parts are in the host's memory already. Seen on TensorFlow 2.21 with two cores: the
+    iterators cost a fifth of a second a replica at the beginning of each pass, and at its end up to 80 seconds,
+    because the thread that would tune them missed the order to stop. Other devices keep what TensorFlow does.
     """
-    stock = multi_device_iterator_ops._create_device_dataset
-    options = tf.data.Options()
-    options.autotune.enabled = False
+    iterator, spec = input_lib._SingleWorkerOwnedDatasetIterator, input_lib._SingleWorkerDatasetIteratorSpec
+    iterator._make_iterator = _on_cpus_else(iterator._make_iterator, _make_iterator)
+    iterator.get_next_as_list = _on_cpus_else(iterator.get_next_as_list, _next_parts)
+    iterator.get_next_as_optional_list = _on_cpus_else(iterator.get_next_as_optional_list, _next_optional_parts)
+    spec._component_specs = property(_on_cpus_else(spec._component_specs.fget, _component_specs))
+
+
+def _on_cpus_else(stock: Any, ours: Any) -> Any:
+    """Return a method that is `ours` where batches are split over CPUs alone, and `stock` everywhere else."""
 
     @functools.wraps(stock)
-    def create(*args: Any, **kwargs: Any) -> Any:
-        return stock(*args, **kwargs).with_options(options)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        modes = tf.distribute.InputReplicationMode
+        is_split = self._options is None or self._options.experimental_replication_mode == modes.PER_WORKER
+        are_cpus = all(tf.DeviceSpec.from_string(device).device_type == "CPU" for device in self._devices)
+        return (ours if is_split and are_cpus else stock)(self, *args, **kwargs)
 
-    multi_device_iterator_ops._create_device_dataset = create
+    return method
+
+
+def _make_iterator(self: Any) -> None:
+    with tf.device(self._worker):
+        self._iterator = iter(self._dataset)
+
+
+def _next_parts(self: Any, name: Any = None) -> list[Any]:
+    with tf.device(self._worker):
+        return [self._iterator.get_next() for _ in self._devices]
+
+
+def _next_optional_parts(self: Any) -> list[Any]:
+    with tf.device(self._worker):
+        return [self._iterator.get_next_as_optional() for _ in self._devices]
+
+
+def _component_specs(self: Any) -> list[Any]:
+    return [IteratorSpec(element_spec=self._element_spec)]

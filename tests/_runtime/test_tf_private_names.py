@@ -15,7 +15,7 @@ IMPORTED = {
     "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._maybe_symbolic_build": "_keras3_tf_step.py",
     "keras.src.layers.layer:Layer._get_own_losses": "_keras3_tf_step.py",
     "keras.src.layers.layer:Layer._get_regularization_losses": "_keras3_tf_step.py",
-    "tensorflow.python.data.ops.multi_device_iterator_ops:_create_device_dataset": "_tf_rehearsal.py",
+    "tensorflow.python.data.ops.iterator_ops:IteratorSpec": "_tf_rehearsal.py",
     "tensorflow.python.framework.kernels:get_registered_kernels_for_op": "_tf_tpu.py",
     "tensorflow.python.distribute.distribute_lib:_get_default_strategy": "_tf_devices.py",
     "tensorflow.python.eager.context:context": "_tf_workers.py",
@@ -69,6 +69,22 @@ def test_an_iterator_holds_the_distributed_dataset(scope8):
     iterator = TFEpochIterator(x=np.ones((4, 2)), batch_size=4, distribute_strategy=scope8.strategy)
     spec = tf.nest.flatten(iterator._distributed_dataset.element_spec)[0]
     assert len(spec._value_specs) == 8, f"PerReplicaSpec._value_specs is gone: mend {RUNTIME}keras3_tf.py"
+
+
+def test_replicas_on_cpus_take_their_parts_from_the_pipeline_itself(scope8):
+    from tensorflow.python.distribute import input_lib
+
+    own = {"_make_iterator", "get_next_as_list", "get_next_as_optional_list"}
+    assert own <= vars(input_lib._SingleWorkerOwnedDatasetIterator).keys(), f"mend {RUNTIME}_tf_rehearsal.py"
+    iterator = iter(scope8.distribute(tf.data.Dataset.range(19).batch(16)))
+    (of_worker,) = iterator._iterators
+    assert isinstance(of_worker._iterator, tf.data.Iterator), f"mend {RUNTIME}_tf_rehearsal.py"
+    assert of_worker._type_spec._component_specs == [of_worker._iterator._type_spec]
+    read = tf.function(lambda iterator: scope8.strategy.experimental_local_results(next(iterator)))
+    parts = [part.numpy().tolist() for _ in range(2) for part in read(iterator)]
+    assert parts == [[2 * i, 2 * i + 1] for i in range(8)] + [[16], [17], [18], *[[]] * 5]
+    with pytest.raises(tf.errors.OutOfRangeError):
+        read(iterator)
 
 
 def test_the_coordination_service_takes_timeouts_before_a_strategy_sets_it_up():
