@@ -7,7 +7,7 @@ of `Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker` and `_get_met
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -32,7 +32,7 @@ class ExactCompile:
     """Compiles a model so that its loss, metrics and steps are exact, and does so again from a saved file.
 
     The runtime's `TrainStep` inherits from this and says what is its own: `_batch_facts`, `_own_scope`,
-    `_make_step_state`, `_build_window` and `_flush`, and where it needs to `_check_compiled` and `_running`.
+    `_make_step_state`, `_build_window` and `_make_flush`, and where it needs to `_check_compiled` and `_running`.
     """
 
     _is_fitting = False
@@ -50,8 +50,8 @@ class ExactCompile:
         """Make the variables of the accumulation window, if there is one."""
         raise NotImplementedError
 
-    def _flush(self, optimizer: Any) -> None:
-        """Take the step of a window that the end of an epoch has left incomplete."""
+    def _make_flush(self, optimizer: Any) -> Callable[[], None]:
+        """Return what takes the step of a window that the end of an epoch has left incomplete."""
         raise NotImplementedError
 
     def _check_compiled(self) -> None:
@@ -90,6 +90,7 @@ class ExactCompile:
             state = self._make_step_state(loss_scale, gradient_accumulation_steps)
         self._choose_pace(auto_steps)
         self.__dict__["_step_state"] = state  # past Keras's tracking: its variables are no weights of the model
+        self._forget_flushes()
 
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train as `keras.Model.fit` does."""
@@ -118,6 +119,15 @@ class ExactCompile:
             with self._own_scope():
                 self._build_optimizer()
                 self._build_window()
+
+    def _forget_flushes(self) -> None:
+        """Compile anew what takes the step of an incomplete window, as the train function is compiled anew."""
+        self.__dict__["_flushes"] = {}
+
+    def _flush(self: Any, optimizer: Any) -> None:
+        if id(optimizer) not in self._flushes:
+            self._flushes[id(optimizer)] = self._make_flush(optimizer)
+        self._flushes[id(optimizer)]()
 
     def _build_optimizer(self: Any) -> None:
         self.optimizer.build(self.trainable_variables)

@@ -10,6 +10,7 @@ of `Trainer`: `_get_jax_state`, `_loss_tracker` and `_symbolic_build`; of `JAXEp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -143,6 +144,7 @@ class TrainStep(ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape):
             if self.built:
                 with self._own_scope():
                     self._build_window()
+            self._forget_flushes()
             self.train_function = make_function(self, lambda state, data: self.train_step(state, data), trains=True)
 
     def make_test_function(self: Any, force: bool = False) -> None:
@@ -265,21 +267,23 @@ class TrainStep(ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape):
         if window is not None:
             window.build_for(self.trainable_variables)
 
-    def _flush(self: Any, optimizer: Any) -> None:
-        """Take the step of a window that the end of an epoch has left incomplete."""
+    def _make_flush(self: Any, optimizer: Any) -> Callable[[], None]:
         parts = (self.trainable_variables, self.non_trainable_variables, optimizer.variables)
         own = own_variables(self)
 
+        @jax.jit
         def flushed(weights: Any, values: Any) -> Any:
             after: list[Any] = []
             values = stateless(lambda: after.append(flush(self, Weights(*weights))), own, values)
             return after[0], values
 
-        arguments = [[v.value for v in part] for part in parts], [v.value for v in own]
-        weights, values = jax.jit(flushed)(*arguments)
-        for part, new in zip([*parts, own], [*weights, values], strict=True):
-            for variable, value in zip(part, new, strict=True):
-                variable.assign(value)
+        def run() -> None:
+            weights, values = flushed([[v.value for v in part] for part in parts], [v.value for v in own])
+            for part, new in zip([*parts, own], [*weights, values], strict=True):
+                for variable, value in zip(part, new, strict=True):
+                    variable.assign(value)
+
+        return run
 
 
 def _unpacked(data: Any) -> tuple[Any, Any, Any]:

@@ -9,6 +9,7 @@ of `Trainer`: `_symbolic_build`, `_maybe_symbolic_build`, `_distribute_strategy`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -58,6 +59,7 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         if self.train_function is None or force:
             if self.built:
                 self._build_window()
+            self._forget_flushes()
             self.train_function = make_steps_function(self, guarded(self, self.train_step), trains=True)
 
     def make_test_function(self: Any, force: bool = False) -> None:
@@ -150,12 +152,12 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
             with self.distribute_strategy.scope():
                 window.build_for(self.trainable_variables)
 
-    def _flush(self: Any, optimizer: Any) -> None:
+    def _make_flush(self: Any, optimizer: Any) -> Callable[[], None]:
         @tf.function(autograph=False)
         def flush() -> None:
             self.distribute_strategy.run(flush_window, args=(self, optimizer))
 
-        flush()
+        return flush
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         """Build from one replica's part of the data's description, before any batch is taken.

@@ -51,6 +51,24 @@ def test_a_scaled_loss_takes_the_same_steps(twins, scope4, data, loss_scale):
     assert int(pair.ours._step_state.skipped_steps.numpy()) == 0
 
 
+def test_the_steps_of_incomplete_windows_are_traced_once(scope4, data):
+    traced = []
+
+    class Counting(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            traced.append(variable)
+            super().update_step(gradient, variable, learning_rate)
+
+    with scope4:
+        model = dense(kte.TPUModel)
+        model.compile(Counting(0.1), "mse", gradient_accumulation_steps=2)
+    train(data, batch_size=48, epochs=1)(model)
+    assert traced
+    traced.clear()
+    train(data, batch_size=48, epochs=2)(model)
+    assert not traced
+
+
 @pytest.mark.parametrize(("batch_size", "steps"), [(26, 2), (16, 4), (10, 3)])
 def test_accumulated_batches_are_one_batch(scope4, data, batch_size, steps):
     """The last window of the epoch is incomplete, and its last batch is short: each example counts once."""

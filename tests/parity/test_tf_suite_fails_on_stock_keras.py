@@ -49,7 +49,7 @@ BREAKS = {
     "an incomplete last window, on one replica": (
         Case(accumulation="2 in optimizer", replicas=1),
         "update",
-        "TrainStep._flush",
+        "TrainStep._make_flush",
     ),
     "add_loss per example": (
         Case(extras="add_loss per example", replicas=2),
