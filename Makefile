@@ -26,7 +26,10 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 # JAX; `make parity` runs every case on both.
 export KTE_PARITY_CASES ?= 1
 # Tests are about numbers and not about speed: XLA compiles a program of theirs in half the time without optimising.
-JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0
+# And it keeps what it has compiled, for the other processes: two of three seconds of these tests go into that.
+JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
+	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
 .PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both parity check-wheel benchmarks clean
 
