@@ -22,8 +22,8 @@ export UV_SYSTEM_CERTS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 
-# Of the parity suite `make test` runs the cases that cover all pairs of values, half of them on TensorFlow and half on
-# JAX; `make parity` runs every case on both.
+# Of the parity suite `make test` runs, on each, another quarter of the cases that cover all pairs of values; `make parity`
+# runs every case on both.
 export KTE_PARITY_CASES ?= 1
 # Tests are about numbers and not about speed: XLA compiles a program of theirs in half the time without optimising.
 # And it keeps what it has compiled, for the other processes: two of three seconds of these tests go into that.
@@ -38,7 +38,7 @@ demo: $(TF)/.ready
 
 test: lint test-keras3-tf test-keras3-jax test-keras3-both check-wheel
 	@echo "Ran: ruff, import-linter and mypy; the tests on Keras 3 on TensorFlow, and on Keras 3 on JAX without"
-	@echo "TensorFlow, each with half of the parity suite's cases that cover all pairs (make parity runs all of them"
+	@echo "TensorFlow, each with a quarter of the parity suite's cases that cover all pairs (make parity runs all"
 	@echo "on both); what is about Keras 3 on JAX with TensorFlow and Grain beside it; and the wheel."
 
 lint: $(LINT)/.ready
@@ -49,11 +49,11 @@ lint: $(LINT)/.ready
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
-	KTE_PARITY_PART=1/2 $(TF)/bin/python -m pytest -n 2
+	KTE_PARITY_PART=1/4 $(TF)/bin/python -m pytest -n 2
 
 test-keras3-jax: $(JAX)/.ready
 	@echo "Keras 3 on JAX, without TensorFlow:"
-	$(JAX_TESTS) KTE_PARITY_PART=2/2 $(JAX)/bin/python -m pytest -n 2
+	$(JAX_TESTS) KTE_PARITY_PART=2/4 $(JAX)/bin/python -m pytest -n 2
 
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"

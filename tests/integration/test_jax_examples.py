@@ -55,6 +55,6 @@ def test_reuters(tmp_path, shared_data):
 
 @pytest.mark.slow
 def test_dcgan(tmp_path):
-    rows = table("examples/dcgan.py", "--epochs", "2", "--output", str(tmp_path))
+    rows = table("examples/dcgan.py", "--epochs", "1", "--output", str(tmp_path))
     assert rows["parity"].endswith("equal to float tolerance")
     assert (tmp_path / "dcgan.png").read_bytes().startswith(b"\x89PNG")
