@@ -26,7 +26,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 # runs every case on both.
 export KTE_PARITY_CASES ?= 1
 # Tests are about numbers and not about speed: XLA compiles a program of theirs in half the time without optimising.
-# And it keeps what it has compiled, for the other processes: two of three seconds of these tests go into that.
+# And it keeps what it has compiled, for the other processes: more than half of the time of these tests goes into that.
 JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1

@@ -22,8 +22,9 @@ def read_without_hand_over() -> None:
 
     TensorFlow gives each replica an iterator of its own, with functions to trace and threads, which copies its part
     to another device; here the parts are in the host's memory already. Seen on TensorFlow 2.21 with two cores: the
-    iterators cost a fifth of a second a replica at the beginning of each pass, and at its end up to 80 seconds,
-    because the thread that would tune them missed the order to stop. Other devices keep what TensorFlow does.
+    iterators cost about a tenth of a second a replica at the beginning of each pass, and at its end up to 80
+    seconds, because the thread that would tune them missed the order to stop. Other devices keep what TensorFlow
+    does.
     """
     iterator, spec = input_lib._SingleWorkerOwnedDatasetIterator, input_lib._SingleWorkerDatasetIteratorSpec
     iterator._make_iterator = _on_cpus_else(iterator._make_iterator, _make_iterator)
