@@ -28,7 +28,7 @@ def as_batch(batch: Any) -> Batch:
     if not 1 <= len(parts) <= 3:
         raise ArgumentError(f"`batch` must have one to three parts; got a tuple of {len(parts)}. {_WRITE}")
     arrays = _map(np.asarray, (*parts, None, None)[:3])
-    leaves = [leaf for leaf in _runtime.keras.tree.flatten(arrays) if leaf is not None]
+    leaves = [leaf for leaf in _runtime.tree.flatten(arrays) if leaf is not None]
     if any(leaf.ndim == 0 for leaf in leaves):
         raise ArgumentError(f"`batch` holds single numbers where arrays were needed. {_WRITE}")
     sizes = sorted({len(leaf) for leaf in leaves})
@@ -42,7 +42,7 @@ def as_batch(batch: Any) -> Batch:
 
 def size(batch: Batch) -> int:
     """Return the number of examples."""
-    return len(next(leaf for leaf in _runtime.keras.tree.flatten(batch) if leaf is not None))
+    return len(next(leaf for leaf in _runtime.tree.flatten(batch) if leaf is not None))
 
 
 def take(batch: Batch, places: Any) -> Batch:
@@ -87,4 +87,4 @@ def with_infinity(batch: Batch, replicas: int) -> tuple[Batch, Batch]:
 
 
 def _map(function: Any, structure: Any) -> Any:
-    return _runtime.keras.tree.map_structure(lambda leaf: leaf if leaf is None else function(leaf), structure)
+    return _runtime.tree.map_structure(lambda leaf: leaf if leaf is None else function(leaf), structure)

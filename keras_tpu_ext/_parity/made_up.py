@@ -37,7 +37,7 @@ def make_up_batch(model: Any, examples: int) -> tuple[Any, Any]:
         raise _cannot(f"the model {model.name!r} has no symbolic inputs that tell their shapes")
     inputs, outputs = graph
     embeddings = [one for one in _runtime.flatten_layers(model) if isinstance(one, _runtime.keras.layers.Embedding)]
-    tree = _runtime.keras.tree
+    tree = _runtime.tree
     x = tree.map_structure(lambda tensor: _input(tensor, examples, embeddings, rng), inputs)
     losses = _losses(model, outputs)
     flat = [_target(loss, tensor, examples, rng) for loss, tensor in zip(losses, tree.flatten(outputs), strict=True)]
@@ -66,7 +66,7 @@ def _reads(layer: Any, tensor: Any) -> bool:
 
 
 def _losses(model: Any, outputs: Any) -> list[Any]:
-    count, loss = len(_runtime.keras.tree.flatten(outputs)), model.loss
+    count, loss = len(_runtime.tree.flatten(outputs)), model.loss
     if isinstance(loss, dict):
         names = list(outputs) if isinstance(outputs, dict) else list(model.output_names)
         return [loss.get(name) for name in names]

@@ -145,7 +145,7 @@ def _predict(stage: Stage) -> Quantities:
     places, first = arrays.tail_places(arrays.size(stage.batch), stage.replicas)
     x, _, _ = arrays.take(stage.batch, places)
     outputs = stage.make().predict(x, batch_size=first, verbose=0)
-    values = [np.asarray(output) for output in _runtime.keras.tree.flatten(outputs)]
+    values = [np.asarray(output) for output in _runtime.tree.flatten(outputs)]
     return {(PARTS["predict"], "predictions"): Quantity("arrays", values)}
 
 

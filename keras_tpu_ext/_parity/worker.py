@@ -95,7 +95,7 @@ def _fresh(job: Job, build: Callable[[], Any], scope: Any, weights: list[Any] | 
         _check(model, job)
         if not model.built:
             x, _, _ = job.batch
-            model(_runtime.keras.tree.map_structure(lambda leaf: leaf if leaf is None else leaf[:1], x))
+            model(_runtime.tree.map_structure(lambda leaf: leaf if leaf is None else leaf[:1], x))
         if weights is not None:
             model.set_weights(weights)
     return model

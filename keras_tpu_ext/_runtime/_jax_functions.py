@@ -36,7 +36,7 @@ def make_function(model: Any, step: Step, *, trains: bool) -> Callable[[Any, Any
             )
         groups = _groups(model, next(iterator))
         if pace is not None:
-            pace.note_done(steps_of(groups))
+            pace.done = steps_of(groups)
         return run(state, groups)
 
     return function

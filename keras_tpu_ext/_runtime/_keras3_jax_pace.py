@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from keras_tpu_ext._runtime._keras3_auto_steps import Pace
+from keras_tpu_ext._runtime._keras_auto_steps import Pace
 from keras_tpu_ext._runtime.steps_tuner import StepsTuner
 
 # Bytes; an execution's batches wait together in the memory of the devices.
@@ -30,7 +30,7 @@ class DevicePace(Pace):
 
         def timed() -> bool:
             groups = next_groups()
-            self.note_done(steps_of(groups))
+            self.done = steps_of(groups)
             compiles = any([is_new(group) for group in groups])
             results.append(jax.block_until_ready(run(groups)))
             self.tuner.most_steps = _that_fit(groups)
@@ -38,7 +38,7 @@ class DevicePace(Pace):
 
         if self.held or self.tuner.settled:
             groups = next_groups()
-            self.note_done(steps_of(groups))
+            self.done = steps_of(groups)
             return run(groups)
         self.time(model, timed)
         return results[0]

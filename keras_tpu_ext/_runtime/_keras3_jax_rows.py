@@ -23,7 +23,7 @@ from keras_tpu_ext._runtime._hooks import replaced
 from keras_tpu_ext._runtime._jax_batch import BATCH, only_real, part_that_counts, real_of
 from keras_tpu_ext._runtime._keras3_alone import moments_of_examples, regularisers_of_examples
 from keras_tpu_ext._runtime._keras3_graph import functional_of
-from keras_tpu_ext._runtime._keras3_metrics import heeds_weights
+from keras_tpu_ext._runtime._keras_metrics import heeds_weights
 
 _METHODS = (
     "train_step",

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from keras_tpu_ext._runtime._keras3_state import StepState
-from keras_tpu_ext._runtime._keras3_window import GradientWindow
+from keras_tpu_ext._runtime._keras_state import StepState
+from keras_tpu_ext._runtime._keras_window import GradientWindow
 
 
 class StatelessStepState(StepState):

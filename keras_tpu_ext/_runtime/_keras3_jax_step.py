@@ -27,18 +27,19 @@ from keras_tpu_ext._runtime._jax_loop import own_variables
 from keras_tpu_ext._runtime._jax_placing import without_twins
 from keras_tpu_ext._runtime._jax_scope import current_distribution, distribution_of, keep, num_replicas, within
 from keras_tpu_ext._runtime._jax_workers import losses_told, of_all_processes
-from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
-from keras_tpu_ext._runtime._keras3_chief import ChiefOnly
-from keras_tpu_ext._runtime._keras3_compile import ExactCompile
+from keras_tpu_ext._runtime._keras_auto_steps import AutoSteps
+from keras_tpu_ext._runtime._keras3_chief import Keras3ChiefOnly
+from keras_tpu_ext._runtime._keras3_compile import ExactKeras3Compile
 from keras_tpu_ext._runtime._keras3_face import track_all_variables
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
+from keras_tpu_ext._runtime._keras3_pace import enumerate_at_pace
 from keras_tpu_ext._runtime._keras3_jax_data import Peek, ReadyBatches
 from keras_tpu_ext._runtime._keras3_jax_descent import Weights, descend, flush
 from keras_tpu_ext._runtime._keras3_jax_pace import DevicePace
 from keras_tpu_ext._runtime._keras3_jax_state import StatelessStepState, stateless
 
 
-class TrainStep(ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape):
+class TrainStep(ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, FunctionalByShape):
     """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
 
     _batch_facts = _jax_batch
@@ -225,7 +226,7 @@ class TrainStep(ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape):
             track_all_variables(self.optimizer)
         self._adopt_variables()
         if iterator is not None:
-            self._enumerate_at_pace(iterator)
+            enumerate_at_pace(self, iterator)
             adapted = ReadyBatches(self, iterator.data_adapter, trains_or_tests=True)
             iterator._get_iterator = adapted.get_jax_iterator
 

@@ -1,8 +1,7 @@
 """The compiled metrics of Keras 3, on batches with padded rows.
 
 Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
-`trainers.compile_utils.CompileMetrics` with `_flat_metrics`, `_flat_weighted_metrics` and `_flatten_y`;
-`_fn` and `_fn_kwargs` of `MeanMetricWrapper`.
+`trainers.compile_utils.CompileMetrics` with `_flat_metrics`, `_flat_weighted_metrics` and `_flatten_y`.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from typing import Any
 import keras
 from keras.src.trainers.compile_utils import CompileMetrics
 
-from keras_tpu_ext._runtime._keras3_batch import Batch
-from keras_tpu_ext._runtime._keras3_masks import mask_of, with_mask
+from keras_tpu_ext._runtime._keras import mask_of, with_mask
+from keras_tpu_ext._runtime._keras_batch import Batch
+from keras_tpu_ext._runtime._keras_metrics import heeds_weights, hides_examples, is_function
 
 
 class MetricsOfExamples(CompileMetrics):
@@ -52,11 +52,11 @@ class MetricsOfExamples(CompileMetrics):
 
     def _has_functions(self) -> bool:
         lists = [*self._flat_metrics, *self._flat_weighted_metrics]
-        return any(_is_function(metric) for of_output in lists if of_output for metric in of_output.metrics)
+        return any(is_function(metric) for of_output in lists if of_output for metric in of_output.metrics)
 
 
 def _update(batch: Batch, metric: Any, true: Any, predicted: Any, weight: Any) -> None:
-    if _is_function(metric) and not len(metric._fn(true, predicted, **metric._fn_kwargs).shape):
+    if hides_examples(metric, true, predicted):
         # It hides its examples behind one number: call it with all of them, on every replica alike.
         true, whole, weight = batch.gather_examples((true, predicted, weight))
         with batch.whole_view():
@@ -67,23 +67,6 @@ def _update(batch: Batch, metric: Any, true: Any, predicted: Any, weight: Any) -
         mask = batch.rows_that_count(mask_of(predicted))
         true, predicted, weight = (batch.rows_that_count(part) for part in (true, predicted, weight))
         metric.update_state(true, with_mask(predicted, mask), weight)
-
-
-def _is_function(metric: Any) -> bool:
-    """Return whether a metric is the mean of a function of the user's."""
-    return isinstance(metric, keras.metrics.MeanMetricWrapper) and not _is_of_keras(metric._fn)
-
-
-def heeds_weights(metric: Any, predicted: Any) -> bool:
-    """Return whether weight zero takes a row out of `metric`, and it takes one weight for each row."""
-    if isinstance(metric, keras.metrics.MeanMetricWrapper):
-        return _is_of_keras(type(metric)) and _is_of_keras(metric._fn)
-    takes_rows = len(predicted.shape) <= 2 and not isinstance(metric, keras.metrics.IoU)
-    return _is_of_keras(type(metric)) and (takes_rows or mask_of(predicted) is not None)
-
-
-def _is_of_keras(thing: Any) -> bool:
-    return str(getattr(thing, "__module__", "")).startswith("keras.")
 
 
 def _weights_of_one(batch: Batch, outputs: Any) -> Any:

@@ -17,9 +17,14 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime._hooks import replaced
 from keras_tpu_ext._runtime._keras3_alone import moments_of_examples, regularisers_of_examples
-from keras_tpu_ext._runtime._tf_batch import BATCH, only_real, part_that_counts, real_of
-from keras_tpu_ext._runtime._tf_empty import one_row_if_empty
-from keras_tpu_ext._runtime._tf_replicas import sum_over_replicas
+from keras_tpu_ext._runtime._tf_batch import BATCH, only_real, real_of
+from keras_tpu_ext._runtime._tf_moments import (
+    any_example,
+    moments_of_all,
+    moments_of_rows,
+    regulariser_of_examples,
+    row_weights,
+)
 
 
 def sees_its_replica_only(normalisation: Any) -> bool:
@@ -34,33 +39,23 @@ def examples_alone(layers: Sequence[Any]) -> Iterator[None]:
     if BATCH.has_any is not None or BATCH.real is not None:
         places += moments_of_examples(layers, _moments)
     if BATCH.real is not None:
-        places += regularisers_of_examples(layers, _regulariser_of_examples)
+        places += regularisers_of_examples(layers, regulariser_of_examples)
     with replaced(places):
         yield
-
-
-def _regulariser_of_examples(stock: Any) -> Any:
-    """Return a regulariser that makes up for the padded rows by which Keras divides."""
-
-    def regularizer(outputs: Any) -> Any:
-        loss = stock(only_real(outputs))
-        return tf.math.divide_no_nan(loss, tf.cast(part_that_counts(), loss.dtype))
-
-    return regularizer
 
 
 def _moments(layer: Any, stock: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
     """Return mean and variance; on a replica without examples those that change nothing."""
     real = real_of(inputs)
     if mask is None and layer.synchronized:
-        return _moments_of_all(inputs, layer._reduction_axes, _weights(inputs, real))
+        return moments_of_all(inputs, layer._reduction_axes, row_weights(inputs, real))
     if real is None:
         mean, variance = stock(inputs, mask)
     elif mask is None:
-        mean, variance = _moments_of_rows(inputs, layer._reduction_axes, _weights(inputs, real))
+        mean, variance = moments_of_rows(inputs, layer._reduction_axes, row_weights(inputs, real))
     else:
         mean, variance = stock(inputs, only_real(mask))
-    there = _any_example()
+    there = any_example()
     if there is None:
         return mean, variance
     kept = tf.cast(layer.moving_mean.value, mean.dtype), tf.cast(layer.moving_variance.value, variance.dtype)
@@ -68,34 +63,3 @@ def _moments(layer: Any, stock: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
         tf.where(there, mean, tf.reshape(kept[0], tf.shape(mean))),
         tf.where(there, variance, tf.reshape(kept[1], tf.shape(variance))),
     )
-
-
-def _any_example() -> Any:
-    """Return whether this replica has an example; `None` where that is certain."""
-    return BATCH.has_any if BATCH.real is None else BATCH.examples > 0
-
-
-def _weights(inputs: Any, real: Any) -> Any:
-    """Return weights of one or zero that broadcast to `inputs`; a row that stands in for none has zero."""
-    ones = [1] * (inputs.shape.rank - 1)
-    weights = tf.ones([1, *ones], inputs.dtype)
-    if real is not None:
-        weights = one_row_if_empty(tf.reshape(tf.cast(real, inputs.dtype), [-1, *ones]), BATCH.has_any)
-    return weights if BATCH.has_any is None else weights * tf.cast(BATCH.has_any, inputs.dtype)
-
-
-def _moments_of_rows(inputs: Any, axes: Any, weights: Any) -> tuple[Any, Any]:
-    count = tf.reduce_sum(weights * tf.ones_like(inputs), axes, keepdims=True)
-    mean = tf.math.divide_no_nan(tf.reduce_sum(weights * inputs, axes, keepdims=True), count)
-    squares = tf.reduce_sum(weights * tf.square(inputs - mean), axes, keepdims=True)
-    variance = tf.math.divide_no_nan(squares, count)
-    return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
-
-
-def _moments_of_all(inputs: Any, axes: Any, weights: Any) -> tuple[Any, Any]:
-    """Return mean and variance over all replicas, as `keras.ops.moments(synchronized=True)` with fewer sums."""
-    weights = tf.broadcast_to(weights, tf.shape(inputs))
-    values = [weights * inputs, weights * tf.square(inputs), weights]
-    total, squares, count = sum_over_replicas([tf.reduce_sum(value, axes) for value in values])
-    mean = tf.math.divide_no_nan(total, count)  # `tf.distribute` sums gradients too
-    return mean, tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)

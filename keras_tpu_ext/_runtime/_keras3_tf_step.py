@@ -16,15 +16,16 @@ import keras
 import tensorflow as tf
 
 from keras_tpu_ext._runtime import _tf_batch
-from keras_tpu_ext._runtime._keras3_auto_steps import AutoSteps
-from keras_tpu_ext._runtime._keras3_chief import ChiefOnly
-from keras_tpu_ext._runtime._keras3_compile import ExactCompile
+from keras_tpu_ext._runtime._keras_auto_steps import AutoSteps
+from keras_tpu_ext._runtime._keras3_chief import Keras3ChiefOnly
+from keras_tpu_ext._runtime._keras3_compile import ExactKeras3Compile
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
+from keras_tpu_ext._runtime._keras3_pace import enumerate_at_pace
 from keras_tpu_ext._runtime._keras3_tf_optimizer import apply_summed
 from keras_tpu_ext._runtime._keras3_tf_own_losses import own_losses_noted, put_own_losses
-from keras_tpu_ext._runtime._keras3_tf_pace import GraphPace
+from keras_tpu_ext._runtime._tf_pace import GraphPace
 from keras_tpu_ext._runtime._keras3_tf_rows import examples_alone
-from keras_tpu_ext._runtime._keras3_tf_window import ReplicatedStepState
+from keras_tpu_ext._runtime._tf_window import ReplicatedStepState
 from keras_tpu_ext._runtime._tf_descent import flush_window
 from keras_tpu_ext._runtime._tf_devices import is_chief, num_workers
 from keras_tpu_ext._runtime._tf_loop import make_steps_function, without_padded_rows
@@ -37,7 +38,7 @@ from keras_tpu_ext._runtime.padding import without_own_weights
 from keras_tpu_ext.errors import ScopeError
 
 
-class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape):
+class TrainStep(ExactStep, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, FunctionalByShape):
     """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
 
     _batch_facts = _tf_batch
@@ -122,6 +123,18 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
     def _apply_reduced(self: Any, optimizer: Any, gradients: Any, variables: Any) -> None:
         apply_summed(optimizer, gradients, variables)
 
+    def _build_for(self: Any, optimizer: Any, variables: Any) -> None:
+        """Make the optimizer's variables before the graph.
+
+        In a graph TensorFlow would trace twice and keep both behind a condition; in a loop they would have no shape.
+        """
+        if not optimizer.built:
+            with tf.init_scope():
+                optimizer.build(variables)
+
+    def _scaled_by(self: Any, optimizer: Any, loss: Any) -> Any:
+        return optimizer.scale_loss(loss)
+
     def _check_optimizer(self: Any, optimizer: Any) -> None:
         _check_optimizer_belongs(optimizer, self.distribute_strategy)
 
@@ -165,7 +178,7 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         Keras takes the first batch and averages it over the replicas, which fails when it does not divide.
         """
         if iterator is not None:
-            self._enumerate_at_pace(iterator)
+            enumerate_at_pace(self, iterator)
         if self._distribute_strategy is None:
             return
         if iterator is not None:

@@ -26,7 +26,7 @@ def descend(model: Any, gradients: Any, variables: Any, optimizer: Any, weight: 
     """
     state = model._step_state
     window = state.window(optimizer)
-    _build(optimizer, variables)
+    model._build_for(optimizer, variables)
     if state.watch is not None:
         state.watch.note(gradients, variables)
     if window is None:
@@ -42,16 +42,6 @@ def descend(model: Any, gradients: Any, variables: Any, optimizer: Any, weight: 
         _flush(model, window, has_gradient, optimizer)
 
     all_agree(window.is_full(), flush, _nothing)
-
-
-def _build(optimizer: Any, variables: Any) -> None:
-    """Make the optimizer's variables before the graph.
-
-    In a graph TensorFlow would trace twice and keep both behind a condition; in a loop they would have no shape.
-    """
-    if not optimizer.built:
-        with tf.init_scope():
-            optimizer.build(variables)
 
 
 def flush_window(model: Any, optimizer: Any) -> None:

@@ -185,15 +185,21 @@ def all_agree(condition: Any, then: Callable[..., None], otherwise: Callable[...
 def assign_everywhere(variable: Any, value: Any) -> None:
     """Assign `value`, the same on all replicas, without another reduction; call it in a replica."""
     strategy = tf.distribute.get_strategy()
-    native = getattr(variable, "value", variable)
+    own = native(variable)
 
     def assign(strategy: Any, value: Any) -> None:
         if tf.distribute.in_cross_replica_context():
-            strategy.extended.update(native, lambda var, new: var.assign(tf.cast(new, var.dtype)), args=(value,))
+            strategy.extended.update(own, lambda var, new: var.assign(tf.cast(new, var.dtype)), args=(value,))
         else:
-            native.assign(tf.cast(value, native.dtype))
+            own.assign(tf.cast(value, own.dtype))
 
     tf.__internal__.distribute.interim.maybe_merge_call(assign, strategy, value)
+
+
+def native(variable: Any) -> Any:
+    """Return TensorFlow's own variable; Keras 3 has a variable around it, with the other as its value."""
+    value = getattr(variable, "value", variable)
+    return variable if callable(value) else value
 
 
 def batch_size(data: Any) -> Any:

@@ -34,8 +34,9 @@ class ExactStep:
     """Train and test steps in which every replica works on its share of the global loss.
 
     The runtime's `TrainStep` inherits from this and provides what differs between Keras 2 and Keras 3:
-    `_unpack`, `_forward`, `_own_losses`, `_own_losses_noted`, `_put_own_losses`, `_weight_losses`, `_examples_alone`,
-    `_has_own_compute_loss`, `_has_own_compute_metrics`, `_check_optimizer` and `_apply_reduced`.
+    `_unpack`, `_forward`, `_scaled_by`, `_own_losses`, `_own_losses_noted`, `_put_own_losses`, `_weight_losses`,
+    `_examples_alone`, `_has_own_compute_loss`, `_has_own_compute_metrics`, `_check_optimizer`, `_build_for` and
+    `_apply_reduced`.
     """
 
     def predict_step(self: Any, data: Any) -> Any:
@@ -170,8 +171,9 @@ class ExactStep:
         if self._step_state.loss_scale is not None:
             seed *= tf.cast(tf.convert_to_tensor(self._step_state.scale), seed.dtype)
         else:
-            seed = optimizer.scale_loss(seed)
-        return finite_if_empty(tape.gradient(loss, variables, output_gradients=seed), BATCH.has_any)
+            seed = self._scaled_by(optimizer, seed)
+        gradients = tape.gradient(loss, variables, output_gradients=seed)
+        return finite_if_empty(gradients, BATCH.has_any)
 
     def _snapshot(self: Any) -> list[tuple[Any, Any]]:
         """Return what the forward pass may change, with its values, in case that the step is skipped."""

@@ -19,7 +19,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-MEAN_REDUCTIONS = frozenset({"mean", "sum_over_batch_size"})
+MEAN_REDUCTIONS = frozenset({"mean", "sum_over_batch_size", "auto"})  # "auto" is Keras 2's name for the second
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,9 +11,9 @@ from keras_tpu_ext._runtime._keras3_graph import output_activations as output_ac
 from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy
-from keras_tpu_ext._runtime._keras3_tf_overflow import skipped_steps as skipped_steps
-from keras_tpu_ext._runtime._keras3_tf_overflow import unwatch_overflow as unwatch_overflow
-from keras_tpu_ext._runtime._keras3_tf_overflow import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime._tf_overflow import skipped_steps as skipped_steps
+from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
+from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow
 from keras_tpu_ext._runtime._keras3_tf_rows import sees_its_replica_only as sees_its_replica_only
 from keras_tpu_ext._runtime._keras3_tf_step import TrainStep as TrainStep
 from keras_tpu_ext._runtime._keras3_watch import loss_scale as loss_scale

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -9,11 +10,13 @@ import os
 from collections.abc import Mapping
 from types import ModuleType
 
+from keras_tpu_ext._runtime.version_pairs import Versions, check_pairs
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
 WORKING = {
     "keras3_tf": "Keras 3 on TensorFlow (KERAS_BACKEND=tensorflow, which is Keras's default)",
     "keras3_jax": "Keras 3 on JAX (KERAS_BACKEND=jax)",
+    "keras2_tf": "Keras 2 on TensorFlow (TensorFlow 2.15, or TF_USE_LEGACY_KERAS=1 with tf-keras on newer ones)",
 }
 
 _CHOOSE_TENSORFLOW = (
@@ -39,7 +42,7 @@ def runtime_name(environ: Mapping[str, str], keras_version: str | None, backend:
     Raises:
         RuntimeNotSupportedError: If no Keras is installed.
     """
-    if environ.get("TF_USE_LEGACY_KERAS", "").lower() in _TRUE:
+    if _is_legacy(environ):
         return "keras2_tf"
     if keras_version is None:
         raise RuntimeNotSupportedError("keras_tpu_ext needs Keras, and this Python has none. " + _INSTALL_TENSORFLOW)
@@ -48,25 +51,38 @@ def runtime_name(environ: Mapping[str, str], keras_version: str | None, backend:
     return {"tensorflow": "keras3_tf"}.get(backend or "", f"keras3_{backend}")
 
 
-def load() -> ModuleType:
-    """Import the module behind the seam for the runtime of this process.
+@functools.cache
+def chosen() -> str:
+    """Return the name of the runtime of this process.
 
     Raises:
-        RuntimeNotSupportedError: If this release does not work on that runtime, or its framework is
-            not installed. The text says what was found, what works and what to write.
+        RuntimeNotSupportedError: If this release does not work on that runtime, its framework is not installed, or
+            its packages do not fit each other. The text says what was found, what works and what to write.
     """
     version = _installed("keras")
+    check_pairs(_versions(), legacy=_is_legacy(os.environ))
     backend = _keras3_backend(version)
     name = runtime_name(os.environ, version, backend)
     if name not in WORKING:
         raise RuntimeNotSupportedError(
             f"{_works()} This process is on {name} (keras {version}"
             + (f", KERAS_BACKEND={backend}" if backend else "")
-            + (", TF_USE_LEGACY_KERAS is set" if name == "keras2_tf" and "TF_USE_LEGACY_KERAS" in os.environ else "")
             + f"). {_CHOOSE_TENSORFLOW}"
-            + ("" if version and version >= "3" else "; and run: pip install 'keras>=3' 'tensorflow>=2.16'")
         )
-    return importlib.import_module(f"keras_tpu_ext._runtime.{name}")
+    return name
+
+
+def load() -> ModuleType:
+    """Import the module behind the seam for the runtime of this process.
+
+    Raises:
+        RuntimeNotSupportedError: As `chosen`.
+    """
+    return importlib.import_module(f"keras_tpu_ext._runtime.{chosen()}")
+
+
+def _is_legacy(environ: Mapping[str, str]) -> bool:
+    return environ.get("TF_USE_LEGACY_KERAS", "").lower() in _TRUE
 
 
 def _works() -> str:
@@ -81,7 +97,7 @@ def _keras3_backend(version: str | None) -> str | None:
     """Ask Keras 3 itself for its backend: it knows about its environment variable and its config file."""
     if version is None or int(version.split(".")[0]) < 3:
         return None
-    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in _TRUE:
+    if _is_legacy(os.environ):
         return None
     try:
         import keras
@@ -93,6 +109,19 @@ def _keras3_backend(version: str | None) -> str | None:
             ) from error
         raise
     return str(keras.backend.backend())
+
+
+def _versions() -> Versions:
+    """Return the versions of the packages that must fit each other, read without importing any of them."""
+    tensorflows = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-macos", "tf-nightly")
+    there = [(name, version) for name in tensorflows if (version := _installed(name))]
+    return Versions(
+        tensorflow=there[0][1] if there else None,
+        keras=_installed("keras"),
+        tf_keras=_installed("tf-keras") or _installed("tf_keras"),
+        tensorflow_tpu=_installed("tensorflow-tpu"),
+        libtpu=_installed("libtpu"),
+    )
 
 
 def _installed(package: str) -> str | None:

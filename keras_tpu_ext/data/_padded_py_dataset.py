@@ -59,7 +59,7 @@ def padded(x: Any, y: Any, weight: Any, *, size: int) -> PaddedBatch:
     Raises:
         ArgumentError: If it has more rows, or none.
     """
-    tree = _runtime.keras.tree
+    tree = _runtime.tree
     rows = len(next(leaf for leaf in tree.flatten(x) if leaf is not None))
     if not 1 <= rows <= size:
         cure = "Give batch_size the size of the largest batch." if rows else "Leave such a batch out."

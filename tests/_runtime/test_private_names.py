@@ -19,9 +19,9 @@ IMPORTED = {
     "keras.src.losses.loss:apply_mask": "_keras3_loss.py",
     "keras.src.optimizers.base_optimizer:BaseOptimizer._get_variable_index": "_keras3_watch.py",
     "keras.src.trainers.trainer:Trainer._symbolic_build": "_keras3_tf_step.py, _keras3_jax_step.py",
-    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "_keras3_compile.py",
+    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "_keras_compile.py",
     "keras.src.trainers.compile_utils:CompileMetrics._flatten_y": "_keras3_metrics.py",
-    "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model": "_keras3_chief.py",
+    "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model": "_keras_chief.py",
     "keras.src.backend:get_keras_mask": "_keras3_masks.py",
     "keras.src.backend:set_keras_mask": "_keras3_masks.py",
     "keras.src.ops.nn:Softmax": "_keras3_audit.py",
@@ -43,8 +43,8 @@ ATTRIBUTES = {
         "_keras3_graph.py",
     ),
     "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.operation.name, "_keras3_graph.py"),
-    "Trainer._compile_loss": (lambda: model()._compile_loss, "_keras3_compile.py"),
-    "Trainer._compile_metrics": (lambda: model()._compile_metrics, "_keras3_compile.py"),
+    "Trainer._compile_loss": (lambda: model()._compile_loss, "_keras_compile.py"),
+    "Trainer._compile_metrics": (lambda: model()._compile_metrics, "_keras_compile.py"),
     "Trainer._loss_tracker": (
         lambda: (model()._loss_tracker.total, model()._loss_tracker.count),
         "_keras3_tf_step.py, _keras3_jax_step.py",
@@ -62,7 +62,7 @@ ATTRIBUTES = {
         lambda: keras.optimizers.SGD()._iterations,
         "_tf_counts.py, _jax_counts.py, _keras3_face.py",
     ),
-    "Trainer._initial_epoch": (lambda: hasattr(model(), "_initial_epoch"), "_keras3_chief.py"),
+    "Trainer._initial_epoch": (lambda: hasattr(model(), "_initial_epoch"), "_keras_chief.py"),
 }
 
 
@@ -99,17 +99,17 @@ def test_an_epoch_asks_its_iterator_for_executions():
     iterator = EpochIterator(x=np.ones((4, 2)), batch_size=4)
     iterator._enumerate_iterator = lambda: iter([(0, 6, iter(["a batch"]))])
     ((begin, end, _),) = iterator
-    assert (begin, end) == (0, 6), f"mend {RUNTIME}_keras3_auto_steps.py"
+    assert (begin, end) == (0, 6), f"mend {RUNTIME}_keras_auto_steps.py"
     names = ["_current_iterator", "_steps_seen", "_num_batches", "_get_iterator", "_interrupted_warning"]
-    assert not [name for name in names if not hasattr(iterator, name)], f"mend {RUNTIME}_keras3_auto_steps.py"
+    assert not [name for name in names if not hasattr(iterator, name)], f"mend {RUNTIME}_keras_auto_steps.py"
     iterator._num_batches, iterator._steps_seen = None, 7
     with pytest.warns(UserWarning, match="ran out of data"), iterator.catch_stop_iteration():
         raise StopIteration
-    assert iterator.num_batches == 7, f"mend {RUNTIME}_keras3_auto_steps.py"
+    assert iterator.num_batches == 7, f"mend {RUNTIME}_keras_auto_steps.py"
 
 
 def test_tensorboard_says_whether_it_traces():
-    assert keras.callbacks.TensorBoard()._should_trace is False, f"mend {RUNTIME}_keras3_batch_hooks.py"
+    assert keras.callbacks.TensorBoard()._should_trace is False, f"mend {RUNTIME}_keras_batch_hooks.py"
 
 
 def test_loss_scaling_keeps_its_inner_optimizer_in_its_dict():

@@ -1,4 +1,4 @@
-"""Which callbacks need to hear of every single batch (Keras 3).
+"""Which callbacks need to hear of every single batch.
 
 Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
 `TensorBoard._should_trace`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
+from keras_tpu_ext._runtime._keras import keras, tree
 
 # By method of the model: the hooks that hear of its batches.
 _HOOKS = {
@@ -28,7 +28,7 @@ def wanting_every_batch(callbacks: Any, method: str) -> list[str]:
         method: `"fit"` or `"evaluate"`.
     """
     callbacks = getattr(callbacks, "callbacks", callbacks)
-    every = [callback for callback in keras.tree.flatten(callbacks) if callback is not None]
+    every = [callback for callback in tree.flatten(callbacks) if callback is not None]
     return [type(callback).__name__ for callback in every if _wants(callback, _HOOKS[method])]
 
 

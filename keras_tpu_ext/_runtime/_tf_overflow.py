@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._keras3_tf_window import values_of_replicas
+from keras_tpu_ext._runtime._tf_window import values_of_replicas
+from keras_tpu_ext._runtime._keras import keras, new_variable
 from keras_tpu_ext._runtime._tf_counts import train_steps
 from keras_tpu_ext._runtime._tf_replicas import assign_everywhere
 from keras_tpu_ext._runtime.contract import Overflow
@@ -27,9 +27,7 @@ class OverflowWatch(keras.layers.Layer):
     def __init__(self, steps: int) -> None:
         super().__init__(name="overflow_watch", dtype="float32")
         self.built = True
-        self.updates = keras.Variable(
-            tf.constant(0), trainable=False, dtype="int32", aggregation="only_first_replica", name="updates"
-        )
+        self.updates = new_variable(0, "int32", "updates")
         self._groups: dict[tuple[int, ...], tuple[list[str], Any]] = {}
         self._seen = 0
         self._steps_before = steps
@@ -70,14 +68,7 @@ class OverflowWatch(keras.layers.Layer):
         key = tuple(id(variable) for variable in variables)
         if key not in self._groups:
             with tf.init_scope():
-                last = keras.Variable(
-                    tf.zeros([len(key)], tf.int32),
-                    trainable=False,
-                    dtype="int32",
-                    synchronization="on_read",
-                    aggregation="sum",
-                    name="last_overflow",
-                )
+                last = new_variable(tf.zeros([len(key)], tf.int32), "int32", "last_overflow", per_replica=True)
             self._groups[key] = ([getattr(variable, "path", variable.name) for variable in variables], last)
         return self._groups[key]
 

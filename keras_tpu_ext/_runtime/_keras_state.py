@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
+from keras_tpu_ext._runtime._keras import keras, new_variable, ops
 
 
 class StepState(keras.layers.Layer):
@@ -27,9 +27,9 @@ class StepState(keras.layers.Layer):
         self.watch: Any = None
         self.built = True
         if loss_scale is not None:
-            self.scale = self._scalar("scale", loss_scale.initial, "float32")
-            self.good_steps = self._scalar("good_steps", 0, "int32")
-            self.skipped_steps = self._scalar("skipped_steps", 0, "int32")
+            self.scale = new_variable(loss_scale.initial, "float32", "scale")
+            self.good_steps = new_variable(0, "int32", "good_steps")
+            self.skipped_steps = new_variable(0, "int32", "skipped_steps")
 
     def window(self, optimizer: Any) -> Any:
         """Return the window of `optimizer`; `None` where every batch is a step."""
@@ -45,12 +45,11 @@ class StepState(keras.layers.Layer):
         return [
             window.optimizer()
             for window in windows
-            if window.targets and int(keras.ops.convert_to_numpy(window.position))
+            if window.targets and int(ops.convert_to_numpy(window.position))
         ]
 
     def note(self, finite: Any) -> None:
         """Let the scale go on after a step; call it in the step."""
-        ops = keras.ops
         scale, good_steps, skipped = (
             ops.convert_to_tensor(variable) for variable in (self.scale, self.good_steps, self.skipped_steps)
         )
@@ -66,13 +65,3 @@ class StepState(keras.layers.Layer):
     def _make_window(self, optimizer: Any) -> Any:
         """Return the accumulation window of `optimizer`, a layer with `targets`, `position` and `optimizer`."""
         raise NotImplementedError
-
-    def _scalar(self, name: str, value: float, dtype: str) -> Any:
-        return self.add_weight(
-            name=name,
-            shape=(),
-            dtype=dtype,
-            initializer=keras.initializers.Constant(value),
-            trainable=False,
-            aggregation="only_first_replica",
-        )

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._keras3_auto_steps import Pace
+from keras_tpu_ext._runtime._keras_auto_steps import Pace
 
 
 class GraphPace(Pace):
@@ -33,5 +33,5 @@ class GraphPace(Pace):
     def run(self, function: Any, iterator: Any) -> Any:
         """Run an execution of what was announced last."""
         logs, done = function(iterator, tf.constant(self.asked))
-        self.note_done(done)
+        self.done = done
         return logs

@@ -1,9 +1,4 @@
-"""`steps_per_execution="auto"` on Keras 3: executions whose length changes while `fit` runs.
-
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them): of
-`EpochIterator`: `_enumerate_iterator`, `_get_iterator`, `_current_iterator`, `_steps_seen`, `_num_batches`,
-`_interrupted_warning`.
-"""
+"""`steps_per_execution="auto"`: executions whose length changes while `fit` runs."""
 
 from __future__ import annotations
 
@@ -14,9 +9,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras
+from keras_tpu_ext._runtime._keras import keras
 
-from keras_tpu_ext._runtime._keras3_batch_hooks import wanting_every_batch
+from keras_tpu_ext._runtime._keras_batch_hooks import wanting_every_batch
 from keras_tpu_ext._runtime.steps_tuner import StepsTuner
 
 
@@ -63,7 +58,7 @@ class AutoSteps:
         if pace is None:
             yield
             return
-        before = self.steps_per_execution
+        before = int(self.steps_per_execution)
         held = method == "predict"  # Keras would unroll its steps
         if not held:
             signature = inspect.signature(getattr(keras.Model, method))
@@ -76,11 +71,6 @@ class AutoSteps:
         finally:
             self.steps_per_execution = pace.tuner.steps if method == "fit" else before
 
-    def _enumerate_at_pace(self: Any, epoch_iterator: Any) -> None:
-        """Let the iterator over an epoch's batches ask before every execution how many steps it has."""
-        if self._pace is not None:
-            epoch_iterator._enumerate_iterator = lambda: self._pace.enumerate(self, epoch_iterator)
-
 
 class Pace:
     """How many steps each execution of one model has.
@@ -88,33 +78,26 @@ class Pace:
     Attributes:
         tuner: Finds the number.
         held: Whether every execution has one step, because somebody needs to see every batch.
+        asked: Number of steps in the execution that was announced last.
+        done: How many steps it had, fewer where the data has ended; may be a tensor.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.tuner = StepsTuner()
         self.held = False
         self._clock = clock
-        self._asked = 1
-        self._done: Any = 1
+        self.asked = 1
+        self.done: Any = 1
 
     @contextlib.contextmanager
     def inner(self, held: bool) -> Iterator[None]:
         """Within the block hold or not; a fit whose callback evaluates goes on afterwards as if it had not."""
-        before = self.held, self._asked, self._done
+        before = self.held, self.asked, self.done
         self.held = held
         try:
             yield
         finally:
-            self.held, self._asked, self._done = before
-
-    @property
-    def asked(self) -> int:
-        """Number of steps in the execution that was announced last."""
-        return self._asked
-
-    def note_done(self, steps: Any) -> None:
-        """Note how many steps an execution had: fewer than asked for where the data has ended."""
-        self._done = steps
+            self.held, self.asked, self.done = before
 
     def time(self, model: Any, run: Callable[[], bool]) -> None:
         """Learn from an execution.
@@ -127,59 +110,8 @@ class Pace:
         begin = self._clock()
         is_worthless = run()
         if not is_worthless:
-            self.tuner.note(int(self._done), self._clock() - begin)
+            self.tuner.note(int(self.done), self._clock() - begin)
             model.steps_per_execution = self.tuner.steps
-
-    def enumerate(self, model: Any, epoch: Any) -> Iterator[tuple[int, int, Any]]:
-        """Yield the first batch, the last batch and the iterator of every execution of one epoch.
-
-        As Keras's own `EpochIterator._enumerate_iterator`, but for the steps, which are read anew each time and
-        never reach over the epoch's end.
-
-        Args:
-            model: The model; its `steps_per_execution` is the length of the next execution.
-            epoch: Keras's `EpochIterator`.
-        """
-        epoch.data_adapter.on_epoch_begin()
-        size = epoch.steps_per_epoch or epoch._num_batches
-        yield from self._enumerate_known(model, epoch, size) if size else self._enumerate_unknown(model, epoch)
-        epoch.data_adapter.on_epoch_end()
-
-    def _enumerate_known(self, model: Any, epoch: Any, size: int) -> Iterator[tuple[int, int, Any]]:
-        if epoch._current_iterator is None or epoch.steps_per_epoch is None:
-            self._start(epoch)
-        batch = 0
-        while batch < size:
-            left = size - batch
-            if epoch._num_batches:
-                left = min(left, epoch._num_batches - epoch._steps_seen)
-            if left <= 0:
-                if epoch.steps_per_epoch:
-                    epoch._interrupted_warning()
-                break
-            self._asked = steps = min(model.steps_per_execution, left)
-            epoch._steps_seen += steps
-            yield batch, batch + steps - 1, epoch._current_iterator
-            batch += steps
-        if epoch._num_batches and epoch._steps_seen >= epoch._num_batches:
-            self._start(epoch)
-
-    def _enumerate_unknown(self, model: Any, epoch: Any) -> Iterator[tuple[int, int, Any]]:
-        self._start(epoch)
-        done = steps = 0
-        while done == steps:
-            epoch._steps_seen += done  # what Keras takes for the size, should the next execution find no data
-            # While `held` nobody counts what was done: a single step is done, or ends the epoch by an exception.
-            self._asked = self._done = steps = model.steps_per_execution
-            yield epoch._steps_seen, epoch._steps_seen + steps - 1, epoch._current_iterator
-            done = int(self._done)
-        epoch._num_batches = epoch._steps_seen + done
-        epoch._current_iterator = None
-
-    @staticmethod
-    def _start(epoch: Any) -> None:
-        epoch._current_iterator = iter(epoch._get_iterator())
-        epoch._steps_seen = 0
 
 
 def _must_hold(model: Any, method: str, callbacks: Any) -> bool:

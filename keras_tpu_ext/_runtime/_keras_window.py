@@ -1,11 +1,11 @@
-"""What an accumulation window is on every framework of Keras 3; its variables are the framework's own affair."""
+"""What an accumulation window is on every framework; its variables are the framework's own affair."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import keras
+from keras_tpu_ext._runtime._keras import keras
 
 
 class GradientWindow(keras.layers.Layer):

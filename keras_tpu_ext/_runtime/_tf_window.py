@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._keras3_state import StepState
-from keras_tpu_ext._runtime._keras3_window import GradientWindow
-from keras_tpu_ext._runtime._tf_replicas import assign_everywhere, gather_everywhere
+from keras_tpu_ext._runtime._keras import new_variable
+from keras_tpu_ext._runtime._keras_state import StepState
+from keras_tpu_ext._runtime._keras_window import GradientWindow
+from keras_tpu_ext._runtime._tf_replicas import assign_everywhere, gather_everywhere, native
 
 
 class ReplicatedStepState(StepState):
@@ -31,10 +31,10 @@ class Window(GradientWindow):
         if self.targets:
             return
         with tf.init_scope():
-            self.position = self._variable("position", (), "int32")
-            self.weight = self._variable("weight", (), "float32")
+            self.position = new_variable(0, "int32", "position")
+            self.weight = new_variable(0.0, "float32", "weight")
             self.local_sums = [
-                self._variable(f"sum_{i}", variable.shape, variable.dtype, per_replica=True)
+                new_variable(tf.zeros(variable.shape, variable.dtype), variable.dtype, f"sum_{i}", per_replica=True)
                 for i, variable in enumerate(variables)
             ]
         self.__dict__["targets"] = list(variables)  # not to be tracked: they are the model's
@@ -96,48 +96,43 @@ class Window(GradientWindow):
                 saved = np.stack([saved.sum(axis=0)] + [np.zeros_like(saved[0])] * (replicas - 1))
             _assign_to_replicas(total, saved)
 
-    def _variable(self, name: str, shape: Any, dtype: str, per_replica: bool = False) -> Any:
-        how = {"synchronization": "on_read", "aggregation": "sum"} if per_replica else {}
-        how = how or {"aggregation": "only_first_replica"}
-        return keras.Variable(tf.zeros(shape, dtype), trainable=False, name=name, dtype=dtype, **how)
-
 
 def values_of_replicas(variable: Any) -> np.ndarray:
     """Return the values that replicas have of a variable which they do not share, the replicas of all processes.
 
     Where several processes train together, all of them must call it.
     """
-    native = variable.value
-    if not isinstance(native, tf.distribute.DistributedValues):
-        return np.stack([native.numpy()])
-    if len(native.values) == native.distribute_strategy.num_replicas_in_sync:
-        return np.stack([part.numpy() for part in native.values])
-    strategy, parts = native.distribute_strategy, iter(native.values)
-    own = strategy.experimental_distribute_values_from_function(
+    own = native(variable)
+    if not isinstance(own, tf.distribute.DistributedValues):
+        return np.stack([own.numpy()])
+    if len(own.values) == own.distribute_strategy.num_replicas_in_sync:
+        return np.stack([part.numpy() for part in own.values])
+    strategy, parts = own.distribute_strategy, iter(own.values)
+    mine = strategy.experimental_distribute_values_from_function(
         lambda _: tf.convert_to_tensor(next(parts))[tf.newaxis]
     )
-    return gather_everywhere(strategy, own)
+    return gather_everywhere(strategy, mine)
 
 
 def _assign_to_replicas(variable: Any, values: np.ndarray) -> None:
     """Give each replica of this process its own of `values`, which are those of all replicas."""
-    native = variable.value
-    if not isinstance(native, tf.distribute.DistributedValues):
-        native.assign(values[0])
+    mirrored = native(variable)
+    if not isinstance(mirrored, tf.distribute.DistributedValues):
+        mirrored.assign(values[0])
         return
-    strategy = native.distribute_strategy
+    strategy = mirrored.distribute_strategy
 
     def of_replica(context: tf.distribute.ValueContext) -> Any:
         return tf.convert_to_tensor(values[context.replica_id_in_sync_group])
 
     own = strategy.experimental_local_results(strategy.experimental_distribute_values_from_function(of_replica))
-    for part, value in zip(native.values, own, strict=True):
+    for part, value in zip(mirrored.values, own, strict=True):
         part.assign(value)
 
 
 def _zeros_of_replicas(variable: Any) -> np.ndarray:
     """Return zeros in the place of what `values_of_replicas` returns."""
-    native = variable.value
-    is_spread = isinstance(native, tf.distribute.DistributedValues)
-    replicas = native.distribute_strategy.num_replicas_in_sync if is_spread else 1
+    own = native(variable)
+    is_spread = isinstance(own, tf.distribute.DistributedValues)
+    replicas = own.distribute_strategy.num_replicas_in_sync if is_spread else 1
     return np.zeros([replicas, *variable.shape], tf.as_dtype(variable.dtype).as_numpy_dtype)

@@ -1,0 +1,20 @@
+"""The Keras that this process trains with, and what Keras 2 and Keras 3 call by different names.
+
+What is the same on both, but for names, imports them from here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from keras_tpu_ext._runtime.select import chosen
+
+_names = importlib.import_module(f"keras_tpu_ext._runtime._{chosen().split('_')[0]}_names")
+
+keras: Any = _names.keras
+ops: Any = _names.ops
+tree: Any = _names.tree
+mask_of: Any = _names.mask_of
+new_variable: Any = _names.new_variable
+with_mask: Any = _names.with_mask

@@ -1,0 +1,43 @@
+"""What a Keras 2 model made of inputs and outputs tells about itself.
+
+Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
+`engine.functional.Functional` with `_nested_inputs` and `_nested_outputs`, `Layer._flatten_layers`, and
+`_keras_history` of symbolic tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras_tpu_ext._runtime._keras2_functional import Functional
+from keras_tpu_ext._runtime._keras2_names import keras
+
+
+def inputs_and_outputs(model: Any) -> tuple[Any, Any] | None:
+    """Return the structures of symbolic inputs and outputs; `None` where `model` has none."""
+    functional = functional_of(model)
+    return None if functional is None else (functional._nested_inputs, functional._nested_outputs)
+
+
+def functional_of(model: Any) -> Any:
+    """Return `model` if it is a graph of inputs and outputs, as a built `Sequential` is; else `None`."""
+    return model if isinstance(model, Functional) and model.outputs else None
+
+
+def output_activations(model: Any) -> list[tuple[str, str, str]]:
+    """Return `(output name, layer name, activation name)` for each output; `[]` where it cannot be told."""
+    if functional_of(model) is None:
+        return []
+    layers = [tensor._keras_history.layer for tensor in model.outputs]
+    return [(name, layer.name, _activation(layer)) for name, layer in zip(model.output_names, layers, strict=True)]
+
+
+def flatten_layers(model: Any) -> list[Any]:
+    """Return all layers of `model` at any depth, without the model itself, in order of creation."""
+    return list(model._flatten_layers(include_self=False))
+
+
+def _activation(layer: Any) -> str:
+    if isinstance(layer, keras.layers.Softmax):
+        return "softmax"
+    return str(getattr(getattr(layer, "activation", None), "__name__", ""))

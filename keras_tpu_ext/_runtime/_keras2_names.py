@@ -1,0 +1,74 @@
+"""What Keras 2 calls what `_keras.py` offers; there it is `tf.keras`, whatever package that comes from."""
+
+from __future__ import annotations
+
+import importlib
+import types
+from typing import Any
+
+import tensorflow as tf
+
+keras: Any = tf.keras
+_PACKAGE = keras.Model.__module__.split(".")[0]  # "keras" on TensorFlow 2.15, "tf_keras" on newer ones
+
+# As in `keras.tree`, which Keras 2 has not.
+tree = types.SimpleNamespace(flatten=tf.nest.flatten, map_structure=tf.nest.map_structure)
+
+
+def private(name: str) -> Any:
+    """Return a module of Keras that is not public, such as `"engine.compile_utils"`."""
+    return importlib.import_module(f"{_PACKAGE}.src.{name}")
+
+
+def mask_of(tensor: Any) -> Any:
+    """Return the mask that Keras keeps beside `tensor`, or `None`."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def with_mask(tensor: Any, mask: Any) -> Any:
+    """Return `tensor`, with a mask unless that is `None`."""
+    if mask is not None:
+        tensor._keras_mask = mask
+    return tensor
+
+
+def new_variable(value: Any, dtype: str, name: str, *, per_replica: bool = False) -> Any:
+    """Return a variable that no gradient changes.
+
+    Args:
+        value: What it is at first.
+        dtype: Its dtype.
+        name: Its name.
+        per_replica: Whether every replica has a value of its own, of which others see the sum.
+    """
+    kind = {"aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
+    if per_replica:
+        kind = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
+    return tf.Variable(value, trainable=False, dtype=dtype, name=name, **kind)
+
+
+def _shape(tensor: Any) -> tuple[Any, ...]:
+    """Return the sizes, as numbers where they are static."""
+    dynamic = None if tensor.shape.is_fully_defined() else tf.shape(tensor)
+    return tuple(dynamic[i] if size is None else size for i, size in enumerate(tensor.shape))
+
+
+def _convert_to_tensor(value: Any, dtype: Any = None) -> Any:
+    tensor = tf.convert_to_tensor(value)
+    return tensor if dtype is None else tf.cast(tensor, dtype)
+
+
+# As in `keras.ops`, which Keras 2 has not.
+ops = types.SimpleNamespace(
+    cast=tf.cast,
+    convert_to_numpy=lambda tensor: tf.convert_to_tensor(tensor).numpy(),
+    convert_to_tensor=_convert_to_tensor,
+    divide_no_nan=tf.math.divide_no_nan,
+    equal=tf.equal,
+    logical_and=tf.logical_and,
+    logical_not=tf.logical_not,
+    ones_like=tf.ones_like,
+    shape=_shape,
+    sum=tf.reduce_sum,
+    where=tf.where,
+)

@@ -1,0 +1,40 @@
+"""What Keras 3 calls what `_keras.py` offers.
+
+Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+`backend.get_keras_mask` and `set_keras_mask`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras as keras
+from keras.src.backend import get_keras_mask, set_keras_mask
+
+ops = keras.ops
+tree = keras.tree
+
+
+def mask_of(tensor: Any) -> Any:
+    """Return the mask that Keras keeps beside `tensor`, or `None`."""
+    return get_keras_mask(tensor)
+
+
+def with_mask(tensor: Any, mask: Any) -> Any:
+    """Return `tensor`, with a mask unless that is `None`."""
+    if mask is not None:
+        set_keras_mask(tensor, mask)
+    return tensor
+
+
+def new_variable(value: Any, dtype: str, name: str, *, per_replica: bool = False) -> Any:
+    """Return a variable that no gradient changes.
+
+    Args:
+        value: What it is at first.
+        dtype: Its dtype.
+        name: Its name.
+        per_replica: Whether every replica has a value of its own, of which others see the sum.
+    """
+    kind = {"synchronization": "on_read", "aggregation": "sum"} if per_replica else {}
+    return keras.Variable(value, trainable=False, dtype=dtype, name=name, **(kind or {"aggregation": "only_first_replica"}))

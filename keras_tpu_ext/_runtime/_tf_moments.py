@@ -1,0 +1,56 @@
+"""Mean and variance of a batch whose rows are not all examples, on replicas of TensorFlow.
+
+A row is no example if it stands in for none (see `_tf_empty.py`) or if it was padded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime._tf_batch import BATCH, only_real, part_that_counts
+from keras_tpu_ext._runtime._tf_empty import one_row_if_empty
+from keras_tpu_ext._runtime._tf_replicas import sum_over_replicas
+
+
+def regulariser_of_examples(stock: Any) -> Any:
+    """Return a regulariser that makes up for the padded rows by which Keras divides."""
+
+    def regularizer(outputs: Any) -> Any:
+        loss = stock(only_real(outputs))
+        return tf.math.divide_no_nan(loss, tf.cast(part_that_counts(), loss.dtype))
+
+    return regularizer
+
+
+def any_example() -> Any:
+    """Return whether this replica has an example; `None` where that is certain."""
+    return BATCH.has_any if BATCH.real is None else BATCH.examples > 0
+
+
+def row_weights(inputs: Any, real: Any) -> Any:
+    """Return weights of one or zero that broadcast to `inputs`; a row that stands in for none has zero."""
+    ones = [1] * (inputs.shape.rank - 1)
+    weights = tf.ones([1, *ones], inputs.dtype)
+    if real is not None:
+        weights = one_row_if_empty(tf.reshape(tf.cast(real, inputs.dtype), [-1, *ones]), BATCH.has_any)
+    return weights if BATCH.has_any is None else weights * tf.cast(BATCH.has_any, inputs.dtype)
+
+
+def moments_of_rows(inputs: Any, axes: Any, weights: Any) -> tuple[Any, Any]:
+    """Return mean and variance of the rows with weight one."""
+    count = tf.reduce_sum(weights * tf.ones_like(inputs), axes, keepdims=True)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(weights * inputs, axes, keepdims=True), count)
+    squares = tf.reduce_sum(weights * tf.square(inputs - mean), axes, keepdims=True)
+    variance = tf.math.divide_no_nan(squares, count)
+    return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+
+
+def moments_of_all(inputs: Any, axes: Any, weights: Any) -> tuple[Any, Any]:
+    """Return mean and variance over all replicas, as `keras.ops.moments(synchronized=True)` with fewer sums."""
+    weights = tf.broadcast_to(weights, tf.shape(inputs))
+    values = [weights * inputs, weights * tf.square(inputs), weights]
+    total, squares, count = sum_over_replicas([tf.reduce_sum(value, axes) for value in values])
+    mean = tf.math.divide_no_nan(total, count)  # `tf.distribute` sums gradients too
+    return mean, tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)
