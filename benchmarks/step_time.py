@@ -1,6 +1,6 @@
 """How long a training step of `TPUModel` takes beside one of `keras.Model`, in one process.
 
-    python benchmarks/step_time.py [--pairs 7] [--seconds 1.0]
+    python benchmarks/step_time.py [--pairs 7] [--seconds 1.0] [--only NAME]
     KERAS_BACKEND=jax python benchmarks/step_time.py
 
 Each model trains on data that is already in memory, in alternating turns (A B A B ...), and the median of the
@@ -179,16 +179,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=7, help="turns of each model (default 7)")
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long a turn takes (default 1)")
+    parser.add_argument("--only", metavar="NAME", help="one row of the table by its name, such as 'small dense'")
     parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
     options = parser.parse_args()
     scopes = {8: kte.strategy_scope(replicas=8), 1: kte.strategy_scope(require="cpu")}
     rows = {}
     for name, (build, numbers, weighted, warm_steps) in ROWS.items():
+        if options.only not in (None, name):
+            continue
         for replicas in numbers:
             row = compare(build, scopes[replicas], options.pairs, options.seconds, weighted, warm_steps)
             rows[f"{name}, {replicas} replica{'s' if replicas > 1 else ''}"] = row
             show(f"{name:28s} {replicas} replica(s): keras", row, options)
-    if keras.backend.backend() == "jax":
+    if keras.backend.backend() == "jax" and options.only is None:
         row = rows["dense, auto against a scan by hand"] = compare_with_scan(
             dense_at_its_pace, scopes[1], options.pairs
         )

@@ -41,7 +41,8 @@ class Execution:
 
     def run(self, state: Any, group: Group) -> tuple[Any, Any]:
         """Return what the steps over a group return, and the next state; the old one is used up."""
-        own = [variable.value for variable in own_variables(self._model)]
+        variables = own_variables(self._model)
+        own = [variable.value for variable in variables]
         if self._model.run_eagerly or not self._model.jit_compile:
             outputs, state, own = self._one_by_one(state, own, group)
         else:
@@ -50,7 +51,7 @@ class Execution:
             one, many = self._compiled
             arguments = (state, own, group.data, group.examples)
             outputs, state, own = one(*arguments) if group.steps is None else many(*arguments, group.steps)
-        for variable, value in zip(own_variables(self._model), own, strict=True):
+        for variable, value in zip(variables, own, strict=True):
             variable.assign(value)
         return outputs, state
 

@@ -18,11 +18,13 @@ def placed(data: Any, distribution: Any, *, axis: int | None) -> Any:
         axis: The dimension that is split over the devices, which must divide it; `None` for copies on each.
     """
     if distribution is None:
-        return jax.tree.map(jax.device_put, data)
+        return jax.device_put(data)
     mesh = distribution.device_mesh.backend_mesh
     spec = PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, distribution.batch_dim_name)
     sharding = NamedSharding(mesh, spec)
-    return jax.tree.map(lambda array: _put(array, sharding), data)
+    if sharding.is_fully_addressable:
+        return jax.device_put(data, sharding)
+    return jax.tree.map(lambda array: _put_own_part(np.asarray(array), sharding), data)
 
 
 def replicated(distribution: Any) -> Any:
@@ -52,8 +54,5 @@ def _buffer(array: Any) -> int:
         return id(array)
 
 
-def _put(array: Any, sharding: Any) -> Any:
-    if sharding.is_fully_addressable:
-        return jax.device_put(array, sharding)
-    array = np.asarray(array)
+def _put_own_part(array: np.ndarray, sharding: Any) -> Any:
     return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])

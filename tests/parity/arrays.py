@@ -28,11 +28,14 @@ def arrays(case: Case) -> Data:
     rng = np.random.default_rng(5)
     size = case.batches[0]
     words = _words(rng, size)
+    _, batch = case.batches
+    overflowing = batch + batch // 2  # in the second batch, the first of the later half of replicas
+    if case.overflow == "overflow":
+        words[overflowing] = 1  # no mask: XLA makes of infinity times a mask's zero 0 or NaN, as it fuses the two
     x = words if case.has_timesteps else rng.normal(size=(size, 6)).astype("float32")
     y = {"a": _targets(case, rng, words), "b": rng.normal(size=(size, 2)).astype("float32")}
     if case.overflow == "overflow":
-        _, batch = case.batches
-        y["a"][batch + batch // 2] = np.inf  # in the second batch, on the first of the later half of replicas
+        y["a"][overflowing] = np.inf
     of_classes = {0: 0.2, 1: 3.0} if case.weights == "per class" else None
     return Data(x, structured(case, y), _weights(case, rng), of_classes)
 
