@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import hypothesis
-import keras
 import pytest
 
 import keras_tpu_ext as kte
+from keras_tpu_ext._runtime.select import chosen
 
 REPLICAS = 8
 
 # A file with a framework's name in its own is about that framework; all others run on every runtime.
-_ABOUT = {"tensorflow": ("*test_tf_*.py", "*test_keras3_tf_*.py"), "jax": ("*test_jax_*.py",)}
-collect_ignore_glob = [glob for name, globs in _ABOUT.items() if name != keras.backend.backend() for glob in globs]
-if keras.backend.backend() != "jax" or importlib.util.find_spec("tensorflow") is None:
+_ABOUT = {
+    "keras3_tf": ("*test_tf_*.py", "*test_keras3_*.py"),
+    "keras3_jax": ("*test_jax_*.py", "*test_keras3_*.py"),
+    "keras2_tf": ("*test_keras2_*.py",),
+}
+_OWN = _ABOUT[chosen()]
+collect_ignore_glob = [glob for globs in _ABOUT.values() for glob in globs if glob not in _OWN]
+if chosen() != "keras3_jax" or importlib.util.find_spec("tensorflow") is None:
     collect_ignore_glob.append("both/*")  # these are about JAX with TensorFlow beside it
+if chosen() == "keras2_tf":
+    sys.modules["keras"] = kte._runtime.keras  # what the tests mean by `import keras`
 
 # No test is about time, and one that failed once must fail again.
 hypothesis.settings.register_profile("kte", deadline=None, derandomize=True)

@@ -8,6 +8,7 @@ _runtime = _load()
 keras = _runtime.keras
 PyDataset = _runtime.PyDataset
 TrainStep = _runtime.TrainStep
+tree = _runtime.tree
 words = _runtime.words
 
 # Devices and strategies

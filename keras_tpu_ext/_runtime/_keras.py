@@ -12,6 +12,7 @@ from keras_tpu_ext._runtime.select import chosen
 
 _names = importlib.import_module(f"keras_tpu_ext._runtime._{chosen().split('_')[0]}_names")
 
+LossScaleOptimizer: Any = _names.LossScaleOptimizer
 keras: Any = _names.keras
 ops: Any = _names.ops
 tree: Any = _names.tree

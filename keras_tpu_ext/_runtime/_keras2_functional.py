@@ -1,8 +1,8 @@
 """Models of inputs and outputs, without Keras 2's rewriting of base classes.
 
-When `Sub(inputs, outputs)` is called for a subclass of `keras.Model`, Keras swaps `Model` for `Functional` in the bases
-of `Sub` and of every class above it, and `Sub` can no longer be used in the classic way. Here the one object gets a
-class of its own instead, and `Sub` stays what it is.
+When `Sub(inputs, outputs)` is called for a subclass of `keras.Model`, Keras swaps `Model` for `Functional` in the
+bases of `Sub` and of every class above it, and `Sub` can no longer be used in the classic way. Here the one object
+gets a class of its own instead, and `Sub` stays what it is.
 
 Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
 `engine.functional.Functional` and `engine.training.is_functional_model_init_params`.
@@ -24,7 +24,8 @@ class FunctionalByShape:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if _is_of_inputs_and_outputs(args, kwargs) and not isinstance(self, Functional):
-            self.__class__ = _functional_variant(type(self))
+            cls: Any = type(self)
+            self.__class__ = _functional_variant(cls)
         super().__init__(*args, **kwargs)
 
 

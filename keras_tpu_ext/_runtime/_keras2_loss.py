@@ -23,13 +23,14 @@ from keras_tpu_ext._runtime._tf_replicas import as_global, num_replicas, sum_ove
 
 _compile_utils = private("engine.compile_utils")
 _losses_utils = private("utils.losses_utils")
+_LossesContainer: Any = _compile_utils.LossesContainer
 
 
 class Shares(list[Any]):
     """Losses of layers and weights that are shares already, for `ExactLosses`."""
 
 
-class ExactLosses(_compile_utils.LossesContainer):  # type: ignore[misc]
+class ExactLosses(_LossesContainer):
     """A `LossesContainer` whose value on a replica is that replica's share of the loss of the whole batch.
 
     In a `train_step` of the user's own the value is that of the whole loss, and its gradient that of the share.
@@ -45,7 +46,7 @@ class ExactLosses(_compile_utils.LossesContainer):  # type: ignore[misc]
             total_loss_mean=compiled._total_loss_mean,
         )
 
-    def build(self, y_pred: Any) -> None:
+    def build(self: Any, y_pred: Any) -> None:
         """Resolve the user's losses as Keras does, then let each return a share."""
         super().build(y_pred)
         self._losses = [
@@ -53,9 +54,7 @@ class ExactLosses(_compile_utils.LossesContainer):  # type: ignore[misc]
             for loss, tracker in zip(self._losses, self._per_output_metrics, strict=True)
         ]
 
-    def __call__(
-        self, y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None
-    ) -> Any:
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None) -> Any:
         """Return the loss, and track it and that of each output."""
         y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.not_a_stand_in)
         values, rows = self._of_outputs(y_true, y_pred, sample_weight)

@@ -21,9 +21,10 @@ from keras_tpu_ext._runtime._tf_empty import no_row_if_empty
 
 _compile_utils = private("engine.compile_utils")
 _losses_utils = private("utils.losses_utils")
+_MetricsContainer: Any = _compile_utils.MetricsContainer
 
 
-class MetricsOfExamples(_compile_utils.MetricsContainer):  # type: ignore[misc]
+class MetricsOfExamples(_MetricsContainer):
     """A `MetricsContainer` that counts no row which is no example, in no metric, weighted or not.
 
     Keras's own metrics give a padded row the weight zero, which keeps every shape static. The others may do with
@@ -45,11 +46,11 @@ class MetricsOfExamples(_compile_utils.MetricsContainer):  # type: ignore[misc]
             return
         y_true = self._conform_to_outputs(y_pred, y_true)
         sample_weight = self._conform_to_outputs(y_pred, sample_weight)
-        parts = [tf.nest.flatten(part) if part is not None else [] for part in (y_true, y_pred, sample_weight)]
+        parts = [tf.nest.flatten(part) for part in (y_true, y_pred, sample_weight)]
         for true, predicted, weight, of_output, weighted in zip(
             *parts, self._metrics, self._weighted_metrics, strict=False
         ):
-            if true is None:
+            if true is None:  # of an output without targets
                 continue
             true, predicted, weight = _compile_utils.match_dtype_and_rank(true, predicted, weight)
             mask = mask_of(predicted)

@@ -1,4 +1,8 @@
-"""What Keras 2 calls what `_keras.py` offers; there it is `tf.keras`, whatever package that comes from."""
+"""What Keras 2 calls what `_keras.py` offers; there it is `tf.keras`, whatever package that comes from.
+
+Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
+`mixed_precision.loss_scale_optimizer.BaseLossScaleOptimizer`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,9 @@ tree = types.SimpleNamespace(flatten=tf.nest.flatten, map_structure=tf.nest.map_
 def private(name: str) -> Any:
     """Return a module of Keras that is not public, such as `"engine.compile_utils"`."""
     return importlib.import_module(f"{_PACKAGE}.src.{name}")
+
+
+LossScaleOptimizer: Any = private("mixed_precision.loss_scale_optimizer").BaseLossScaleOptimizer
 
 
 def mask_of(tensor: Any) -> Any:
@@ -49,7 +56,7 @@ def new_variable(value: Any, dtype: str, name: str, *, per_replica: bool = False
 
 def _shape(tensor: Any) -> tuple[Any, ...]:
     """Return the sizes, as numbers where they are static."""
-    dynamic = None if tensor.shape.is_fully_defined() else tf.shape(tensor)
+    dynamic: Any = None if tensor.shape.is_fully_defined() else tf.shape(tensor)
     return tuple(dynamic[i] if size is None else size for i, size in enumerate(tensor.shape))
 
 

@@ -1,10 +1,10 @@
 """Applying gradients that are already summed over replicas with any optimizer of Keras 2, or of TensorFlow Addons.
 
-Both kinds can be told that gradients are summed: new ones by `skip_gradients_aggregation`, those of
-`optimizers.legacy`, on which TensorFlow Addons builds, by `experimental_aggregate_gradients`, which new ones heed too.
+Both kinds can be told that gradients are summed: those of `optimizers.legacy`, on which TensorFlow Addons builds, by
+`experimental_aggregate_gradients`, which new ones heed too.
 
 Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
-`mixed_precision.loss_scale_optimizer.BaseLossScaleOptimizer`, and `_distribution_strategy` of optimizers.
+`_create_all_weights` of optimizers in `optimizers.legacy`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._keras2_names import keras, private
-
-LossScaleOptimizer: Any = private("mixed_precision.loss_scale_optimizer").BaseLossScaleOptimizer
+from keras_tpu_ext._runtime._keras2_names import LossScaleOptimizer, keras
 
 
 def apply_summed(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:

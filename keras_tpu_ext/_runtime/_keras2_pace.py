@@ -17,9 +17,10 @@ from keras_tpu_ext._runtime._hooks import replaced
 from keras_tpu_ext._runtime._keras2_names import private
 
 _data_adapter = private("engine.data_adapter")
+_DataHandler: Any = _data_adapter.DataHandler
 
 
-class PacedDataHandler(_data_adapter.DataHandler):  # type: ignore[misc]
+class PacedDataHandler(_DataHandler):
     """A `DataHandler` that asks the model before every execution how many steps it has.
 
     An execution never reaches over the end of an epoch, and the size of the data need not be known.
@@ -29,7 +30,7 @@ class PacedDataHandler(_data_adapter.DataHandler):  # type: ignore[misc]
         # One for Keras, which would ask for the size of the data.
         super().__init__(*args, steps_per_execution=tf.Variable(1, dtype=tf.int64), **kwargs)
 
-    def steps(self) -> Iterator[int]:
+    def steps(self: Any) -> Iterator[int]:
         """Yield the first step of each execution of one epoch."""
         self._current_step, self._initial_step = self._initial_step, 0
         while not self._insufficient_data:

@@ -1,6 +1,6 @@
 """Where layers of Keras 3 learn from a batch as a whole, and what stands there when not all of its rows count.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches it):
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches it):
 `BatchNormalization._moments`.
 """
 

@@ -1,6 +1,6 @@
 """Where a Keras 3 model computes its softmaxes, losses and metrics, and in which dtype.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
 `MultiHeadAttention._softmax` (and that of `GroupQueryAttention`), `Operation._inbound_nodes`,
 `Trainer._compile_metrics` and its `_user_metrics` and `_user_weighted_metrics`, the operations
 `keras.src.ops.nn.Softmax` and `LogSoftmax`.

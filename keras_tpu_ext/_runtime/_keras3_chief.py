@@ -1,6 +1,6 @@
 """How callbacks of Keras 3 are kept from writing.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
 `BackupAndRestore._save_model` and `Trainer._initial_epoch`.
 """
 

@@ -1,6 +1,6 @@
 """What `compile` and `fit` have in common on Keras 3, whatever the backend is.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
 of `Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker` and `_get_metrics_result_or_logs`.
 """
 

@@ -1,6 +1,6 @@
 """A second face of an optimizer, which shares every bit of its state and takes what the model has done already.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
 `Optimizer._iterations` and `_track_variable`, and `gradient_accumulation_steps` and
 `LossScaleOptimizer.inner_optimizer` as instance attributes.
 """

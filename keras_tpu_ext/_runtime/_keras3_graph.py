@@ -1,6 +1,6 @@
 """What a Keras 3 model made of inputs and outputs tells about itself.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
 `Functional._inputs_struct` and `_outputs_struct`, `Sequential._functional`, `Layer._flatten_layers`, and
 `_keras_history` of symbolic tensors.
 """

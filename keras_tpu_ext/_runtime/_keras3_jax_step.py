@@ -27,16 +27,16 @@ from keras_tpu_ext._runtime._jax_loop import own_variables
 from keras_tpu_ext._runtime._jax_placing import without_twins
 from keras_tpu_ext._runtime._jax_scope import current_distribution, distribution_of, keep, num_replicas, within
 from keras_tpu_ext._runtime._jax_workers import losses_told, of_all_processes
-from keras_tpu_ext._runtime._keras_auto_steps import AutoSteps
 from keras_tpu_ext._runtime._keras3_chief import Keras3ChiefOnly
 from keras_tpu_ext._runtime._keras3_compile import ExactKeras3Compile
 from keras_tpu_ext._runtime._keras3_face import track_all_variables
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
-from keras_tpu_ext._runtime._keras3_pace import enumerate_at_pace
 from keras_tpu_ext._runtime._keras3_jax_data import Peek, ReadyBatches
 from keras_tpu_ext._runtime._keras3_jax_descent import Weights, descend, flush
 from keras_tpu_ext._runtime._keras3_jax_pace import DevicePace
 from keras_tpu_ext._runtime._keras3_jax_state import StatelessStepState, stateless
+from keras_tpu_ext._runtime._keras3_pace import enumerate_at_pace
+from keras_tpu_ext._runtime._keras_auto_steps import AutoSteps
 
 
 class TrainStep(ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, FunctionalByShape):

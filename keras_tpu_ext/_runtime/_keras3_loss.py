@@ -1,6 +1,6 @@
 """Keras 3's compiled loss, with each replica returning its share of the loss of the whole batch.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
 `trainers.compile_utils.CompileLoss` with `_flat_losses` (tuples with a field `loss`), `metrics`, `_user_loss` and
 `_user_loss_weights`;
 `losses.loss.apply_mask`.

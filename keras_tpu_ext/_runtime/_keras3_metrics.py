@@ -1,6 +1,6 @@
 """The compiled metrics of Keras 3, on batches with padded rows.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
 `trainers.compile_utils.CompileMetrics` with `_flat_metrics`, `_flat_weighted_metrics` and `_flatten_y`.
 """
 

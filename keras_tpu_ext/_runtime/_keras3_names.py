@@ -1,6 +1,6 @@
 """What Keras 3 calls what `_keras.py` offers.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
 `backend.get_keras_mask` and `set_keras_mask`.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 import keras as keras
 from keras.src.backend import get_keras_mask, set_keras_mask
 
+LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 ops = keras.ops
 tree = keras.tree
 
@@ -36,5 +37,7 @@ def new_variable(value: Any, dtype: str, name: str, *, per_replica: bool = False
         name: Its name.
         per_replica: Whether every replica has a value of its own, of which others see the sum.
     """
-    kind = {"synchronization": "on_read", "aggregation": "sum"} if per_replica else {}
-    return keras.Variable(value, trainable=False, dtype=dtype, name=name, **(kind or {"aggregation": "only_first_replica"}))
+    kind = {"aggregation": "only_first_replica"}
+    if per_replica:
+        kind = {"synchronization": "on_read", "aggregation": "sum"}
+    return keras.Variable(value, trainable=False, dtype=dtype, name=name, **kind)

@@ -1,6 +1,6 @@
 """Executions of changing length in Keras 3's loop over an epoch.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them): of
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them): of
 `EpochIterator`: `_enumerate_iterator`, `_get_iterator`, `_current_iterator`, `_steps_seen`, `_num_batches`,
 `_interrupted_warning`.
 """
@@ -26,6 +26,7 @@ def _enumerate(pace: Pace, model: Any, epoch: Any) -> Iterator[tuple[int, int, A
     never reach over the epoch's end.
 
     Args:
+        pace: The model's.
         model: The model; its `steps_per_execution` is the length of the next execution.
         epoch: Keras's `EpochIterator`.
     """

@@ -3,8 +3,7 @@
 Private names of Keras that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
 of `Trainer`: `_symbolic_build`, `_maybe_symbolic_build`, `_distribute_strategy`, `_compute_loss`,
 `_call_has_training_arg`; of layers: `_get_own_losses`, `_get_regularization_losses`, `_flatten_layers`; of
-`TFEpochIterator`: `_distributed_dataset`; of optimizers: `_distribution_strategy`; of TensorFlow's
-`PerReplicaSpec`: `_value_specs`.
+`TFEpochIterator`: `_distributed_dataset`; of TensorFlow's `PerReplicaSpec`: `_value_specs`.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ import keras
 import tensorflow as tf
 
 from keras_tpu_ext._runtime import _tf_batch
-from keras_tpu_ext._runtime._keras_auto_steps import AutoSteps
 from keras_tpu_ext._runtime._keras3_chief import Keras3ChiefOnly
 from keras_tpu_ext._runtime._keras3_compile import ExactKeras3Compile
 from keras_tpu_ext._runtime._keras3_functional import FunctionalByShape
 from keras_tpu_ext._runtime._keras3_pace import enumerate_at_pace
 from keras_tpu_ext._runtime._keras3_tf_optimizer import apply_summed
 from keras_tpu_ext._runtime._keras3_tf_own_losses import own_losses_noted, put_own_losses
-from keras_tpu_ext._runtime._tf_pace import GraphPace
 from keras_tpu_ext._runtime._keras3_tf_rows import examples_alone
-from keras_tpu_ext._runtime._tf_window import ReplicatedStepState
+from keras_tpu_ext._runtime._keras_auto_steps import AutoSteps
+from keras_tpu_ext._runtime._tf_belonging import check_optimizer_belongs, check_variables_belong
 from keras_tpu_ext._runtime._tf_descent import flush_window
 from keras_tpu_ext._runtime._tf_devices import is_chief, num_workers
 from keras_tpu_ext._runtime._tf_loop import make_steps_function, without_padded_rows
 from keras_tpu_ext._runtime._tf_own_step import guarded
+from keras_tpu_ext._runtime._tf_pace import GraphPace
 from keras_tpu_ext._runtime._tf_replicas import split_batch
 from keras_tpu_ext._runtime._tf_scope import in_order
 from keras_tpu_ext._runtime._tf_step import ExactStep
+from keras_tpu_ext._runtime._tf_window import ReplicatedStepState
 from keras_tpu_ext._runtime._tf_workers import losses_told, of_all_processes
 from keras_tpu_ext._runtime.padding import without_own_weights
-from keras_tpu_ext.errors import ScopeError
 
 
 class TrainStep(ExactStep, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, FunctionalByShape):
@@ -85,8 +84,8 @@ class TrainStep(ExactStep, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Funct
         return self.distribute_strategy.scope()
 
     def _check_compiled(self: Any) -> None:
-        _check_optimizer_belongs(self.optimizer, self.distribute_strategy)
-        _check_variables_belong(self, self.distribute_strategy)
+        check_optimizer_belongs(self.optimizer, self.distribute_strategy)
+        check_variables_belong(self, self.distribute_strategy)
 
     def _make_step_state(self, loss_scale: Any, accumulation_steps: int) -> ReplicatedStepState:
         return ReplicatedStepState(loss_scale, accumulation_steps)
@@ -136,7 +135,7 @@ class TrainStep(ExactStep, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Funct
         return optimizer.scale_loss(loss)
 
     def _check_optimizer(self: Any, optimizer: Any) -> None:
-        _check_optimizer_belongs(optimizer, self.distribute_strategy)
+        check_optimizer_belongs(optimizer, self.distribute_strategy)
 
     def _own_losses(self: Any) -> list[Any]:
         return [loss for layer in self._flatten_layers() for loss in layer._get_own_losses()]
@@ -152,6 +151,9 @@ class TrainStep(ExactStep, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Funct
 
     def _weight_losses(self: Any) -> list[Any]:
         return list(self._get_regularization_losses())
+
+    def _metrics_of_own_code(self: Any) -> list[Any]:
+        return list(self.metrics)
 
     def _has_own_compute_loss(self) -> bool:
         return type(self).compute_loss is not ExactStep.compute_loss
@@ -185,36 +187,6 @@ class TrainStep(ExactStep, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Funct
             data_batch = without_own_weights(_element_spec_of_one_replica(iterator._distributed_dataset))
         with self._distribute_strategy.scope():
             self._symbolic_build(data_batch=data_batch)
-
-
-def _check_optimizer_belongs(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
-    """Refuse an optimizer made outside the scope: its step counter would run once for every replica."""
-    if optimizer is None or strategy.num_replicas_in_sync == 1:
-        return
-    inner = getattr(optimizer, "inner_optimizer", None)
-    if getattr(optimizer, "_distribution_strategy", None) is strategy:
-        _check_optimizer_belongs(inner, strategy)
-        return
-    name = type(optimizer).__name__
-    raise ScopeError(
-        f"The optimizer must be made inside the model's strategy_scope() so that its state is mirrored on all "
-        f"{strategy.num_replicas_in_sync} replicas; this {name} was made outside. "
-        f"Write: with scope: optimizer = keras.optimizers.{name}(...), or pass its name, "
-        f"model.compile({name.lower()!r}, ...)."
-    )
-
-
-def _check_variables_belong(model: Any, strategy: tf.distribute.Strategy) -> None:
-    """Refuse layers made outside the scope: their variables live on one device only."""
-    if strategy.num_replicas_in_sync == 1:
-        return
-    for variable in model.variables:
-        if not strategy.extended.variable_created_in_scope(variable.value):
-            raise ScopeError(
-                f"All layers of {model.name!r} must be made inside its strategy_scope(), so that each of the "
-                f"{strategy.num_replicas_in_sync} replicas has its copy; the variable {variable.path!r} was made "
-                "outside. Write: with scope: ... around the lines that make the layers."
-            )
 
 
 def _element_spec_of_one_replica(dataset: Any) -> Any:

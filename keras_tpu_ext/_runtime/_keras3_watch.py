@@ -1,6 +1,6 @@
 """What a step does inside, for a check to look at: the gradients that reach the update, and the loss scale.
 
-Private names that this module leans on (tests/_runtime/test_private_names.py watches Keras's): of Keras's
+Private names that this module leans on (tests/_runtime/test_keras3_private_names.py watches Keras's): of Keras's
 optimizers `_get_variable_index`; of `TPUModel`, if the model is one, `_step_state`.
 """
 

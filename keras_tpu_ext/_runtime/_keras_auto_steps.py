@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_tpu_ext._runtime._keras import keras
-
 from keras_tpu_ext._runtime._keras_batch_hooks import wanting_every_batch
 from keras_tpu_ext._runtime.steps_tuner import StepsTuner
 

@@ -1,6 +1,6 @@
 """Which callbacks need to hear of every single batch.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
 `TensorBoard._should_trace`.
 """
 

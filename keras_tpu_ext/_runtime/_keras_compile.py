@@ -24,9 +24,9 @@ _CURES = {
 class ExactCompile:
     """Compiles a model so that its loss, metrics and steps are exact, and does so again from a saved file.
 
-    The runtime's `TrainStep` inherits from this and says what is its own: `_batch_facts`, `_own_scope`, `_make_exact`,
-    `_make_step_state`, `_build_window`, `_build_optimizer` and `_make_flush`, and where it needs to `_compile_options`,
-    `_check_compiled` and `_running`. It calls `_end_windows` when the batches of an epoch are over.
+    The runtime's `TrainStep` inherits from this and says what is its own: `_batch_facts`, `_own_scope`,
+    `_make_exact`, `_make_step_state`, `_build_window`, `_build_optimizer` and `_make_flush`, and where it needs to
+    `_compile_options`, `_check_compiled` and `_running`. It calls `_end_windows` when the batches of an epoch are over.
     """
 
     _is_fitting = False

@@ -1,6 +1,6 @@
 """What can be told about a metric, whichever Keras it is of.
 
-Private names of Keras that this module leans on (tests/_runtime/test_private_names.py watches them): `_fn` and
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them): `_fn` and
 `_fn_kwargs` of `MeanMetricWrapper`.
 """
 

@@ -43,9 +43,7 @@ class StepState(keras.layers.Layer):
         """Return the optimizers whose windows have some of their batches, but not all."""
         windows = self._windows.values()
         return [
-            window.optimizer()
-            for window in windows
-            if window.targets and int(ops.convert_to_numpy(window.position))
+            window.optimizer() for window in windows if window.targets and int(ops.convert_to_numpy(window.position))
         ]
 
     def note(self, finite: Any) -> None:

@@ -1,10 +1,9 @@
-"""How far a model has come, from counters that Keras keeps anyway (Keras 3 on TensorFlow)."""
+"""How far a model has come, from counters that Keras keeps anyway (on TensorFlow)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 # A sum of ones stops being exact at two to the power of the significand's bits.
@@ -19,11 +18,12 @@ def examples_seen(model: Any) -> float | None:
     leave it at zero (`None` here) or add one per step and replica (for the caller to tell). Waits for the
     device.
     """
-    count = getattr(getattr(model, "_loss_tracker", None), "count", None)
+    tracker = getattr(getattr(model, "compiled_loss", None), "_total_loss_mean", None)  # of Keras 2
+    count = getattr(getattr(model, "_loss_tracker", tracker), "count", None)
     if count is None:
         return None
     seen = float(tf.convert_to_tensor(count))
-    exact_below = _EXACT_BELOW.get(keras.backend.standardize_dtype(count.dtype), 0.0)
+    exact_below = _EXACT_BELOW.get(tf.as_dtype(count.dtype).name, 0.0)
     return seen if 0.0 < seen < exact_below else None
 
 
@@ -34,8 +34,11 @@ def train_steps(model: Any) -> int | None:
     by loss scaling is not in it. Where a dataset of unknown length ends under `steps_per_execution=1`, the
     graph has already added one for the batch that never came: no difference may reach over an epoch's end.
     """
-    optimizer = getattr(model, "optimizer", None)
-    steps = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_iterations", None)
+    optimizer: Any = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    steps = getattr(inner, "_iterations", None)
+    if steps is None and inner is not None:  # of Keras 2's optimizers.legacy, before their first step
+        steps = inner.iterations
     return None if steps is None else int(tf.convert_to_tensor(steps))
 
 

@@ -75,6 +75,7 @@ def _step(model: Any, gradients: Any, variables: Any, optimizer: Any, before: An
         model._apply_reduced(optimizer, gradients, variables)
 
     def put_back(gradients: Any, values: Any) -> None:
+        model._note_skipped_by(optimizer)
         for (variable, _), value in zip(before, values, strict=True):
             assign_everywhere(variable, value)
 

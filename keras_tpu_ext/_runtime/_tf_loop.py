@@ -14,7 +14,9 @@ from keras_tpu_ext._runtime.padding import PaddedOutputs
 Step = Callable[[Any], Any]
 
 
-def make_steps_function(model: Any, step: Step, *, trains: bool) -> Callable[[Any], dict[str, Any]]:
+def make_steps_function(
+    model: Any, step: Step, *, trains: bool, counter: Any = None
+) -> Callable[[Any], dict[str, Any]]:
     """Return the function that Keras's `fit` and `evaluate` call with an iterator.
 
     It differs from Keras's own in three ways. The logs are read once, over all replicas, after the last step of
@@ -26,6 +28,7 @@ def make_steps_function(model: Any, step: Step, *, trains: bool) -> Callable[[An
         model: The model; its strategy, `run_eagerly`, `jit_compile` and `steps_per_execution` are honoured.
         step: `train_step` or `test_step`.
         trains: Whether it is `train_step`; a model that finds its `steps_per_execution` learns from that.
+        counter: A variable to which the number of steps is added, where Keras has one.
     """
     strategy = model.distribute_strategy
 
@@ -35,10 +38,13 @@ def make_steps_function(model: Any, step: Step, *, trains: bool) -> Callable[[An
             return first_of_replicas(strategy, strategy.run(step, args=(data,)))
 
     def run_one(iterator: Any) -> dict[str, Any]:
-        return _exact_logs(model, compiled_step(iterator.get_next()))
+        outputs = compiled_step(iterator.get_next())
+        _count(counter, 1)
+        return _exact_logs(model, outputs)
 
     def run_many(iterator: Any, steps: Any) -> tuple[dict[str, Any], Any]:
         outputs, done = _loop(compiled_step, iterator, steps)
+        _count(counter, done)
         return _exact_logs(model, outputs), done
 
     def run_batch(data: Any) -> dict[str, Any]:
@@ -57,6 +63,11 @@ def make_steps_function(model: Any, step: Step, *, trains: bool) -> Callable[[An
         return logs
 
     return function
+
+
+def _count(counter: Any, steps: Any) -> None:
+    if counter is not None:
+        counter.assign_add(tf.cast(steps, counter.dtype))
 
 
 def _run_execution(model: Any, iterator: Any, run_one: Any, run_many: Any, *, trains: bool) -> dict[str, Any]:
@@ -184,6 +195,8 @@ def _exact_logs(model: Any, outputs: Any) -> Any:
         return outputs
     with model.distribute_strategy.scope():  # the cross-replica context, in which a metric is its sum
         exact = model.get_metrics_result()
+        if not outputs:  # a step that leaves all of its logs to this
+            return exact
         if "loss" in outputs and "loss" in exact:
             exact["loss"] = _loss_if_tracked(model, exact["loss"], outputs["loss"])
     return {name: exact.get(name, value) for name, value in outputs.items()}

@@ -10,10 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._tf_window import values_of_replicas
-from keras_tpu_ext._runtime._keras import keras, new_variable
+from keras_tpu_ext._runtime._keras import LossScaleOptimizer, keras, new_variable
 from keras_tpu_ext._runtime._tf_counts import train_steps
 from keras_tpu_ext._runtime._tf_replicas import assign_everywhere
+from keras_tpu_ext._runtime._tf_window import values_of_replicas
 from keras_tpu_ext._runtime.contract import Overflow
 
 
@@ -104,7 +104,7 @@ def skipped_steps(model: Any) -> int | None:
         return None
     if state.loss_scale is not None:
         return int(state.skipped_steps.numpy())
-    is_counted = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer) and state.accumulation_steps == 1
+    is_counted = isinstance(model.optimizer, LossScaleOptimizer) and state.accumulation_steps == 1
     return state.watch.skipped(train_steps(model) or 0) if is_counted and state.watch is not None else None
 
 

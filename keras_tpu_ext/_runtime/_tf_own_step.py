@@ -35,7 +35,11 @@ def guarded(model: Any, step: Step) -> Step:
     def guarded_step(data: Any) -> Any:
         if not _is_of_rows(data):
             return step(data)
-        with known_batch(data, stands_in=True), model._examples_alone(), counting_examples(model.metrics):
+        with (
+            known_batch(data, stands_in=True),
+            model._examples_alone(),
+            counting_examples(model._metrics_of_own_code()),
+        ):
             return step(one_row_if_empty(data, BATCH.has_any))
 
     return guarded_step

@@ -35,8 +35,8 @@ class ExactStep:
 
     The runtime's `TrainStep` inherits from this and provides what differs between Keras 2 and Keras 3:
     `_unpack`, `_forward`, `_scaled_by`, `_own_losses`, `_own_losses_noted`, `_put_own_losses`, `_weight_losses`,
-    `_examples_alone`, `_has_own_compute_loss`, `_has_own_compute_metrics`, `_check_optimizer`, `_build_for` and
-    `_apply_reduced`.
+    `_examples_alone`, `_metrics_of_own_code`, `_has_own_compute_loss`, `_has_own_compute_metrics`,
+    `_check_optimizer`, `_build_for`, `_apply_reduced` and, if a skipped step counts there, `_note_skipped_by`.
     """
 
     def predict_step(self: Any, data: Any) -> Any:
@@ -157,6 +157,9 @@ class ExactStep:
             (weight,) = sum_over_replicas([BATCH.examples])
         descend(self, self._gradients(loss, variables, optimizer, tape), variables, optimizer, weight)
 
+    def _note_skipped_by(self, optimizer: Any) -> None:
+        """Note, in a replica, that a step of `optimizer` was skipped: as a rule it does not count."""
+
     def _predictions(self: Any, x: Any, *, training: bool) -> Any:
         """Return the predictions, and keep the `add_loss` terms as shares."""
         there = BATCH.has_any
@@ -209,7 +212,7 @@ class ExactStep:
     def _updated_metrics(self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
         # Only a function of the user's updates other metrics than those of `compile`, which know of padded rows.
         padded = BATCH.real is not None and self._has_own_compute_metrics()
-        with counting_examples(self.metrics if padded else ()):
+        with counting_examples(self._metrics_of_own_code() if padded else ()):
             return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def _track_loss(self: Any, share: Any) -> None:

@@ -4,7 +4,7 @@
 coordination service, in which every process tells the chief by heartbeats that it lives. Left alone, the chief waits
 an hour for a process that never starts, and so does every other process for the chief.
 
-Private names of TensorFlow that this module leans on (tests/_runtime/test_private_names.py watches them):
+Private names of TensorFlow that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
 `python.eager.context.context` with `configure_coordination_service` and `coordination_service`,
 `python.eager.context.global_seed`, and `CoordinatedJob` in `coordination_config_pb2`.
 """
@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.eager import context
 
 from keras_tpu_ext._runtime._once import once_per_process
@@ -29,6 +28,11 @@ from keras_tpu_ext._runtime._tf_devices import cluster_of_tf_config, early_calls
 from keras_tpu_ext._runtime._tf_replicas import gather_everywhere
 from keras_tpu_ext._runtime.contract import OpenedStrategy
 from keras_tpu_ext.errors import ArgumentError, ClusterError, ScopeError
+
+try:
+    from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+except ImportError:  # up to TensorFlow 2.15
+    from tensorflow.tsl.protobuf import coordination_config_pb2
 
 # Longer than TensorFlow's 10 s: to end a training for a process that was only slow costs more than to wait for one
 # that is lost.

@@ -66,6 +66,7 @@ class Runtime(Protocol):
     keras: ModuleType
     PyDataset: type
     TrainStep: type
+    tree: Any  # `flatten` and `map_structure`, as in `keras.tree`
     words: Words
 
     def count_gpus(self) -> int:

@@ -33,6 +33,7 @@ from keras_tpu_ext._runtime._keras3_watch import record_gradients as record_grad
 from keras_tpu_ext._runtime.contract import Words
 
 PyDataset = keras.utils.PyDataset
+tree = keras.tree
 words = Words(
     framework="JAX",
     no_gpu="check that `nvidia-smi` shows one and that this JAX was installed with CUDA, pip install 'jax[cuda12]'",

@@ -11,9 +11,6 @@ from keras_tpu_ext._runtime._keras3_graph import output_activations as output_ac
 from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy
-from keras_tpu_ext._runtime._tf_overflow import skipped_steps as skipped_steps
-from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
-from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow
 from keras_tpu_ext._runtime._keras3_tf_rows import sees_its_replica_only as sees_its_replica_only
 from keras_tpu_ext._runtime._keras3_tf_step import TrainStep as TrainStep
 from keras_tpu_ext._runtime._keras3_watch import loss_scale as loss_scale
@@ -26,17 +23,14 @@ from keras_tpu_ext._runtime._tf_devices import is_chief as is_chief
 from keras_tpu_ext._runtime._tf_devices import num_workers as num_workers
 from keras_tpu_ext._runtime._tf_devices import open_cpu as open_cpu
 from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
+from keras_tpu_ext._runtime._tf_overflow import skipped_steps as skipped_steps
+from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
+from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow
 from keras_tpu_ext._runtime._tf_scope import distribute as distribute
 from keras_tpu_ext._runtime._tf_scope import scope as scope
 from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu
+from keras_tpu_ext._runtime._tf_words import words as words
 from keras_tpu_ext._runtime._tf_workers import open_workers as open_workers
-from keras_tpu_ext._runtime.contract import Words
 
 PyDataset = keras.utils.PyDataset
-words = Words(
-    framework="TensorFlow",
-    no_gpu="check that `nvidia-smi` shows one and that this TensorFlow was installed with CUDA, "
-    "pip install 'tensorflow[and-cuda]'",
-    plain_model="its step on replicas is a mean of each replica's own mean, and its clipping and loss scale act on "
-    "each replica alone",
-)
+tree = keras.tree

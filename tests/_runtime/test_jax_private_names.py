@@ -1,4 +1,4 @@
-"""The private names of JAX, and of Keras on it, that `_runtime` leans on; see test_private_names.py."""
+"""The private names of JAX, and of Keras on it, that `_runtime` leans on; see test_keras3_private_names.py."""
 
 import jax.numpy as jnp
 import keras

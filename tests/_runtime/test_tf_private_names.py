@@ -1,4 +1,4 @@
-"""The private names of TensorFlow, and of Keras on it, that `_runtime` leans on; see test_private_names.py."""
+"""The private names of TensorFlow, and of Keras on it, that `_runtime` leans on; see test_keras3_private_names.py."""
 
 import inspect
 

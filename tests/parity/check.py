@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import keras_tpu_ext as kte
+from keras_tpu_ext import _runtime
 from parity import programs
 from parity.arrays import arrays
 from parity.cases import Case, joined_batches_are_exact
@@ -39,14 +40,17 @@ def reference(case: Case) -> tuple[list[np.ndarray], Outcome]:
     Windows of several batches are batches joined where that is exact, else the optimizer's own windows. A loss
     scale of any kind is a `LossScaleOptimizer`.
     """
-    model = programs.build(case, programs.plain_class(case))
     joined = case.window > 1 and joined_batches_are_exact(case)
-    own = {"gradient_accumulation_steps": case.window} if case.window > 1 and not joined else {}
-    inner = programs.optimizer(case, **own)
-    # Within a LossScaleOptimizer Keras would not track what Nadam makes beside its slots, and lose it on JAX.
-    inner.build(model.trainable_variables)
+    plain, in_optimizer, eagerly = programs.plain_class(case), {}, programs.runs_eagerly(case)
+    if case.window > 1 and not joined:
+        plain, in_optimizer, eagerly = programs.accumulating(case, plain, eagerly)
+    model = programs.build(case, plain)
+    inner = programs.optimizer(case, **in_optimizer)
+    if not programs.is_keras2():
+        # Within a LossScaleOptimizer Keras would not track what Nadam makes beside its slots, and lose it on JAX.
+        inner.build(model.trainable_variables)
     optimizer = programs.scaled(case, inner)
-    model.compile(optimizer, **programs.compile_options(case), run_eagerly=programs.runs_eagerly(case))
+    model.compile(optimizer, **programs.compile_options(case), run_eagerly=eagerly)
     start = model.get_weights()
     return start, run(case, model, case.batches[1] * (case.window if joined else 1))
 
@@ -58,11 +62,13 @@ def ours(case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray]
         "dynamic": {"loss_scale": "dynamic"},
         "LossScale": {"loss_scale": kte.LossScale(initial=4.0, growth_steps=2)},
     }.get(case.scale, {})
-    if case.accumulation.endswith("in compile"):
+    in_optimizer = {}
+    if "in optimizer" in case.accumulation and not programs.is_keras2():  # whose optimizers do not accumulate
+        in_optimizer = {"gradient_accumulation_steps": case.window}
+    elif case.window > 1:
         given["gradient_accumulation_steps"] = case.window
     with scope:
         model = programs.build(case, kte.TPUModel)
-        in_optimizer = {"gradient_accumulation_steps": case.window} if "in optimizer" in case.accumulation else {}
         optimizer = programs.optimizer(case, **in_optimizer)
         if case.scale == "LossScaleOptimizer":
             optimizer = programs.scaled(case, optimizer)
@@ -96,7 +102,7 @@ def run(case: Case, model: Any, batch_size: int, *, padded: bool = False) -> Out
         evaluated = model.evaluate(**given, return_dict=True)
         logs |= {f"evaluated {name}": value for name, value in evaluated.items()}
     if case.then == "predict":
-        predicted = programs.keras().tree.flatten(model.predict(**x, verbose=0))
+        predicted = _runtime.tree.flatten(model.predict(**x, verbose=0))
         logs |= {f"predicted {i}": values for i, values in enumerate(predicted)}
     return Outcome(logs, weights, int(np.asarray(model.optimizer.iterations)))
 

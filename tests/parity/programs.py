@@ -7,13 +7,22 @@ from typing import Any
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
-from parity.arrays import CLASSES, LENGTH, structured
+from parity.arrays import CLASSES, LENGTH, is_keras2, structured
 from parity.cases import Case
 
 
 def keras() -> Any:
     """Return the Keras of this process."""
     return _runtime.keras
+
+
+def ops() -> Any:
+    """Return the functions on tensors that models here are made of."""
+    if is_keras2():
+        from parity import keras2
+
+        return keras2.ops
+    return keras().ops
 
 
 def plain_class(case: Case) -> Any:
@@ -32,6 +41,15 @@ def plain_class(case: Case) -> Any:
     return Summing
 
 
+def accumulating(case: Case, plain: Any, eagerly: bool) -> tuple[Any, dict[str, Any], bool]:
+    """Return how a plain model accumulates: the class of the model, options of the optimizer, and if it is eager."""
+    if is_keras2():
+        from parity import keras2
+
+        return keras2.accumulating(case.window), {}, True
+    return plain, {"gradient_accumulation_steps": case.window}, eagerly
+
+
 def runs_eagerly(case: Case) -> bool:
     """Return how the plain model runs: the quicker way, and for several outputs on TensorFlow as the case does.
 
@@ -39,6 +57,8 @@ def runs_eagerly(case: Case) -> bool:
     """
     if keras().backend.backend() == "jax":
         return False
+    if is_keras2() and case.optimizer == "Nadam":  # counts in Python, so it is another one in a graph
+        return case.run == "eager"
     return len(case.outputs) == 1 or case.run == "eager"
 
 
@@ -78,9 +98,9 @@ def _adding_layer(case: Case) -> Any:
         supports_masking = True
 
         def call(self, x: Any) -> Any:
-            squares = keras().ops.mean(keras().ops.square(x), axis=-1)
-            per_example = case.extras == "add_loss per example"
-            self.add_loss(0.05 * squares if per_example else 0.3 * keras().ops.mean(squares))
+            squares = ops().mean(ops().square(x), axis=-1)
+            per_example = case.extras == "add_loss per example" and not is_keras2()  # which adds numbers only
+            self.add_loss(0.05 * squares if per_example else 0.3 * ops().mean(squares))
             return x
 
     return Adding()
@@ -93,20 +113,21 @@ def with_own_compute_loss(model_class: Any) -> Any:
         def compute_loss(
             self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
         ) -> Any:
-            loss = super().compute_loss(x, y, y_pred, sample_weight, training)
-            first = keras().tree.flatten(y_pred)[0]
-            return loss + keras().ops.square(keras().ops.mean(first))
+            how = () if is_keras2() else (training,)
+            loss = super().compute_loss(x, y, y_pred, sample_weight, *how)
+            first = _runtime.tree.flatten(y_pred)[0]
+            return loss + ops().square(ops().mean(first))
 
     return OwnLoss
 
 
 def compile_options(case: Case) -> dict[str, Any]:
     """Return fresh arguments for `compile`, but for the optimizer and for what plain Keras does not know."""
-    of_first = _loss(case)
+    of_first = _loss(case, case.reductions[0])
     if len(case.outputs) == 1:
         options = {"loss": of_first}
     else:
-        of_second = keras().losses.LogCosh(reduction=case.reductions[1])
+        of_second = keras().losses.LogCosh(reduction=_reduction(case.reductions[1]))
         # The sum over a batch would drown the other output.
         shares = {"a": 0.7 / _size(case, 0), "b": 0.3 / _size(case, 1)}
         options = {
@@ -118,14 +139,22 @@ def compile_options(case: Case) -> dict[str, Any]:
     return options
 
 
-def _loss(case: Case) -> Any:
-    losses = keras().losses
+def _loss(case: Case, reduction: str) -> Any:
+    losses, reduction = keras().losses, _reduction(reduction)
     if case.loss == "mse":
-        return losses.MeanSquaredError(reduction=case.reduction)
+        return losses.MeanSquaredError(reduction=reduction)
     if case.loss == "huber":
-        return losses.Huber(reduction=case.reduction)
+        return losses.Huber(reduction=reduction)
     ignored = {"ignore_class": -1} if case.loss == "ignored classes" else {}
-    return losses.SparseCategoricalCrossentropy(from_logits=True, reduction=case.reduction, **ignored)
+    return losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction, **ignored)
+
+
+def _reduction(name: str) -> str:
+    if is_keras2():
+        from parity import keras2
+
+        return keras2.REDUCTIONS.get(name, name)
+    return name
 
 
 def _metrics(case: Case) -> Any:
@@ -149,19 +178,28 @@ def optimizer(case: Case, **more: Any) -> Any:
     of the weights themselves would show.
     """
     size = _size(case, 0) if len(case.outputs) == 1 else 1
-    chosen = {
-        "SGD": lambda **o: keras().optimizers.SGD(0.1 / size, **o),
-        "momentum": lambda **o: keras().optimizers.SGD(0.05 / size, momentum=0.9, nesterov=True, **o),
-        "Adam": lambda **o: keras().optimizers.Adam(0.1, epsilon=0.03 * size, **o),
-        "Adamax": lambda **o: keras().optimizers.Adamax(0.01, epsilon=0.03 * size, **o),
-        "Nadam": lambda **o: keras().optimizers.Nadam(0.01, epsilon=0.03 * size, **o),
-        "RMSprop": lambda **o: keras().optimizers.RMSprop(0.01, epsilon=(0.03 * size) ** 2, **o),
-        "Adagrad": lambda **o: keras().optimizers.Adagrad(0.1, initial_accumulator_value=0.1 * size**2, **o),
-        "Adadelta": lambda **o: keras().optimizers.Adadelta(0.1, epsilon=(0.03 * size) ** 2, **o),
-        "Ftrl": lambda **o: keras().optimizers.Ftrl(0.01, initial_accumulator_value=0.1 * size**2, **o),
-        "Lamb": lambda **o: keras().optimizers.Lamb(0.01, epsilon=0.03 * size, **o),
+    upkeep = _upkeep(case)
+
+    def made(name: str) -> Any:
+        if is_keras2():
+            from parity import keras2
+
+            return keras2.optimizer_class(name, upkeep, eagerly=case.run == "eager")
+        return getattr(keras().optimizers, {"momentum": "SGD"}.get(name, name))
+
+    options = {
+        "SGD": {"learning_rate": 0.1 / size},
+        "momentum": {"learning_rate": 0.05 / size, "momentum": 0.9, "nesterov": True},
+        "Adam": {"learning_rate": 0.1, "epsilon": 0.03 * size},
+        "Adamax": {"learning_rate": 0.01, "epsilon": 0.03 * size},
+        "Nadam": {"learning_rate": 0.01, "epsilon": 0.03 * size},
+        "RMSprop": {"learning_rate": 0.01, "epsilon": (0.03 * size) ** 2},
+        "Adagrad": {"learning_rate": 0.1, "initial_accumulator_value": 0.1 * size**2},
+        "Adadelta": {"learning_rate": 0.1, "epsilon": (0.03 * size) ** 2},
+        "Ftrl": {"learning_rate": 0.01, "initial_accumulator_value": 0.1 * size**2},
+        "Lamb": {"learning_rate": 0.01, "epsilon": 0.03 * size},
     }[case.optimizer]
-    return chosen(**_clip(case, size), **_upkeep(case), **more)
+    return made(case.optimizer)(**options, **_clip(case, size), **upkeep, **more)
 
 
 def _clip(case: Case, size: int) -> dict[str, float]:
@@ -194,6 +232,10 @@ def scaled(case: Case, inner: Any) -> Any:
     """Return `inner`, in Keras's own `LossScaleOptimizer` where `case` scales its loss."""
     if case.scale == "unscaled":
         return inner
+    if is_keras2():
+        from parity import keras2
+
+        return keras2.loss_scaling(inner, **SCALES[case.scale]())
     return keras().optimizers.LossScaleOptimizer(inner, **SCALES[case.scale]())
 
 
@@ -219,8 +261,8 @@ class _Batched(_runtime.PyDataset):
         self.batch_size = batch_size
 
     def __len__(self) -> int:
-        return -(-len(keras().tree.flatten(self.parts)[0]) // self.batch_size)
+        return -(-len(_runtime.tree.flatten(self.parts)[0]) // self.batch_size)
 
     def __getitem__(self, index: int) -> Any:
         rows = slice(index * self.batch_size, (index + 1) * self.batch_size)
-        return tuple(keras().tree.map_structure(lambda array: array[rows], self.parts))
+        return tuple(_runtime.tree.map_structure(lambda array: array[rows], self.parts))

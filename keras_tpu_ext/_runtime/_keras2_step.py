@@ -1,0 +1,240 @@
+"""The exact step on Keras 2: what of it differs from Keras 3.
+
+Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
+of `Model`: `compiled_loss`, `compiled_metrics`, `_get_optimizer`, `_validate_and_get_metrics_result`,
+`_validate_target_and_loss`, `_train_counter`, `_test_counter`, `_steps_per_execution`, `_training_state` and its
+`_ckpt_saved_epoch`; of layers: `_flatten_layers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime import _keras2_optimizer as optimizers
+from keras_tpu_ext._runtime import _keras2_own_losses as own_losses
+from keras_tpu_ext._runtime import _tf_batch
+from keras_tpu_ext._runtime._keras2_functional import FunctionalByShape
+from keras_tpu_ext._runtime._keras2_loss import ExactLosses, Shares
+from keras_tpu_ext._runtime._keras2_metrics import MetricsOfExamples
+from keras_tpu_ext._runtime._keras2_names import keras
+from keras_tpu_ext._runtime._keras2_pace import at_pace
+from keras_tpu_ext._runtime._keras2_rows import examples_alone
+from keras_tpu_ext._runtime._keras_auto_steps import AutoSteps
+from keras_tpu_ext._runtime._keras_chief import ChiefOnly
+from keras_tpu_ext._runtime._keras_compile import ExactCompile
+from keras_tpu_ext._runtime._tf_belonging import check_optimizer_belongs, check_variables_belong
+from keras_tpu_ext._runtime._tf_descent import flush_window
+from keras_tpu_ext._runtime._tf_devices import is_chief, num_workers
+from keras_tpu_ext._runtime._tf_loop import make_steps_function, without_padded_rows
+from keras_tpu_ext._runtime._tf_own_step import guarded
+from keras_tpu_ext._runtime._tf_pace import GraphPace
+from keras_tpu_ext._runtime._tf_replicas import assign_everywhere, num_replicas
+from keras_tpu_ext._runtime._tf_step import ExactStep
+from keras_tpu_ext._runtime._tf_window import ReplicatedStepState
+from keras_tpu_ext._runtime._tf_workers import losses_told, of_all_processes
+
+
+class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape):
+    """What turns a `tf.keras.Model` into one whose step is exact at any number of replicas."""
+
+    _batch_facts = _tf_batch
+
+    @property
+    def steps_per_execution(self: Any) -> int:
+        """Number of steps in an execution: here a number, as in Keras 3, where Keras 2 gives a variable."""
+        variable = self._steps_per_execution
+        return 1 if variable is None else int(variable.numpy())
+
+    @steps_per_execution.setter
+    def steps_per_execution(self: Any, value: int) -> None:
+        keras.Model.steps_per_execution.fset(self, value)
+
+    def make_train_function(self: Any, force: bool = False) -> Any:
+        """Build and return the function that `fit` calls for one execution."""
+        if self.train_function is None or force:
+            if self.built:
+                self._build_window()
+            self._forget_flushes()
+            step = guarded(self, self.train_step)
+            self.train_function = make_steps_function(self, step, trains=True, counter=self._train_counter)
+        return self.train_function
+
+    def make_test_function(self: Any, force: bool = False) -> Any:
+        """Build and return the function that `evaluate` calls for one execution."""
+        if self.test_function is None or force:
+            step = guarded(self, self.test_step)
+            self.test_function = make_steps_function(self, step, trains=False, counter=self._test_counter)
+        return self.test_function
+
+    def make_predict_function(self: Any, force: bool = False) -> Any:
+        """Build and return the function that `predict` calls for one execution."""
+        if self.predict_function is None or force:
+            model: Any = super()
+            self.predict_function = without_padded_rows(model.make_predict_function(force))
+        return self.predict_function
+
+    def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate as `keras.Model.evaluate` does."""
+        model: Any = super()
+        with self._running():
+            return model.evaluate(*args, **kwargs)
+
+    def compute_loss(
+        self: Any, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch.
+
+        A subclass may override it and compute what it likes from its arguments: it is then called with the batches of
+        all replicas joined, and this method returns the whole loss. In a `train_step` of the user's own its value is
+        that of the whole loss.
+        """
+        shares = Shares(self._own_losses())
+        shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._weight_losses()]
+        return self.compiled_loss(y, y_pred, sample_weight, regularization_losses=shares)
+
+    def _compute_loss(self: Any, *, training: bool, y: Any, **batch: Any) -> Any:
+        loss = self.compute_loss(y=y, **batch)
+        self._validate_target_and_loss(y, loss)
+        return loss
+
+    def _track_loss(self, share: Any) -> None:
+        """Do nothing: in Keras 2 the compiled loss tracks itself."""
+
+    @property
+    def _loss_tracker(self: Any) -> Any:
+        """Return the metric that tracks the loss, under the name that it has in Keras 3."""
+        return self.compiled_loss._total_loss_mean
+
+    def _updated_metrics(self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
+        is_last = type(self).train_step is ExactStep.train_step and type(self).test_step is ExactStep.test_step
+        if num_replicas() > 1 and is_last and not self._has_own_compute_metrics():
+            # Their results, which Keras would sum over replicas in every step, are read after the last one.
+            self.compiled_metrics.update_state(y, y_pred, sample_weight)
+            return {}
+        return super()._updated_metrics(x, y, y_pred, sample_weight)
+
+    def _metrics_of_own_code(self: Any) -> list[Any]:
+        compiled = [*self.compiled_loss.metrics, *self.compiled_metrics.metrics]  # these know of padding
+        return [metric for metric in self.metrics if all(metric is not other for other in compiled)]
+
+    def _get_optimizer(self, optimizer: Any) -> Any:
+        """Return the optimizer as it is, where Keras would wrap it under mixed_float16: the step scales the loss."""
+        return keras.optimizers.get(optimizer)
+
+    def _make_exact(self: Any) -> None:
+        self.compiled_loss = ExactLosses.of(self.compiled_loss)
+        MetricsOfExamples.take_over(self.compiled_metrics)
+
+    def _validate_and_get_metrics_result(self: Any, logs: Any) -> Any:
+        """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
+        self._end_windows()
+        model: Any = super()
+        return model._validate_and_get_metrics_result(logs)
+
+    def _running(self) -> Any:
+        return at_pace()
+
+    def _own_scope(self: Any) -> Any:
+        return self.distribute_strategy.scope()
+
+    def _check_compiled(self: Any) -> None:
+        check_optimizer_belongs(self.optimizer, self.distribute_strategy)
+        check_variables_belong(self, self.distribute_strategy)
+
+    def _make_step_state(self, loss_scale: Any, accumulation_steps: int) -> ReplicatedStepState:
+        return ReplicatedStepState(loss_scale, accumulation_steps)
+
+    def _make_pace(self) -> GraphPace:
+        return GraphPace()
+
+    def _is_one_of_several_processes(self) -> bool:
+        return num_workers() > 1
+
+    def _is_chief(self) -> bool:
+        return is_chief()
+
+    def _saves_together(self: Any) -> bool:
+        """Return whether there is a variable that is summed over replicas when it is read, in several processes."""
+        state = getattr(self, "_step_state", None)
+        in_parts = any(v.synchronization == tf.VariableSynchronization.ON_READ for v in self.variables)
+        return in_parts or (state is not None and bool(state.optimizers_with_open_windows()))
+
+    def _restored_epoch(self: Any) -> int:
+        return int(self._training_state._ckpt_saved_epoch) + 1
+
+    def _of_all_processes(self: Any, number: int) -> list[int]:
+        return of_all_processes(self.distribute_strategy, number)
+
+    def _losses_told(self) -> Any:
+        return losses_told()
+
+    def _unpack(self, data: Any) -> tuple[Any, Any, Any]:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        return x, y, sample_weight
+
+    def _forward(self: Any, x: Any, *, training: bool) -> Any:
+        return self(x, training=training)
+
+    def _scaled_by(self: Any, optimizer: Any, loss: Any) -> Any:
+        return optimizer.get_scaled_loss(loss) if optimizers.scales(optimizer) else loss
+
+    def _gradients(self: Any, loss: Any, variables: Any, optimizer: Any, tape: Any) -> Any:
+        gradients = super()._gradients(loss, variables, optimizer, tape)
+        # An optimizer of Keras 2 that scales the loss leaves this to who takes the gradients.
+        return optimizer.get_unscaled_gradients(gradients) if optimizers.scales(optimizer) else gradients
+
+    def _apply_reduced(self: Any, optimizer: Any, gradients: Any, variables: Any) -> None:
+        optimizers.apply_summed(optimizer, gradients, variables)
+
+    def _note_skipped_by(self, optimizer: Any) -> None:
+        """Count a skipped step, as Keras 2's own `LossScaleOptimizer` does."""
+        assign_everywhere(optimizer.iterations, tf.convert_to_tensor(optimizer.iterations) + 1)
+
+    def _build_for(self: Any, optimizer: Any, variables: Any) -> None:
+        optimizers.build(optimizer, variables)
+
+    def _build_optimizer(self: Any) -> None:
+        optimizers.build(self.optimizer, self.trainable_variables)
+
+    def _check_optimizer(self: Any, optimizer: Any) -> None:
+        check_optimizer_belongs(optimizer, self.distribute_strategy)
+
+    def _own_losses(self: Any) -> list[Any]:
+        return own_losses.own_losses(self._every_layer())
+
+    def _own_losses_noted(self: Any) -> Any:
+        return own_losses.own_losses_noted(self._every_layer())
+
+    def _put_own_losses(self: Any, terms: Any) -> None:
+        own_losses.put_own_losses(self._every_layer(), terms)
+
+    def _weight_losses(self: Any) -> list[Any]:
+        return own_losses.weight_losses(self._every_layer())
+
+    def _examples_alone(self: Any) -> Any:
+        return examples_alone(self._every_layer())
+
+    def _every_layer(self: Any) -> list[Any]:
+        return list(self._flatten_layers())
+
+    def _has_own_compute_loss(self) -> bool:
+        return type(self).compute_loss is not TrainStep.compute_loss
+
+    def _has_own_compute_metrics(self: Any) -> bool:
+        return type(self).compute_metrics is not keras.Model.compute_metrics
+
+    def _build_window(self: Any) -> None:
+        window = self._step_state.window(self.optimizer)
+        if window is not None:
+            with self.distribute_strategy.scope():
+                window.build_for(self.trainable_variables)
+
+    def _make_flush(self: Any, optimizer: Any) -> Callable[[], None]:
+        @tf.function(autograph=False)
+        def flush() -> None:
+            self.distribute_strategy.run(flush_window, args=(self, optimizer))
+
+        return flush

@@ -1,0 +1,38 @@
+"""Keras 2 on TensorFlow: 2.15 with its own Keras, or a newer one with tf-keras and TF_USE_LEGACY_KERAS=1."""
+
+import dataclasses
+
+from keras_tpu_ext._runtime._keras2_audit import losses as losses
+from keras_tpu_ext._runtime._keras2_audit import metrics as metrics
+from keras_tpu_ext._runtime._keras2_audit import softmaxes as softmaxes
+from keras_tpu_ext._runtime._keras2_graph import flatten_layers as flatten_layers
+from keras_tpu_ext._runtime._keras2_graph import inputs_and_outputs as inputs_and_outputs
+from keras_tpu_ext._runtime._keras2_graph import output_activations as output_activations
+from keras_tpu_ext._runtime._keras2_names import keras as keras
+from keras_tpu_ext._runtime._keras2_names import tree as tree
+from keras_tpu_ext._runtime._keras2_policy import get_dtype_policy as get_dtype_policy
+from keras_tpu_ext._runtime._keras2_policy import parse_dtype_policy as parse_dtype_policy
+from keras_tpu_ext._runtime._keras2_policy import set_dtype_policy as set_dtype_policy
+from keras_tpu_ext._runtime._keras2_rows import sees_its_replica_only as sees_its_replica_only
+from keras_tpu_ext._runtime._keras2_step import TrainStep as TrainStep
+from keras_tpu_ext._runtime._keras2_watch import loss_scale as loss_scale
+from keras_tpu_ext._runtime._keras2_watch import record_gradients as record_gradients
+from keras_tpu_ext._runtime._tf_counts import examples_seen as examples_seen
+from keras_tpu_ext._runtime._tf_counts import num_replicas as num_replicas
+from keras_tpu_ext._runtime._tf_counts import train_steps as train_steps
+from keras_tpu_ext._runtime._tf_devices import count_gpus as count_gpus
+from keras_tpu_ext._runtime._tf_devices import is_chief as is_chief
+from keras_tpu_ext._runtime._tf_devices import num_workers as num_workers
+from keras_tpu_ext._runtime._tf_devices import open_cpu as open_cpu
+from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
+from keras_tpu_ext._runtime._tf_overflow import skipped_steps as skipped_steps
+from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
+from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime._tf_scope import distribute as distribute
+from keras_tpu_ext._runtime._tf_scope import scope as scope
+from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu
+from keras_tpu_ext._runtime._tf_words import words as _words
+from keras_tpu_ext._runtime._tf_workers import open_workers as open_workers
+
+PyDataset = keras.utils.Sequence
+words = dataclasses.replace(_words, plain_model="its step on replicas is a mean of each replica's own mean")
