@@ -1,5 +1,6 @@
 """Take an existing Keras model to TPUs: exact at any number of replicas, with live throughput."""
 
+from keras_tpu_ext import addons as addons
 from keras_tpu_ext import callbacks as callbacks
 from keras_tpu_ext import data as data
 from keras_tpu_ext import errors as errors

@@ -9,6 +9,10 @@ class RuntimeNotSupportedError(KteError, ImportError):
     """The Keras that this process has chosen is not one this release can run on."""
 
 
+class NotForThisKerasError(RuntimeNotSupportedError):
+    """Something exists for another Keras than that of this process."""
+
+
 class HardwareNotFoundError(KteError, RuntimeError):
     """The hardware that was asked for is not there, or is there and cannot be used."""
 
@@ -43,6 +47,10 @@ class ParityCheckError(KteError, RuntimeError):
 
 class HardwareUnusableWarning(UserWarning):
     """A TPU is there but cannot be used; the message says why and what to do."""
+
+
+class AddonsWarning(UserWarning):
+    """TensorFlow Addons is used on a TensorFlow that it was not made for."""
 
 
 class FromLogitsWarning(UserWarning):

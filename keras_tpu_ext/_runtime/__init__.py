@@ -22,6 +22,9 @@ open_tpu = _runtime.open_tpu
 open_workers = _runtime.open_workers
 scope = _runtime.scope
 
+# TensorFlow Addons
+import_addons = _runtime.import_addons
+
 # Models
 flatten_layers = _runtime.flatten_layers
 inputs_and_outputs = _runtime.inputs_and_outputs

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 keras: Any = tf.keras
-_PACKAGE = keras.Model.__module__.split(".")[0]  # "keras" on TensorFlow 2.15, "tf_keras" on newer ones
+PACKAGE = keras.Model.__module__.split(".")[0]  # "keras" on TensorFlow 2.15, "tf_keras" on newer ones
 
 # As in `keras.tree`, which Keras 2 has not.
 tree = types.SimpleNamespace(flatten=tf.nest.flatten, map_structure=tf.nest.map_structure)
@@ -21,7 +21,7 @@ tree = types.SimpleNamespace(flatten=tf.nest.flatten, map_structure=tf.nest.map_
 
 def private(name: str) -> Any:
     """Return a module of Keras that is not public, such as `"engine.compile_utils"`."""
-    return importlib.import_module(f"{_PACKAGE}.src.{name}")
+    return importlib.import_module(f"{PACKAGE}.src.{name}")
 
 
 LossScaleOptimizer: Any = private("mixed_precision.loss_scale_optimizer").BaseLossScaleOptimizer

@@ -26,7 +26,7 @@ class ExactCompile:
 
     The runtime's `TrainStep` inherits from this and says what is its own: `_batch_facts`, `_own_scope`,
     `_make_exact`, `_make_step_state`, `_build_window`, `_build_optimizer` and `_make_flush`, and where it needs to
-    `_compile_options`, `_check_compiled` and `_running`. It calls `_end_windows` when the batches of an epoch are over.
+    `_compile_options`, `_check_compiled` and `_running`. It calls `_end_windows` when an epoch's batches are over.
     """
 
     _is_fitting = False

@@ -111,6 +111,14 @@ class Runtime(Protocol):
     def examples_seen(self, model: Any) -> float | None:
         """Return how many examples `model` has trained on in this epoch, or `None`; waits for the device."""
 
+    def import_addons(self) -> ModuleType:
+        """Return TensorFlow Addons.
+
+        Raises:
+            NotForThisKerasError: Where the Keras of this process cannot have it.
+            MissingExtraError: Where it is not installed.
+        """
+
     def flatten_layers(self, model: Any) -> list[Any]:
         """Return all layers of `model` at any depth, without the model itself."""
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from keras_tpu_ext._runtime._keras2_addons import import_addons as import_addons
 from keras_tpu_ext._runtime._keras2_audit import losses as losses
 from keras_tpu_ext._runtime._keras2_audit import metrics as metrics
 from keras_tpu_ext._runtime._keras2_audit import softmaxes as softmaxes

@@ -17,6 +17,7 @@ from keras_tpu_ext._runtime._jax_tpu import open_tpu as open_tpu
 from keras_tpu_ext._runtime._jax_watch import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime._jax_watch import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._jax_watch import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime._keras3_addons import import_addons as import_addons
 from keras_tpu_ext._runtime._keras3_audit import losses as losses
 from keras_tpu_ext._runtime._keras3_audit import metrics as metrics
 from keras_tpu_ext._runtime._keras3_audit import softmaxes as softmaxes

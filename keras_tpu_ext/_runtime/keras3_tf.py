@@ -2,6 +2,7 @@
 
 import keras as keras
 
+from keras_tpu_ext._runtime._keras3_addons import import_addons as import_addons
 from keras_tpu_ext._runtime._keras3_audit import losses as losses
 from keras_tpu_ext._runtime._keras3_audit import metrics as metrics
 from keras_tpu_ext._runtime._keras3_audit import softmaxes as softmaxes

@@ -19,11 +19,11 @@ IMPORTED = {
     "keras.src.losses.loss:apply_mask": "_keras3_loss.py",
     "keras.src.optimizers.base_optimizer:BaseOptimizer._get_variable_index": "_keras3_watch.py",
     "keras.src.trainers.trainer:Trainer._symbolic_build": "_keras3_tf_step.py, _keras3_jax_step.py",
-    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "_keras_compile.py",
+    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "_keras3_compile.py",
     "keras.src.trainers.compile_utils:CompileMetrics._flatten_y": "_keras3_metrics.py",
-    "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model": "_keras_chief.py",
-    "keras.src.backend:get_keras_mask": "_keras3_masks.py",
-    "keras.src.backend:set_keras_mask": "_keras3_masks.py",
+    "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model": "_keras3_chief.py",
+    "keras.src.backend:get_keras_mask": "_keras3_names.py",
+    "keras.src.backend:set_keras_mask": "_keras3_names.py",
     "keras.src.ops.nn:Softmax": "_keras3_audit.py",
     "keras.src.ops.nn:LogSoftmax": "_keras3_audit.py",
     "keras:layers.BatchNormalization._moments": "_keras3_alone.py",
@@ -43,8 +43,8 @@ ATTRIBUTES = {
         "_keras3_graph.py",
     ),
     "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.operation.name, "_keras3_graph.py"),
-    "Trainer._compile_loss": (lambda: model()._compile_loss, "_keras_compile.py"),
-    "Trainer._compile_metrics": (lambda: model()._compile_metrics, "_keras_compile.py"),
+    "Trainer._compile_loss": (lambda: model()._compile_loss, "_keras3_compile.py"),
+    "Trainer._compile_metrics": (lambda: model()._compile_metrics, "_keras3_compile.py"),
     "Trainer._loss_tracker": (
         lambda: (model()._loss_tracker.total, model()._loss_tracker.count),
         "_keras3_tf_step.py, _keras3_jax_step.py",
@@ -62,7 +62,7 @@ ATTRIBUTES = {
         lambda: keras.optimizers.SGD()._iterations,
         "_tf_counts.py, _jax_counts.py, _keras3_face.py",
     ),
-    "Trainer._initial_epoch": (lambda: hasattr(model(), "_initial_epoch"), "_keras_chief.py"),
+    "Trainer._initial_epoch": (lambda: hasattr(model(), "_initial_epoch"), "_keras3_chief.py"),
 }
 
 

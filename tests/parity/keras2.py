@@ -1,4 +1,4 @@
-"""What a case means on Keras 2 where that has no such thing: the nearest that it has, for reference and TPUModel alike."""
+"""What a case means on Keras 2 that has no such thing: the nearest, for the reference and `TPUModel` alike."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def _lamb(learning_rate: float, epsilon: float, **options: Any) -> Any:
 
 def _addons() -> Any:
     try:
-        import tensorflow_addons
+        from keras_tpu_ext.addons import tfa
     except ImportError:
         return None
-    return tensorflow_addons
+    return tfa
 
 
 def loss_scaling(inner: Any, initial_scale: float, dynamic_growth_steps: int = 2000) -> Any:

@@ -15,15 +15,15 @@ from parity.cases import Case
 
 # What it is: the case, what the check then finds or the error says, and what could go if there were nothing.
 BREAKS = {
-    "an uneven last batch": (Case(batches=(70, 32)), "update", "ShareOfLoss in _keras3_loss.py"),
+    "an uneven last batch": (Case(batches=(70, 32)), "update", "ShareOfLoss in _keras_loss.py"),
     "an uneven last batch, weighted": (
         Case(batches=(65, 32), weights="per example", replicas=2),
         "update",
-        "ShareOfLoss in _keras3_loss.py",
+        "ShareOfLoss in _keras_loss.py",
     ),
     "an uneven first batch": (Case(batches=(99, 33)), "AddN", "TrainStep._maybe_symbolic_build"),
-    "masked timesteps": (Case(model="words", replicas=2), "update", "ShareOfLoss in _keras3_loss.py"),
-    "ignored classes": (Case(loss="ignored classes", replicas=2), "update", "ShareOfLoss in _keras3_loss.py"),
+    "masked timesteps": (Case(model="words", replicas=2), "update", "ShareOfLoss in _keras_loss.py"),
+    "ignored classes": (Case(loss="ignored classes", replicas=2), "update", "ShareOfLoss in _keras_loss.py"),
     "mean_with_sample_weight where a replica has no weight": (
         Case(reduction="mean_with_sample_weight", weights="half of them zero", replicas=2),
         "update",

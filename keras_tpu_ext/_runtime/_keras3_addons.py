@@ -1,0 +1,22 @@
+"""TensorFlow Addons and Keras 3: there is no way from one to the other."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import keras
+
+from keras_tpu_ext.errors import NotForThisKerasError
+
+
+def import_addons() -> ModuleType:
+    """Say why TensorFlow Addons cannot be imported.
+
+    Raises:
+        NotForThisKerasError: Always.
+    """
+    raise NotForThisKerasError(
+        f"TensorFlow Addons needs Keras 2, and this process is on Keras {keras.__version__}. To use it, install "
+        "TensorFlow 2.15 and tensorflow-addons 0.23, or on a newer TensorFlow tf-keras and set "
+        "TF_USE_LEGACY_KERAS=1 before the first import of TensorFlow."
+    )
