@@ -26,7 +26,9 @@ collect_ignore_glob = [glob for globs in _ABOUT.values() for glob in globs if gl
 if chosen() != "keras3_jax" or importlib.util.find_spec("tensorflow") is None:
     collect_ignore_glob.append("both/*")  # these are about JAX with TensorFlow beside it
 if chosen() == "keras2_tf":
-    sys.modules["keras"] = kte._runtime.keras  # what the tests mean by `import keras`
+    from keras2_facade import keras3_names
+
+    sys.modules["keras"] = keras3_names()  # what the tests mean by `import keras`
 
 # No test is about time, and one that failed once must fail again.
 hypothesis.settings.register_profile("kte", deadline=None, derandomize=True)

@@ -84,8 +84,8 @@ def _explain_compiled_operations() -> None:
 
     def ops(self: Any) -> Any:
         raise RuntimeNotSupportedError(
-            f"This part of TensorFlow Addons is a compiled operation ({self.relative_path}), built for TensorFlow "
-            f"2.15; TensorFlow {tf.__version__} cannot load it. Use TensorFlow 2.15 with tensorflow-addons 0.23 for it, or "
+            f"This part of TensorFlow Addons, {self.relative_path}, is compiled and was built for TensorFlow "
+            f"2.15; TensorFlow {tf.__version__} cannot load it. Use TensorFlow 2.15 for it, or "
             "another function: docs/addons.md lists what works here."
         )
 

@@ -27,22 +27,22 @@ class OverflowWatch(keras.layers.Layer):
     def __init__(self, steps: int) -> None:
         super().__init__(name="overflow_watch", dtype="float32")
         self.built = True
-        self.updates = new_variable(0, "int32", "updates")
+        self.count = new_variable(0, "int32", "updates")
         self._groups: dict[tuple[int, ...], tuple[list[str], Any]] = {}
         self._seen = 0
         self._steps_before = steps
 
     def skipped(self, steps: int) -> int:
         """Return how many updates were no step, given how many steps the optimizer has taken by now."""
-        return int(self.updates.numpy()) - (steps - self._steps_before)
+        return int(self.count.numpy()) - (steps - self._steps_before)
 
     def note(self, gradients: Any, variables: Any) -> None:
         """Note what of one replica's gradients is not finite; call it in a replica."""
         _, last = self._group(variables)
-        number = tf.convert_to_tensor(self.updates) + 1
+        number = tf.convert_to_tensor(self.count) + 1
         bad = [tf.constant(False) if gradient is None else _is_bad(gradient) for gradient in gradients]
         last.assign(tf.where(tf.stack(bad), number, tf.convert_to_tensor(last)))
-        assign_everywhere(self.updates, number)
+        assign_everywhere(self.count, number)
 
     def read(self) -> list[Overflow]:
         """Return what was noted since the last reading: the last overflow of each variable on each replica.
@@ -55,7 +55,7 @@ class OverflowWatch(keras.layers.Layer):
                 for update in sorted({int(number) for number in updates if number > self._seen}):
                     those = tuple(path for path, number in zip(paths, updates, strict=True) if number == update)
                     found.append(Overflow(update, replica, those, len(paths)))
-        self._seen = int(self.updates.numpy())
+        self._seen = int(self.count.numpy())
         return sorted(found)
 
     def save_own_variables(self, store: Any) -> None:
