@@ -99,7 +99,7 @@ def _batch_of(result: Any, options: argparse.Namespace) -> tuple[Any, bool]:
             f"{options.function} must return a compiled Keras model, (model, batch) or (build_model, batch); it "
             f"returned {type(result).__name__}. Write `return model` at its end."
         )
-    if not result.compiled:
+    if not _runtime.is_compiled(result):
         raise ArgumentError(
             f"{options.function} must return a compiled model; {result.name!r} is not compiled. "
             'Write model.compile("adam", loss, metrics=[...]) before `return model`.'

@@ -54,8 +54,7 @@ def _is_random(layer: Any) -> bool:
         layer, "get_dropout_mask"
     ):
         return False  # its rate is 0
-    generator = _runtime.keras.random.SeedGenerator
-    return any(isinstance(value, generator) for value in vars(layer).values())
+    return _runtime.draws_random_numbers(layer)
 
 
 def _name(layer: Any) -> str:

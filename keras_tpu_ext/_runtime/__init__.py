@@ -26,11 +26,14 @@ scope = _runtime.scope
 import_addons = _runtime.import_addons
 
 # Models
+draws_random_numbers = _runtime.draws_random_numbers
 flatten_layers = _runtime.flatten_layers
 inputs_and_outputs = _runtime.inputs_and_outputs
+is_compiled = _runtime.is_compiled
 losses = _runtime.losses
 metrics = _runtime.metrics
 output_activations = _runtime.output_activations
+path_of = _runtime.path_of
 sees_its_replica_only = _runtime.sees_its_replica_only
 softmaxes = _runtime.softmaxes
 

@@ -18,4 +18,5 @@ ops: Any = _names.ops
 tree: Any = _names.tree
 mask_of: Any = _names.mask_of
 new_variable: Any = _names.new_variable
+path_of: Any = _names.path_of
 with_mask: Any = _names.with_mask

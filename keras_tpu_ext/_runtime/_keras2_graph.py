@@ -1,8 +1,8 @@
 """What a Keras 2 model made of inputs and outputs tells about itself.
 
 Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
-`engine.functional.Functional` with `_nested_inputs` and `_nested_outputs`, `Layer._flatten_layers`, and
-`_keras_history` of symbolic tensors.
+`engine.functional.Functional` with `_nested_inputs` and `_nested_outputs`, `Layer._flatten_layers`,
+`engine.base_layer.BaseRandomLayer`, `Model._is_compiled`, and `_keras_history` of symbolic tensors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from keras_tpu_ext._runtime._keras2_functional import Functional
-from keras_tpu_ext._runtime._keras2_names import keras
+from keras_tpu_ext._runtime._keras2_names import keras, private
+
+_BaseRandomLayer: Any = private("engine.base_layer").BaseRandomLayer
 
 
 def inputs_and_outputs(model: Any) -> tuple[Any, Any] | None:
@@ -35,6 +37,16 @@ def output_activations(model: Any) -> list[tuple[str, str, str]]:
 def flatten_layers(model: Any) -> list[Any]:
     """Return all layers of `model` at any depth, without the model itself, in order of creation."""
     return list(model._flatten_layers(include_self=False))
+
+
+def is_compiled(model: Any) -> bool:
+    """Return whether `compile` was called."""
+    return bool(model._is_compiled)
+
+
+def draws_random_numbers(layer: Any) -> bool:
+    """Return whether a layer has a generator of random numbers of its own."""
+    return isinstance(layer, _BaseRandomLayer)
 
 
 def _activation(layer: Any) -> str:

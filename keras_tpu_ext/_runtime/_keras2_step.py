@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime import _keras2_optimizer as optimizers
 from keras_tpu_ext._runtime import _keras2_own_losses as own_losses
 from keras_tpu_ext._runtime import _tf_batch
+from keras_tpu_ext._runtime._keras2_data import with_padded_batches
 from keras_tpu_ext._runtime._keras2_functional import FunctionalByShape
 from keras_tpu_ext._runtime._keras2_loss import ExactLosses, Shares
 from keras_tpu_ext._runtime._keras2_metrics import MetricsOfExamples
@@ -24,7 +25,7 @@ from keras_tpu_ext._runtime._keras2_pace import at_pace
 from keras_tpu_ext._runtime._keras2_rows import examples_alone
 from keras_tpu_ext._runtime._keras_auto_steps import AutoSteps
 from keras_tpu_ext._runtime._keras_chief import ChiefOnly
-from keras_tpu_ext._runtime._keras_compile import ExactCompile
+from keras_tpu_ext._runtime._keras_compile import ExactCompile, refuse_class_weight_with_padding
 from keras_tpu_ext._runtime._tf_belonging import check_optimizer_belongs, check_variables_belong
 from keras_tpu_ext._runtime._tf_descent import flush_window
 from keras_tpu_ext._runtime._tf_devices import is_chief, num_workers
@@ -76,11 +77,22 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
             self.predict_function = without_padded_rows(model.make_predict_function(force))
         return self.predict_function
 
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Train as `keras.Model.fit` does."""
+        model: Any = super()
+        refuse_class_weight_with_padding(args, kwargs)
+        return model.fit(**with_padded_batches(keras.Model.fit, self, args, kwargs))
+
     def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate as `keras.Model.evaluate` does."""
         model: Any = super()
         with self._running():
-            return model.evaluate(*args, **kwargs)
+            return model.evaluate(**with_padded_batches(keras.Model.evaluate, self, args, kwargs))
+
+    def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Predict as `keras.Model.predict` does."""
+        model: Any = super()
+        return model.predict(**with_padded_batches(keras.Model.predict, self, args, kwargs))
 
     def compute_loss(
         self: Any, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True

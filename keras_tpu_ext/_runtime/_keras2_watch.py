@@ -80,3 +80,14 @@ def loss_scale(model: Any) -> float | None:
     if optimizers.scales(model.optimizer):
         return float(tf.convert_to_tensor(model.optimizer.loss_scale).numpy())
     return None
+
+
+def skipped_steps(model: Any) -> int | None:
+    """Return how many steps were skipped since `compile`, or `None` where nothing counts them.
+
+    A `LossScaleOptimizer` of Keras 2 counts skipped steps among the others.
+    """
+    state = getattr(model, "_step_state", None)
+    if state is None or state.loss_scale is None:
+        return None
+    return int(state.skipped_steps.numpy())

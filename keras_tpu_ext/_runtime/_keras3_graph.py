@@ -39,6 +39,16 @@ def flatten_layers(model: Any) -> list[Any]:
     return list(model._flatten_layers(include_self=False))
 
 
+def is_compiled(model: Any) -> bool:
+    """Return whether `compile` was called."""
+    return bool(model.compiled)
+
+
+def draws_random_numbers(layer: Any) -> bool:
+    """Return whether a layer has a generator of random numbers of its own."""
+    return any(isinstance(value, keras.random.SeedGenerator) for value in vars(layer).values())
+
+
 def _activation(layer: Any) -> str:
     if isinstance(layer, keras.layers.Softmax):
         return "softmax"

@@ -28,6 +28,11 @@ def with_mask(tensor: Any, mask: Any) -> Any:
     return tensor
 
 
+def path_of(variable: Any) -> str:
+    """Return the name of a variable with those of the layers around it."""
+    return str(variable.path)
+
+
 def new_variable(value: Any, dtype: str, name: str, *, per_replica: bool = False) -> Any:
     """Return a variable that no gradient changes.
 

@@ -97,7 +97,7 @@ class ExactCompile:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train as `keras.Model.fit` does."""
         model: Any = super()
-        _refuse_class_weight_with_padding(args, kwargs)
+        refuse_class_weight_with_padding(args, kwargs)
         self.__dict__["_is_fitting"] = True
         try:
             with self._running():
@@ -137,7 +137,7 @@ class ExactCompile:
             self._flush(optimizer)
 
 
-def _refuse_class_weight_with_padding(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def refuse_class_weight_with_padding(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Refuse the arguments of a `fit` that Keras would fail on, or believe too easily.
 
     Raises:

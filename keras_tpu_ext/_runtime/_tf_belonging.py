@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime._keras import path_of
 from keras_tpu_ext._runtime._tf_replicas import native
 from keras_tpu_ext.errors import ScopeError
 
@@ -37,7 +38,7 @@ def check_variables_belong(model: Any, strategy: tf.distribute.Strategy) -> None
     if strategy.num_replicas_in_sync == 1:
         return
     for variable in model.variables:
-        name = getattr(variable, "path", variable.name)
+        name = path_of(variable)
         if not strategy.extended.variable_created_in_scope(native(variable)):
             raise ScopeError(
                 f"All layers of {model.name!r} must be made inside its strategy_scope(), so that each of the "

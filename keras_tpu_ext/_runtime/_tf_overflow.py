@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._keras import LossScaleOptimizer, keras, new_variable
+from keras_tpu_ext._runtime._keras import LossScaleOptimizer, keras, new_variable, path_of
 from keras_tpu_ext._runtime._tf_counts import train_steps
 from keras_tpu_ext._runtime._tf_replicas import assign_everywhere
 from keras_tpu_ext._runtime._tf_window import values_of_replicas
@@ -69,7 +69,7 @@ class OverflowWatch(keras.layers.Layer):
         if key not in self._groups:
             with tf.init_scope():
                 last = new_variable(tf.zeros([len(key)], tf.int32), "int32", "last_overflow", per_replica=True)
-            self._groups[key] = ([getattr(variable, "path", variable.name) for variable in variables], last)
+            self._groups[key] = ([path_of(variable) for variable in variables], last)
         return self._groups[key]
 
 

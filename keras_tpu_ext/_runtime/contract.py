@@ -122,6 +122,15 @@ class Runtime(Protocol):
     def flatten_layers(self, model: Any) -> list[Any]:
         """Return all layers of `model` at any depth, without the model itself."""
 
+    def is_compiled(self, model: Any) -> bool:
+        """Return whether `compile` of `model` was called."""
+
+    def draws_random_numbers(self, layer: Any) -> bool:
+        """Return whether `layer` has a generator of random numbers of its own."""
+
+    def path_of(self, variable: Any) -> str:
+        """Return the name of `variable` with those of the layers around it."""
+
     def sees_its_replica_only(self, normalisation: Any) -> bool:
         """Return whether a `BatchNormalization` takes mean and variance of a part of the batch."""
 

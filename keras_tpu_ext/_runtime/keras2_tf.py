@@ -6,10 +6,13 @@ from keras_tpu_ext._runtime._keras2_addons import import_addons as import_addons
 from keras_tpu_ext._runtime._keras2_audit import losses as losses
 from keras_tpu_ext._runtime._keras2_audit import metrics as metrics
 from keras_tpu_ext._runtime._keras2_audit import softmaxes as softmaxes
+from keras_tpu_ext._runtime._keras2_graph import draws_random_numbers as draws_random_numbers
 from keras_tpu_ext._runtime._keras2_graph import flatten_layers as flatten_layers
 from keras_tpu_ext._runtime._keras2_graph import inputs_and_outputs as inputs_and_outputs
+from keras_tpu_ext._runtime._keras2_graph import is_compiled as is_compiled
 from keras_tpu_ext._runtime._keras2_graph import output_activations as output_activations
 from keras_tpu_ext._runtime._keras2_names import keras as keras
+from keras_tpu_ext._runtime._keras2_names import path_of as path_of
 from keras_tpu_ext._runtime._keras2_names import tree as tree
 from keras_tpu_ext._runtime._keras2_policy import get_dtype_policy as get_dtype_policy
 from keras_tpu_ext._runtime._keras2_policy import parse_dtype_policy as parse_dtype_policy
@@ -18,6 +21,7 @@ from keras_tpu_ext._runtime._keras2_rows import sees_its_replica_only as sees_it
 from keras_tpu_ext._runtime._keras2_step import TrainStep as TrainStep
 from keras_tpu_ext._runtime._keras2_watch import loss_scale as loss_scale
 from keras_tpu_ext._runtime._keras2_watch import record_gradients as record_gradients
+from keras_tpu_ext._runtime._keras2_watch import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime._tf_counts import examples_seen as examples_seen
 from keras_tpu_ext._runtime._tf_counts import num_replicas as num_replicas
 from keras_tpu_ext._runtime._tf_counts import train_steps as train_steps
@@ -26,7 +30,6 @@ from keras_tpu_ext._runtime._tf_devices import is_chief as is_chief
 from keras_tpu_ext._runtime._tf_devices import num_workers as num_workers
 from keras_tpu_ext._runtime._tf_devices import open_cpu as open_cpu
 from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
-from keras_tpu_ext._runtime._tf_overflow import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow
 from keras_tpu_ext._runtime._tf_scope import distribute as distribute

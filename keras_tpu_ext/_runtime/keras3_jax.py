@@ -21,11 +21,14 @@ from keras_tpu_ext._runtime._keras3_addons import import_addons as import_addons
 from keras_tpu_ext._runtime._keras3_audit import losses as losses
 from keras_tpu_ext._runtime._keras3_audit import metrics as metrics
 from keras_tpu_ext._runtime._keras3_audit import softmaxes as softmaxes
+from keras_tpu_ext._runtime._keras3_graph import draws_random_numbers as draws_random_numbers
 from keras_tpu_ext._runtime._keras3_graph import flatten_layers as flatten_layers
 from keras_tpu_ext._runtime._keras3_graph import inputs_and_outputs as inputs_and_outputs
+from keras_tpu_ext._runtime._keras3_graph import is_compiled as is_compiled
 from keras_tpu_ext._runtime._keras3_graph import output_activations as output_activations
 from keras_tpu_ext._runtime._keras3_jax_rows import sees_its_replica_only as sees_its_replica_only
 from keras_tpu_ext._runtime._keras3_jax_step import TrainStep as TrainStep
+from keras_tpu_ext._runtime._keras3_names import path_of as path_of
 from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy

@@ -6,7 +6,9 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import os
+import sys
 from collections.abc import Mapping
 from types import ModuleType
 
@@ -53,14 +55,20 @@ def runtime_name(environ: Mapping[str, str], keras_version: str | None, backend:
 
 @functools.cache
 def chosen() -> str:
-    """Return the name of the runtime of this process.
+    """Return the name of the runtime of this process; see `choose`."""
+    return choose()
+
+
+def choose() -> str:
+    """Return the name of the runtime that this process leads to.
 
     Raises:
         RuntimeNotSupportedError: If this release does not work on that runtime, its framework is not installed, or
             its packages do not fit each other. The text says what was found, what works and what to write.
     """
     version = _installed("keras")
-    check_pairs(_versions(), legacy=_is_legacy(os.environ))
+    if _takes_tensorflow(version):
+        check_pairs(_versions(), legacy=_is_legacy(os.environ))
     backend = _keras3_backend(version)
     name = runtime_name(os.environ, version, backend)
     if name not in WORKING:
@@ -93,6 +101,26 @@ def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
+def _takes_tensorflow(version: str | None) -> bool:
+    """Return whether the Keras of that version is to import TensorFlow and has not done so; Keras is not asked."""
+    if "tensorflow" in sys.modules or version is None:
+        return False
+    if _is_legacy(os.environ) or int(version.split(".")[0]) < 3:
+        return True
+    return (os.environ.get("KERAS_BACKEND") or _backend_in_file() or "tensorflow") == "tensorflow"
+
+
+def _backend_in_file() -> str | None:
+    """Return the backend that Keras's configuration file names, as Keras reads it."""
+    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+    try:
+        with open(os.path.join(home, "keras.json"), encoding="utf-8") as file:
+            backend = json.load(file).get("backend")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return str(backend) if backend else None
+
+
 def _keras3_backend(version: str | None) -> str | None:
     """Ask Keras 3 itself for its backend: it knows about its environment variable and its config file."""
     if version is None or int(version.split(".")[0]) < 3:
@@ -117,6 +145,7 @@ def _versions() -> Versions:
     there = [(name, version) for name in tensorflows if (version := _installed(name))]
     return Versions(
         tensorflow=there[0][1] if there else None,
+        tensorflow_cpu=_installed("tensorflow-cpu"),
         keras=_installed("keras"),
         tf_keras=_installed("tf-keras") or _installed("tf_keras"),
         tensorflow_tpu=_installed("tensorflow-tpu"),

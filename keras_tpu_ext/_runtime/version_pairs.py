@@ -13,9 +13,19 @@ NEWEST_LIBTPU_FOR_TENSORFLOW = (0, 0, 31)
 
 @dataclasses.dataclass(frozen=True)
 class Versions:
-    """Installed versions; `None` for what is not there."""
+    """Installed versions; `None` for what is not there.
+
+    Attributes:
+        tensorflow: Of TensorFlow, whatever its package is called; of `tensorflow` where there are several.
+        tensorflow_cpu: Of `tensorflow-cpu`.
+        keras: Of `keras`.
+        tf_keras: Of `tf-keras`.
+        tensorflow_tpu: Of `tensorflow-tpu`.
+        libtpu: Of `libtpu`.
+    """
 
     tensorflow: str | None = None
+    tensorflow_cpu: str | None = None
     keras: str | None = None
     tf_keras: str | None = None
     tensorflow_tpu: str | None = None
@@ -44,6 +54,13 @@ def _problem(versions: Versions, legacy: bool) -> str:
         return (
             f"tensorflow-tpu {versions.tensorflow_tpu} ends the process when it is imported with libtpu "
             f"{versions.libtpu}; it works with libtpu up to {newest}. Write: pip install 'libtpu=={newest}'"
+        )
+    full, cpu = versions.tensorflow, versions.tensorflow_cpu
+    if full and cpu and full != cpu:
+        return (
+            f"tensorflow {full} and tensorflow-cpu {cpu} are both installed, and their files are in one folder "
+            "(tf-keras asks for tensorflow). Write: pip uninstall -y tensorflow tensorflow-cpu, and then: pip install "
+            f"tensorflow-cpu=={cpu}; install tf-keras with --no-deps."
         )
     if legacy:
         return _problem_of_legacy(versions)
@@ -76,11 +93,6 @@ def _problem_of_legacy(versions: Versions) -> str:
         return (
             "TF_USE_LEGACY_KERAS is set, and the package tf-keras, which is Keras 2 for tensorflow "
             f"{versions.tensorflow}, is not installed. {install}; or unset TF_USE_LEGACY_KERAS to use Keras 3."
-        )
-    if versions.tf_keras and _numbers(versions.tf_keras)[:2] != tensorflow[:2]:
-        return (
-            f"tf-keras {versions.tf_keras} is made for another TensorFlow than {versions.tensorflow}: the first two "
-            f"numbers must be the same. {install}"
         )
     return ""
 

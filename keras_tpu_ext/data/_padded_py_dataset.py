@@ -21,7 +21,7 @@ class PaddedPyDataset(GivesPaddedBatches, _runtime.PyDataset):
 
     def __init__(self, dataset: Any, size: int) -> None:
         options = ("workers", "use_multiprocessing", "max_queue_size")
-        super().__init__(**{name: getattr(dataset, name) for name in options})
+        super().__init__(**{name: getattr(dataset, name) for name in options if hasattr(dataset, name)})
         self.dataset = dataset
         self.size = size
 
@@ -31,7 +31,7 @@ class PaddedPyDataset(GivesPaddedBatches, _runtime.PyDataset):
     @property
     def num_batches(self) -> int | None:
         """Return the number of batches, as the other dataset gives it."""
-        number: int | None = self.dataset.num_batches
+        number: int | None = getattr(self.dataset, "num_batches", len(self.dataset))  # Keras 2 has it not
         return number
 
     def __getitem__(self, index: int) -> PaddedBatch:
@@ -46,7 +46,8 @@ class PaddedPyDataset(GivesPaddedBatches, _runtime.PyDataset):
 
     def on_epoch_begin(self) -> None:
         """Tell the other dataset."""
-        self.dataset.on_epoch_begin()
+        if hasattr(self.dataset, "on_epoch_begin"):  # Keras 2 has it not
+            self.dataset.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
         """Tell the other dataset."""

@@ -1,0 +1,60 @@
+"""Padded batches of a `Sequence` on Keras 2, whose own adapter makes plain tuples of them."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.padding import GivesPaddedBatches
+
+
+def with_padded_batches(
+    method: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call to `method` of `model`, with a dataset where padded batches are.
+
+    Args:
+        method: `keras.Model.fit`, `evaluate` or `predict`.
+        model: The model.
+        args: Positional arguments.
+        kwargs: The others.
+    """
+    call = inspect.signature(method).bind(model, *args, **kwargs)
+    given = dict(call.arguments)
+    given.update(given.pop("kwargs", {}))
+    given.pop("self")
+    shuffle = method.__name__ == "fit" and given.get("shuffle", True)
+    for name, shuffles in (("x", shuffle), ("validation_data", False)):
+        if isinstance(given.get(name), GivesPaddedBatches):
+            given[name] = _dataset(given[name], shuffle=bool(shuffles))
+    return given
+
+
+def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
+    """Return a dataset of the batches of a `Sequence`, in another order in each pass where it shuffles."""
+    first = batches[0]
+    leaves = tf.nest.flatten(first)
+    places = [i for i, leaf in enumerate(leaves) if leaf is not None]
+
+    def one_pass() -> Iterator[tuple[Any, ...]]:
+        order = list(range(len(batches)))
+        if shuffle:
+            random.shuffle(order)
+        for index in order:
+            of_batch = tf.nest.flatten(batches[index])
+            yield tuple(of_batch[i] for i in places)
+        batches.on_epoch_end()
+
+    def packed(*there: Any) -> Any:
+        filled: list[Any] = [None] * len(leaves)
+        for place, leaf in zip(places, there, strict=True):
+            filled[place] = leaf
+        return tf.nest.pack_sequence_as(first, filled)
+
+    signature = tuple(tf.TensorSpec(leaves[i].shape, leaves[i].dtype) for i in places)
+    dataset = tf.data.Dataset.from_generator(one_pass, output_signature=signature).map(packed)
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
