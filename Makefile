@@ -14,6 +14,12 @@ UV := .envs/tools/bin/uv
 TF := .envs/keras3-tf
 JAX := .envs/keras3-jax
 BOTH := .envs/keras3-both
+# Keras 2, and TensorFlow Addons: on the last TensorFlow that they were made for, which needs Python 3.11 or older, and
+# on a new one.
+TF215 := .envs/keras2-tf215
+TF221 := .envs/keras2-tf221
+PYTHON215 ?= $(shell for p in $(PYTHON) python3.11 python3.10; do \
+	$$p -c "import sys; sys.exit(sys.version_info[:2] > (3, 11))" 2>/dev/null && echo $$p && break; done)
 LINT := .envs/lint
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Trust what the machine trusts, a company's proxy say, as pip does.
@@ -25,21 +31,24 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 # Of the parity suite `make test` runs, on each, another quarter of the cases that cover all pairs of values; `make parity`
 # runs every case on both.
 export KTE_PARITY_CASES ?= 1
+# What Keras 2 does differently on a new TensorFlow; the rest is run on TensorFlow 2.15.
+ON_TF221 := tests/parity tests/addons tests/_runtime tests/integration/test_handbook.py
 # Tests are about numbers and not about speed: XLA compiles a program of theirs in half the time without optimising.
 # And it keeps what it has compiled, for the other processes: more than half of the time of these tests goes into that.
 JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both parity check-wheel benchmarks clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-keras2-tf215 test-keras2-tf221 parity check-wheel benchmarks clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
 
-test: lint test-keras3-tf test-keras3-jax test-keras3-both check-wheel
-	@echo "Ran: ruff, import-linter and mypy; the tests on Keras 3 on TensorFlow, and on Keras 3 on JAX without"
-	@echo "TensorFlow, each with a quarter of the parity suite's cases that cover all pairs (make parity runs all"
-	@echo "on both); what is about Keras 3 on JAX with TensorFlow and Grain beside it; and the wheel."
+test: lint test-keras3-tf test-keras3-jax test-keras3-both test-keras2-tf215 test-keras2-tf221 check-wheel
+	@echo "Ran: ruff, import-linter and mypy; the tests on Keras 3 on TensorFlow, on Keras 3 on JAX without TensorFlow,"
+	@echo "and on Keras 2 on TensorFlow 2.15 and 2.21, each with another quarter of the parity suite's cases that cover"
+	@echo "all pairs (make parity runs all on each); what is about Keras 3 on JAX with TensorFlow and Grain beside it;"
+	@echo "and the wheel."
 
 lint: $(LINT)/.ready
 	$(LINT)/bin/ruff check .
@@ -59,10 +68,20 @@ test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"
 	$(JAX_TESTS) $(BOTH)/bin/python -m pytest -n 2 tests/both
 
+test-keras2-tf215: $(if $(PYTHON215),$(TF215)/.ready)
+	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"
+	$(if $(PYTHON215),KTE_PARITY_PART=3/4 $(TF215)/bin/python -m pytest -n 2,@echo "NOT RUN: it needs Python 3.10 or 3.11")
+
+test-keras2-tf221: $(TF221)/.ready
+	@echo "Keras 2 on TensorFlow 2.21, with tf-keras and TensorFlow Addons:"
+	TF_USE_LEGACY_KERAS=1 KTE_PARITY_PART=4/4 $(TF221)/bin/python -m pytest -n 2 $(ON_TF221)
+
 parity: KTE_PARITY_CASES = 320
-parity: $(TF)/.ready $(JAX)/.ready
+parity: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
 	$(TF)/bin/python -m pytest -n 2 tests/parity
 	$(JAX_TESTS) $(JAX)/bin/python -m pytest -n 2 tests/parity
+	$(TF215)/bin/python -m pytest -n 2 tests/parity
+	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest -n 2 tests/parity
 
 check-wheel: $(UV)
 	$(UV) run --no-project --python $(PYTHON) .ci/check_wheel.py $(UV) $(PYTHON)
@@ -78,6 +97,18 @@ $(UV):
 	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
 	$(UV) pip install --quiet --python $(@D)/bin/python --group keras3-$* --group test
 	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --editable .
+	@touch $@
+
+$(TF215)/.ready: pyproject.toml | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON215) $(@D)
+	$(UV) pip install --quiet --python $(@D)/bin/python --group keras2-tf215 --group test
+	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --editable .
+	@touch $@
+
+$(TF221)/.ready: pyproject.toml | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
+	$(UV) pip install --quiet --python $(@D)/bin/python --group keras2-tf221 --group test
+	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --group keras2-tf221-alone --editable .
 	@touch $@
 
 $(LINT)/.ready: pyproject.toml | $(UV)

@@ -57,6 +57,14 @@ def pytest_configure(config):
     kte.strategy_scope(require="cpu", replicas=REPLICAS)
 
 
+def pytest_collection_modifyitems(items):
+    """Skip on Keras 2 what is about something that Keras 2 has not."""
+    for item in items:
+        mark = item.get_closest_marker("keras3")
+        if mark is not None and chosen() == "keras2_tf":
+            item.add_marker(pytest.mark.skip(reason=f"Keras 2: {mark.args[0]}"))
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """Start every test from the same random state: initial weights and orders are those of the last run."""

@@ -27,6 +27,7 @@ import_addons = _runtime.import_addons
 
 # Models
 draws_random_numbers = _runtime.draws_random_numbers
+expects_logits = _runtime.expects_logits
 flatten_layers = _runtime.flatten_layers
 inputs_and_outputs = _runtime.inputs_and_outputs
 is_compiled = _runtime.is_compiled

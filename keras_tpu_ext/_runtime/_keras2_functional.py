@@ -29,12 +29,22 @@ class FunctionalByShape:
         super().__init__(*args, **kwargs)
 
 
+def _init_of_functional(
+    self: Any, inputs: Any, outputs: Any, name: str | None = None, trainable: bool = True, **kwargs: Any
+) -> None:
+    FunctionalByShape.__init__(self, inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
+
+
 @functools.cache
 def _functional_variant(cls: Any) -> Any:
     """Return `cls` with `Functional` among its bases, under the same name in code and in saved files."""
     members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    if cls.__init__ is FunctionalByShape.__init__:
+        members["__init__"] = _init_of_functional  # by its arguments Keras tells what it can make again from a config
     variant = type(cls.__name__, (cls, Functional), members)
     package, separator, name = keras.saving.get_registered_name(cls).rpartition(">")
     if separator:
         keras.saving.register_keras_serializable(package=package, name=name)(variant)
+        # Both save under the name, and what loads under it is the class itself, which becomes the other by its shape.
+        keras.saving.register_keras_serializable(package=package, name=name)(cls)
     return variant

@@ -2,7 +2,8 @@
 
 Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
 `engine.functional.Functional` with `_nested_inputs` and `_nested_outputs`, `Layer._flatten_layers`,
-`engine.base_layer.BaseRandomLayer`, `Model._is_compiled`, and `_keras_history` of symbolic tensors.
+`engine.base_layer.BaseRandomLayer`, `Model._is_compiled`, `_fn_kwargs` of losses, and `_keras_history` of
+symbolic tensors.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ def output_activations(model: Any) -> list[tuple[str, str, str]]:
 def flatten_layers(model: Any) -> list[Any]:
     """Return all layers of `model` at any depth, without the model itself, in order of creation."""
     return list(model._flatten_layers(include_self=False))
+
+
+def expects_logits(loss: Any) -> bool:
+    """Return whether a loss applies softmax or sigmoid itself."""
+    return bool(getattr(loss, "from_logits", False) or getattr(loss, "_fn_kwargs", {}).get("from_logits"))
 
 
 def is_compiled(model: Any) -> bool:

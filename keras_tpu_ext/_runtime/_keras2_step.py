@@ -43,6 +43,12 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
 
     _batch_facts = _tf_batch
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let H5 files find the classes of this package: they know a class by its bare name."""
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith("keras_tpu_ext."):
+            keras.utils.get_custom_objects().setdefault(cls.__name__, cls)
+
     @property
     def steps_per_execution(self: Any) -> int:
         """Number of steps in an execution: here a number, as in Keras 3, where Keras 2 gives a variable."""
@@ -115,9 +121,8 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
     def _track_loss(self, share: Any) -> None:
         """Do nothing: in Keras 2 the compiled loss tracks itself."""
 
-    @property
-    def _loss_tracker(self: Any) -> Any:
-        """Return the metric that tracks the loss, under the name that it has in Keras 3."""
+    def _tracker_of_loss(self: Any) -> Any:
+        """Return the metric that tracks the loss; as an attribute it would be saved, and not found again."""
         return self.compiled_loss._total_loss_mean
 
     def _updated_metrics(self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:

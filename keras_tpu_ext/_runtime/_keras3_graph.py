@@ -39,6 +39,11 @@ def flatten_layers(model: Any) -> list[Any]:
     return list(model._flatten_layers(include_self=False))
 
 
+def expects_logits(loss: Any) -> bool:
+    """Return whether a loss applies softmax or sigmoid itself."""
+    return bool(getattr(loss, "from_logits", False))
+
+
 def is_compiled(model: Any) -> bool:
     """Return whether `compile` was called."""
     return bool(model.compiled)

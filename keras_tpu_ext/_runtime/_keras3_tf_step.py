@@ -152,6 +152,9 @@ class TrainStep(ExactStep, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Funct
     def _weight_losses(self: Any) -> list[Any]:
         return list(self._get_regularization_losses())
 
+    def _tracker_of_loss(self: Any) -> Any:
+        return self._loss_tracker
+
     def _metrics_of_own_code(self: Any) -> list[Any]:
         return list(self.metrics)
 

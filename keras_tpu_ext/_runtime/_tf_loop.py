@@ -204,7 +204,7 @@ def _exact_logs(model: Any, outputs: Any) -> Any:
 
 def _loss_if_tracked(model: Any, tracked: Any, returned: Any) -> Any:
     """Return the tracked loss, or the one that a step of the user's own returned and never tracked."""
-    if [metric for metric in model.metrics if metric.name == "loss"] != [model._loss_tracker]:
+    if [metric for metric in model.metrics if metric.name == "loss"] != [model._tracker_of_loss()]:
         return tracked
-    count = tf.convert_to_tensor(model._loss_tracker.count)
+    count = tf.convert_to_tensor(model._tracker_of_loss().count)
     return tf.where(count > 0, tracked, tf.cast(returned, tracked.dtype))

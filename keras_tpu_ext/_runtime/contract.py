@@ -122,6 +122,9 @@ class Runtime(Protocol):
     def flatten_layers(self, model: Any) -> list[Any]:
         """Return all layers of `model` at any depth, without the model itself."""
 
+    def expects_logits(self, loss: Any) -> bool:
+        """Return whether a Keras loss applies softmax or sigmoid itself."""
+
     def is_compiled(self, model: Any) -> bool:
         """Return whether `compile` of `model` was called."""
 

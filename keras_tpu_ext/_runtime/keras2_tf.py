@@ -7,6 +7,7 @@ from keras_tpu_ext._runtime._keras2_audit import losses as losses
 from keras_tpu_ext._runtime._keras2_audit import metrics as metrics
 from keras_tpu_ext._runtime._keras2_audit import softmaxes as softmaxes
 from keras_tpu_ext._runtime._keras2_graph import draws_random_numbers as draws_random_numbers
+from keras_tpu_ext._runtime._keras2_graph import expects_logits as expects_logits
 from keras_tpu_ext._runtime._keras2_graph import flatten_layers as flatten_layers
 from keras_tpu_ext._runtime._keras2_graph import inputs_and_outputs as inputs_and_outputs
 from keras_tpu_ext._runtime._keras2_graph import is_compiled as is_compiled

@@ -59,8 +59,8 @@ def _problem(versions: Versions, legacy: bool) -> str:
     if full and cpu and full != cpu:
         return (
             f"tensorflow {full} and tensorflow-cpu {cpu} are both installed, and their files are in one folder "
-            "(tf-keras asks for tensorflow). Write: pip uninstall -y tensorflow tensorflow-cpu, and then: pip install "
-            f"tensorflow-cpu=={cpu}; install tf-keras with --no-deps."
+            "(tf-keras asks for tensorflow). Write: pip uninstall -y tensorflow tensorflow-cpu, and then: pip "
+            f"install tensorflow-cpu=={cpu}; install tf-keras with --no-deps."
         )
     if legacy:
         return _problem_of_legacy(versions)

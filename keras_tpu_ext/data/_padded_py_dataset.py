@@ -20,8 +20,10 @@ class PaddedPyDataset(GivesPaddedBatches, _runtime.PyDataset):
     """
 
     def __init__(self, dataset: Any, size: int) -> None:
-        options = ("workers", "use_multiprocessing", "max_queue_size")
-        super().__init__(**{name: getattr(dataset, name) for name in options if hasattr(dataset, name)})
+        super().__init__()
+        for option in ("workers", "use_multiprocessing", "max_queue_size"):
+            if hasattr(dataset, option):  # in Keras 2 they are options of `fit`
+                setattr(self, option, getattr(dataset, option))
         self.dataset = dataset
         self.size = size
 

@@ -43,4 +43,4 @@ def _losses_by_output(model: Any) -> Iterator[tuple[Any, tuple[str, str]]]:
 def _expects_logits(loss: Any) -> bool:
     if not isinstance(loss, _runtime.keras.losses.Loss):
         return False
-    return bool(getattr(loss, "from_logits", False))
+    return _runtime.expects_logits(loss)

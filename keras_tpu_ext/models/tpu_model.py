@@ -107,18 +107,23 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
             ArgumentError: If one of these has a value that cannot work, or contradicts the optimizer.
             ScopeError: If the optimizer, or a layer, was made outside the model's `strategy_scope()`.
         """
-        given = inspect.signature(_runtime.keras.Model.compile).bind_partial(self, *args, **kwargs).arguments
+        signature = inspect.signature(_runtime.keras.Model.compile)
+        given = signature.bind_partial(self, *args, **kwargs).arguments
         given.pop("self")
+        given.update(given.pop("kwargs", {}))  # Keras 2 has more that it does not name
         own = {
             "loss_scale": loss_scale,
             "gradient_accumulation_steps": gradient_accumulation_steps,
             "steps_per_execution": given.pop("steps_per_execution", 1),
-            "auto_scale_loss": given.get("auto_scale_loss", True),
         }
+        if "auto_scale_loss" in signature.parameters:
+            own["auto_scale_loss"] = given.get("auto_scale_loss", True)
         optimizer = given.get("optimizer")
         steps_per_execution, auto_steps = choose_steps_per_execution(own["steps_per_execution"])
         super().compile(
-            loss_scale=choose_loss_scale(loss_scale, optimizer, self.dtype_policy.name, own["auto_scale_loss"]),
+            loss_scale=choose_loss_scale(
+                loss_scale, optimizer, self.dtype_policy.name, own.get("auto_scale_loss", True)
+            ),
             gradient_accumulation_steps=choose_accumulation(gradient_accumulation_steps, optimizer),
             steps_per_execution=steps_per_execution,
             auto_steps=auto_steps,

@@ -65,6 +65,7 @@ def test_without_targets(item):
     assert batch.x.tolist() == [1, 2, 2]
 
 
+@pytest.mark.keras3("options are of `fit`, and there is no on_epoch_begin")
 def test_the_other_dataset_hears_of_epochs_and_its_options_stay():
     heard = []
 

@@ -134,11 +134,11 @@ def test_an_unusable_local_tpu_is_told_and_a_rehearsal_still_works():
 @pytest.mark.parametrize(
     ("environ", "found"),
     [
-        ({"KERAS_BACKEND": "jax"}, "is set to a backend whose framework, jax, is not installed."),
-        ({"TF_USE_LEGACY_KERAS": "1"}, "This process is on keras2_tf (keras 3."),
+        ({"KERAS_BACKEND": "jax"}, "is set to a backend whose framework, jax, is not installed. Before the first"),
+        ({"TF_USE_LEGACY_KERAS": "1"}, "the package tf-keras, which is Keras 2 for tensorflow 2."),
     ],
 )
-def test_a_runtime_that_is_not_supported_yet_is_one_clear_error(environ, found):
+def test_a_runtime_that_cannot_be_had_is_one_clear_error(environ, found):
     program = """
         try:
             import keras_tpu_ext
@@ -146,9 +146,5 @@ def test_a_runtime_that_is_not_supported_yet_is_one_clear_error(environ, found):
             print(type(error).__name__, error)
     """
     (text,) = lines_of(program, **environ)
-    assert text.startswith("RuntimeNotSupportedError This release of keras_tpu_ext works on Keras 3 on TensorFlow")
+    assert text.startswith("RuntimeNotSupportedError ")
     assert found in text
-    assert text.endswith(
-        "Before the first import of keras, write: import os; os.environ['KERAS_BACKEND'] = 'tensorflow'; "
-        "os.environ.pop('TF_USE_LEGACY_KERAS', None)"
-    )

@@ -379,6 +379,7 @@ def test_config_copies_and_pickles(data, kind):
         np.testing.assert_array_equal(twin.get_weights()[0], model.get_weights()[0])
 
 
+@pytest.mark.keras3("it clones any functional model to a Model")
 def test_cloning_gives_a_tpu_model_with_weights_of_its_own():
     model = functional()
     clone = keras.models.clone_model(model)

@@ -1,0 +1,111 @@
+"""The private names of Keras 2 and TensorFlow Addons that `_runtime` leans on; see test_keras3_private_names.py."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_tpu_ext._runtime._keras2_names import PACKAGE
+from private_names import RUNTIME, check_attribute, check_import, model
+
+IMPORTED = {
+    "mixed_precision.loss_scale_optimizer:BaseLossScaleOptimizer": "_keras2_names.py",
+    "engine.functional:Functional": "_keras2_functional.py",
+    "engine.training:is_functional_model_init_params": "_keras2_functional.py",
+    "engine.base_layer:BaseRandomLayer": "_keras2_graph.py",
+    "engine.compile_utils:LossesContainer._conform_to_outputs": "_keras2_loss.py",
+    "engine.compile_utils:MetricsContainer._conform_to_outputs": "_keras2_metrics.py",
+    "engine.compile_utils:match_dtype_and_rank": "_keras2_loss.py, _keras2_metrics.py",
+    "utils.losses_utils:apply_mask": "_keras2_loss.py, _keras2_metrics.py",
+    "utils.losses_utils:cast_losses_to_common_dtype": "_keras2_loss.py",
+    "engine.data_adapter:get_data_handler": "_keras2_pace.py",
+    "engine.data_adapter:DataHandler.steps": "_keras2_pace.py",
+    "engine.training:Model._get_optimizer": "_keras2_step.py",
+    "engine.training:Model._validate_and_get_metrics_result": "_keras2_step.py",
+    "engine.training:Model._validate_target_and_loss": "_keras2_step.py",
+    "engine.base_layer:Layer._flatten_layers": "_keras2_step.py",
+    "layers.normalization.batch_normalization:BatchNormalizationBase._calculate_mean_and_var": "_keras2_rows.py",
+    "layers.normalization.batch_normalization:BatchNormalizationBase._assign_moving_average": "_keras2_rows.py",
+    "layers.normalization.batch_normalization:BatchNormalizationBase._assign_new_value": "_keras2_rows.py",
+    "optimizers.optimizer:_BaseOptimizer._build_learning_rate": "_keras2_watch.py",
+    "optimizers.optimizer:_BaseOptimizer._var_key": "_keras2_watch.py",
+}
+
+
+@pytest.mark.parametrize("path", IMPORTED)
+def test_it_is_still_there(path):
+    check_import(f"{PACKAGE}.src.{path}", IMPORTED[path])
+
+
+def trained():
+    made = model()
+    made.fit(np.ones((2, 2)), np.ones((2, 1)), verbose=0)
+    return made
+
+
+ATTRIBUTES = {
+    "Model.compiled_loss": (lambda: trained().compiled_loss._total_loss_mean, "_keras2_loss.py, _tf_counts.py"),
+    "LossesContainer._losses": (lambda: trained().compiled_loss._losses, "_keras2_loss.py"),
+    "LossesContainer._loss_weights": (lambda: trained().compiled_loss._loss_weights == [None], "_keras2_loss.py"),
+    "LossesContainer._per_output_metrics": (
+        lambda: trained().compiled_loss._per_output_metrics == [None],
+        "_keras2_loss.py",
+    ),
+    "LossesContainer._user_losses": (lambda: model().compiled_loss._user_losses, "_keras2_loss.py"),
+    "LossesContainer._output_names": (lambda: model().compiled_loss._output_names, "_keras2_loss.py"),
+    "LossesContainer._built": (lambda: trained().compiled_loss._built, "_keras2_loss.py"),
+    "MetricsContainer._metrics": (lambda: trained().compiled_metrics._metrics, "_keras2_metrics.py"),
+    "MetricsContainer._weighted_metrics": (
+        lambda: trained().compiled_metrics._weighted_metrics,
+        "_keras2_metrics.py",
+    ),
+    "MetricsContainer._user_metrics": (lambda: model().compiled_metrics._user_metrics, "_keras2_audit.py"),
+    "MeanMetricWrapper._fn": (lambda: trained().compiled_metrics.metrics[0]._fn, "_keras_metrics.py"),
+    "MeanMetricWrapper._fn_kwargs": (
+        lambda: trained().compiled_metrics.metrics[0]._fn_kwargs == {},
+        "_keras_metrics.py",
+    ),
+    "Model._train_counter": (lambda: trained()._train_counter, "_keras2_step.py"),
+    "Model._test_counter": (lambda: trained()._test_counter, "_keras2_step.py"),
+    "Model._steps_per_execution": (lambda: trained()._steps_per_execution, "_keras2_step.py"),
+    "Model._is_compiled": (lambda: model()._is_compiled, "_keras2_graph.py"),
+    "Functional._nested_inputs": (lambda: model()._nested_inputs, "_keras2_graph.py"),
+    "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.layer.name, "_keras2_graph.py"),
+    "Layer._eager_losses": (lambda: model().layers[1]._eager_losses == [], "_keras2_own_losses.py"),
+    "Layer._callable_losses": (lambda: model().layers[1]._callable_losses == [], "_keras2_own_losses.py"),
+    "optimizer._distribution_strategy": (
+        lambda: tf.keras.optimizers.SGD()._distribution_strategy is not None,
+        "_tf_belonging.py",
+    ),
+    "legacy._distribution_strategy": (
+        lambda: hasattr(tf.keras.optimizers.legacy.SGD(), "_distribution_strategy"),
+        "_tf_belonging.py",
+    ),
+    "loss._allow_sum_over_batch_size": (
+        lambda: hasattr(tf.keras.losses.MeanSquaredError(), "_allow_sum_over_batch_size"),
+        "_keras2_loss.py",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_an_object_still_carries_it(name):
+    check_attribute(name, *ATTRIBUTES[name])
+
+
+def test_a_data_handler_knows_its_place():
+    from keras_tpu_ext._runtime._keras2_names import private
+
+    handler = private("engine.data_adapter").DataHandler(np.ones((4, 2)), batch_size=2, epochs=1)
+    names = ("_model", "_initial_step", "_current_step", "_inferred_steps", "_insufficient_data", "_step_increment")
+    missing = [name for name in names if not hasattr(handler, name)]
+    assert not missing, f"mend {RUNTIME}_keras2_pace.py"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow_addons") is None, reason="TensorFlow Addons is not here")
+def test_compiled_operations_of_addons_are_loaded_through_one_class():
+    from keras_tpu_ext.addons import tfa
+
+    assert tfa is not None
+    check_import("tensorflow_addons.utils.resource_loader:LazySO.ops", "_keras2_addons.py")
