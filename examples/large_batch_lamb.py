@@ -40,7 +40,7 @@ def main() -> int:
     print(f"Data: {data}")
 
     with kte.strategy_scope(replicas=_command_line.replicas(args)) as scope:
-        lamb, name = large_batch_optimizer(len(data.train[0]) // LARGE * args.epochs)
+        lamb, name = large_batch_optimizer(-(-len(data.train[0]) // LARGE) * args.epochs)
         ours = network(kte.TPUModel, args.seed)
         compile_with(ours, lamb)
     plain = network(keras.Model, args.seed)
