@@ -95,7 +95,7 @@ def train(model: Any, data: _data.Data, batch_size: int, epochs: int) -> float:
 def parse() -> argparse.Namespace:
     """Return the options."""
     parser = _command_line.parser(__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=_command_line.positive, default=20, help="epochs of both; default: 20")
+    parser.add_argument("--epochs", type=_command_line.positive, default=40, help="epochs of both; default: 40")
     return parser.parse_args()
 
 

@@ -14,7 +14,6 @@ if importlib.util.find_spec("tensorflow_addons") is None:
 
 from keras_tpu_ext.addons import tfa
 from keras_tpu_ext.addons.equivalents import EQUIVALENTS
-from keras_tpu_ext.errors import RuntimeNotSupportedError
 
 AS_PUBLISHED = tf.__version__.startswith("2.15.")
 
@@ -32,9 +31,9 @@ def test_its_layers_are_layers_of_this_keras():
 
 @pytest.mark.skipif(AS_PUBLISHED, reason="here it loads them")
 def test_a_compiled_operation_says_why_it_is_not_there():
-    with pytest.raises(RuntimeNotSupportedError) as caught:
+    text = "custom_ops/image/_image_ops.so, is compiled and was built for TensorFlow 2.15"
+    with pytest.raises(Exception, match=text):  # TensorFlow wraps what is raised in a function that it converts
         tfa.image.connected_components(tf.ones((4, 4), tf.int32))
-    assert "custom_ops/image/_image_ops.so, is compiled and was built for TensorFlow 2.15" in str(caught.value)
 
 
 def test_it_says_one_line_of_its_own_and_leaves_keras_as_it_was():
