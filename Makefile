@@ -32,7 +32,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 # runs every case on both.
 export KTE_PARITY_CASES ?= 1
 # What Keras 2 does differently on a new TensorFlow; the rest is run on TensorFlow 2.15.
-ON_TF221 := tests/parity tests/addons tests/_runtime tests/integration/test_handbook.py tests/integration/test_large_batch.py
+ON_TF221 := tests/parity tests/addons tests/_runtime tests/integration/test_handbook.py
 # Tests are about numbers and not about speed: XLA compiles a program of theirs in half the time without optimising.
 # And it keeps what it has compiled, for the other processes: more than half of the time of these tests goes into that.
 JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
