@@ -14,7 +14,7 @@ keras = tf.keras
 of = tfa.layers
 
 NUMBERS, SEQUENCE, IMAGE, VOLUME = (32,), (8, 4), (4, 4, 2), (4, 2, 2, 2)
-NO_KERNEL = "its compiled custom op cannot be loaded: {}"
+NO_KERNEL = "Its compiled op cannot be loaded."
 
 
 def between(layer: Callable[[], Any], shape: tuple[int, ...] = NUMBERS) -> Callable[[Any], Any]:
@@ -78,10 +78,10 @@ LAYERS: dict[str, list[Trial]] = {
         Trial(
             two(lambda: of.CorrelationCost(1, 1, 1, 1, 1, "channels_last"), IMAGE),
            
-            otherwise="Its compiled custom op cannot be loaded.",
+            otherwise=NO_KERNEL,
         )
     ],
-    "EmbeddingBag": [Trial(bag, otherwise="Its compiled custom op cannot be loaded.")],
+    "EmbeddingBag": [Trial(bag, otherwise=NO_KERNEL)],
     "ESN": [Trial(between(lambda: of.ESN(5), SEQUENCE))],
     "FilterResponseNormalization": [Trial(between(of.FilterResponseNormalization, IMAGE))],
     "GELU": [Trial(between(of.GELU))],

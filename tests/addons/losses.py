@@ -1,4 +1,4 @@
-"""How each loss and metric of TensorFlow Addons is tried: on the predictions that it is made for."""
+"""How each loss of TensorFlow Addons is tried: on the predictions that it is made for."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def loss(make: Callable[[], Any], body: Callable[[Any], Any], target: str, **opt
     return [Trial(body, target, make, **options)]
 
 
-EVERY_OTHER = "Each example is compared with every other one by the model, and a replica has only its own."
+EVERY_OTHER = "The model must compare all examples of a batch with each other, and a replica has only its own."
 
 LOSSES: dict[str, list[Trial]] = {
     "ContrastiveLoss": loss(of.ContrastiveLoss, distance, "yes or no"),
@@ -75,9 +75,7 @@ LOSSES: dict[str, list[Trial]] = {
     "giou_loss": loss(lambda: of.giou_loss, boxes, "boxes"),
     "lifted_struct_loss": loss(lambda: of.lifted_struct_loss, embedding, "labels"),
     "npairs_loss": loss(lambda: of.npairs_loss, similarity, "labels", otherwise=EVERY_OTHER),
-    "npairs_multilabel_loss": loss(
-        lambda: of.npairs_multilabel_loss, similarity, "classes", otherwise=EVERY_OTHER
-    ),
+    "npairs_multilabel_loss": loss(lambda: of.npairs_multilabel_loss, similarity, "classes", otherwise=EVERY_OTHER),
     "pinball_loss": loss(lambda: of.pinball_loss, logits, "classes"),
     "sigmoid_focal_crossentropy": loss(lambda: of.sigmoid_focal_crossentropy, chances, "several of three"),
     "sparsemax_loss": loss(lambda: with_sparsemax, logits, "classes"),
