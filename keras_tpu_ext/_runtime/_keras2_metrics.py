@@ -63,7 +63,7 @@ class MetricsOfExamples(_MetricsContainer):
 def _update(metric: Any, true: Any, predicted: Any, weight: Any) -> None:
     if metric is None:
         return
-    if hides_examples(metric, true, predicted):
+    if is_function(metric) and hides_examples(metric, *_as_it_gets_them(metric, true, predicted)):
         # It hides its examples behind one number: call it with all of them, on every replica alike.
         true, whole, weight = _tf_batch.gather_examples((true, predicted, weight))
         with _tf_batch.whole_view():
@@ -77,3 +77,8 @@ def _update(metric: Any, true: Any, predicted: Any, weight: Any) -> None:
     else:
         true, predicted, weight = (_tf_batch.rows_that_count(part) for part in (true, predicted, weight))
         metric.update_state(true, predicted, sample_weight=weight)
+
+
+def _as_it_gets_them(metric: Any, true: Any, predicted: Any) -> tuple[Any, Any]:
+    """Return what Keras gives the function of a metric: everything in the metric's own type."""
+    return tf.cast(true, metric.dtype), tf.cast(predicted, metric.dtype)

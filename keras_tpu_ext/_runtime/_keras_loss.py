@@ -37,12 +37,13 @@ class ShareOfLoss:
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Return the share: the local sum over the global denominator; unreduced values stay unreduced."""
         values, mask = self._weighted_values(y_true, y_pred, sample_weight)
-        if len(values.shape):
+        rank = _rank(values)
+        if rank:
             values = self._batch.only_real(values)
-        if self.loss.reduction in (None, "none"):
+        if rank and self.loss.reduction in (None, "none"):
             self._track(self.global_mean(values), self._weight_of_values(values))
             return values
-        if len(values.shape) == 0 and self._batch.is_spread():
+        if not rank and self._batch.is_spread():
             share = self._share_of_scalar(y_true, y_pred, sample_weight)
         else:
             share = ops.sum(values)
@@ -84,7 +85,7 @@ class ShareOfLoss:
         return values, (ops.logical_and(*there) if len(there) == 2 else (there[0] if there else None))
 
     def _share_of_scalar(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
-        """Return the share of a loss that hides its examples behind one number: call it with all of them."""
+        """Return the share of a loss that hides its examples behind one number, or may: call it with all of them."""
         y_true, whole, sample_weight = self._batch.gather_examples((y_true, y_pred, sample_weight))
         replicas = self._batch.num_replicas()
         with self._batch.whole_view():
@@ -136,6 +137,14 @@ class ShareOfLoss:
             return
         self._tracker.total.assign_add(share * self._sum([weight])[0])
         self._tracker.count.assign_add(weight)
+
+
+def _rank(values: Any) -> int | None:
+    """Return the rank of a tensor, or `None` where TensorFlow does not know it: that of a squeezed one, say."""
+    try:
+        return len(values.shape)
+    except ValueError:
+        return None
 
 
 def number(size: Any) -> Any:

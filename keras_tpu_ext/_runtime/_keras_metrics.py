@@ -13,7 +13,8 @@ from keras_tpu_ext._runtime._keras import keras, mask_of
 
 def is_function(metric: Any) -> bool:
     """Return whether a metric is the mean of a function of the user's."""
-    return isinstance(metric, keras.metrics.MeanMetricWrapper) and not _is_of_keras(metric._fn)
+    function = getattr(metric, "_fn", None)  # TensorFlow Addons has a wrapper of its own
+    return isinstance(metric, keras.metrics.Mean) and callable(function) and not _is_of_keras(function)
 
 
 def hides_examples(metric: Any, true: Any, predicted: Any) -> bool:

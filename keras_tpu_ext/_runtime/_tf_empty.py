@@ -66,9 +66,24 @@ def finite_if_empty(gradients: Any, has_any: Any) -> Any:
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     values = _either(values, has_any, lambda g: tf.where(tf.math.is_finite(g), g, tf.zeros_like(g)))
     return [
-        tf.IndexedSlices(value, g.indices, g.dense_shape) if isinstance(g, tf.IndexedSlices) else value
+        _without_rows_of_zeros_if_empty(value, g, has_any) if isinstance(g, tf.IndexedSlices) else value
         for g, value in zip(gradients, values, strict=True)
     ]
+
+
+def _without_rows_of_zeros_if_empty(values: Any, slices: Any, has_any: Any) -> Any:
+    """Return `slices` with `values`, on a replica without examples only those rows that are not all zero.
+
+    The row of ones has looked up something: an optimizer that is lazy, or decays the rows that it gets, takes even a
+    gradient of zero for a reason to change what is there.
+    """
+
+    def changing() -> tuple[Any, Any]:
+        changes = tf.reduce_any(tf.not_equal(values, 0), axis=list(range(1, values.shape.rank)))
+        return tf.boolean_mask(values, changes), tf.boolean_mask(slices.indices, changes)
+
+    values, indices = tf.cond(has_any, lambda: (values, tf.identity(slices.indices)), changing)
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
 def _either(data: Any, condition: Any, otherwise: Any) -> Any:
