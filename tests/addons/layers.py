@@ -77,7 +77,6 @@ LAYERS: dict[str, list[Trial]] = {
     "CorrelationCost": [
         Trial(
             two(lambda: of.CorrelationCost(1, 1, 1, 1, 1, "channels_last"), IMAGE),
-           
             otherwise=NO_KERNEL,
         )
     ],
@@ -91,7 +90,6 @@ LAYERS: dict[str, list[Trial]] = {
     "MaxUnpooling2DV2": [
         Trial(
             unpooling(lambda: of.MaxUnpooling2DV2((10, 4, 4, 2))),
-           
             otherwise="Its `output_size` names the size of the batch, which no replica has.",
         )
     ],

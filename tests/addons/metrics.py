@@ -62,9 +62,7 @@ METRICS: dict[str, list[Trial]] = {
     "HarmonicMean": metric(of_targets(of.HarmonicMean), positive, "positive"),
     "KendallsTauB": correlation("KendallsTauB"),
     "KendallsTauC": correlation("KendallsTauC"),
-    "MatthewsCorrelationCoefficient": metric(
-        lambda: of.MatthewsCorrelationCoefficient(3), probabilities, "classes"
-    ),
+    "MatthewsCorrelationCoefficient": metric(lambda: of.MatthewsCorrelationCoefficient(3), probabilities, "classes"),
     "MeanMetricWrapper": [
         Trial(numbers, metrics=lambda: [of.MeanMetricWrapper(keras.losses.mae, name="mae")]),
         Trial(

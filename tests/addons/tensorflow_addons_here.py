@@ -1,25 +1,3 @@
-"""TensorFlow Addons, imported on whatever Keras 2 there is."""
+"""TensorFlow Addons, as this package gives it."""
 
-from __future__ import annotations
-
-import importlib
-import sys
-from typing import Any
-
-import tensorflow as tf
-
-
-def addons() -> Any:
-    """Return the module `tensorflow_addons`."""
-    if tf.__version__.startswith("2.15."):
-        return importlib.import_module("tensorflow_addons")
-    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "keras"}
-    for name in ("", ".src", ".src.engine", ".src.engine.keras_tensor", ".src.utils", ".src.utils.tf_utils"):
-        sys.modules["keras" + name] = importlib.import_module("tf_keras" + name)
-    try:
-        return importlib.import_module("tensorflow_addons")
-    finally:
-        sys.modules.update(before)
-
-
-tfa = addons()
+from keras_tpu_ext.addons import tfa as tfa

@@ -83,6 +83,9 @@ def test_a_note_that_is_about_one_column_says_so(tmp_path, monkeypatch):
     both, one = table.Verdict(table.DOES_NOT, ("Why.", "Here.")), table.Verdict(table.DOES_NOT, ("Why.",))
     table.write("TF 2.15", "layers", {"A": both, "B": table.Verdict(table.WORKS)})
     table.write("TF 2.21", "layers", {"A": one, "B": table.Verdict(table.WORKS)})
-    assert "| `A` | does not | does not | Why.<br>TF 2.15: Here. |\n| `B` | works | works | |\n" in table.PAGE.read_text()
+    assert (
+        "| `A` | does not | does not | Why.<br>TF 2.15: Here. |\n| `B` | works | works | |\n"
+        in table.PAGE.read_text()
+    )
     assert table.PAGE.read_text().endswith("\n## `tfa.losses`\n\nend\n")
     assert table.read()["layers"]["A"] == {"TF 2.15": both, "TF 2.21": one}
