@@ -28,11 +28,13 @@ export UV_SYSTEM_CERTS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 
-# Of the parity suite `make test` runs, on each, another quarter of the cases that cover all pairs of values; `make parity`
-# runs every case on both.
+# Of the parity suite `make test` runs, on each runtime, another eighth of the cases that cover all pairs of values;
+# `make parity` runs every case on each.
 export KTE_PARITY_CASES ?= 1
-# What Keras 2 does differently on a new TensorFlow; the rest is run on TensorFlow 2.15.
-ON_TF221 := tests/parity tests/addons tests/_runtime tests/integration/test_handbook.py
+# What of the tests runs on Keras 2; what is TensorFlow's alone is tested with Keras 3.
+ON_KERAS2 := tests/parity tests/addons tests/_runtime tests/integration/test_handbook.py
+ON_TF215 := $(ON_KERAS2) tests/data tests/models/test_keras2_saving.py tests/models/test_tpu_model.py tests/models/test_loss_scale.py \
+	tests/integration/test_large_batch.py
 # Tests are about numbers and not about speed: XLA compiles a program of theirs in half the time without optimising.
 # And it keeps what it has compiled, for the other processes: more than half of the time of these tests goes into that.
 JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
@@ -46,7 +48,7 @@ demo: $(TF)/.ready
 
 test: lint test-keras3-tf test-keras3-jax test-keras3-both test-keras2-tf215 test-keras2-tf221 check-wheel
 	@echo "Ran: ruff, import-linter and mypy; the tests on Keras 3 on TensorFlow, on Keras 3 on JAX without TensorFlow,"
-	@echo "and on Keras 2 on TensorFlow 2.15 and 2.21, each with another quarter of the parity suite's cases that cover"
+	@echo "and on Keras 2 on TensorFlow 2.15 and 2.21, each with another eighth of the parity suite's cases that cover"
 	@echo "all pairs (make parity runs all on each); what is about Keras 3 on JAX with TensorFlow and Grain beside it;"
 	@echo "and the wheel."
 
@@ -58,11 +60,11 @@ lint: $(LINT)/.ready
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
-	KTE_PARITY_PART=1/4 $(TF)/bin/python -m pytest -n 2
+	KTE_PARITY_PART=1/8 $(TF)/bin/python -m pytest -n 2
 
 test-keras3-jax: $(JAX)/.ready
 	@echo "Keras 3 on JAX, without TensorFlow:"
-	$(JAX_TESTS) KTE_PARITY_PART=2/4 $(JAX)/bin/python -m pytest -n 2
+	$(JAX_TESTS) KTE_PARITY_PART=3/8 $(JAX)/bin/python -m pytest -n 2
 
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"
@@ -70,11 +72,11 @@ test-keras3-both: $(BOTH)/.ready
 
 test-keras2-tf215: $(if $(PYTHON215),$(TF215)/.ready)
 	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"
-	$(if $(PYTHON215),KTE_PARITY_PART=3/4 $(TF215)/bin/python -m pytest -n 2,@echo "NOT RUN: it needs Python 3.10 or 3.11")
+	$(if $(PYTHON215),KTE_PARITY_PART=5/8 $(TF215)/bin/python -m pytest -n 2 $(ON_TF215),@echo "NOT RUN: it needs Python 3.10 or 3.11")
 
 test-keras2-tf221: $(TF221)/.ready
 	@echo "Keras 2 on TensorFlow 2.21, with tf-keras and TensorFlow Addons:"
-	TF_USE_LEGACY_KERAS=1 KTE_PARITY_PART=4/4 $(TF221)/bin/python -m pytest -n 2 $(ON_TF221)
+	TF_USE_LEGACY_KERAS=1 KTE_PARITY_PART=7/8 $(TF221)/bin/python -m pytest -n 2 $(ON_KERAS2)
 
 parity: KTE_PARITY_CASES = 320
 parity: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready

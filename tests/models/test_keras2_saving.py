@@ -1,0 +1,52 @@
+"""A `TPUModel` in the three formats that Keras 2 saves in."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tpu_ext as kte
+
+FILES = {"keras": "model.keras", "h5": "model.h5", "tf": "model"}
+X, Y = np.ones((8, 6), "float32"), np.ones((8, 1), "float32")
+
+
+def functional():
+    inputs = keras.Input((6,))
+    return kte.TPUModel(inputs, keras.layers.Dense(1)(inputs))
+
+
+@keras.saving.register_keras_serializable("tests")
+class SubclassedOnKeras2(kte.TPUModel):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning")
+@pytest.mark.parametrize(
+    ("build", "save_format"),
+    [
+        (functional, "keras"),
+        (functional, "h5"),
+        (functional, "tf"),
+        (SubclassedOnKeras2, "keras"),
+        (SubclassedOnKeras2, "tf"),
+    ],
+)
+def test_it_loads_as_itself_and_goes_on_training(tmp_path, scope4, build, save_format):
+    with scope4:
+        model = build()
+        model.compile("adam", "mse", loss_scale="dynamic", gradient_accumulation_steps=2)
+    model.fit(X, Y, batch_size=2, verbose=0)
+    path = str(tmp_path / FILES[save_format])
+    model.save(path, save_format=save_format)
+    loaded = keras.models.load_model(path)
+    assert isinstance(loaded, kte.TPUModel)
+    assert type(loaded) is type(model)
+    np.testing.assert_allclose(loaded.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
+    # What `compile` of a TPUModel adds is in .keras files only.
+    assert loaded._step_state.accumulation_steps == (2 if save_format == "keras" else 1)
+    loaded.fit(X, Y, batch_size=2, verbose=0)
