@@ -14,7 +14,10 @@ keras = tf.keras
 of = tfa.layers
 
 NUMBERS, SEQUENCE, IMAGE, VOLUME = (32,), (8, 4), (4, 4, 2), (4, 2, 2, 2)
-NO_KERNEL = "Its compiled op cannot be loaded."
+IS_COMPILED_FOR = tf.__version__.startswith("2.15.")
+NO_KERNEL = "Its compiled op, which no TPU has, cannot be loaded: " + (
+    "it needs a TensorFlow with CUDA." if IS_COMPILED_FOR else "it is for TensorFlow 2.15."
+)
 
 
 def between(layer: Callable[[], Any], shape: tuple[int, ...] = NUMBERS) -> Callable[[Any], Any]:
@@ -77,7 +80,6 @@ LAYERS: dict[str, list[Trial]] = {
     "CorrelationCost": [
         Trial(
             two(lambda: of.CorrelationCost(1, 1, 1, 1, 1, "channels_last"), IMAGE),
-           
             otherwise=NO_KERNEL,
         )
     ],
@@ -91,7 +93,6 @@ LAYERS: dict[str, list[Trial]] = {
     "MaxUnpooling2DV2": [
         Trial(
             unpooling(lambda: of.MaxUnpooling2DV2((10, 4, 4, 2))),
-           
             otherwise="Its `output_size` names the size of the batch, which no replica has.",
         )
     ],

@@ -42,7 +42,9 @@ def embedding(x: Any) -> Any:
 
 def similarity(x: Any) -> Any:
     """Return how similar each example is to each other one."""
-    return keras.layers.Lambda(lambda vectors: tf.matmul(vectors, vectors, transpose_b=True))(keras.layers.Dense(4)(x))
+    return keras.layers.Lambda(lambda vectors: tf.matmul(vectors, vectors, transpose_b=True))(
+        keras.layers.Dense(4)(x)
+    )
 
 
 def with_sparsemax(y_true: Any, y_pred: Any) -> Any:

@@ -101,7 +101,10 @@ OPTIMIZERS: dict[str, list[Trial]] = {
         Trial(optimizer=lambda model: of.COCOB()),
         Trial(optimizer=lambda model: of.COCOB(clipnorm=0.1), ours={"loss_scale": 1024}, eagerly=True),
         Trial(
-            words, optimizer=lambda model: of.COCOB(), eagerly=True, otherwise="It cannot train an `Embedding` anywhere."
+            words,
+            optimizer=lambda model: of.COCOB(),
+            eagerly=True,
+            otherwise="It cannot train an `Embedding` anywhere.",
         ),
     ],
     "ConditionalGradient": plain(lambda **options: of.ConditionalGradient(0.9, 0.1, **options)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +18,10 @@ def addons() -> Any:
     for name in ("", ".src", ".src.engine", ".src.engine.keras_tensor", ".src.utils", ".src.utils.tf_utils"):
         sys.modules["keras" + name] = importlib.import_module("tf_keras" + name)
     try:
-        return importlib.import_module("tensorflow_addons")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="\\s*Tensorflow Addons supports using Python ops")
+            warnings.filterwarnings("ignore", message="\\s*TensorFlow Addons .TFA. has ended")
+            return importlib.import_module("tensorflow_addons")
     finally:
         sys.modules.update(before)
 

@@ -1,4 +1,4 @@
-"""One way to use a symbol of TensorFlow Addons, run twice: by a plain model on one device, by a `TPUModel` on three."""
+"""One way to use a symbol of TensorFlow Addons, run twice: by a plain model and by a `TPUModel` on three replicas."""
 
 from __future__ import annotations
 
@@ -106,7 +106,9 @@ def _outcome(trial: Trial, model: Any, start: Any) -> dict[str, np.ndarray]:
     keras.utils.set_random_seed(0)
     x = np.random.default_rng(3).normal(size=(EXAMPLES, FEATURES)).astype("float32")
     given = {"x": x, "y": targets()[trial.target], "batch_size": BATCH_SIZE, "verbose": 0}
-    found = dict(model.fit(**given, epochs=1 if trial.eagerly else 2, callbacks=trial.callbacks(), shuffle=False).history)
+    found = dict(
+        model.fit(**given, epochs=1 if trial.eagerly else 2, callbacks=trial.callbacks(), shuffle=False).history
+    )
     found["update"] = _joined(model.get_weights()) - _joined(start)
     found["optimizer"] = _joined([variable.numpy() for variable in _kept(model.optimizer)])
     found["after training"] = _joined(trial.after(model))
