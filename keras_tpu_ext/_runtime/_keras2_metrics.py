@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime import _tf_batch
 from keras_tpu_ext._runtime._keras import mask_of
+from keras_tpu_ext._runtime._keras2_autograph import converted
 from keras_tpu_ext._runtime._keras2_names import private
 from keras_tpu_ext._runtime._keras_metrics import heeds_weights, hides_examples, is_function
 from keras_tpu_ext._runtime._tf_batch import BATCH
@@ -63,7 +64,7 @@ class MetricsOfExamples(_MetricsContainer):
 def _update(metric: Any, true: Any, predicted: Any, weight: Any) -> None:
     if metric is None:
         return
-    if is_function(metric) and hides_examples(metric, *_as_it_gets_them(metric, true, predicted)):
+    if is_function(metric) and converted(hides_examples)(metric, *_as_it_gets_them(metric, true, predicted)):
         # It hides its examples behind one number: call it with all of them, on every replica alike.
         true, whole, weight = _tf_batch.gather_examples((true, predicted, weight))
         with _tf_batch.whole_view():

@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime import _keras2_optimizer as optimizers
 from keras_tpu_ext._runtime import _keras2_own_losses as own_losses
 from keras_tpu_ext._runtime import _tf_batch
+from keras_tpu_ext._runtime._keras2_autograph import converting
 from keras_tpu_ext._runtime._keras2_data import with_padded_batches
 from keras_tpu_ext._runtime._keras2_functional import FunctionalByShape
 from keras_tpu_ext._runtime._keras2_loss import ExactLosses, Shares
@@ -65,14 +66,14 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
             if self.built:
                 self._build_window()
             self._forget_flushes()
-            step = guarded(self, self.train_step)
+            step = converting(guarded(self, self.train_step))
             self.train_function = make_steps_function(self, step, trains=True, counter=self._train_counter)
         return self.train_function
 
     def make_test_function(self: Any, force: bool = False) -> Any:
         """Build and return the function that `evaluate` calls for one execution."""
         if self.test_function is None or force:
-            step = guarded(self, self.test_step)
+            step = converting(guarded(self, self.test_step))
             self.test_function = make_steps_function(self, step, trains=False, counter=self._test_counter)
         return self.test_function
 
@@ -99,6 +100,11 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         """Predict as `keras.Model.predict` does."""
         model: Any = super()
         return model.predict(**with_padded_batches(keras.Model.predict, self, args, kwargs))
+
+    def get_metrics_result(self: Any) -> Any:
+        """Return the results of all metrics, as Keras does."""
+        model: Any = super()
+        return converting(model.get_metrics_result)()
 
     def compute_loss(
         self: Any, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True

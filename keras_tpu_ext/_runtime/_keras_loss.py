@@ -43,7 +43,7 @@ class ShareOfLoss:
         if rank and self.loss.reduction in (None, "none"):
             self._track(self.global_mean(values), self._weight_of_values(values))
             return values
-        if not rank and self._batch.is_spread():
+        if rank is None or (rank == 0 and self._batch.is_spread()):
             share = self._share_of_scalar(y_true, y_pred, sample_weight)
         else:
             share = ops.sum(values)

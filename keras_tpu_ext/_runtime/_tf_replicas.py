@@ -162,6 +162,7 @@ def all_agree(condition: Any, then: Callable[..., None], otherwise: Callable[...
     """
     strategy = tf.distribute.get_strategy()
 
+    @tf.autograph.experimental.do_not_convert
     def decide(strategy: Any, condition: Any, *args: Any) -> None:
         crossed = tf.distribute.in_cross_replica_context()
         if crossed:
@@ -187,6 +188,7 @@ def assign_everywhere(variable: Any, value: Any) -> None:
     strategy = tf.distribute.get_strategy()
     own = native(variable)
 
+    @tf.autograph.experimental.do_not_convert
     def assign(strategy: Any, value: Any) -> None:
         if tf.distribute.in_cross_replica_context():
             strategy.extended.update(own, lambda var, new: var.assign(tf.cast(new, var.dtype)), args=(value,))

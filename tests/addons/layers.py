@@ -14,7 +14,10 @@ keras = tf.keras
 of = tfa.layers
 
 NUMBERS, SEQUENCE, IMAGE, VOLUME = (32,), (8, 4), (4, 4, 2), (4, 2, 2, 2)
-NO_KERNEL = "Its compiled op cannot be loaded."
+IS_COMPILED_FOR = tf.__version__.startswith("2.15.")
+NO_KERNEL = "Its compiled op, which no TPU has, cannot be loaded: " + (
+    "it needs a TensorFlow with CUDA." if IS_COMPILED_FOR else "it is for TensorFlow 2.15."
+)
 
 
 def between(layer: Callable[[], Any], shape: tuple[int, ...] = NUMBERS) -> Callable[[Any], Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
+import sys
 
 import pytest
 import tensorflow as tf
@@ -42,17 +43,27 @@ FOUND: dict[str, dict[str, table.Verdict]] = {module: {} for module in TRIALS}
 
 pytestmark = [
     pytest.mark.skipif(COLUMN not in table.COLUMNS, reason=f"docs/addons.md has no column {COLUMN}"),
-    # It was compiled for another TensorFlow, and says so.
-    pytest.mark.filterwarnings("ignore:You are currently using TensorFlow:UserWarning"),
+    # TensorFlow Addons on what has moved into TensorFlow, on its compiled ops, and its own seeds.
+    pytest.mark.filterwarnings("ignore:gelu activation has been migrated to core TensorFlow:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`MultiHeadAttention` will be deprecated in Addons 0.13:DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:You are currently using TensorFlow .* and trying to load a custom op:UserWarning"
+    ),
+    pytest.mark.filterwarnings("ignore:The initializer RandomUniform is unseeded:UserWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def keras_by_its_name(monkeypatch):
+    """Let TensorFlow find the package `keras`, whose version it reads, where other tests mean `tf.keras` by it."""
+    monkeypatch.delitem(sys.modules, "keras")
 
 
 def verdict(module: str, name: str) -> table.Verdict:
     """Try `name` in every way that is noted for it."""
     found = [(trial, difference(trial)) for trial in TRIALS[module][name]]
+    print(name, [off or "agrees" for _, off in found])
     notes = tuple(trial.otherwise or off for trial, off in found if off)
-    for trial, off in found:
-        print(f"{name}: {off or 'agrees'}")
     if not notes:
         return table.Verdict(table.WORKS)
     return table.Verdict(table.DOES_NOT if len(notes) == len(found) else table.WITH_A_NOTE, notes)

@@ -1,4 +1,4 @@
-"""One way to use a symbol of TensorFlow Addons, run twice: by a plain model on one device, by a `TPUModel` on three."""
+"""One way to use a symbol of TensorFlow Addons, run twice: by a plain model and by a `TPUModel` on three replicas."""
 
 from __future__ import annotations
 
