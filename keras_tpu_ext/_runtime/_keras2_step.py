@@ -64,6 +64,7 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         """Build and return the function that `fit` calls for one execution."""
         if self.train_function is None or force:
             if self.built:
+                self._build_before_tracing()
                 self._build_window()
             self._forget_flushes()
             step = converting(guarded(self, self.train_step))
@@ -248,6 +249,12 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
 
     def _has_own_compute_metrics(self: Any) -> bool:
         return type(self).compute_metrics is not keras.Model.compute_metrics
+
+    def _build_before_tracing(self: Any) -> None:
+        """Make the optimizer's variables: TensorFlow traces a step twice that makes any, once with and once without."""
+        if getattr(self.train_step, "__func__", None) is ExactStep.train_step:
+            with self.distribute_strategy.scope():
+                self._build_optimizer()
 
     def _build_window(self: Any) -> None:
         window = self._step_state.window(self.optimizer)

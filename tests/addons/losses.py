@@ -73,14 +73,16 @@ LOSSES: dict[str, list[Trial]] = {
     "TripletHardLoss": loss(of.TripletHardLoss, embedding, "labels"),
     "TripletSemiHardLoss": loss(of.TripletSemiHardLoss, embedding, "labels"),
     "WeightedKappaLoss": loss(lambda: of.WeightedKappaLoss(3), probabilities, "classes"),
-    "contrastive_loss": loss(lambda: of.contrastive_loss, distance, "yes or no"),
+    "contrastive_loss": loss(lambda: of.contrastive_loss, distance, "yes or no", eagerly=True),
     "giou_loss": loss(lambda: of.giou_loss, boxes, "boxes"),
-    "lifted_struct_loss": loss(lambda: of.lifted_struct_loss, embedding, "labels"),
+    "lifted_struct_loss": loss(lambda: of.lifted_struct_loss, embedding, "labels", eagerly=True),
     "npairs_loss": loss(lambda: of.npairs_loss, similarity, "labels", otherwise=EVERY_OTHER),
     "npairs_multilabel_loss": loss(lambda: of.npairs_multilabel_loss, similarity, "classes", otherwise=EVERY_OTHER),
-    "pinball_loss": loss(lambda: of.pinball_loss, logits, "classes"),
-    "sigmoid_focal_crossentropy": loss(lambda: of.sigmoid_focal_crossentropy, chances, "several of three"),
+    "pinball_loss": loss(lambda: of.pinball_loss, logits, "classes", eagerly=True),
+    "sigmoid_focal_crossentropy": loss(
+        lambda: of.sigmoid_focal_crossentropy, chances, "several of three", eagerly=True
+    ),
     "sparsemax_loss": loss(lambda: with_sparsemax, logits, "classes"),
-    "triplet_hard_loss": loss(lambda: of.triplet_hard_loss, embedding, "labels"),
-    "triplet_semihard_loss": loss(lambda: of.triplet_semihard_loss, embedding, "labels"),
+    "triplet_hard_loss": loss(lambda: of.triplet_hard_loss, embedding, "labels", eagerly=True),
+    "triplet_semihard_loss": loss(lambda: of.triplet_semihard_loss, embedding, "labels", eagerly=True),
 }

@@ -44,7 +44,7 @@ def wrapping(make: Callable[..., Any], after: Callable[[Any], Any] = lambda mode
 
 
 def schedule(make: Callable[[], Any]) -> list[Trial]:
-    return [Trial(optimizer=lambda model: keras.optimizers.SGD(make()))]
+    return [Trial(optimizer=lambda model: keras.optimizers.SGD(make()), eagerly=True)]
 
 
 def each_layer_its_own(model: Any) -> Any:

@@ -49,7 +49,7 @@ pytestmark = [
     pytest.mark.filterwarnings(
         "ignore:You are currently using TensorFlow .* and trying to load a custom op:UserWarning"
     ),
-    pytest.mark.filterwarnings("ignore:The initializer RandomUniform is unseeded:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The initializer .* is unseeded and being called multiple times:UserWarning"),
 ]
 
 
