@@ -32,16 +32,15 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 # `make parity` runs every case on each.
 export KTE_PARITY_CASES ?= 1
 # What of the tests runs on Keras 2; what is TensorFlow's alone is tested with Keras 3.
-ON_KERAS2 := tests/parity tests/addons tests/_runtime tests/integration/test_handbook.py
-ON_TF215 := $(ON_KERAS2) tests/data tests/models/test_keras2_saving.py tests/models/test_tpu_model.py tests/models/test_loss_scale.py \
-	tests/integration/test_large_batch.py
+ON_KERAS2 := tests/parity tests/_runtime tests/addons/test_keras2_import.py tests/integration/test_handbook.py
+ON_TF215 := $(ON_KERAS2) tests/data tests/models/test_keras2_saving.py tests/models/test_tpu_model.py tests/models/test_loss_scale.py
 # Tests are about numbers and not about speed: XLA compiles a program of theirs in half the time without optimising.
 # And it keeps what it has compiled, for the other processes: more than half of the time of these tests goes into that.
 JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-keras2-tf215 test-keras2-tf221 parity check-wheel benchmarks clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-keras2-tf215 test-keras2-tf221 test-addons parity check-wheel benchmarks clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
@@ -84,6 +83,11 @@ parity: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
 	$(JAX_TESTS) $(JAX)/bin/python -m pytest -n 2 tests/parity
 	$(TF215)/bin/python -m pytest -n 2 tests/parity
 	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest -n 2 tests/parity
+
+# Every public name of TensorFlow Addons on both: takes some minutes, and is no part of `make test` for that.
+test-addons: $(TF215)/.ready $(TF221)/.ready
+	$(TF215)/bin/python -m pytest -n 2 tests/addons
+	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest -n 2 tests/addons
 
 check-wheel: $(UV)
 	$(UV) run --no-project --python $(PYTHON) .ci/check_wheel.py $(UV) $(PYTHON)
