@@ -86,7 +86,7 @@ parity: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
 
 # Every public name of TensorFlow Addons on both: takes some minutes, and is no part of `make test` for that.
 test-addons: $(TF215)/.ready $(TF221)/.ready
-	$(TF215)/bin/python -m pytest -n 2 tests/addons
+	$(TF215)/bin/python -m pytest -n 2 tests/addons tests/integration/test_large_batch.py
 	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest -n 2 tests/addons
 
 check-wheel: $(UV)

@@ -251,7 +251,7 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         return type(self).compute_metrics is not keras.Model.compute_metrics
 
     def _build_before_tracing(self: Any) -> None:
-        """Make the optimizer's variables: TensorFlow traces a step twice that makes any, once with and once without."""
+        """Make the optimizer's variables: TensorFlow traces a step that makes any twice, with and without them."""
         if getattr(self.train_step, "__func__", None) is ExactStep.train_step:
             with self.distribute_strategy.scope():
                 self._build_optimizer()
