@@ -16,10 +16,10 @@ ops = types.SimpleNamespace(mean=tf.reduce_mean, square=tf.square, convert_to_nu
 _LEGACY = {"momentum": "SGD", "Nadam": "Nadam", "Adagrad": "Adagrad"}
 
 
-def optimizer_class(name: str, upkeep: dict[str, Any], *, eagerly: bool) -> Any:
+def optimizer_class(name: str, upkeep: dict[str, Any]) -> Any:
     """Return the class that a case means by an optimizer's name; LAMB is that of TensorFlow Addons if it is there."""
     optimizers = tf.keras.optimizers
-    if name == "Nadam" and upkeep and eagerly:  # the new one counts in Python there, once for each replica
+    if name == "Nadam" and upkeep:  # the new one counts in Python: another one in a graph, and on several replicas
         name = "AdamW"
     if name in _LEGACY and not upkeep:
         return getattr(optimizers.legacy, _LEGACY[name])

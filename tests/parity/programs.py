@@ -57,8 +57,6 @@ def runs_eagerly(case: Case) -> bool:
     """
     if keras().backend.backend() == "jax":
         return False
-    if is_keras2() and case.optimizer == "Nadam":  # counts in Python, so it is another one in a graph
-        return case.run == "eager"
     return len(case.outputs) == 1 or case.run == "eager"
 
 
@@ -184,7 +182,7 @@ def optimizer(case: Case, **more: Any) -> Any:
         if is_keras2():
             from parity import keras2
 
-            return keras2.optimizer_class(name, upkeep, eagerly=case.run == "eager")
+            return keras2.optimizer_class(name, upkeep)
         return getattr(keras().optimizers, {"momentum": "SGD"}.get(name, name))
 
     options = {
