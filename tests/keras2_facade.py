@@ -49,10 +49,6 @@ class _Ops:
         return getattr(tf, name, None) or getattr(tf.math, name, None) or getattr(tf.nn, name)
 
 
-def _set_floatx(name: str) -> None:
-    tf.keras.backend.set_floatx(name)
-
-
 def keras3_names() -> Facade:
     """Return the facade."""
     mixed = tf.keras.mixed_precision
@@ -63,9 +59,10 @@ def keras3_names() -> Facade:
         config=types.SimpleNamespace(
             dtype_policy=mixed.global_policy,
             set_dtype_policy=mixed.set_global_policy,
-            set_floatx=_set_floatx,
+            set_floatx=tf.keras.backend.set_floatx,
             floatx=tf.keras.backend.floatx,
         ),
+        dtype_policies=types.SimpleNamespace(DTypePolicy=mixed.Policy),
         optimizers=Facade(tf.keras.optimizers, LossScaleOptimizer=mixed.LossScaleOptimizer),
         utils=Facade(tf.keras.utils, PyDataset=PyDataset),
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import keras
 
+from keras_tpu_ext._runtime.select import chosen
+
 
 class _OnTensorFlow(keras.Model):
     tracks = False
@@ -18,6 +20,21 @@ class _OnTensorFlow(keras.Model):
         self.optimizer.apply(gradients, self.trainable_variables)
         if self.tracks:
             self._loss_tracker.update_state(loss)
+        return {"loss": loss}
+
+
+class _OnKeras2(keras.Model):
+    tracks = False
+
+    def train_step(self, data):
+        import tensorflow as tf
+
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
+        self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+        if self.tracks:
+            self.compiled_loss._total_loss_mean.update_state(loss)
         return {"loss": loss}
 
 
@@ -43,5 +60,8 @@ class _OnJax(keras.Model):
         return {"loss": loss}, (trainable, non_trainable, optimizer, metrics)
 
 
-class OwnStep(_OnJax if keras.backend.backend() == "jax" else _OnTensorFlow):
+_OWN = {"keras3_tf": _OnTensorFlow, "keras3_jax": _OnJax, "keras2_tf": _OnKeras2}[chosen()]
+
+
+class OwnStep(_OWN):
     """A model whose step keeps Keras's loss tracker only where `tracks` is true, and then without a weight."""

@@ -21,6 +21,7 @@ from keras_tpu_ext.errors import (
     ScopeError,
     TpuUnusableError,
 )
+from kind_of_keras import IS_KERAS2
 from sources import regression
 
 VARIABLES = (
@@ -507,7 +508,7 @@ def parts_of(variable, strategy):
     """Return on how many devices a variable lies."""
     if keras.backend.backend() == "jax":
         return len(variable.value.sharding.device_set)
-    return len(strategy.experimental_local_results(variable.value))
+    return len(strategy.experimental_local_results(variable if IS_KERAS2 else variable.value))
 
 
 def test_warnings_are_only_given_where_something_is_wrong(machine):

@@ -48,6 +48,7 @@ examples_seen = _runtime.examples_seen
 loss_scale = _runtime.loss_scale
 num_replicas = _runtime.num_replicas
 record_gradients = _runtime.record_gradients
+show_as_they_are = _runtime.show_as_they_are
 skipped_steps = _runtime.skipped_steps
 train_steps = _runtime.train_steps
 unwatch_overflow = _runtime.unwatch_overflow

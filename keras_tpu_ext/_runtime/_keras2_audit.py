@@ -27,7 +27,7 @@ def softmaxes(model: Any) -> list[tuple[str, str, str]]:
     heads = [layer for layer in layers if isinstance(layer, keras.layers.MultiHeadAttention)]
     owned = {id(getattr(layer, "_softmax", None)) for layer in heads}
     found = [layer for layer in layers if id(layer) not in owned and _computes_softmax(layer)]
-    return [(layer.name, type(layer).__name__, str(layer.compute_dtype)) for layer in found]
+    return [(layer.name, type(layer).__name__, _dtype_of(layer)) for layer in found]
 
 
 def losses(model: Any) -> list[tuple[str, str, str, str]]:
@@ -55,6 +55,12 @@ def metrics(model: Any) -> list[tuple[str, str, str]]:
         users = tf.nest.flatten([container._user_metrics, container._user_weighted_metrics])
         found = [metric for metric in users if isinstance(metric, keras.metrics.Metric)]
     return [(metric.name, type(metric).__name__, str(metric.dtype)) for metric in found]
+
+
+def _dtype_of(layer: Any) -> str:
+    if hasattr(layer, "function"):  # an operation computes in the type of what it gets, whatever the policy says
+        return str(tf.as_dtype(layer.get_output_at(0).dtype).name)
+    return str(layer.compute_dtype)
 
 
 def _computes_softmax(layer: Any) -> bool:

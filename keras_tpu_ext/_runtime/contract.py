@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
@@ -133,6 +133,9 @@ class Runtime(Protocol):
 
     def path_of(self, variable: Any) -> str:
         """Return the name of `variable` with those of the layers around it."""
+
+    def show_as_they_are(self, names: Iterable[str]) -> None:
+        """Let progress bars show the last value of the log keys `names` and not their average; for good."""
 
     def sees_its_replica_only(self, normalisation: Any) -> bool:
         """Return whether a `BatchNormalization` takes mean and variance of a part of the batch."""

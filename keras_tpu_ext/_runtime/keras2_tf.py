@@ -18,6 +18,7 @@ from keras_tpu_ext._runtime._keras2_names import tree as tree
 from keras_tpu_ext._runtime._keras2_policy import get_dtype_policy as get_dtype_policy
 from keras_tpu_ext._runtime._keras2_policy import parse_dtype_policy as parse_dtype_policy
 from keras_tpu_ext._runtime._keras2_policy import set_dtype_policy as set_dtype_policy
+from keras_tpu_ext._runtime._keras2_progress import show_as_they_are as show_as_they_are
 from keras_tpu_ext._runtime._keras2_rows import sees_its_replica_only as sees_its_replica_only
 from keras_tpu_ext._runtime._keras2_step import TrainStep as TrainStep
 from keras_tpu_ext._runtime._keras2_watch import loss_scale as loss_scale

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+# The names of the rates in `logs`.
+BATCHES_PER_SEC = "throughput/batches_per_sec"
+SAMPLES_PER_SEC = "throughput/samples_per_sec"
+
 
 class ThroughputRecord(NamedTuple):
     """The rolling rate after one execution.
@@ -43,7 +47,7 @@ class EpochThroughput(NamedTuple):
 
 def as_logs(batches_per_sec: float, samples_per_sec: float | None) -> dict[str, float]:
     """Return the rates under the names they have in `logs`."""
-    logs = {"throughput/batches_per_sec": batches_per_sec}
+    logs = {BATCHES_PER_SEC: batches_per_sec}
     if samples_per_sec is not None:
-        logs["throughput/samples_per_sec"] = samples_per_sec
+        logs[SAMPLES_PER_SEC] = samples_per_sec
     return logs

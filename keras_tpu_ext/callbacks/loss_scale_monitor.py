@@ -10,6 +10,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.contract import Overflow
 from keras_tpu_ext.callbacks._arguments import whole_number
 
+_SCALE, _SKIPPED = "loss_scale/value", "loss_scale/skipped_steps"
 _MOST_NAMES = 3
 _UNSCALED = (
     "LossScaleMonitor has nothing to show: the loss of this model is not scaled. "
@@ -77,6 +78,7 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Let the step note overflows."""
         self._overflows, self._executions, self._logs = [], 0, {}
+        _runtime.show_as_they_are([_SCALE, _SKIPPED])
         self._read_overflows = _runtime.watch_overflow(self.model)
         self._skipped_before = _runtime.skipped_steps(self.model) or 0
 
@@ -108,21 +110,21 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         if logs is not None:
             logs.update(self._logs)
         found = self._overflows[self._told :]
-        skipped = int(self._logs.get("loss_scale/skipped_steps", self._skipped_before))
+        skipped = int(self._logs.get(_SKIPPED, self._skipped_before))
         if self.verbose and _runtime.is_chief() and (found or skipped > self._skipped_before):
             print(f"\nLossScaleMonitor: {self._summary(epoch, skipped - self._skipped_before, found)}")
         self._skipped_before = skipped
 
     def _read(self) -> None:
         scale, skipped = _runtime.loss_scale(self.model), _runtime.skipped_steps(self.model)
-        self._logs = {} if scale is None else {"loss_scale/value": scale}
+        self._logs = {} if scale is None else {_SCALE: scale}
         if skipped is not None:
-            self._logs["loss_scale/skipped_steps"] = skipped
+            self._logs[_SKIPPED] = skipped
         if self._read_overflows is not None:
             self._overflows += self._read_overflows()
 
     def _summary(self, epoch: int, skipped: int, found: list[Overflow]) -> str:
-        scale = self._logs.get("loss_scale/value")
+        scale = self._logs.get(_SCALE)
         parts = [f"epoch {epoch + 1} skipped {skipped} step{'' if skipped == 1 else 's'}"]
         parts += [] if scale is None else [f"the loss scale is {scale:g}"]
         return ". ".join([", ".join(parts), *(_sentence(overflow) for overflow in found[-_MOST_NAMES:])])

@@ -12,7 +12,13 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext.callbacks import _plot
 from keras_tpu_ext.callbacks._arguments import whole_number
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
-from keras_tpu_ext.callbacks._records import EpochThroughput, ThroughputRecord, as_logs
+from keras_tpu_ext.callbacks._records import (
+    BATCHES_PER_SEC,
+    SAMPLES_PER_SEC,
+    EpochThroughput,
+    ThroughputRecord,
+    as_logs,
+)
 from keras_tpu_ext.errors import ArgumentError
 
 _UNCOUNTED = (
@@ -131,6 +137,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Start afresh: each `fit` may compile anew."""
+        _runtime.show_as_they_are([BATCHES_PER_SEC, SAMPLES_PER_SEC])
         self._start_fit(replicas=_runtime.num_replicas(self.model))
         self._fitting = True
 

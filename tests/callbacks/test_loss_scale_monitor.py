@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
+from kind_of_keras import IS_KERAS2
 
 # np.array(keras.Variable), when a model is saved: Keras hides what NumPy 2 asks for.
 pytestmark = pytest.mark.filterwarnings(
@@ -142,7 +143,7 @@ def test_an_optimizer_that_scales_the_loss(scope4, data):
     model, monitor = compiled(scope4, optimizer=optimizer, loss_scale=None), kte.callbacks.LossScaleMonitor()
     history = fit(model, data, monitor, spoiled(data[2], (3, 2)))
     assert history["loss_scale/value"] == [512.0]
-    assert history["loss_scale/skipped_steps"] == [1]
+    assert history.get("loss_scale/skipped_steps") == (None if IS_KERAS2 else [1])  # which does not count them
     assert [(overflow.update, overflow.replica) for overflow in monitor.overflows] == seen((3, 2))
 
 

@@ -27,6 +27,8 @@ def data(images, labels):
     return {"x": dataset.repeat().batch(32), "validation_data": dataset.batch(32)}
 
 
+# Keras 3 says so of every tf.data pipeline that `fit` gets without `shuffle=False`.
+@pytest.mark.filterwarnings("ignore:.shuffle=True. was passed")
 @pytest.mark.parametrize("kind", ["a TPUModel", "a plain model"])
 def test_it_trains_validates_every_fifth_epoch_and_learns(scope4, kind):
     images, labels = small_images()

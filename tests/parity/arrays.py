@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_ext import _runtime
+from kind_of_keras import IS_KERAS2
 from parity.cases import Case
 
 LENGTH = 5  # words of a sequence
@@ -29,7 +29,7 @@ def arrays(case: Case) -> Data:
     rng = np.random.default_rng(5)
     size = case.batches[0]
     words = _words(rng, size)
-    if is_keras2():
+    if IS_KERAS2:
         words[:: case.batches[1], 0] = 3  # of a batch without any word Keras 2 makes NaN
     _, batch = case.batches
     overflowing = batch + batch // 2  # in the second batch, the first of the later half of replicas
@@ -41,11 +41,6 @@ def arrays(case: Case) -> Data:
         y["a"][overflowing] = np.inf
     of_classes = {0: 0.2, 1: 3.0, 2: 1.0} if case.weights == "per class" else None
     return Data(x, structured(case, y), _weights(case, rng), of_classes)
-
-
-def is_keras2() -> bool:
-    """Return whether the Keras of this process is Keras 2."""
-    return not hasattr(_runtime.keras, "ops")
 
 
 def _words(rng: Any, size: int) -> np.ndarray:
@@ -64,7 +59,7 @@ def _targets(case: Case, rng: Any, words: np.ndarray) -> np.ndarray:
     if case.loss == "ignored classes":
         labels = np.where(rng.random(shape) < 0.3, -1, labels)
         labels[len(words) * 2 // 3 :] = -1
-        if is_keras2():
+        if IS_KERAS2:
             first = labels[:: case.batches[1]]  # of a batch in which all are ignored, too
             first[...] = np.where(first < 0, 0, first)
     return labels

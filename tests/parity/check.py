@@ -10,6 +10,7 @@ import numpy as np
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
+from kind_of_keras import IS_KERAS2
 from parity import programs
 from parity.arrays import arrays
 from parity.cases import Case, joined_batches_are_exact
@@ -46,7 +47,7 @@ def reference(case: Case) -> tuple[list[np.ndarray], Outcome]:
         plain, in_optimizer, eagerly = programs.accumulating(case, plain, eagerly)
     model = programs.build(case, plain)
     inner = programs.optimizer(case, **in_optimizer)
-    if not programs.is_keras2():
+    if not IS_KERAS2:
         # Within a LossScaleOptimizer Keras would not track what Nadam makes beside its slots, and lose it on JAX.
         inner.build(model.trainable_variables)
     optimizer = programs.scaled(case, inner)
@@ -63,7 +64,7 @@ def ours(case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray]
         "LossScale": {"loss_scale": kte.LossScale(initial=4.0, growth_steps=2)},
     }.get(case.scale, {})
     in_optimizer = {}
-    if "in optimizer" in case.accumulation and not programs.is_keras2():  # whose optimizers do not accumulate
+    if "in optimizer" in case.accumulation and not IS_KERAS2:  # whose optimizers do not accumulate
         in_optimizer = {"gradient_accumulation_steps": case.window}
     elif case.window > 1:
         given["gradient_accumulation_steps"] = case.window

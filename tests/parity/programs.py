@@ -7,7 +7,8 @@ from typing import Any
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
-from parity.arrays import CLASSES, LENGTH, is_keras2, structured
+from kind_of_keras import IS_KERAS2
+from parity.arrays import CLASSES, LENGTH, structured
 from parity.cases import Case
 
 
@@ -18,7 +19,7 @@ def keras() -> Any:
 
 def ops() -> Any:
     """Return the functions on tensors that models here are made of."""
-    if is_keras2():
+    if IS_KERAS2:
         from parity import keras2
 
         return keras2.ops
@@ -43,7 +44,7 @@ def plain_class(case: Case) -> Any:
 
 def accumulating(case: Case, plain: Any, eagerly: bool) -> tuple[Any, dict[str, Any], bool]:
     """Return how a plain model accumulates: the class of the model, options of the optimizer, and if it is eager."""
-    if is_keras2():
+    if IS_KERAS2:
         from parity import keras2
 
         return keras2.accumulating(case.window), {}, True
@@ -97,7 +98,7 @@ def _adding_layer(case: Case) -> Any:
 
         def call(self, x: Any) -> Any:
             squares = ops().mean(ops().square(x), axis=-1)
-            per_example = case.extras == "add_loss per example" and not is_keras2()  # which adds numbers only
+            per_example = case.extras == "add_loss per example" and not IS_KERAS2  # which adds numbers only
             self.add_loss(0.05 * squares if per_example else 0.3 * ops().mean(squares))
             return x
 
@@ -111,7 +112,7 @@ def with_own_compute_loss(model_class: Any) -> Any:
         def compute_loss(
             self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
         ) -> Any:
-            how = () if is_keras2() else (training,)
+            how = () if IS_KERAS2 else (training,)
             loss = super().compute_loss(x, y, y_pred, sample_weight, *how)
             first = _runtime.tree.flatten(y_pred)[0]
             return loss + ops().square(ops().mean(first))
@@ -148,7 +149,7 @@ def _loss(case: Case, reduction: str) -> Any:
 
 
 def _reduction(name: str) -> str:
-    if is_keras2():
+    if IS_KERAS2:
         from parity import keras2
 
         return keras2.REDUCTIONS.get(name, name)
@@ -179,7 +180,7 @@ def optimizer(case: Case, **more: Any) -> Any:
     upkeep = _upkeep(case)
 
     def made(name: str) -> Any:
-        if is_keras2():
+        if IS_KERAS2:
             from parity import keras2
 
             return keras2.optimizer_class(name, upkeep)
@@ -230,7 +231,7 @@ def scaled(case: Case, inner: Any) -> Any:
     """Return `inner`, in Keras's own `LossScaleOptimizer` where `case` scales its loss."""
     if case.scale == "unscaled":
         return inner
-    if is_keras2():
+    if IS_KERAS2:
         from parity import keras2
 
         return keras2.loss_scaling(inner, **SCALES[case.scale]())

@@ -1,0 +1,9 @@
+"""Keras 3's progress bar averages nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def show_as_they_are(names: Iterable[str]) -> None:
+    """Do nothing: `names` are shown as they are."""
