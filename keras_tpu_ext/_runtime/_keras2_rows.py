@@ -57,6 +57,8 @@ def _places(layer: Any) -> list[_Place]:
         # `_assign_new_value` is of the fused kernel.
         return [(layer, "_assign_new_value", _assigning), (layer, "_assign_moving_average", _assigning)]
     moments = _Moments(layer)
+    if layer.synchronized:  # every replica has what all of them have
+        return [(layer, "_calculate_mean_and_var", lambda stock: moments)]
     correct = moments.corrected if layer.fused else None
     return [
         (layer, "_calculate_mean_and_var", lambda stock: moments),

@@ -35,9 +35,7 @@ def sees_its_replica_only(normalisation: Any) -> bool:
 @contextlib.contextmanager
 def examples_alone(layers: Sequence[Any]) -> Iterator[None]:
     """Within the block `layers` learn from the examples of the batch at hand, see `known_batch`."""
-    places: list[Any] = []
-    if BATCH.has_any is not None or BATCH.real is not None:
-        places += moments_of_examples(layers, _moments)
+    places = moments_of_examples(layers, _moments)
     if BATCH.real is not None:
         places += regularisers_of_examples(layers, regulariser_of_examples)
     with replaced(places):
@@ -47,8 +45,10 @@ def examples_alone(layers: Sequence[Any]) -> Iterator[None]:
 def _moments(layer: Any, stock: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
     """Return mean and variance; on a replica without examples those that change nothing."""
     real = real_of(inputs)
-    if mask is None and layer.synchronized:
-        return moments_of_all(inputs, layer._reduction_axes, row_weights(inputs, real))
+    if layer.synchronized and (mask is not None or real is not None or BATCH.has_any is not None):
+        weights = row_weights(inputs, real)  # Keras looks at one replica where there is a mask
+        weights = weights if mask is None else weights * tf.cast(mask, inputs.dtype)[..., tf.newaxis]
+        return moments_of_all(inputs, layer._reduction_axes, weights)
     if real is None:
         mean, variance = stock(inputs, mask)
     elif mask is None:

@@ -431,6 +431,20 @@ def test_normalization_over_all_replicas(twins, data):
     twins(build).agree(fit(data.x, data.y, batch_size=97), tolerance=1e-4)  # its variance is a difference of squares
 
 
+def test_normalization_of_masked_rows_over_all_replicas(twins, data):
+    """Keras 3 on TensorFlow itself looks at one replica where there is a mask, `synchronized` or not."""
+
+    def build(cls):
+        inputs = keras.Input((6,))
+        words = keras.layers.Masking()(keras.layers.Reshape((6, 1))(keras.layers.ReLU()(inputs)))  # half are masked
+        hidden = keras.layers.BatchNormalization(synchronized=not ON_JAX, momentum=0.5)(words)
+        return cls(inputs, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(hidden)))
+
+    x = np.concatenate([np.abs(data.x[:, :1]), data.x[:, 1:]], axis=1)  # no average is of no word
+    for size in (97, 103, 102):  # the last batch has 6, 103 and 1
+        twins(build).agree(fit(x, data.y, batch_size=size), tolerance=1e-4)
+
+
 def extra(layer, shape=(6, 6, 2)):
     def build(cls):
         inputs = keras.Input(shape)
