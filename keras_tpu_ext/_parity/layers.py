@@ -35,7 +35,7 @@ def _silence(layer: Any) -> bool:
         names = ("rate",)
     elif isinstance(layer, layers.GaussianNoise):
         names = ("stddev",)
-    elif hasattr(layer, "get_dropout_mask"):  # the cells of recurrent layers
+    elif _is_recurrent(layer) and not isinstance(layer, layers.RNN):  # which has them of its cell
         names = ("dropout", "recurrent_dropout")
     loud = [name for name in names if getattr(layer, name, 0)]
     for name in loud:
@@ -50,11 +50,15 @@ def _is_local_normalisation(layer: Any) -> bool:
 
 
 def _is_random(layer: Any) -> bool:
-    if isinstance(layer, (_runtime.keras.layers.Dropout, _runtime.keras.layers.GaussianNoise)) or hasattr(
-        layer, "get_dropout_mask"
-    ):
+    layers = _runtime.keras.layers
+    if isinstance(layer, (layers.Dropout, layers.GaussianNoise)) or _is_recurrent(layer):
         return False  # its rate is 0
     return _runtime.draws_random_numbers(layer)
+
+
+def _is_recurrent(layer: Any) -> bool:
+    """Return whether `layer` is a recurrent cell that drops out by itself, or holds one (Keras 2: the longer name)."""
+    return hasattr(layer, "get_dropout_mask") or hasattr(layer, "get_dropout_mask_for_cell")
 
 
 def _name(layer: Any) -> str:

@@ -45,7 +45,7 @@ def make_up_batch(model: Any, examples: int) -> tuple[Any, Any]:
 
 
 def _input(tensor: Any, examples: int, embeddings: list[Any], rng: Any) -> Any:
-    shape, dtype = _shape(tensor, examples), str(tensor.dtype)
+    shape, dtype = _shape(tensor, examples), getattr(tensor.dtype, "name", tensor.dtype)
     readers = [layer for layer in embeddings if _reads(layer, tensor)]
     if readers or (embeddings and dtype.startswith(("int", "uint"))):
         return rng.integers(0, min(layer.input_dim for layer in readers or embeddings), shape).astype(dtype)

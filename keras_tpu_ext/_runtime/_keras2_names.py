@@ -16,7 +16,9 @@ keras: Any = tf.keras
 PACKAGE = keras.Model.__module__.split(".")[0]  # "keras" on TensorFlow 2.15, "tf_keras" on newer ones
 
 # As in `keras.tree`, which Keras 2 has not.
-tree = types.SimpleNamespace(flatten=tf.nest.flatten, map_structure=tf.nest.map_structure)
+tree = types.SimpleNamespace(
+    flatten=tf.nest.flatten, map_structure=tf.nest.map_structure, pack_sequence_as=tf.nest.pack_sequence_as
+)
 
 
 def private(name: str) -> Any:

@@ -66,7 +66,7 @@ class Runtime(Protocol):
     keras: ModuleType
     PyDataset: type
     TrainStep: type
-    tree: Any  # `flatten` and `map_structure`, as in `keras.tree`
+    tree: Any  # `flatten`, `map_structure`, `pack_sequence_as` as in `keras.tree`
     words: Words
 
     def count_gpus(self) -> int:
