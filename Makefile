@@ -28,19 +28,19 @@ export UV_SYSTEM_CERTS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 
-# Of the parity suite `make test` runs, on each runtime, another eighth of the cases that cover all pairs of values;
-# `make parity` runs every case on each.
+# `make test` has half an hour on two cores. Of the parity suite it runs, on each runtime, another eighth of the cases
+# that cover all pairs of values, and of the tests that are long and much alike (marked `spread`) one half on TensorFlow
+# and the other on JAX, and an eighth on each Keras 2. `make exhaustive` runs every case and every test on each.
 export KTE_PARITY_CASES ?= 1
-# What of the tests runs on Keras 2; what is TensorFlow's alone is tested with Keras 3.
-ON_KERAS2 := tests/parity tests/_runtime tests/addons/test_keras2_import.py tests/integration/test_handbook.py
-ON_TF215 := $(ON_KERAS2) tests/data tests/models/test_keras2_saving.py tests/models/test_tpu_model.py tests/models/test_loss_scale.py
+# The table of all of TensorFlow Addons takes ten minutes on each; `make test-addons` and `make exhaustive` run it.
+NO_TABLE := --ignore tests/addons/test_keras2_addons.py
 # Tests are about numbers and not about speed: XLA compiles a program of theirs in half the time without optimising.
 # And it keeps what it has compiled, for the other processes: more than half of the time of these tests goes into that.
 JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-keras2-tf215 test-keras2-tf221 test-addons parity check-wheel benchmarks clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive check-wheel benchmarks clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
@@ -48,8 +48,8 @@ demo: $(TF)/.ready
 test: lint test-keras3-tf test-keras3-jax test-keras3-both test-keras2-tf215 test-keras2-tf221 check-wheel
 	@echo "Ran: ruff, import-linter and mypy; the tests on Keras 3 on TensorFlow, on Keras 3 on JAX without TensorFlow,"
 	@echo "and on Keras 2 on TensorFlow 2.15 and 2.21, each with another eighth of the parity suite's cases that cover"
-	@echo "all pairs (make parity runs all on each); what is about Keras 3 on JAX with TensorFlow and Grain beside it;"
-	@echo "and the wheel."
+	@echo "all pairs, and of long tests that are much alike a share (make exhaustive runs all on each); what is about"
+	@echo "Keras 3 on JAX with TensorFlow and Grain beside it; and the wheel."
 
 lint: $(LINT)/.ready
 	$(LINT)/bin/ruff check .
@@ -59,11 +59,11 @@ lint: $(LINT)/.ready
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
-	KTE_PARITY_PART=1/8 $(TF)/bin/python -m pytest -n 2
+	KTE_PARITY_PART=1/8 KTE_SHARE=1/2 $(TF)/bin/python -m pytest -n 2
 
 test-keras3-jax: $(JAX)/.ready
 	@echo "Keras 3 on JAX, without TensorFlow:"
-	$(JAX_TESTS) KTE_PARITY_PART=3/8 $(JAX)/bin/python -m pytest -n 2
+	$(JAX_TESTS) KTE_PARITY_PART=3/8 KTE_SHARE=2/2 $(JAX)/bin/python -m pytest -n 2
 
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"
@@ -71,11 +71,11 @@ test-keras3-both: $(BOTH)/.ready
 
 test-keras2-tf215: $(if $(PYTHON215),$(TF215)/.ready)
 	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"
-	$(if $(PYTHON215),KTE_PARITY_PART=5/8 $(TF215)/bin/python -m pytest -n 2 $(ON_TF215),@echo "NOT RUN: it needs Python 3.10 or 3.11")
+	$(if $(PYTHON215),KTE_PARITY_PART=5/8 KTE_SHARE=1/8 $(TF215)/bin/python -m pytest -n 2 $(NO_TABLE),@echo "NOT RUN: it needs Python 3.10 or 3.11")
 
 test-keras2-tf221: $(TF221)/.ready
 	@echo "Keras 2 on TensorFlow 2.21, with tf-keras and TensorFlow Addons:"
-	TF_USE_LEGACY_KERAS=1 KTE_PARITY_PART=7/8 $(TF221)/bin/python -m pytest -n 2 $(ON_KERAS2)
+	TF_USE_LEGACY_KERAS=1 KTE_PARITY_PART=7/8 KTE_SHARE=2/8 $(TF221)/bin/python -m pytest -n 2 $(NO_TABLE)
 
 parity: KTE_PARITY_CASES = 320
 parity: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
@@ -84,10 +84,19 @@ parity: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
 	$(TF215)/bin/python -m pytest -n 2 tests/parity
 	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest -n 2 tests/parity
 
-# Every public name of TensorFlow Addons on both: takes some minutes, and is no part of `make test` for that.
+# Every public name of TensorFlow Addons, on both.
 test-addons: $(TF215)/.ready $(TF221)/.ready
-	$(TF215)/bin/python -m pytest -n 2 tests/addons tests/integration/test_large_batch.py
+	$(TF215)/bin/python -m pytest -n 2 tests/addons
 	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest -n 2 tests/addons
+
+# Every test on every runtime: some hours.
+exhaustive: KTE_PARITY_CASES = 320
+exhaustive: lint $(TF)/.ready $(JAX)/.ready $(BOTH)/.ready $(TF215)/.ready $(TF221)/.ready check-wheel
+	$(TF)/bin/python -m pytest -n 2
+	$(JAX_TESTS) $(JAX)/bin/python -m pytest -n 2
+	$(JAX_TESTS) $(BOTH)/bin/python -m pytest -n 2 tests/both
+	$(TF215)/bin/python -m pytest -n 2
+	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest -n 2
 
 check-wheel: $(UV)
 	$(UV) run --no-project --python $(PYTHON) .ci/check_wheel.py $(UV) $(PYTHON)

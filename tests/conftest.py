@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import zlib
 from pathlib import Path
 
 import hypothesis
@@ -57,12 +58,26 @@ def pytest_configure(config):
     kte.strategy_scope(require="cpu", replicas=REPLICAS)
 
 
-def pytest_collection_modifyitems(items):
-    """Skip on Keras 2 what is about something that Keras 2 has not."""
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is not in `KTE_SHARE`, and skip on Keras 2 what is about something that Keras 2 has not."""
+    left_out = [item for item in items if not _is_in_share(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
     for item in items:
         mark = item.get_closest_marker("keras3")
         if mark is not None and chosen() == "keras2_tf":
             item.add_marker(pytest.mark.skip(reason=f"Keras 2: {mark.args[0]}"))
+
+
+def _is_in_share(item):
+    """Return whether the share of the tests that `KTE_SHARE` names, as in 1/4, has this one; without it all have."""
+    share = os.environ.get("KTE_SHARE")
+    if not share:
+        return True
+    if item.get_closest_marker("exhaustive"):
+        return False
+    number, of = map(int, share.split("/"))
+    return not item.get_closest_marker("spread") or zlib.crc32(item.nodeid.encode()) % of == number - 1
 
 
 @pytest.fixture(autouse=True)

@@ -43,6 +43,7 @@ class _Ops:
     mean = staticmethod(tf.reduce_mean)
     sum = staticmethod(tf.reduce_sum)
     max = staticmethod(tf.reduce_max)
+    std = staticmethod(tf.math.reduce_std)
     concatenate = staticmethod(tf.concat)
 
     def __getattr__(self, name: str) -> Any:

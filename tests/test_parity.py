@@ -89,6 +89,7 @@ def test_dropout_is_switched_off_and_named(exact_report):
     assert finding.startswith("The rate of the layer 'drop' was set to 0 for this check: each replica draws")
 
 
+@pytest.mark.spread
 @pytest.mark.slow
 def test_a_script_can_check_its_own_builder(tmp_path):
     script = tmp_path / "my_script.py"
@@ -123,6 +124,7 @@ def test_a_script_can_check_its_own_builder(tmp_path):
     assert report["batch"] == "a batch of 1 example"
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("builder", "error", "text"),
     [

@@ -34,6 +34,7 @@ def test_a_plain_model_is_caught_on_the_tail_and_on_the_inf():
     assert "Write kte.TPUModel(inputs, outputs), or kte.TPUModel.from_model(model)" in finding
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_normalisation_that_sees_its_replica_only_is_named_with_the_cure():
     report = kte.check_parity(local, batch(32), replicas=2, steps=1)

@@ -57,8 +57,8 @@ def _is_random(layer: Any) -> bool:
 
 
 def _is_recurrent(layer: Any) -> bool:
-    """Return whether `layer` is a recurrent cell that drops out by itself, or holds one (Keras 2: the longer name)."""
-    return hasattr(layer, "get_dropout_mask") or hasattr(layer, "get_dropout_mask_for_cell")
+    """Return whether `layer` is a recurrent cell that drops out by itself, or holds one."""
+    return hasattr(layer, "get_dropout_mask") or hasattr(layer, "get_dropout_mask_for_cell")  # Keras 2
 
 
 def _name(layer: Any) -> str:

@@ -7,11 +7,14 @@ import inspect
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from keras_tpu_ext._runtime._keras import keras
 from keras_tpu_ext._runtime._keras_batch_hooks import wanting_every_batch
 from keras_tpu_ext._runtime.steps_tuner import StepsTuner
+
+_NOT_THE_USERS = (str(Path(__file__).parents[1]), contextlib.__file__)
 
 
 class AutoSteps:
@@ -123,6 +126,14 @@ def _must_hold(model: Any, method: str, callbacks: Any) -> bool:
             f'steps_per_execution="auto" stays at 1 in this fit, because {" and ".join(names)} asked for every '
             "batch by overriding a batch hook. If it can do with one call for several batches, write in its "
             "class: wants_every_batch = False",
-            stacklevel=7,
+            stacklevel=_level_of_the_user(),
         )
     return bool(names)
+
+
+def _level_of_the_user() -> int:
+    """Return the `stacklevel` with which a warning of the caller points at who called into this package."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        frame, level = frame.f_back, level + 1
+    return level

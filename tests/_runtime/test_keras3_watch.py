@@ -55,6 +55,7 @@ def test_recorded_is_the_gradient_and_the_weights_stay(scaled):
         np.testing.assert_array_equal(new, old)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("clipping", [{"global_clipnorm": 0.1}, {"clipvalue": 0.05}, {}])
 def test_recorded_on_replicas_is_summed_and_clipped_as_on_one_device(scope8, clipping):
     def optimizer():

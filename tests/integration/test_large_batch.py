@@ -12,11 +12,12 @@ from keras_tpu_ext._runtime.select import chosen
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(chosen() == "keras3_jax", reason="it has run on the same optimizer on TensorFlow")
-def test_lamb_at_1024_reaches_what_adam_reaches_at_64(shared_data):
-    finished = subprocess.run(
-        [sys.executable, "examples/large_batch_lamb.py", "--data", str(shared_data), "--replicas", "2"],
+pytestmark = pytest.mark.skipif(chosen() == "keras3_jax", reason="it has run on the same optimizer on TensorFlow")
+
+
+def run(shared_data, *arguments):
+    return subprocess.run(
+        [sys.executable, "examples/large_batch_lamb.py", "--data", str(shared_data), "--replicas", "2", *arguments],
         cwd=ROOT,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
         capture_output=True,
@@ -24,8 +25,25 @@ def test_lamb_at_1024_reaches_what_adam_reaches_at_64(shared_data):
         timeout=500,
         check=False,
     )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def accuracy_of_lamb(finished):
     whose = "TensorFlow Addons' LAMB" if chosen() == "keras2_tf" else "Keras's Lamb"
     (row,) = [line for line in finished.stdout.splitlines() if line.startswith(whose)]
     assert "batch 1024" in row
-    assert float(row.split()[-1]) > 0.95
+    return float(row.split()[-1])
+
+
+def test_a_few_epochs_are_not_enough_and_it_says_so(shared_data):
+    finished = run(shared_data, "--epochs", "2")
+    assert finished.returncode == 1, finished.stdout + finished.stderr
+    assert 0.2 < accuracy_of_lamb(finished) < 0.9  # chance is 0.1; Adam has 0.9 and more by then
+    assert "difference   -" in finished.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_lamb_at_1024_reaches_what_adam_reaches_at_64(shared_data):
+    finished = run(shared_data)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert accuracy_of_lamb(finished) > 0.95

@@ -48,6 +48,7 @@ def compiled(policy, inputs, **options):
     return model
 
 
+@pytest.mark.spread
 @pytest.mark.slow
 def test_mixed_policies_train_to_within_a_point_of_float32(digits):
     (x, y), test = digits
@@ -68,6 +69,7 @@ def train_once(model, x, y):
     return np.concatenate([weights.ravel() for weights in model.get_weights()])
 
 
+@pytest.mark.spread
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss_scale", "tolerance"),

@@ -8,10 +8,7 @@ import keras_tpu_ext as kte
 import sources
 from paced import assert_same, compiled, dataset, dense, fitted
 
-# np.array(keras.Variable): Keras hides what NumPy 2 asks for.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
-)
+pytestmark = pytest.mark.spread
 
 
 class Batches(keras.callbacks.Callback):

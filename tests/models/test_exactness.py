@@ -13,6 +13,9 @@ from keras import ops
 
 import keras_tpu_ext as kte
 import sources
+from kind_of_keras import IS_KERAS2
+
+pytestmark = pytest.mark.spread
 
 SEED = 20
 ON_JAX = keras.backend.backend() == "jax"
@@ -52,6 +55,9 @@ WEIGHTS = {
     "unweighted": None,
     "zero on three replicas": lambda w: np.where(np.arange(len(w)) < len(w) // 4, w, 0).astype("float32"),
 }
+
+
+NEEDS_LENGTH = "Keras 2: several steps per execution need the number of batches"
 
 
 def as_data(kind, arrays, batch_size):
@@ -97,6 +103,8 @@ def pairwise(**axes):
 )
 def test_every_split_of_a_batch(twins, data, schedule, weights, kind, steps_per_execution):
     print("seed", SEED)
+    if IS_KERAS2 and steps_per_execution > 1 and kind in ("tf.data, unknown length", "generator"):
+        pytest.skip(NEEDS_LENGTH)
     size, batch_size = SCHEDULES[schedule]
     arrays = [data.x[:size], data.y[:size]]
     if WEIGHTS[weights] is not None:
@@ -118,6 +126,8 @@ def test_every_split_of_a_batch(twins, data, schedule, weights, kind, steps_per_
 @pytest.mark.parametrize("replicas", [1, 4])
 @pytest.mark.parametrize("steps_per_execution", [1, 5])
 def test_no_step_is_counted_where_a_dataset_of_unknown_length_ends(scope4, data, replicas, steps_per_execution):
+    if IS_KERAS2 and steps_per_execution > 1:
+        pytest.skip(NEEDS_LENGTH)
     with scope4 if replicas == 4 else kte.strategy_scope(require="cpu", replicas=1):
         model = dense(kte.TPUModel)
         model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
@@ -161,11 +171,17 @@ def sentences():
     words = rng.integers(1, 7, size=(100, 5))
     words[np.arange(5) >= rng.integers(0, 6, size=100)[:, None]] = 0
     words[66:] = 0
+    if IS_KERAS2:  # which makes NaN of a batch without any word
+        words[[66, 96, 99], 0] = 1
     return words, rng.normal(size=(100, 5, 3)).astype("float32"), rng.uniform(size=(100, 5)).astype("float32")
 
 
 @pytest.mark.parametrize(
-    ("reduction", "weighted"), [("sum_over_batch_size", True), ("mean_with_sample_weight", False)]
+    ("reduction", "weighted"),
+    [
+        ("sum_over_batch_size", True),
+        pytest.param("mean_with_sample_weight", False, marks=pytest.mark.keras3("has one mean")),
+    ],
 )
 def test_masks_and_a_weight_for_each_timestep(twins, sentences, reduction, weighted):
     words, y, weights = sentences
@@ -238,10 +254,11 @@ OUTPUTS = {
     ),
     "sums": (False, lambda: {"loss": [keras.losses.MeanSquaredError(reduction="sum"), crossentropy()]}),
 }
+NONE = "none" if IS_KERAS2 else None
 if not ON_JAX:  # where plain Keras trains on no loss that is not reduced; test_jax_exactness.py looks at ours
     OUTPUTS["unreduced"] = (
         False,
-        lambda: {"loss": [keras.losses.MeanSquaredError(reduction=None), crossentropy(reduction=None)]},
+        lambda: {"loss": [keras.losses.MeanSquaredError(reduction=NONE), crossentropy(reduction=NONE)]},
     )
 
 
@@ -333,7 +350,9 @@ def test_predict(twins, data, steps_per_execution):
 # -- optimizers, precision ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "Nadam"])
+@pytest.mark.parametrize(
+    "optimizer", ["SGD", "Adam", pytest.param("Nadam", marks=pytest.mark.keras3("has a Nadam that counts in Python"))]
+)
 def test_optimizers_with_sparse_gradients(twins, sentences, optimizer):
     words, y, weights = sentences
     pair = twins(recurrent, lambda: {"optimizer": getattr(keras.optimizers, optimizer)(0.01)})
@@ -399,6 +418,7 @@ def test_frozen_layers_and_recompiling(twins, data):
         pair.agree(fit(data.x[:100], data.y[:100]))
 
 
+@pytest.mark.keras3("trains on no loss only where a layer adds one")
 def test_recompiling_without_a_loss_keeps_the_loss_exact(twins, data):
     pair = twins(dense)
     for model in (pair.plain, pair.ours):

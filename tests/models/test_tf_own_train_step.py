@@ -164,7 +164,7 @@ HOW = {
 }
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [pytest.param("in a graph", marks=pytest.mark.exhaustive), "eagerly", "scaled"])
 def test_two_optimizers_take_the_steps_of_one_device(scope4, arrays, how):
     plain, ours = pair(scope4, normalized=how != "scaled", **HOW[how])
     start = plain.get_weights()
@@ -182,6 +182,7 @@ def test_a_test_step_of_ones_own(scope4, arrays):
     assert got == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
 
 
+@pytest.mark.exhaustive
 def test_single_short_batches(scope4, arrays):
     plain, ours = pair(scope4)
     start = plain.get_weights()
@@ -202,6 +203,7 @@ def test_each_optimizer_has_a_window_and_the_epoch_ends_both(scope4, arrays):
     assert int(ours.g_optimizer.iterations.numpy()) == int(ours.d_optimizer.iterations.numpy()) == 4
 
 
+@pytest.mark.exhaustive
 def test_short_batches_count_for_less_in_a_window(scope4, arrays):
     plain, ours = pair(scope4, gradient_accumulation_steps=3)
     start = plain.get_weights()

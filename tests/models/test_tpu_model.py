@@ -103,6 +103,7 @@ IN_OR_OUT = pytest.mark.parametrize("inside", [True, False], ids=["inside the sc
 # -- making ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_trains_on_replicas_as_one_device_does(scope4, data, kind):
     with scope4:
@@ -306,6 +307,7 @@ SAVED = {
 }
 
 
+@pytest.mark.spread
 @IN_OR_OUT
 @pytest.mark.parametrize("kind", SAVED)
 def test_it_saves_and_loads_as_itself_and_training_goes_on(scope4, data, tmp_path, kind, inside):
