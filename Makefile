@@ -1,6 +1,6 @@
 # Two commands for a fresh machine with Python 3.10 to 3.12, make and pip:
 #   make demo   train on real images on 8 rehearsed replicas
-#   make test   every check and every test
+#   make test   every check, and the tests on every runtime
 # Both set up what they need under .envs/, and nothing outside it.
 
 SUITABLE = import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))
