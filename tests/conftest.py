@@ -16,11 +16,12 @@ from keras_tpu_ext._runtime.select import chosen
 
 REPLICAS = 8
 
-# A file with a framework's name in its own is about that framework; all others run on every runtime.
+# A file with a framework's name in its own is about that framework, with Keras 3 on it where that name is short; all
+# others run on every runtime.
 _ABOUT = {
-    "keras3_tf": ("*test_tf_*.py", "*test_keras3_*.py"),
+    "keras3_tf": ("*test_tf_*.py", "*test_keras3_*.py", "*test_tensorflow_*.py"),
     "keras3_jax": ("*test_jax_*.py", "*test_keras3_*.py"),
-    "keras2_tf": ("*test_keras2_*.py",),
+    "keras2_tf": ("*test_keras2_*.py", "*test_tensorflow_*.py"),
 }
 _OWN = _ABOUT[chosen()]
 collect_ignore_glob = [glob for globs in _ABOUT.values() for glob in globs if glob not in _OWN]
@@ -37,7 +38,7 @@ hypothesis.settings.load_profile("kte")
 
 
 # Files whose tests share what takes long to make; of all others each test may run in any process.
-_SHARING = ("test_tf_two_processes.py", "test_parity.py")
+_SHARING = ("test_tensorflow_two_processes.py", "test_parity.py")
 
 
 @pytest.hookimpl(optionalhook=True)

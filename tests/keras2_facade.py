@@ -50,12 +50,22 @@ class _Ops:
         return getattr(tf, name, None) or getattr(tf.math, name, None) or getattr(tf.nn, name)
 
 
+def _variable(value: Any, *, synchronization: str, aggregation: str, **options: Any) -> tf.Variable:
+    return tf.Variable(
+        value,
+        synchronization=tf.VariableSynchronization[synchronization.upper()],
+        aggregation=tf.VariableAggregation[aggregation.upper()],
+        **options,
+    )
+
+
 def keras3_names() -> Facade:
     """Return the facade."""
     mixed = tf.keras.mixed_precision
     return Facade(
         tf.keras,
         ops=_Ops(),
+        Variable=_variable,
         tree=types.SimpleNamespace(flatten=tf.nest.flatten, map_structure=tf.nest.map_structure),
         config=types.SimpleNamespace(
             dtype_policy=mixed.global_policy,

@@ -456,7 +456,7 @@ def test_normalization_of_masked_rows_over_all_replicas(twins, data):
 
     def build(cls):
         inputs = keras.Input((6,))
-        words = keras.layers.Masking()(keras.layers.Reshape((6, 1))(keras.layers.ReLU()(inputs)))  # half are masked
+        words = keras.layers.Masking()(keras.layers.Reshape((3, 2))(keras.layers.ReLU()(inputs)))  # some are masked
         hidden = keras.layers.BatchNormalization(synchronized=not ON_JAX, momentum=0.5)(words)
         return cls(inputs, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(hidden)))
 

@@ -19,6 +19,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keras_tpu_ext._runtime.select import chosen
+from kind_of_keras import IS_KERAS2
+
+# On Keras 2 only where everything runs: it takes three minutes.
+pytestmark = [pytest.mark.exhaustive] if IS_KERAS2 else []
+
 ROOT = Path(__file__).resolve().parents[2]
 MENTIONED = ("TPU", "KERAS", "KTE", "TF_", "CUDA", "KUBE")
 PATIENCE = 400  # seconds, for a machine that is busy with other things
@@ -42,12 +48,20 @@ class Engine:
 
 def tf_config(index, addresses):
     config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-    return {"TF_CONFIG": json.dumps(config), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    which_keras = {name: os.environ[name] for name in ("TF_USE_LEGACY_KERAS",) if name in os.environ}
+    return {"TF_CONFIG": json.dumps(config), "TF_CPP_MIN_LOG_LEVEL": "3", **which_keras}
 
 
-ENGINES = {
-    "keras3_tf": Engine(tf_config, ("arrays", "accumulation", "eager", "batches", "dataset", "files")),
-}
+CASES = ("arrays", "accumulation", "eager", "batches", "dataset", "files")
+ENGINES = {chosen(): Engine(tf_config, CASES)}
+# What the programs mean by `import keras`, as in conftest.py.
+KERAS = """
+import sys
+sys.path.append({tests!r})
+import keras2_facade
+sys.modules["keras"] = keras2_facade.keras3_names()
+"""
+BEFORE = KERAS.format(tests=str(ROOT / "tests")) if IS_KERAS2 else ""
 
 
 @pytest.fixture(params=ENGINES, scope="module")
@@ -64,7 +78,14 @@ class Process:
         self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
         with self.out.open("w") as out, self.err.open("w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-W", "error:::keras_tpu_ext", "-c", textwrap.dedent(program), *map(str, arguments)],
+                [
+                    sys.executable,
+                    "-W",
+                    "error:::keras_tpu_ext",
+                    "-c",
+                    BEFORE + textwrap.dedent(program),
+                    *map(str, arguments),
+                ],
                 env={**plain, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **environ},
                 stdout=out,
                 stderr=err,
@@ -237,7 +258,7 @@ def results(engine, tmp_path_factory):
     return [json.loads(name.read_text()) for name in names]
 
 
-@pytest.mark.parametrize("case", ENGINES["keras3_tf"].cases)
+@pytest.mark.parametrize("case", CASES)
 def test_two_processes_compute_what_one_does(engine, results, case):
     alone, *together = results
     for one in together:
