@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime import _hooks, _tf_batch
+from kind_of_keras import IS_KERAS2
 
 pytestmark = pytest.mark.spread
 
@@ -152,11 +153,16 @@ def train(model, dataset, epochs=1):
 def assert_same_steps(ours, plain, start, tolerance=1e-5):
     """The tolerance is that of float32, which adds in another order; see conftest.py."""
     got, expected, before = (
-        np.concatenate([weights.ravel() for weights in all_weights]).astype("float64")
+        # On Keras 2 what the metrics have comes last; on replicas it is in parts.
+        np.concatenate([weights.ravel() for weights in all_weights[: _of_networks(plain)]]).astype("float64")
         for all_weights in (ours.get_weights(), plain.get_weights(), start)
     )
     off = np.linalg.norm(got - expected) / np.linalg.norm(expected - before)
     assert off <= tolerance, f"the update is off by {off:.1%} of its norm"
+
+
+def _of_networks(model):
+    return len(model.generator.weights) + len(model.discriminator.weights)
 
 
 HOW = {
@@ -228,7 +234,7 @@ def test_an_inf_skips_the_update_of_its_own_network_only(scope4, arrays):
     for got, expected in zip(ours.generator.get_weights(), clean.generator.get_weights(), strict=True):
         np.testing.assert_array_equal(got, expected)
     assert int(ours.g_optimizer.iterations.numpy()) == 1
-    assert int(ours.d_optimizer.iterations.numpy()) == 0
+    assert int(ours.d_optimizer.iterations.numpy()) == int(IS_KERAS2)  # which counts what it skips
     assert int(ours._step_state.skipped_steps.numpy()) == 1
     assert float(ours._step_state.scale.numpy()) == 2.0**14
 
@@ -276,7 +282,7 @@ def computes_the_loss(base):
                 loss = self.compute_loss(x, y, self(x, training=True))
             gradients = tape.gradient(loss, self.trainable_variables)
             self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return self.compute_metrics(x, y, self(x, training=False))
+            return self.compute_metrics(x, y, self(x, training=False), None)
 
     return ComputesTheLoss
 
@@ -291,7 +297,8 @@ def test_nothing_of_the_protection_outlives_the_step(scope4, arrays):
     _, ours = pair(scope4, run_eagerly=True)
     ours.train_on_batch(*(array[:3] for array in arrays))
     assert _hooks._INSIDE == {}
-    assert not [metric for metric in ours.metrics if "update_state" in vars(metric)]
+    if not IS_KERAS2:  # where it is of every metric that has not been called by us, too
+        assert not [metric for metric in ours.metrics if "update_state" in vars(metric)]
     # One replica runs in this thread, and so shows what it leaves in it.
     train(gan(OnReplicas, kte.strategy_scope(require="cpu", replicas=1), run_eagerly=True), batches(arrays))
     assert vars(_tf_batch.BATCH) == {}

@@ -41,6 +41,7 @@ def test_an_inner_optimizer_made_outside_the_scope_is_refused(scope4):
         model.compile(optimizer, "mse")
 
 
+@pytest.mark.keras3("refuses them itself")
 def test_layers_made_outside_the_scope_are_refused(scope4):
     layer = keras.layers.Dense(1, name="early")
     layer.build((None, 6))
