@@ -29,8 +29,8 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 
 # `make test` has half an hour on two cores. Of the parity suite it runs, on each runtime, another eighth of the cases
-# that cover all pairs of values, and of the tests that are long and much alike (marked `spread`) a quarter on TensorFlow
-# and another on JAX, and an eighth on Keras 2. `make exhaustive` runs every case and every test on each.
+# that cover all pairs of values, and of the tests that are long and much alike (marked `spread`) one half on TensorFlow
+# and the other on JAX, and an eighth on each Keras 2. `make exhaustive` runs every case and every test on each.
 export KTE_PARITY_CASES ?= 1
 # What of the tests `make test` runs on Keras 2, where much is as with Keras 3 on TensorFlow.
 ON_KERAS2 := tests/parity tests/_runtime tests/addons/test_keras2_import.py tests/integration/test_handbook.py
@@ -60,11 +60,11 @@ lint: $(LINT)/.ready
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
-	KTE_PARITY_PART=1/8 KTE_SHARE=1/4 $(TF)/bin/python -m pytest -n 2
+	KTE_PARITY_PART=1/8 KTE_SHARE=1/2 $(TF)/bin/python -m pytest -n 2
 
 test-keras3-jax: $(JAX)/.ready
 	@echo "Keras 3 on JAX, without TensorFlow:"
-	$(JAX_TESTS) KTE_PARITY_PART=3/8 KTE_SHARE=2/4 $(JAX)/bin/python -m pytest -n 2
+	$(JAX_TESTS) KTE_PARITY_PART=3/8 KTE_SHARE=2/2 $(JAX)/bin/python -m pytest -n 2
 
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"
@@ -76,7 +76,7 @@ test-keras2-tf215: $(if $(PYTHON215),$(TF215)/.ready)
 
 test-keras2-tf221: $(TF221)/.ready
 	@echo "Keras 2 on TensorFlow 2.21, with tf-keras and TensorFlow Addons:"
-	TF_USE_LEGACY_KERAS=1 KTE_PARITY_PART=13/16 KTE_SHARE=4/8 $(TF221)/bin/python -m pytest -n 2 $(ON_KERAS2)
+	TF_USE_LEGACY_KERAS=1 KTE_PARITY_PART=7/8 KTE_SHARE=4/8 $(TF221)/bin/python -m pytest -n 2 $(ON_KERAS2)
 
 parity: KTE_PARITY_CASES = 320
 parity: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
