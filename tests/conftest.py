@@ -80,7 +80,11 @@ def _is_in_share(item):
     # Of what is about TensorFlow JAX has no share.
     no_one_else_has_it = chosen() == "keras3_tf" and item.path.name.startswith("test_tensorflow_")
     number, of = map(int, share.split("/"))
-    return not item.get_closest_marker("spread") or no_one_else_has_it or zlib.crc32(item.nodeid.encode()) % of == number - 1
+    return (
+        not item.get_closest_marker("spread")
+        or no_one_else_has_it
+        or zlib.crc32(item.nodeid.encode()) % of == number - 1
+    )
 
 
 @pytest.fixture(autouse=True)

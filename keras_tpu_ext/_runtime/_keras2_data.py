@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.padding import GivesPaddedBatches
+from keras_tpu_ext._runtime.padding import GivesPaddedBatches, PaddedBatch
 
 
 def with_padded_batches(
@@ -36,7 +36,7 @@ def with_padded_batches(
 
 def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
     """Return a dataset of the batches of a `Sequence`, in another order in each pass where it shuffles."""
-    first = batches[0]
+    first = _with_tuples(batches[0])
     leaves = tf.nest.flatten(first)
     places = [i for i, leaf in enumerate(leaves) if leaf is not None]
 
@@ -58,3 +58,12 @@ def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
     signature = tuple(tf.TensorSpec(leaves[i].shape, leaves[i].dtype) for i in places)
     dataset = tf.data.Dataset.from_generator(one_pass, output_signature=signature).map(packed)
     return dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
+
+
+def _with_tuples(batch: Any) -> Any:
+    """Return a structure with tuples for its lists, of which tf.data makes tensors."""
+    if isinstance(batch, Mapping):
+        return {name: _with_tuples(part) for name, part in batch.items()}
+    if isinstance(batch, PaddedBatch):
+        return type(batch)(*map(_with_tuples, batch))
+    return tuple(map(_with_tuples, batch)) if isinstance(batch, (list, tuple)) else batch

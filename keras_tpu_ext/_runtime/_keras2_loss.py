@@ -111,16 +111,15 @@ def _track(tracker: Any, share: Any, rows: Any) -> None:
     The tracker's variables are summed over replicas when they are read, so every replica adds a part of the one value
     of the batch.
     """
-    examples = _examples(rows)
+    # Keras weighs a batch by the rows of its targets; one without targets counts 1, like any other.
+    weight = tf.constant(1.0) / num_replicas() if rows is None else _examples(rows)
+    (total,) = sum_over_replicas([weight])
+    dtype = tracker.total.dtype
+    total, weight = tf.cast(total, dtype), tf.cast(weight, dtype)
     if share.shape.rank:
-        elements = tf.cast(tf.size(share), tf.float32) * _tf_batch.part_that_counts()
-        (total,) = sum_over_replicas([examples])
-        tracker.total.assign_add(tf.cast(tf.reduce_sum(share), tf.float32) * total)
-        tracker.count.assign_add(elements * total)
-        return
-    (total,) = sum_over_replicas([examples])
-    tracker.total.assign_add(tf.cast(share, tf.float32) * tf.cast(total, tf.float32))
-    tracker.count.assign_add(tf.cast(examples, tf.float32))
+        weight = tf.cast(tf.size(share), dtype) * tf.cast(_tf_batch.part_that_counts(), dtype) * total
+    tracker.total.assign_add(tf.cast(tf.reduce_sum(share), dtype) * total)
+    tracker.count.assign_add(weight)
 
 
 def _rows(values: Any) -> Any:

@@ -9,18 +9,58 @@ Private names of Keras that this module leans on (tests/_runtime/test_keras2_pri
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime._keras2_names import LossScaleOptimizer, keras
+from keras_tpu_ext._runtime._tf_replicas import num_replicas
+from keras_tpu_ext.errors import ArgumentError
+
+# Packages whose optimizers override how gradients are computed, and can do without.
+_KNOWN = ("keras", "tf_keras", "tensorflow_addons")
 
 
 def apply_summed(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
     """Let `optimizer` clip and apply gradients that are already summed over replicas; call it in a replica."""
     pairs = [(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
-    optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
+    if _can_be_told(optimizer):
+        optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
+        return
+    # One of the user's own, that knows no such argument, sums over replicas again.
+    replicas = float(num_replicas())
+    optimizer.apply_gradients([(None if g is None else _divided(g, replicas), v) for g, v in pairs])
+
+
+def without_gradients_of_its_own(optimizer: Any) -> Any:
+    """Return `optimizer`.
+
+    Raises:
+        ArgumentError: If its class overrides how gradients are computed, which the step here would pass over.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    for name in ("compute_gradients", "_compute_gradients", "minimize"):
+        owner = next((base for base in type(inner).__mro__ if name in vars(base)), None)
+        if owner is not None and owner.__module__.split(".")[0] not in _KNOWN:
+            raise ArgumentError(
+                f"TPUModel takes the gradients itself, so that they are those of all replicas; {owner.__name__} "
+                f"overrides {name}(), which would not be called. Write in its place: def apply_gradients(self, "
+                "grads_and_vars, **kwargs), which gets the gradients of the whole batch."
+            )
+    return optimizer
+
+
+def _can_be_told(optimizer: Any) -> bool:
+    parameters = inspect.signature(optimizer.apply_gradients).parameters.values()
+    return any(p.name == "experimental_aggregate_gradients" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _divided(gradient: Any, by: float) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / by, gradient.indices, gradient.dense_shape)
+    return gradient / by
 
 
 def build(optimizer: Any, variables: Sequence[Any]) -> None:

@@ -94,8 +94,13 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
     def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate as `keras.Model.evaluate` does."""
         model: Any = super()
-        with self._running():
-            return model.evaluate(**with_padded_batches(keras.Model.evaluate, self, args, kwargs))
+        was_fitting = self._is_fitting
+        self.__dict__["_is_fitting"] = False  # a callback may evaluate in the middle of a window
+        try:
+            with self._running():
+                return model.evaluate(**with_padded_batches(keras.Model.evaluate, self, args, kwargs))
+        finally:
+            self.__dict__["_is_fitting"] = was_fitting
 
     def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Predict as `keras.Model.predict` does."""
@@ -122,7 +127,8 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
 
     def _compute_loss(self: Any, *, training: bool, y: Any, **batch: Any) -> Any:
         loss = self.compute_loss(y=y, **batch)
-        self._validate_target_and_loss(y, loss)
+        if training:  # Keras 2 evaluates without a loss
+            self._validate_target_and_loss(y, loss)
         return loss
 
     def _track_loss(self, share: Any) -> None:
@@ -146,7 +152,7 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
 
     def _get_optimizer(self, optimizer: Any) -> Any:
         """Return the optimizer as it is, where Keras would wrap it under mixed_float16: the step scales the loss."""
-        return keras.optimizers.get(optimizer)
+        return optimizers.without_gradients_of_its_own(keras.optimizers.get(optimizer))
 
     def _make_exact(self: Any) -> None:
         self.compiled_loss = ExactLosses.of(self.compiled_loss)

@@ -37,7 +37,7 @@ class ShareOfLoss:
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Return the share: the local sum over the global denominator; unreduced values stay unreduced."""
         values, mask = self._weighted_values(y_true, y_pred, sample_weight)
-        rank = _rank(values)
+        rank = rank_of(values)
         if rank:
             values = self._batch.only_real(values)
         if rank and self.loss.reduction in (None, "none"):
@@ -135,11 +135,13 @@ class ShareOfLoss:
         """
         if self._tracker is None:
             return
-        self._tracker.total.assign_add(share * self._sum([weight])[0])
-        self._tracker.count.assign_add(weight)
+        dtype = self._tracker.total.dtype
+        total = ops.cast(share, dtype) * ops.cast(self._sum([weight])[0], dtype)
+        self._tracker.total.assign_add(total)
+        self._tracker.count.assign_add(ops.cast(weight, dtype))
 
 
-def _rank(values: Any) -> int | None:
+def rank_of(values: Any) -> int | None:
     """Return the rank of a tensor, or `None` where TensorFlow does not know it: that of a squeezed one, say."""
     try:
         return len(values.shape)

@@ -9,23 +9,25 @@ from __future__ import annotations
 from typing import Any
 
 from keras_tpu_ext._runtime._keras import keras, mask_of
+from keras_tpu_ext._runtime._keras_loss import rank_of
 
 
 def is_function(metric: Any) -> bool:
-    """Return whether a metric is the mean of a function of the user's."""
+    """Return whether a metric is the mean of a function of the user's, or of a loss, which may reduce by itself."""
     function = getattr(metric, "_fn", None)  # TensorFlow Addons has a wrapper of its own
-    return isinstance(metric, keras.metrics.Mean) and callable(function) and not _is_of_keras(function)
+    is_known = _is_of_keras(function) and not isinstance(function, keras.losses.Loss)
+    return isinstance(metric, keras.metrics.Mean) and callable(function) and not is_known
 
 
 def hides_examples(metric: Any, true: Any, predicted: Any) -> bool:
     """Return whether a metric is the mean of a function that makes one number of a batch."""
-    return is_function(metric) and not len(metric._fn(true, predicted, **metric._fn_kwargs).shape)
+    return is_function(metric) and not rank_of(metric._fn(true, predicted, **metric._fn_kwargs))
 
 
 def heeds_weights(metric: Any, predicted: Any) -> bool:
     """Return whether weight zero takes a row out of `metric`, and it takes one weight for each row."""
     if isinstance(metric, keras.metrics.MeanMetricWrapper):
-        return _is_of_keras(type(metric)) and _is_of_keras(metric._fn)
+        return _is_of_keras(type(metric)) and not is_function(metric)
     takes_rows = len(predicted.shape) <= 2 and not isinstance(metric, keras.metrics.IoU)
     return _is_of_keras(type(metric)) and (takes_rows or mask_of(predicted) is not None)
 

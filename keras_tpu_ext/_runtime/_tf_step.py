@@ -163,7 +163,7 @@ class ExactStep:
     def _predictions(self: Any, x: Any, *, training: bool) -> Any:
         """Return the predictions, and keep the `add_loss` terms as shares."""
         there = BATCH.has_any
-        with self._examples_alone(), self._own_losses_noted():
+        with self._examples_alone(), self._own_losses_noted(), counting_examples(self._metrics_of_own_code()):
             y_pred = self._forward(one_row_if_empty(x, there), training=training)
         BATCH.own_losses = [(layer, _share_of_own_loss(loss)) for layer, loss in BATCH.own_losses]
         return no_row_if_empty(y_pred, there)
@@ -195,7 +195,7 @@ class ExactStep:
         self._put_own_losses(own_losses)
         if not is_spread() or not self._has_own_compute_loss():
             share = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
-            if not share.shape.rank:
+            if share is None or not share.shape.rank:
                 return share, share
             (size,) = sum_over_replicas([_number_of_elements(share)])
             return share, tf.math.divide_no_nan(tf.reduce_sum(share), size)
@@ -206,6 +206,8 @@ class ExactStep:
         with whole_view():
             self._put_own_losses(whole)
             loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+        if loss is None:
+            return None, None
         share = loss / tf.cast(replicas, loss.dtype)
         return share, tf.reduce_mean(share)
 

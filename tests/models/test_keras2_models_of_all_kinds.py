@@ -1,0 +1,167 @@
+"""What Keras 2 takes and Keras 3 does not, or takes in another way: plain Keras on one device against `TPUModel`."""
+
+from __future__ import annotations
+
+import contextlib
+
+import keras
+import pytest
+import tensorflow as tf
+
+import keras_tpu_ext as kte
+from keras_tpu_ext.errors import ArgumentError
+
+
+def dense(model_class):
+    inputs = keras.Input((6,))
+    return model_class(inputs, keras.layers.Dense(1)(keras.layers.Dense(5, activation="tanh")(inputs)))
+
+
+def fit(data, size=96, padded=False):
+    """Return what `fit` does, in batches of which the last has fewer examples than there are replicas or none."""
+
+    def act(model):
+        batches = tf.data.Dataset.from_tensor_slices((data.x[:99], data.y[:99])).batch(size)
+        batches = kte.data.pad_batches(batches, size) if padded and isinstance(model, kte.TPUModel) else batches
+        return model.fit(batches, epochs=2, verbose=0).history
+
+    return act
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_losses_as_metrics(twins, data, padded):
+    def options():
+        metrics = [keras.losses.MeanAbsoluteError(reduction="sum", name="sum"), keras.losses.Huber(name="mean")]
+        return {"metrics": metrics, "weighted_metrics": [keras.losses.MeanSquaredError(name="weighted")]}
+
+    twins(compile_options=options).agree(fit(data, padded=padded))
+
+
+class AddsMetric(keras.layers.Layer):
+    def call(self, inputs):
+        self.add_metric(tf.reduce_sum(inputs, axis=-1), name="sums")
+        return inputs
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_metric_of_a_layer_counts_the_examples_alone(twins, data, padded):
+    def build(model_class):
+        inputs = keras.Input((6,))
+        return model_class(inputs, keras.layers.Dense(1)(AddsMetric()(inputs)))
+
+    twins(build).agree(fit(data, padded=padded))
+
+
+class TakesNoMore(keras.optimizers.SGD):
+    """An optimizer as users write them, which passes nothing on."""
+
+    def apply_gradients(self, grads_and_vars, name=None):
+        return super().apply_gradients(grads_and_vars, name=name)
+
+
+def test_an_optimizer_whose_apply_gradients_takes_no_more_than_it_must(twins, data):
+    twins(compile_options=lambda: {"optimizer": TakesNoMore(0.1, clipnorm=0.05)}).agree(fit(data))
+
+
+class Centralised(keras.optimizers.SGD):
+    def compute_gradients(self, loss, var_list, tape=None):
+        pairs = super().compute_gradients(loss, var_list, tape)
+        return [(gradient - tf.reduce_mean(gradient), variable) for gradient, variable in pairs]
+
+
+def test_an_optimizer_that_computes_its_gradients_is_refused():
+    with pytest.raises(ArgumentError) as caught:
+        dense(kte.TPUModel).compile(Centralised(0.1), "mse")
+    assert str(caught.value) == (
+        "TPUModel takes the gradients itself, so that they are those of all replicas; Centralised overrides "
+        "compute_gradients(), which would not be called. Write in its place: def apply_gradients(self, "
+        "grads_and_vars, **kwargs), which gets the gradients of the whole batch."
+    )
+
+
+def test_evaluating_in_the_middle_of_a_window_takes_no_step(data, scope4):
+    with scope4:
+        model = dense(kte.TPUModel)
+        model.compile("sgd", "mse", gradient_accumulation_steps=4)
+
+    def evaluate(batch, logs):
+        if batch == 5:
+            model.evaluate(data.x[:5], data.y[:5], verbose=0)
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=evaluate)
+    model.fit(data.x[:90], data.y[:90], batch_size=10, verbose=0, callbacks=[callback])
+    assert int(model.optimizer.iterations.numpy()) == 3  # of nine batches the last window has one
+
+
+class OnlyAddsLoss(keras.layers.Layer):
+    def call(self, inputs):
+        self.add_loss(tf.reduce_mean(tf.square(inputs - 1.0)))
+        return inputs
+
+
+def test_a_model_whose_layers_make_the_loss(twins, data):
+    """Keras 2 counts each batch as one then, also the short one at the end."""
+
+    def build(model_class):
+        inputs = keras.Input((6,))
+        return model_class(inputs, OnlyAddsLoss()(keras.layers.Dense(2)(inputs)))
+
+    def act(model):
+        return model.fit(tf.data.Dataset.from_tensor_slices(data.x[:99]).batch(96), verbose=0).history
+
+    twins(build, lambda: {"loss": None}).agree(act)
+
+
+def test_evaluating_without_a_loss(twins, data):
+    pair = twins(compile_options=lambda: {"loss": None, "metrics": ["mae"]})
+    pair.agree(lambda model: model.evaluate(data.x[:99], data.y[:99], batch_size=96, verbose=0))
+
+
+@contextlib.contextmanager
+def floatx(name):
+    keras.config.set_floatx(name)
+    try:
+        yield
+    finally:
+        keras.config.set_floatx("float32")
+
+
+@pytest.mark.parametrize("kind", ["floatx", "policy"])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_float64(twins, data, kind, outputs):
+    def build(model_class):
+        inputs = keras.Input((6,))
+        made = [keras.layers.Dense(1, name=f"out{i}")(inputs) for i in range(outputs)]
+        return model_class(inputs, made if outputs > 1 else made[0])
+
+    y = [data.y[:99]] * outputs if outputs > 1 else data.y[:99]
+    with floatx("float64") if kind == "floatx" else kte.precision.policy_scope("float64"):
+        twins(build).agree(lambda model: model.fit(data.x[:99], y, batch_size=96, shuffle=False, verbose=0).history)
+
+
+class Pairs(keras.utils.Sequence):
+    """A `Sequence` that gives its two inputs in a list, as many do."""
+
+    def __init__(self, data):
+        super().__init__()
+        self.data = data
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        rows = slice(32 * i, 32 * (i + 1))
+        return [self.data.x[rows, :3], self.data.x[rows, 3:]], self.data.y[rows]
+
+
+def test_padded_batches_of_a_sequence_with_two_inputs(twins, data):
+    def build(model_class):
+        inputs = [keras.Input((3,)), keras.Input((3,))]
+        return model_class(inputs, keras.layers.Dense(1)(keras.layers.concatenate(inputs)))
+
+    def act(model):
+        batches = Pairs(data)
+        batches = kte.data.pad_batches(batches, 32) if isinstance(model, kte.TPUModel) else batches
+        return model.fit(batches, shuffle=False, verbose=0).history
+
+    twins(build).agree(act)
