@@ -1,16 +1,20 @@
 """The compiled metrics of Keras 3, on batches with padded rows.
 
 Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
-`trainers.compile_utils.CompileMetrics` with `_flat_metrics`, `_flat_weighted_metrics` and `_flatten_y`.
+`trainers.compile_utils.CompileMetrics` with `_flat_metrics`, `_flat_weighted_metrics` and `_flatten_y`;
+`losses.loss.unscale_loss_for_distribution`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import keras
+from keras.src.losses.loss import unscale_loss_for_distribution
 from keras.src.trainers.compile_utils import CompileMetrics
 
+from keras_tpu_ext._runtime._hooks import replaced
 from keras_tpu_ext._runtime._keras import mask_of, with_mask
 from keras_tpu_ext._runtime._keras_batch import Batch
 from keras_tpu_ext._runtime._keras_metrics import heeds_weights, hides_examples, is_function
@@ -59,7 +63,7 @@ def _update(batch: Batch, metric: Any, true: Any, predicted: Any, weight: Any) -
     if hides_examples(metric, true, predicted):
         # It hides its examples behind one number: call it with all of them, on every replica alike.
         true, whole, weight = batch.gather_examples((true, predicted, weight))
-        with batch.whole_view():
+        with batch.whole_view(), _at_full_scale(metric):
             metric.update_state(true, whole, weight)
     elif not batch.is_padded() or (heeds_weights(metric, predicted) and batch.real_of(predicted) is not None):
         metric.update_state(true, predicted, _weights_of_one(batch, predicted) if weight is None else weight)
@@ -67,6 +71,18 @@ def _update(batch: Batch, metric: Any, true: Any, predicted: Any, weight: Any) -
         mask = batch.rows_that_count(mask_of(predicted))
         true, predicted, weight = (batch.rows_that_count(part) for part in (true, predicted, weight))
         metric.update_state(true, with_mask(predicted, mask), weight)
+
+
+def _at_full_scale(metric: Any) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which a loss that is a metric is no part of a mean over replicas, as Keras makes of it."""
+    loss = metric._fn
+    if not isinstance(loss, keras.losses.Loss) or loss.reduction in ("sum", "none", None):
+        return contextlib.nullcontext()
+
+    def unscaled(*args: Any, **kwargs: Any) -> Any:
+        return unscale_loss_for_distribution(loss(*args, **kwargs))
+
+    return replaced([(metric, "_fn", lambda stock: unscaled)])
 
 
 def _weights_of_one(batch: Batch, outputs: Any) -> Any:

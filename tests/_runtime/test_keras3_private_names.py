@@ -17,6 +17,7 @@ IMPORTED = {
     "keras.src.layers.layer:Layer._flatten_layers": "_keras3_graph.py",
     "keras.src.trainers.compile_utils:CompileLoss.metrics": "_keras3_loss.py",
     "keras.src.losses.loss:apply_mask": "_keras3_loss.py",
+    "keras.src.losses.loss:unscale_loss_for_distribution": "_keras3_metrics.py",
     "keras.src.optimizers.base_optimizer:BaseOptimizer._get_variable_index": "_keras3_watch.py",
     "keras.src.trainers.trainer:Trainer._symbolic_build": "_keras3_tf_step.py, _keras3_jax_step.py",
     "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "_keras3_compile.py",

@@ -473,6 +473,50 @@ def extra(layer, shape=(6, 6, 2)):
     return build
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_losses_as_metrics(twins, data, padded):
+    """They reduce by themselves: a sum, or a mean that nobody weighs again."""
+
+    def options():
+        metrics = [keras.losses.MeanAbsoluteError(reduction="sum", name="sum"), keras.losses.Huber(name="mean")]
+        return {"metrics": metrics, "weighted_metrics": [keras.losses.MeanSquaredError(name="weighted")]}
+
+    def act(model):
+        batches = sources.batched((data.x[:99], data.y[:99]), 96)
+        batches = kte.data.pad_batches(batches, 96) if padded and isinstance(model, kte.TPUModel) else batches
+        return model.fit(batches, epochs=2, shuffle=False, verbose=0).history
+
+    twins(compile_options=options).agree(act)
+
+
+class CountsItsInputs(keras.layers.Layer):
+    """A layer that keeps a metric of what it gets."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = keras.metrics.Mean(name="sums")
+
+    def call(self, inputs):
+        self.mean.update_state(ops.sum(inputs, axis=-1))
+        return inputs
+
+
+@pytest.mark.skipif(ON_JAX, reason="plain Keras on JAX fails on such a layer")
+@pytest.mark.skipif(IS_KERAS2, reason="a layer of Keras 2 has add_metric: test_keras2_models_of_all_kinds.py")
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_metric_of_a_layer_counts_the_examples_alone(twins, data, padded):
+    def build(model_class):
+        inputs = keras.Input((6,))
+        return model_class(inputs, keras.layers.Dense(1)(CountsItsInputs()(inputs)))
+
+    def act(model):
+        batches = sources.batched((data.x[:99], data.y[:99]), 96)
+        batches = kte.data.pad_batches(batches, 96) if padded and isinstance(model, kte.TPUModel) else batches
+        return model.fit(batches, shuffle=False, verbose=0).history["sums"]
+
+    twins(build).agree(act)
+
+
 def test_normalization_survives_empty_replicas(twins, data):
     pair = twins(extra(keras.layers.BatchNormalization, (6,)))
     fit(data.x, data.y, batch_size=96)(pair.ours)

@@ -28,15 +28,6 @@ def fit(data, size=96, padded=False):
     return act
 
 
-@pytest.mark.parametrize("padded", [False, True])
-def test_losses_as_metrics(twins, data, padded):
-    def options():
-        metrics = [keras.losses.MeanAbsoluteError(reduction="sum", name="sum"), keras.losses.Huber(name="mean")]
-        return {"metrics": metrics, "weighted_metrics": [keras.losses.MeanSquaredError(name="weighted")]}
-
-    twins(compile_options=options).agree(fit(data, padded=padded))
-
-
 class AddsMetric(keras.layers.Layer):
     def call(self, inputs):
         self.add_metric(tf.reduce_sum(inputs, axis=-1), name="sums")
