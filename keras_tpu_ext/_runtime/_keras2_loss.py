@@ -65,7 +65,10 @@ class ExactLosses(_LossesContainer):
         if not values:
             return None
         total = tf.add_n(_losses_utils.cast_losses_to_common_dtype(values))
-        _track(self._total_loss_mean, total, rows)
+        if rows is None and BATCH.own_elements is not None:  # the mean of terms that layers have not reduced
+            _count(self._total_loss_mean, total, BATCH.own_elements)
+        else:
+            _track(self._total_loss_mean, total, rows)
         in_own_step = BATCH.total is None and not total.shape.rank
         return as_global(total) if in_own_step else total
 
@@ -118,8 +121,12 @@ def _track(tracker: Any, share: Any, rows: Any) -> None:
     total, weight = tf.cast(total, dtype), tf.cast(weight, dtype)
     if share.shape.rank:
         weight = tf.cast(tf.size(share), dtype) * tf.cast(_tf_batch.part_that_counts(), dtype) * total
-    tracker.total.assign_add(tf.cast(tf.reduce_sum(share), dtype) * total)
-    tracker.count.assign_add(weight)
+    _count(tracker, tf.cast(tf.reduce_sum(share), dtype) * total, weight)
+
+
+def _count(tracker: Any, total: Any, count: Any) -> None:
+    tracker.total.assign_add(tf.cast(total, tracker.total.dtype))
+    tracker.count.assign_add(tf.cast(count, tracker.count.dtype))
 
 
 def _rows(values: Any) -> Any:

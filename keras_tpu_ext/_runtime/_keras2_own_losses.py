@@ -10,7 +10,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from keras_tpu_ext._runtime._tf_batch import BATCH
+import tensorflow as tf
+
+from keras_tpu_ext._runtime._tf_batch import BATCH, part_that_counts
 
 
 @contextlib.contextmanager
@@ -18,6 +20,13 @@ def own_losses_noted(layers: Sequence[Any]) -> Iterator[None]:
     """Within the block runs a forward pass; after it `BATCH.own_losses` has its terms, with the layer of each."""
     yield
     BATCH.own_losses = [(layer, loss) for layer in layers for loss in layer._eager_losses]
+    unreduced = [loss for _, loss in BATCH.own_losses if loss.shape.rank]
+    BATCH.own_elements = _elements_of_examples(unreduced[0]) if unreduced else None
+
+
+def _elements_of_examples(unreduced: Any) -> Any:
+    elements = tf.cast(tf.size(unreduced), tf.float32) * part_that_counts()
+    return elements if BATCH.has_any is None else tf.where(BATCH.has_any, elements, 0.0)
 
 
 def put_own_losses(layers: Sequence[Any], own_losses: Sequence[tuple[Any, Any]]) -> None:

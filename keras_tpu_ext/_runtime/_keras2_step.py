@@ -8,6 +8,7 @@ of `Model`: `compiled_loss`, `compiled_metrics`, `_get_optimizer`, `_validate_an
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,13 @@ from keras_tpu_ext._runtime._tf_replicas import assign_everywhere, num_replicas
 from keras_tpu_ext._runtime._tf_step import ExactStep
 from keras_tpu_ext._runtime._tf_window import ReplicatedStepState
 from keras_tpu_ext._runtime._tf_workers import losses_told, of_all_processes
+
+_SCALE, _WINDOW = "loss_scale", "gradient_accumulation_steps"
+_LOST = {(False, False): [], (True, False): [_SCALE], (False, True): [_WINDOW], (True, True): [_SCALE, _WINDOW]}
+_NOT_KEPT = (
+    "{path} will not keep the {lost} of this model: H5 files and SavedModels keep what Keras knows. "
+    'Write model.save("model.keras"), or compile the model with it again after loading'
+)
 
 
 class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape):
@@ -107,6 +115,15 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         model: Any = super()
         return model.predict(**with_padded_batches(keras.Model.predict, self, args, kwargs))
 
+    def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Save as `keras.Model.save` does; say what only a `.keras` file keeps."""
+        state = getattr(self, "_step_state", None)
+        lost = [] if state is None else _LOST[state.loss_scale is not None, state.accumulation_steps > 1]
+        if lost and not str(filepath).endswith(".keras") and kwargs.get("save_format") != "keras" and is_chief():
+            warnings.warn(_NOT_KEPT.format(path=filepath, lost=" and ".join(lost)), stacklevel=2)
+        model: Any = super()
+        model.save(filepath, *args, **kwargs)
+
     def get_metrics_result(self: Any) -> Any:
         """Return the results of all metrics, as Keras does."""
         model: Any = super()
@@ -150,9 +167,26 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         compiled = [*self.compiled_loss.metrics, *self.compiled_metrics.metrics]  # these know of padding
         return [metric for metric in self.metrics if all(metric is not other for other in compiled)]
 
-    def _get_optimizer(self, optimizer: Any) -> Any:
-        """Return the optimizer as it is, where Keras would wrap it under mixed_float16: the step scales the loss."""
-        return optimizers.without_gradients_of_its_own(keras.optimizers.get(optimizer))
+    def _get_optimizer(self: Any, optimizer: Any) -> Any:
+        """Return the optimizer or optimizers, wrapped for mixed_float16 as by Keras where the step is not ours.
+
+        A `train_step` of the user's own scales the loss by the methods of that wrapper, as Keras's guide says; our
+        step scales it itself.
+        """
+        if self._leaves_scaling_to_its_optimizer() and not self._scales_by_rule:
+            model: Any = super()
+            return model._get_optimizer(optimizer)
+        return tf.nest.map_structure(self._one_optimizer, optimizer)
+
+    def _one_optimizer(self, optimizer: Any) -> Any:
+        optimizer = keras.optimizers.get(optimizer)
+        return optimizer if self._has_own_train_step() else optimizers.without_gradients_of_its_own(optimizer)
+
+    def _leaves_scaling_to_its_optimizer(self) -> bool:
+        return self._has_own_train_step()
+
+    def _has_own_train_step(self) -> bool:
+        return type(self).train_step is not ExactStep.train_step
 
     def _make_exact(self: Any) -> None:
         self.compiled_loss = ExactLosses.of(self.compiled_loss)
@@ -171,7 +205,8 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         return self.distribute_strategy.scope()
 
     def _check_compiled(self: Any) -> None:
-        check_optimizer_belongs(self.optimizer, self.distribute_strategy)
+        for optimizer in tf.nest.flatten(self.optimizer):
+            check_optimizer_belongs(optimizer, self.distribute_strategy)
         check_variables_belong(self, self.distribute_strategy)
 
     def _make_step_state(self, loss_scale: Any, accumulation_steps: int) -> ReplicatedStepState:
@@ -227,6 +262,8 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         optimizers.build(optimizer, variables)
 
     def _build_optimizer(self: Any) -> None:
+        if tf.nest.is_nested(self.optimizer):
+            return  # whose variables each of them has to update, the user's step knows
         optimizers.build(self.optimizer, self.trainable_variables)
 
     def _check_optimizer(self: Any, optimizer: Any) -> None:
@@ -263,7 +300,7 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
                 self._build_optimizer()
 
     def _build_window(self: Any) -> None:
-        window = self._step_state.window(self.optimizer)
+        window = None if tf.nest.is_nested(self.optimizer) else self._step_state.window(self.optimizer)
         if window is not None:
             with self.distribute_strategy.scope():
                 window.build_for(self.trainable_variables)

@@ -30,6 +30,7 @@ class ExactCompile:
     """
 
     _is_fitting = False
+    _scales_by_rule = False  # while Keras compiles: whether the step scales the loss
     _batch_facts: Batch
 
     def _own_scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -60,6 +61,10 @@ class ExactCompile:
         """Return what takes the step of a window that the end of an epoch has left incomplete."""
         raise NotImplementedError
 
+    def _leaves_scaling_to_its_optimizer(self) -> bool:
+        """Return whether it is not the step that scales the loss where nobody said how to, under mixed_float16."""
+        return False
+
     def _check_compiled(self) -> None:
         """Refuse what was made outside the model's own scope, where that matters."""
 
@@ -85,6 +90,7 @@ class ExactCompile:
             **kwargs: What `keras.Model.compile` takes.
         """
         model: Any = super()
+        self.__dict__["_scales_by_rule"] = loss_scale is not None
         with self._own_scope():
             model.compile(*args, **self._compile_options(kwargs))
             self._check_compiled()

@@ -27,6 +27,7 @@ class _Batch(threading.local):
             `None` in the steps here, which take that row away first.
         real: For each row whether it is an example; `None` where every row is.
         own_losses: Pairs of a layer and an `add_loss` term of the forward pass, later this replica's share of it.
+        own_elements: Number of elements, of examples here, of a term that its layer has not reduced; `None` without.
     """
 
     examples: Any = None
@@ -35,6 +36,7 @@ class _Batch(threading.local):
     not_a_stand_in: Any = None
     real: Any = None
     own_losses: Any = ()
+    own_elements: Any = None
 
 
 BATCH = _Batch()

@@ -26,6 +26,9 @@ def one_row_if_empty(data: Any, has_any: Any) -> Any:
         return data
 
     def row_of_ones(leaf: Any) -> Any:
+        if isinstance(leaf, tf.RaggedTensor):
+            splits = [tf.constant([0, 1], leaf.row_splits.dtype)] * leaf.ragged_rank
+            return tf.RaggedTensor.from_nested_row_splits(row_of_ones(leaf.flat_values), splits)
         shape = tf.concat([[1], tf.shape(leaf)[1:]], axis=0)
         return tf.fill(shape, "1") if leaf.dtype == tf.string else tf.ones(shape, leaf.dtype)
 
@@ -36,7 +39,11 @@ def no_row_if_empty(data: Any, has_any: Any) -> Any:
     """Return `data`, or no row of it; what Keras has noted on its tensors is kept."""
     if has_any is None:
         return data
-    return with_notes(data, lambda parts: _either(parts, has_any, lambda leaf: leaf[:0]))
+    return with_notes(data, lambda parts: _either(parts, has_any, _no_row))
+
+
+def _no_row(leaf: Any) -> Any:
+    return leaf if leaf.shape.rank == 0 else leaf[:0]  # a number that a model returns beside its outputs stays
 
 
 def with_notes(data: Any, function: Callable[[Any], Any]) -> Any:

@@ -124,7 +124,8 @@ def _gather(tensor: Any) -> Any:
     everyone = context.all_gather(tf.stop_gradient(tensor), axis=0)
     own = _amplified(tensor, num_replicas()) if tensor.dtype.is_floating else tensor
     whole = tf.concat([everyone[:begin], own, everyone[begin + mine :]], axis=0)
-    whole.set_shape([None, *tensor.shape[1:]])
+    if tensor.shape.rank is not None:
+        whole.set_shape([None, *tensor.shape[1:]])
     return whole
 
 

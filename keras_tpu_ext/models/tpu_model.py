@@ -120,10 +120,9 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
             own["auto_scale_loss"] = given.get("auto_scale_loss", True)
         optimizer = given.get("optimizer")
         steps_per_execution, auto_steps = choose_steps_per_execution(own["steps_per_execution"])
+        auto = own.get("auto_scale_loss", True) and (optimizer is None or not self._leaves_scaling_to_its_optimizer())
         super().compile(
-            loss_scale=choose_loss_scale(
-                loss_scale, optimizer, self.dtype_policy.name, own.get("auto_scale_loss", True)
-            ),
+            loss_scale=choose_loss_scale(loss_scale, optimizer, self.dtype_policy.name, auto),
             gradient_accumulation_steps=choose_accumulation(gradient_accumulation_steps, optimizer),
             steps_per_execution=steps_per_execution,
             auto_steps=auto_steps,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -70,6 +71,54 @@ def test_an_optimizer_that_computes_its_gradients_is_refused():
     )
 
 
+def by_the_guide(model_class):
+    """Return a class with the step of Keras 2's guide to mixed precision, for one optimizer or more."""
+
+    class Guided(model_class):
+        def train_step(self, data):
+            x, y = data
+            first, *others = tf.nest.flatten(self.optimizer)
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+                scaled = first.get_scaled_loss(loss) if hasattr(first, "get_scaled_loss") else loss
+            gradients = tape.gradient(scaled, self.trainable_variables)
+            if hasattr(first, "get_scaled_loss"):
+                gradients = first.get_unscaled_gradients(gradients)
+            kernels = list(zip(gradients, self.trainable_variables, strict=True))
+            first.apply_gradients(kernels[:2] if others else kernels)
+            for optimizer in others:
+                optimizer.apply_gradients(kernels[2:])
+            return {"loss": loss}
+
+    return Guided
+
+
+def test_the_step_of_the_guide_to_mixed_precision(data, scope4):
+    """Its loss scale is that of the optimizer that Keras makes; rounding to float16 hides what is below 1e-3."""
+    trained = []
+    with kte.precision.policy_scope("mixed_float16"):
+        for model_class, scope in ((keras.Model, contextlib.nullcontext()), (kte.TPUModel, scope4)):
+            keras.utils.set_random_seed(0)
+            with scope:
+                model = dense(by_the_guide(model_class))
+                model.compile(keras.optimizers.SGD(0.05), "mse")
+            model.fit(data.x[:96], data.y[:96], batch_size=32, shuffle=False, verbose=0)
+            trained.append(np.concatenate([weights.ravel() for weights in model.get_weights()]))
+    np.testing.assert_allclose(trained[1], trained[0], atol=2e-3)
+    assert float(model.optimizer.loss_scale) == 2.0**15
+
+
+def test_a_list_of_optimizers(twins, data):
+    def optimizers():
+        return {"optimizer": [keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.01)]}
+
+    classes = [by_the_guide(base) for base in (keras.Model, kte.TPUModel)]
+    pair = twins(compile_options=optimizers, classes=classes)
+    pair.agree(
+        lambda model: model.fit(data.x[:96], data.y[:96], batch_size=32, shuffle=False, verbose=0).history["loss"]
+    )
+
+
 def test_evaluating_in_the_middle_of_a_window_takes_no_step(data, scope4):
     with scope4:
         model = dense(kte.TPUModel)
@@ -85,22 +134,27 @@ def test_evaluating_in_the_middle_of_a_window_takes_no_step(data, scope4):
 
 
 class OnlyAddsLoss(keras.layers.Layer):
+    def __init__(self, axis):
+        super().__init__()
+        self.axis = axis
+
     def call(self, inputs):
-        self.add_loss(tf.reduce_mean(tf.square(inputs - 1.0)))
+        self.add_loss(tf.reduce_mean(tf.square(inputs - 1.0), axis=self.axis))
         return inputs
 
 
-def test_a_model_whose_layers_make_the_loss(twins, data):
-    """Keras 2 counts each batch as one then, also the short one at the end."""
+@pytest.mark.parametrize("axis", [None, -1], ids=["of a batch", "of an example"])
+def test_a_model_whose_layers_make_the_loss(twins, data, axis):
+    """Keras 2 counts each batch as one then, also the short one at the end; of terms by example it shows the mean."""
 
     def build(model_class):
         inputs = keras.Input((6,))
-        return model_class(inputs, OnlyAddsLoss()(keras.layers.Dense(2)(inputs)))
+        return model_class(inputs, OnlyAddsLoss(axis)(keras.layers.Dense(2)(inputs)))
 
     def act(model):
         return model.fit(tf.data.Dataset.from_tensor_slices(data.x[:99]).batch(96), verbose=0).history
 
-    twins(build, lambda: {"loss": None}).agree(act)
+    twins(build, lambda: {"loss": None, "optimizer": keras.optimizers.SGD(0.001)}).agree(act)
 
 
 def test_evaluating_without_a_loss(twins, data):
@@ -156,3 +210,69 @@ def test_padded_batches_of_a_sequence_with_two_inputs(twins, data):
         return model.fit(batches, shuffle=False, verbose=0).history
 
     twins(build).agree(act)
+
+
+def test_batches_whose_shape_tensorflow_does_not_know(twins, data):
+    def batches():
+        dataset = tf.data.Dataset.from_generator(
+            lambda: iter(zip(data.x[:99], data.y[:99], strict=True)), (tf.float32, tf.float32)
+        )
+        return dataset.batch(96)
+
+    def build(model_class):
+        class Sub(model_class):
+            def __init__(self):
+                super().__init__()
+                self.dense = keras.layers.Dense(1)
+
+            def call(self, inputs):
+                return self.dense(tf.ensure_shape(inputs, (None, 6)))
+
+        model = Sub()
+        model.build((None, 6))
+        return model
+
+    twins(build, lambda: {"loss": one_number}).agree(lambda model: model.fit(batches(), verbose=0).history)
+
+
+def one_number(y_true, y_pred):
+    return tf.sqrt(tf.reduce_mean(tf.square(tf.ensure_shape(y_true, (None, 1)) - y_pred)))
+
+
+def as_numpy(y_true, y_pred):
+    return tf.py_function(lambda a, b: tf.reduce_max(tf.abs(a - b)), (y_true, y_pred), tf.float32)
+
+
+def test_a_metric_in_numpy_whose_shape_tensorflow_does_not_know(twins, data):
+    twins(compile_options=lambda: {"metrics": [as_numpy]}).agree(fit(data))
+
+
+def test_a_number_beside_the_outputs(twins, data):
+    def build(model_class):
+        class Sub(model_class):
+            def __init__(self):
+                super().__init__()
+                self.dense = keras.layers.Dense(1)
+
+            def call(self, inputs):
+                return self.dense(inputs), tf.reduce_sum(self.dense.kernel)
+
+        model = Sub()
+        model(np.zeros((1, 6), "float32"))
+        return model
+
+    pair = twins(build, lambda: {"loss": ["mse", None]})
+    pair.agree(lambda model: model.fit(data.x[:99], data.y[:99], batch_size=96, shuffle=False, verbose=0).history)
+
+
+def test_ragged_batches(twins, data):
+    def build(model_class):
+        inputs = keras.Input((None,), ragged=True, dtype="int64")
+        words = keras.layers.Embedding(7, 4)(inputs)
+        mean = keras.layers.Lambda(lambda words: tf.reduce_mean(words, axis=1))(words)
+        return model_class(inputs, keras.layers.Dense(1)(mean))
+
+    words = tf.ragged.constant([[i % 7] * (1 + i % 4) for i in range(99)], dtype=tf.int64)
+    batches = tf.data.Dataset.from_tensor_slices((words, data.y[:99])).batch(96)
+    pair = twins(build, lambda: {"metrics": ["mae"]})
+    pair.agree(lambda model: model.fit(batches, verbose=0).history)

@@ -1,5 +1,7 @@
 """A `TPUModel` in the three formats that Keras 2 saves in."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,9 @@ import pytest
 import keras_tpu_ext as kte
 
 FILES = {"keras": "model.keras", "h5": "model.h5", "tf": "model"}
+NOT_KEPT = (
+    "will not keep the loss_scale and gradient_accumulation_steps of this model: H5 files and SavedModels keep "
+)
 X, Y = np.ones((8, 6), "float32"), np.ones((8, 1), "float32")
 
 
@@ -42,7 +47,11 @@ def test_it_loads_as_itself_and_goes_on_training(tmp_path, scope4, build, save_f
         model.compile("adam", "mse", loss_scale="dynamic", gradient_accumulation_steps=2)
     model.fit(X, Y, batch_size=2, verbose=0)
     path = str(tmp_path / FILES[save_format])
-    model.save(path, save_format=save_format)
+    keeps_all = save_format == "keras"
+    with contextlib.nullcontext() if keeps_all else pytest.warns(UserWarning, match=NOT_KEPT) as caught:
+        model.save(path, save_format=save_format)
+    if not keeps_all:
+        assert [warning.filename for warning in caught if "will not keep" in str(warning.message)] == [__file__]
     loaded = keras.models.load_model(path)
     assert isinstance(loaded, kte.TPUModel)
     assert type(loaded) is type(model)
