@@ -228,7 +228,7 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         return in_parts or (state is not None and bool(state.optimizers_with_open_windows()))
 
     def _restored_epoch(self: Any) -> int:
-        return int(self._training_state._ckpt_saved_epoch) + 1
+        return int(self._training_state._ckpt_saved_epoch.numpy()) + 1
 
     def _of_all_processes(self: Any, number: int) -> list[int]:
         return of_all_processes(self.distribute_strategy, number)

@@ -285,6 +285,9 @@ def test_each_example_comes_once_in_an_epoch_also_where_no_one_gave_a_seed(resul
 
 # One of them prints and writes
 
+# The README says so. There the processes read the variables that each has a part of in another order.
+TOLD_AS_NOT_DONE = pytest.mark.keras3("callbacks that save while several processes train do not work there yet")
+
 CHIEF = """
     import json, logging, pathlib, sys
     import keras, numpy as np
@@ -435,10 +438,12 @@ def chief_and_other(engine, tmp_path_factory):
     return Ran(lines, shared, results)
 
 
+@TOLD_AS_NOT_DONE
 def test_one_process_is_the_chief(chief_and_other):
     assert [one["chief"] for one in chief_and_other.results] == [True, False]
 
 
+@TOLD_AS_NOT_DONE
 def test_only_the_chief_prints(chief_and_other):
     chief, other = chief_and_other.lines
     assert other == []
@@ -455,6 +460,7 @@ def test_only_the_chief_prints(chief_and_other):
     assert len([line for line in chief if line.startswith("strategy_scope:")]) == 1
 
 
+@TOLD_AS_NOT_DONE
 def test_only_the_chief_writes(chief_and_other):
     chief, other = (chief_and_other.folder / index for index in ("0", "1"))
     assert list(other.rglob("*")) == []
@@ -463,12 +469,14 @@ def test_only_the_chief_writes(chief_and_other):
     assert (chief_and_other.folder / "one_process_alone.keras").exists()
 
 
+@TOLD_AS_NOT_DONE
 def test_callbacks_are_as_they_were_after_the_fit(chief_and_other):
     for index, one in enumerate(chief_and_other.results):
         path = chief_and_other.folder / str(index) / "checkpoints" / "{epoch}.keras"
         assert one["names"] == [str(path), 1, False]
 
 
+@TOLD_AS_NOT_DONE
 def test_every_process_has_all_logs_and_knows_every_replica(chief_and_other):
     chief, other = chief_and_other.results
     assert chief["logs"] == other["logs"]
@@ -479,6 +487,7 @@ def test_every_process_has_all_logs_and_knows_every_replica(chief_and_other):
     assert {replica for _, replica in chief["overflows"]} == {1}
 
 
+@TOLD_AS_NOT_DONE
 def test_a_backup_of_the_chief_restores_every_process_and_is_deleted_by_the_chief(chief_and_other):
     for one in chief_and_other.results:
         assert len(one["restored"]) == 1  # of three epochs two were done
@@ -486,6 +495,7 @@ def test_a_backup_of_the_chief_restores_every_process_and_is_deleted_by_the_chie
     assert not (chief_and_other.folder / "0" / "backup").exists()
 
 
+@TOLD_AS_NOT_DONE
 def test_backups_that_are_not_the_same_are_told(chief_and_other):
     for one in chief_and_other.results:
         assert one["refused"].startswith(
@@ -494,6 +504,7 @@ def test_backups_that_are_not_the_same_are_told(chief_and_other):
         )
 
 
+@TOLD_AS_NOT_DONE
 def test_a_window_of_two_processes_is_saved_and_loaded_whole(chief_and_other):
     for one in chief_and_other.results:
         went_on, loaded = one["windows"]
