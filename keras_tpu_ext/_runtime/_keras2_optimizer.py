@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime._keras2_names import LossScaleOptimizer, keras
+from keras_tpu_ext._runtime._tf_descent import divided
 from keras_tpu_ext._runtime._tf_replicas import num_replicas
 from keras_tpu_ext.errors import ArgumentError
 
@@ -30,8 +31,7 @@ def apply_summed(optimizer: Any, gradients: Sequence[Any], variables: Sequence[A
         optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
         return
     # One of the user's own, that knows no such argument, sums over replicas again.
-    replicas = float(num_replicas())
-    optimizer.apply_gradients([(None if g is None else _divided(g, replicas), v) for g, v in pairs])
+    optimizer.apply_gradients([(None if g is None else divided(g, num_replicas()), v) for g, v in pairs])
 
 
 def without_gradients_of_its_own(optimizer: Any) -> Any:
@@ -55,12 +55,6 @@ def without_gradients_of_its_own(optimizer: Any) -> Any:
 def _can_be_told(optimizer: Any) -> bool:
     parameters = inspect.signature(optimizer.apply_gradients).parameters.values()
     return any(p.name == "experimental_aggregate_gradients" or p.kind is p.VAR_KEYWORD for p in parameters)
-
-
-def _divided(gradient: Any, by: float) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values / by, gradient.indices, gradient.dense_shape)
-    return gradient / by
 
 
 def build(optimizer: Any, variables: Sequence[Any]) -> None:

@@ -39,8 +39,6 @@ from keras_tpu_ext._runtime._tf_step import ExactStep
 from keras_tpu_ext._runtime._tf_window import ReplicatedStepState
 from keras_tpu_ext._runtime._tf_workers import losses_told, of_all_processes
 
-_SCALE, _WINDOW = "loss_scale", "gradient_accumulation_steps"
-_LOST = {(False, False): [], (True, False): [_SCALE], (False, True): [_WINDOW], (True, True): [_SCALE, _WINDOW]}
 _NOT_KEPT = (
     "{path} will not keep the {lost} of this model: H5 files and SavedModels keep what Keras knows. "
     'Write model.save("model.keras"), or compile the model with it again after loading'
@@ -118,7 +116,8 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
     def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `keras.Model.save` does; say what only a `.keras` file keeps."""
         state = getattr(self, "_step_state", None)
-        lost = [] if state is None else _LOST[state.loss_scale is not None, state.accumulation_steps > 1]
+        lost = ["loss_scale"] if state is not None and state.loss_scale is not None else []
+        lost += ["gradient_accumulation_steps"] if state is not None and state.accumulation_steps > 1 else []
         if lost and not str(filepath).endswith(".keras") and kwargs.get("save_format") != "keras" and is_chief():
             warnings.warn(_NOT_KEPT.format(path=filepath, lost=" and ".join(lost)), stacklevel=2)
         model: Any = super()

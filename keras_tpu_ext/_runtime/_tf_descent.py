@@ -87,10 +87,11 @@ def _unscaled(gradients: Any, state: Any) -> Any:
     if state.loss_scale is None:
         return gradients
     scale = tf.convert_to_tensor(state.scale)
-    return [None if gradient is None else _divided(gradient, scale) for gradient in gradients]
+    return [None if gradient is None else divided(gradient, scale) for gradient in gradients]
 
 
-def _divided(gradient: Any, scale: Any) -> Any:
+def divided(gradient: Any, scale: Any) -> Any:
+    """Return a gradient, dense or in slices, divided by a number."""
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values / tf.cast(scale, gradient.values.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)

@@ -212,6 +212,25 @@ def test_padded_batches_of_a_sequence_with_two_inputs(twins, data):
     twins(build).agree(act)
 
 
+def subclassed(call):
+    """Return what builds a subclassed model whose `call` is `call(dense, inputs)`."""
+
+    def build(model_class):
+        class Subclassed(model_class):
+            def __init__(self):
+                super().__init__()
+                self.dense = keras.layers.Dense(1)
+
+            def call(self, inputs):
+                return call(self.dense, inputs)
+
+        model = Subclassed()
+        model(np.zeros((1, 6), "float32"))
+        return model
+
+    return build
+
+
 def test_batches_whose_shape_tensorflow_does_not_know(twins, data):
     def batches():
         dataset = tf.data.Dataset.from_generator(
@@ -219,19 +238,7 @@ def test_batches_whose_shape_tensorflow_does_not_know(twins, data):
         )
         return dataset.batch(96)
 
-    def build(model_class):
-        class Sub(model_class):
-            def __init__(self):
-                super().__init__()
-                self.dense = keras.layers.Dense(1)
-
-            def call(self, inputs):
-                return self.dense(tf.ensure_shape(inputs, (None, 6)))
-
-        model = Sub()
-        model.build((None, 6))
-        return model
-
+    build = subclassed(lambda dense, inputs: dense(tf.ensure_shape(inputs, (None, 6))))
     twins(build, lambda: {"loss": one_number}).agree(lambda model: model.fit(batches(), verbose=0).history)
 
 
@@ -248,19 +255,7 @@ def test_a_metric_in_numpy_whose_shape_tensorflow_does_not_know(twins, data):
 
 
 def test_a_number_beside_the_outputs(twins, data):
-    def build(model_class):
-        class Sub(model_class):
-            def __init__(self):
-                super().__init__()
-                self.dense = keras.layers.Dense(1)
-
-            def call(self, inputs):
-                return self.dense(inputs), tf.reduce_sum(self.dense.kernel)
-
-        model = Sub()
-        model(np.zeros((1, 6), "float32"))
-        return model
-
+    build = subclassed(lambda dense, inputs: (dense(inputs), tf.reduce_sum(dense.kernel)))
     pair = twins(build, lambda: {"loss": ["mse", None]})
     pair.agree(lambda model: model.fit(data.x[:99], data.y[:99], batch_size=96, shuffle=False, verbose=0).history)
 
