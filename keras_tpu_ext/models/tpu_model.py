@@ -93,7 +93,8 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
             loss_scale: `None` (default) does not scale the loss, but under `mixed_float16` is `"dynamic"`; a
                 positive number is a fixed scale; `"dynamic"` is `LossScale()`; or a `LossScale`. With any of
                 them a step whose gradients are not all finite is skipped. A `LossScaleOptimizer` that you pass
-                does the scaling itself.
+                does the scaling itself. On Keras 2 a model with a `train_step` of its own, and an optimizer, gets
+                one under `mixed_float16`, as Keras gives it.
             gradient_accumulation_steps: Number of batches whose gradients make one step, each counted by its
                 number of examples; the last window of an epoch may have fewer. Defaults to 1.
             **kwargs: What `keras.Model.compile` takes. `steps_per_execution` also accepts `"auto"`: executions
