@@ -2,12 +2,14 @@
 
 Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
 of `Model`: `compiled_loss`, `compiled_metrics`, `_get_optimizer`, `_validate_and_get_metrics_result`,
-`_validate_target_and_loss`, `_train_counter`, `_test_counter`, `_steps_per_execution`, `_training_state` and its
-`_ckpt_saved_epoch`; of layers: `_flatten_layers`.
+`_validate_target_and_loss`, `_train_counter`, `_test_counter`, `_steps_per_execution`; of layers:
+`_flatten_layers`. And how `BackupAndRestore` names the folder of its checkpoints, and the epoch in them (watched
+there too).
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +41,8 @@ from keras_tpu_ext._runtime._tf_step import ExactStep
 from keras_tpu_ext._runtime._tf_window import ReplicatedStepState
 from keras_tpu_ext._runtime._tf_workers import losses_told, of_all_processes
 
+# Where `BackupAndRestore` keeps the number of the epoch in its checkpoint.
+_SAVED_EPOCH = "ckpt_saved_epoch/.ATTRIBUTES/VARIABLE_VALUE"
 _NOT_KEPT = (
     "{path} will not keep the {lost} of this model: H5 files and SavedModels keep what Keras knows. "
     'Write model.save("model.keras"), or compile the model with it again after loading'
@@ -221,13 +225,20 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         return is_chief()
 
     def _saves_together(self: Any) -> bool:
-        """Return whether there is a variable that is summed over replicas when it is read, in several processes."""
+        """Return whether there is a variable that is summed over replicas when it is read, in several processes.
+
+        Keras 2 saves what metrics have counted so far, too.
+        """
         state = getattr(self, "_step_state", None)
-        in_parts = any(v.synchronization == tf.VariableSynchronization.ON_READ for v in self.variables)
+        variables = [*self.variables, *(variable for metric in self.metrics for variable in metric.variables)]
+        in_parts = any(v.synchronization == tf.VariableSynchronization.ON_READ for v in variables)
         return in_parts or (state is not None and bool(state.optimizers_with_open_windows()))
 
-    def _restored_epoch(self: Any) -> int:
-        return int(self._training_state._ckpt_saved_epoch.numpy()) + 1
+    def _restore_alike(self: Any, backup: Any, restore: Callable[[], None]) -> None:
+        # Before anything is restored: for the variables that this makes the processes wait for each other.
+        saved = tf.train.latest_checkpoint(os.path.join(backup.backup_dir, "chief"))
+        self._check_same_epoch(0 if saved is None else int(tf.train.load_variable(saved, _SAVED_EPOCH)) + 1)
+        restore()
 
     def _of_all_processes(self: Any, number: int) -> list[int]:
         return of_all_processes(self.distribute_strategy, number)

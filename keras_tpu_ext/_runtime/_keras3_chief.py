@@ -6,6 +6,7 @@ Private names of Keras that this module leans on (tests/_runtime/test_keras3_pri
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -16,8 +17,9 @@ from keras_tpu_ext._runtime._keras_chief import ChiefOnly, Place
 class Keras3ChiefOnly(ChiefOnly):
     """A `ChiefOnly` for Keras 3, whose callbacks know nothing of other processes."""
 
-    def _restored_epoch(self: Any) -> int:
-        return int(self._initial_epoch or 0)
+    def _restore_alike(self: Any, backup: Any, restore: Callable[[], None]) -> None:
+        restore()
+        self._check_same_epoch(int(self._initial_epoch or 0))
 
     def _places_that_write(self: Any, callback: Any) -> list[Place]:
         places = super()._places_that_write(callback)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import tempfile
@@ -47,9 +48,20 @@ class ChiefOnly:
         """Return the numbers that all processes call this with, the same on each of them."""
         return [number]
 
-    def _restored_epoch(self) -> int:
-        """Return after how many epochs a `BackupAndRestore` has let training go on."""
+    def _restore_alike(self, backup: Any, restore: Callable[[], None]) -> None:
+        """Restore what a `BackupAndRestore` has kept, and `_check_same_epoch`, in the order that is safe."""
         raise NotImplementedError
+
+    def _check_same_epoch(self, epoch: int) -> None:
+        """Raise a `ClusterError` if not every process calls this with the same number of epochs that are done."""
+        epochs = self._of_all_processes(epoch)
+        if len(set(epochs)) > 1:
+            raise ClusterError(
+                "BackupAndRestore found another backup in one process than in another: they would go on "
+                f"after {' and '.join(map(str, epochs))} epochs. All of them must see the folder that the "
+                "chief writes. What to do: give it a path on storage that they share, or copy the chief's folder "
+                "to every machine before they start."
+            )
 
     def _places_that_write(self, callback: Any) -> list[Place]:
         """Return what of `callback` has to be something else while it must not write or print, see `replaced`."""
@@ -135,19 +147,8 @@ def _flat(callbacks: Any) -> list[Any]:
 def _restoring_alike(model: Any, callbacks: Any) -> list[Place]:
     """Let every `BackupAndRestore` check that all processes go on at the same epoch."""
 
-    def checked(restore: Callable[..., None]) -> Callable[..., None]:
-        def on_train_begin(logs: Any = None) -> None:
-            restore(logs)
-            epochs = model._of_all_processes(model._restored_epoch())
-            if len(set(epochs)) > 1:
-                raise ClusterError(
-                    "BackupAndRestore found another backup in one process than in another: they would go on "
-                    f"after {' and '.join(map(str, epochs))} epochs. All of them must see the folder that the "
-                    "chief writes. What to do: give it a path on storage that they share, or copy the chief's folder "
-                    "to every machine before they start."
-                )
-
-        return on_train_begin
+    def checked(backup: Any, restore: Callable[..., None]) -> Callable[..., None]:
+        return lambda logs=None: model._restore_alike(backup, lambda: restore(logs))
 
     backups = [one for one in _flat(callbacks) if isinstance(one, keras.callbacks.BackupAndRestore)]
-    return [(backup, "on_train_begin", checked) for backup in backups]
+    return [(backup, "on_train_begin", functools.partial(checked, backup)) for backup in backups]

@@ -29,6 +29,10 @@ def one_row_if_empty(data: Any, has_any: Any) -> Any:
         if isinstance(leaf, tf.RaggedTensor):
             splits = [tf.constant([0, 1], leaf.row_splits.dtype)] * leaf.ragged_rank
             return tf.RaggedTensor.from_nested_row_splits(row_of_ones(leaf.flat_values), splits)
+        if isinstance(leaf, tf.SparseTensor):  # with a one in its first place
+            first = tf.zeros([1, leaf.shape.rank], tf.int64)
+            shape = tf.concat([[1], leaf.dense_shape[1:]], axis=0)
+            return tf.SparseTensor(first, row_of_ones(leaf.values), shape)
         shape = tf.concat([[1], tf.shape(leaf)[1:]], axis=0)
         return tf.fill(shape, "1") if leaf.dtype == tf.string else tf.ones(shape, leaf.dtype)
 
@@ -43,6 +47,8 @@ def no_row_if_empty(data: Any, has_any: Any) -> Any:
 
 
 def _no_row(leaf: Any) -> Any:
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.sparse.slice(leaf, [0] * leaf.shape.rank, tf.concat([[0], leaf.dense_shape[1:]], axis=0))
     return leaf if leaf.shape.rank == 0 else leaf[:0]  # a number that a model returns beside its outputs stays
 
 

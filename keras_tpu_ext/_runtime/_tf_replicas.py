@@ -116,8 +116,24 @@ def gather_batch(data: Any) -> Any:
 
 
 def _gather(tensor: Any) -> Any:
+    if isinstance(tensor, tf.RaggedTensor):
+        lengths = [_gather(of_level) for of_level in tensor.nested_row_lengths()]
+        return tf.RaggedTensor.from_nested_row_lengths(_gather(tensor.flat_values), lengths, validate=False)
+    if isinstance(tensor, tf.SparseTensor):
+        return _gather_sparse(tensor)
+    return _gather_dense(tf.convert_to_tensor(tensor))
+
+
+def _gather_sparse(tensor: tf.SparseTensor) -> tf.SparseTensor:
+    shapes = _gather(tensor.dense_shape[tf.newaxis])
+    before = tf.reduce_sum(shapes[: tf.distribute.get_replica_context().replica_id_in_sync_group, :1])
+    indices = tensor.indices + tf.one_hot(0, tensor.shape.rank, before, tf.zeros([], tf.int64))
+    shape = tf.concat([tf.reduce_sum(shapes[:, :1], axis=0), tf.reduce_max(shapes[:, 1:], axis=0)], axis=0)
+    return tf.SparseTensor(_gather(indices), _gather(tensor.values), shape)
+
+
+def _gather_dense(tensor: tf.Tensor) -> tf.Tensor:
     context = tf.distribute.get_replica_context()
-    tensor = tf.convert_to_tensor(tensor)
     mine = tf.shape(tensor)[0]
     sizes = context.all_gather(mine[tf.newaxis], axis=0)
     begin = tf.reduce_sum(sizes[: context.replica_id_in_sync_group])

@@ -1,12 +1,14 @@
 """The private names of Keras 2 and TensorFlow Addons that `_runtime` leans on; see test_keras3_private_names.py."""
 
 import importlib.util
+import tempfile
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_tpu_ext._runtime._keras2_names import PACKAGE
+from keras_tpu_ext._runtime._keras2_step import _SAVED_EPOCH
 from private_names import RUNTIME, check_attribute, check_import, model
 
 IMPORTED = {
@@ -44,7 +46,15 @@ def trained():
     return made
 
 
+def epoch_in_a_backup():
+    with tempfile.TemporaryDirectory() as folder:
+        backup = tf.keras.callbacks.BackupAndRestore(folder, delete_checkpoint=False)
+        model().fit(np.ones((2, 2)), np.ones((2, 1)), epochs=3, verbose=0, callbacks=[backup])
+        return tf.train.load_variable(tf.train.latest_checkpoint(f"{folder}/chief"), _SAVED_EPOCH)
+
+
 ATTRIBUTES = {
+    "BackupAndRestore's file": (lambda: epoch_in_a_backup() == 2, "_keras2_step.py"),
     "Model.compiled_loss": (lambda: trained().compiled_loss._total_loss_mean, "_keras2_loss.py, _tf_counts.py"),
     "LossesContainer._losses": (lambda: trained().compiled_loss._losses, "_keras2_loss.py"),
     "LossesContainer._loss_weights": (lambda: trained().compiled_loss._loss_weights == [None], "_keras2_loss.py"),

@@ -1,4 +1,4 @@
-"""One way to use a symbol of TensorFlow Addons, run twice: by a plain model and by a `TPUModel` on three replicas."""
+"""One way to use a symbol of TensorFlow Addons, run twice: by a plain model and by a `TPUModel` on eight replicas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import keras_tpu_ext as kte
 
 # As in tests/parity/check.py: float32 adds in another order on several replicas.
 TOLERANCE = 1e-5
-EXAMPLES, BATCH_SIZE, REPLICAS = 22, 10, 3  # parts of 4, 4 and 2 examples, and in the end of 1, 1 and none
+EXAMPLES, BATCH_SIZE, REPLICAS = 22, 10, 8  # parts of 2 examples or none, and in the end of 1 or none
 FEATURES = 32
 
 keras = tf.keras

@@ -285,15 +285,12 @@ def test_each_example_comes_once_in_an_epoch_also_where_no_one_gave_a_seed(resul
 
 # One of them prints and writes
 
-# The README says so. There the processes read the variables that each has a part of in another order.
-TOLD_AS_NOT_DONE = pytest.mark.keras3("callbacks that save while several processes train do not work there yet")
-
 CHIEF = """
     import json, logging, pathlib, sys
-    import keras, numpy as np
+    import keras, numpy as np, tensorflow as tf
     import keras_tpu_ext as kte
 
-    index, shared = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+    index, shared, is_keras2 = int(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3] == "True"
     own = shared / str(index)
     own.mkdir()
     logger = logging.getLogger("keras_tpu_ext")
@@ -307,7 +304,8 @@ CHIEF = """
             zero = keras.ops.zeros(())
             self.calls = keras.Variable(zero, trainable=False, synchronization="on_read", aggregation="sum")
         def call(self, x):
-            self.calls.assign_add(1.0)
+            if not tf.distribute.in_cross_replica_context():  # where Keras 2 asks for the shape of the output
+                self.calls.assign_add(1.0)
             return x
 
     class Board(keras.callbacks.TensorBoard):
@@ -354,7 +352,7 @@ CHIEF = """
     model.predict(x[:99])
     model.save(own / "model.keras")
     model.save_weights(str(own / "model.weights.h5"))
-    if index == 0:
+    if index == 0 or is_keras2:  # which saves what metrics of all processes have counted
         model.save(shared / "one_process_alone.keras")
     together = build(counts=True)
     together.fit(x[:50], x[:50, :1], batch_size=20, verbose=2, callbacks=callbacks("other"))
@@ -371,20 +369,21 @@ CHIEF = """
     for one in (windowed, again):
         one.train_on_batch(x[100:120], x[100:120, :1])
 
-    # Each looks into a folder of its own: a mistake, as on machines that share no storage.
-    restored = build(counts=False, loss_scale="dynamic", gradient_accumulation_steps=2)
-    try:
-        restored.fit(x[:99], y[:99], epochs=3, callbacks=[keras.callbacks.BackupAndRestore(str(own / "backup"))])
-        refused = ""
-    except kte.errors.ClusterError as error:
-        refused = str(error)
-
     # All of them go on where the chief's backup says.
     restored = build(counts=False, loss_scale="dynamic", gradient_accumulation_steps=2)
     backup = keras.callbacks.BackupAndRestore(str(shared / "0" / "backup"))
     seen = []
     tell = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: seen.append(restored.get_weights()))
     restored.fit(x[:99], y[:99], batch_size=100, epochs=3, verbose=0, callbacks=[backup, tell])
+
+    # Each looks into a folder of its own: a mistake, as on machines that share no storage. It comes last: in Keras 2
+    # restoring is something that all do together, so processes that restore other things go on in no step.
+    mistaken = build(counts=True)
+    try:
+        mistaken.fit(x[:50], x[:50, :1], epochs=3, callbacks=[keras.callbacks.BackupAndRestore(str(own / "other"))])
+        refused = ""
+    except kte.errors.ClusterError as error:
+        refused = str(error)
 
     with open(shared / f"result{index}.json", "w") as file:
         json.dump({
@@ -430,7 +429,7 @@ def chief_and_other(engine, tmp_path_factory):
     folder = tmp_path_factory.mktemp("chief")
     shared = folder / "shared"
     shared.mkdir()
-    with started(engine, CHIEF, folder, [(index, shared) for index in (0, 1)]) as (_, processes):
+    with started(engine, CHIEF, folder, [(index, shared, IS_KERAS2) for index in (0, 1)]) as (_, processes):
         for one in processes:
             assert one.wait() == 0, one.errors()[-3000:]
         lines = [one.lines() for one in processes]
@@ -438,12 +437,10 @@ def chief_and_other(engine, tmp_path_factory):
     return Ran(lines, shared, results)
 
 
-@TOLD_AS_NOT_DONE
 def test_one_process_is_the_chief(chief_and_other):
     assert [one["chief"] for one in chief_and_other.results] == [True, False]
 
 
-@TOLD_AS_NOT_DONE
 def test_only_the_chief_prints(chief_and_other):
     chief, other = chief_and_other.lines
     assert other == []
@@ -460,23 +457,21 @@ def test_only_the_chief_prints(chief_and_other):
     assert len([line for line in chief if line.startswith("strategy_scope:")]) == 1
 
 
-@TOLD_AS_NOT_DONE
 def test_only_the_chief_writes(chief_and_other):
     chief, other = (chief_and_other.folder / index for index in ("0", "1"))
-    assert list(other.rglob("*")) == []
+    # Keras 2 writes on every process, into a folder that it makes and empties again.
+    assert [path for path in other.rglob("*") if path.is_file() or not IS_KERAS2] == []
     before_the_restore = [name for name in WRITTEN if not name.startswith("backup")]
     assert [name for name in before_the_restore if not (chief / name).exists()] == []
     assert (chief_and_other.folder / "one_process_alone.keras").exists()
 
 
-@TOLD_AS_NOT_DONE
 def test_callbacks_are_as_they_were_after_the_fit(chief_and_other):
     for index, one in enumerate(chief_and_other.results):
         path = chief_and_other.folder / str(index) / "checkpoints" / "{epoch}.keras"
         assert one["names"] == [str(path), 1, False]
 
 
-@TOLD_AS_NOT_DONE
 def test_every_process_has_all_logs_and_knows_every_replica(chief_and_other):
     chief, other = chief_and_other.results
     assert chief["logs"] == other["logs"]
@@ -487,24 +482,22 @@ def test_every_process_has_all_logs_and_knows_every_replica(chief_and_other):
     assert {replica for _, replica in chief["overflows"]} == {1}
 
 
-@TOLD_AS_NOT_DONE
 def test_a_backup_of_the_chief_restores_every_process_and_is_deleted_by_the_chief(chief_and_other):
     for one in chief_and_other.results:
         assert len(one["restored"]) == 1  # of three epochs two were done
         np.testing.assert_array_equal(one["restored"][0], chief_and_other.results[0]["at_backup"])
-    assert not (chief_and_other.folder / "0" / "backup").exists()
+    backup = chief_and_other.folder / "0" / "backup"
+    assert not (backup / "chief" if IS_KERAS2 else backup).exists()
 
 
-@TOLD_AS_NOT_DONE
 def test_backups_that_are_not_the_same_are_told(chief_and_other):
     for one in chief_and_other.results:
         assert one["refused"].startswith(
-            "BackupAndRestore found another backup in one process than in another: they would go on after 2 and 0 "
+            "BackupAndRestore found another backup in one process than in another: they would go on after 1 and 0 "
             "epochs. All of them must see the folder that the chief writes. What to do: "
         )
 
 
-@TOLD_AS_NOT_DONE
 def test_a_window_of_two_processes_is_saved_and_loaded_whole(chief_and_other):
     for one in chief_and_other.results:
         went_on, loaded = one["windows"]

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
+from keras_tpu_ext._runtime import _tf_empty
 from keras_tpu_ext.errors import ArgumentError
 
 
@@ -260,7 +261,22 @@ def test_a_number_beside_the_outputs(twins, data):
     pair.agree(lambda model: model.fit(data.x[:99], data.y[:99], batch_size=96, shuffle=False, verbose=0).history)
 
 
-def test_ragged_batches(twins, data):
+class OwnLoss(kte.TPUModel):
+    """A model with a loss of its own, which sees the whole batch on every replica."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return tf.reduce_mean(tf.square(y_pred - y)) + 1e-3 * tf.cast(tf.shape(x)[0], tf.float32)
+
+
+class PlainOwnLoss(keras.Model):
+    compute_loss = OwnLoss.compute_loss
+
+
+CLASSES = {"compiled loss": (keras.Model, kte.TPUModel), "own loss": (PlainOwnLoss, OwnLoss)}
+
+
+@pytest.mark.parametrize("loss", CLASSES)
+def test_ragged_batches(twins, data, loss):
     def build(model_class):
         inputs = keras.Input((None,), ragged=True, dtype="int64")
         words = keras.layers.Embedding(7, 4)(inputs)
@@ -269,5 +285,70 @@ def test_ragged_batches(twins, data):
 
     words = tf.ragged.constant([[i % 7] * (1 + i % 4) for i in range(99)], dtype=tf.int64)
     batches = tf.data.Dataset.from_tensor_slices((words, data.y[:99])).batch(96)
-    pair = twins(build, lambda: {"metrics": ["mae"]})
+    pair = twins(build, lambda: {"metrics": ["mae"]}, CLASSES[loss])
     pair.agree(lambda model: model.fit(batches, verbose=0).history)
+
+
+@pytest.mark.parametrize("loss", CLASSES)
+def test_sparse_batches(twins, data, loss):
+    def build(model_class):
+        inputs = keras.Input((6,), sparse=True)
+        return model_class(inputs, keras.layers.Dense(1)(inputs))
+
+    # TensorFlow itself cannot give a replica no row of a sparse batch: here the last one has a row for each.
+    x = tf.sparse.from_dense(np.where(data.x[:100] > 0.5, data.x[:100], 0))
+    batches = tf.data.Dataset.from_tensor_slices((x, data.y[:100])).batch(96)
+    pair = twins(build, lambda: {"metrics": ["mae"]}, CLASSES[loss])
+    pair.agree(lambda model: model.fit(batches, verbose=0).history)
+
+
+@pytest.mark.parametrize("leaf", ["sparse", "ragged"])
+def test_a_replica_without_rows_of_a_composite_tensor_gets_one_of_ones(leaf):
+    dense = tf.zeros([0, 6])
+    empty = tf.sparse.from_dense(dense) if leaf == "sparse" else tf.RaggedTensor.from_tensor(dense)
+    row = _tf_empty.one_row_if_empty(empty, tf.constant(False))
+    values = tf.sparse.to_dense(row) if leaf == "sparse" else row.to_tensor()
+    assert values.shape == ([1, 6] if leaf == "sparse" else [1, 1])
+    assert values[0, 0] == 1
+    assert _tf_empty.no_row_if_empty(row, tf.constant(False)).shape[0] == 0
+
+
+class Sentences(keras.utils.Sequence):
+    """Batches of sentences, each batch as long as its longest one."""
+
+    def __init__(self, lengths):
+        self.lengths = lengths
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def __getitem__(self, index):
+        rows = 8 if index < len(self) - 1 else 3
+        random = np.random.default_rng(index)
+        return random.normal(size=(rows, self.lengths[index], 2)).astype("float32"), np.arange(rows, dtype="float32")
+
+
+def sentence_model(model_class):
+    inputs = keras.Input((None, 2))
+    return model_class(inputs, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(inputs)))
+
+
+def test_padded_batches_of_a_sequence_may_vary_in_length(twins):
+    def act(model):
+        batches = Sentences([5, 7, 4])
+        padded = kte.data.pad_batches(batches, 8) if isinstance(model, kte.TPUModel) else batches
+        return model.fit(padded, shuffle=False, verbose=0).history
+
+    twins(sentence_model).agree(act)
+
+
+def test_a_length_that_the_first_batches_of_a_padded_sequence_do_not_tell_is_told():
+    model = sentence_model(kte.TPUModel)
+    model.compile("sgd", "mse")
+    with pytest.raises(tf.errors.OpError) as raised:
+        model.fit(kte.data.pad_batches(Sentences([5, 5, 4]), 8), shuffle=False, verbose=0)
+    assert (
+        "pad_batches got a Sequence whose batch number 2 has the shape (8, 4, 2), and its first two say (8, 5, 2). On "
+        "a TPU every other shape is another compilation. Bring all batches to one length in __getitem__: "
+        "keras.utils.pad_sequences(x, maxlen=128)"
+    ) in str(raised.value)
