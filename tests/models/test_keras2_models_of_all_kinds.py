@@ -348,7 +348,7 @@ def test_a_length_that_the_first_batches_of_a_padded_sequence_do_not_tell_is_tol
     with pytest.raises(tf.errors.OpError) as raised:
         model.fit(kte.data.pad_batches(Sentences([5, 5, 4]), 8), shuffle=False, verbose=0)
     assert (
-        "pad_batches got a Sequence whose batch number 2 has the shape (8, 4, 2), and its first two say (8, 5, 2). On "
-        "a TPU every other shape is another compilation. Bring all batches to one length in __getitem__: "
+        "pad_batches got a Sequence whose batch number 2 has the shape (8, 4, 2), and its first two say (8, 5, 2). "
+        "On a TPU every other shape is another compilation. Bring all batches to one length in __getitem__: "
         "keras.utils.pad_sequences(x, maxlen=128)"
     ) in str(raised.value)
