@@ -45,6 +45,7 @@ set_dtype_policy = _runtime.set_dtype_policy
 
 # What a step does
 examples_seen = _runtime.examples_seen
+intercept_executions = _runtime.intercept_executions
 loss_scale = _runtime.loss_scale
 num_replicas = _runtime.num_replicas
 record_gradients = _runtime.record_gradients

@@ -121,7 +121,8 @@ def _track(tracker: Any, share: Any, rows: Any) -> None:
     total, weight = tf.cast(total, dtype), tf.cast(weight, dtype)
     if share.shape.rank:
         weight = tf.cast(tf.size(share), dtype) * tf.cast(_tf_batch.part_that_counts(), dtype) * total
-    _count(tracker, tf.cast(tf.reduce_sum(share), dtype) * total, weight)
+    # Where every replica has the whole loss, one without examples counts none of it, were it infinite.
+    _count(tracker, tf.math.multiply_no_nan(tf.cast(tf.reduce_sum(share), dtype), total), weight)
 
 
 def _count(tracker: Any, total: Any, count: Any) -> None:

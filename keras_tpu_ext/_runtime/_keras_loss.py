@@ -136,8 +136,9 @@ class ShareOfLoss:
         if self._tracker is None:
             return
         dtype = self._tracker.total.dtype
-        total = ops.cast(share, dtype) * ops.cast(self._sum([weight])[0], dtype)
-        self._tracker.total.assign_add(total)
+        share, of_all = ops.cast(share, dtype), ops.cast(self._sum([weight])[0], dtype)
+        # Where every replica has the whole loss, one without examples counts none of it, were it infinite.
+        self._tracker.total.assign_add(ops.where(ops.equal(of_all, 0), of_all, share * of_all))
         self._tracker.count.assign_add(ops.cast(weight, dtype))
 
 

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
+from keras_tpu_ext._runtime.executions import Execution
+
 
 @dataclasses.dataclass(frozen=True)
 class OpenedStrategy:
@@ -160,3 +162,6 @@ class Runtime(Protocol):
 
     def unwatch_overflow(self, model: Any) -> None:
         """Let the step note nothing any more."""
+
+    def intercept_executions(self, model: Any, around: Callable[[Execution], Any]) -> Callable[[], None]:
+        """Let `around` make the calls of the train function of `model`, which is in `fit`; return how to undo it."""

@@ -27,6 +27,7 @@ from keras_tpu_ext._runtime._keras3_graph import flatten_layers as flatten_layer
 from keras_tpu_ext._runtime._keras3_graph import inputs_and_outputs as inputs_and_outputs
 from keras_tpu_ext._runtime._keras3_graph import is_compiled as is_compiled
 from keras_tpu_ext._runtime._keras3_graph import output_activations as output_activations
+from keras_tpu_ext._runtime._keras3_jax_executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime._keras3_jax_rows import sees_its_replica_only as sees_its_replica_only
 from keras_tpu_ext._runtime._keras3_jax_step import TrainStep as TrainStep
 from keras_tpu_ext._runtime._keras3_names import path_of as path_of

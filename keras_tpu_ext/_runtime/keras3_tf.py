@@ -29,6 +29,7 @@ from keras_tpu_ext._runtime._tf_devices import is_chief as is_chief
 from keras_tpu_ext._runtime._tf_devices import num_workers as num_workers
 from keras_tpu_ext._runtime._tf_devices import open_cpu as open_cpu
 from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
+from keras_tpu_ext._runtime._tf_executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime._tf_overflow import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow

@@ -1,4 +1,5 @@
 """Callbacks for `model.fit`."""
 
+from keras_tpu_ext.callbacks.host_bottleneck import HostBottleneck as HostBottleneck
 from keras_tpu_ext.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
 from keras_tpu_ext.callbacks.throughput import Throughput as Throughput

@@ -8,7 +8,7 @@ import pytest
 
 import keras_tpu_ext as kte
 
-BATCHES = 6
+BATCHES = 12
 
 
 def fit(callbacks, scope, **options):
@@ -42,6 +42,7 @@ class Overrides(keras.callbacks.Callback):
 
 OURS = {
     "Throughput": lambda: kte.callbacks.Throughput(),
+    "HostBottleneck": lambda: kte.callbacks.HostBottleneck(verbose=False),
     "LossScaleMonitor": lambda: kte.callbacks.LossScaleMonitor(window=1, verbose=False),
 }
 

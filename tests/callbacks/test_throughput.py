@@ -185,7 +185,10 @@ class TrainStepOfItsOwn(OwnStep):
         return self.dense(inputs)
 
 
-@pytest.mark.parametrize("tracker", [False, True])
+@pytest.mark.parametrize(
+    "tracker",
+    [False, pytest.param(True, marks=pytest.mark.keras3("whose tracker belongs to its compiled loss alone"))],
+)
 def test_where_examples_cannot_be_counted_their_rate_is_left_out_with_a_warning(tracker):
     model = model_of(lambda: TrainStepOfItsOwn(tracker))
     with pytest.warns(UserWarning, match=r"no samples per second.*Write: Throughput\(batch_size=") as caught:

@@ -1,0 +1,48 @@
+"""Executions of a running `fit` on JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_ext._runtime._jax_devices import num_workers
+from keras_tpu_ext._runtime._keras3_jax_pace import steps_of
+from keras_tpu_ext._runtime._keras3_jax_step import TrainStep
+from keras_tpu_ext._runtime.executions import Execution, intercept
+
+
+class JaxExecution(Execution):
+    """An `Execution` on JAX."""
+
+    def wait_for(self, result: Any) -> None:
+        """Wait for the arrays."""
+        jax.block_until_ready(result)
+
+    def _can_take_from(self, iterator: Any) -> bool:
+        return hasattr(iterator, "__next__") and num_workers() == 1
+
+    def _items_of_execution(self) -> int:
+        # To a step of ours comes all of an execution at once.
+        return 1 if isinstance(self._model, TrainStep) else self.steps
+
+    def _steps_of(self, item: Any) -> int:
+        return steps_of(item) if isinstance(self._model, TrainStep) else 1
+
+    def _bytes_of(self, item: Any) -> int:
+        return sum(np.asarray(leaf).nbytes if not hasattr(leaf, "nbytes") else leaf.nbytes for leaf in _leaves(item))
+
+    def _source_of(self, items: list[Any]) -> Any:
+        jax.block_until_ready([leaf for leaf in _leaves(items) if isinstance(leaf, jax.Array)])
+        return iter(items)
+
+
+def _leaves(item: Any) -> list[Any]:
+    return [leaf for leaf in jax.tree.leaves(item) if leaf is not None]
+
+
+def intercept_executions(model: Any, around: Callable[[Execution], Any]) -> Callable[[], None]:
+    """Let `around` make the calls of the train function of `model`, which is in `fit`; return how to undo it."""
+    return intercept(model, JaxExecution, around)

@@ -1,0 +1,232 @@
+"""Which side is the limit of `model.fit`: the host that makes the batches, or the devices that train on them."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.executions import Execution
+from keras_tpu_ext.callbacks._arguments import whole_number
+from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput
+from keras_tpu_ext.callbacks._step_meter import StepMeter
+from keras_tpu_ext.callbacks.input_verdict import InputVerdict
+from keras_tpu_ext.errors import ArgumentError
+
+_WAIT = "input/wait_fraction"
+_WARMUP = 2  # executions, of which the first is compiled
+_LEAST, _MOST = 3, 32  # executions timed on either side of a probe
+_SPAN = 0.1  # seconds for which a probe times either side, if that is no more than _PART
+_PART = 0.01  # of an epoch's executions
+_NEEDED = _WARMUP + 2 * _LEAST + 2
+_UNKNOWN = "HostBottleneck could not find out how long this model waits for data: {why}"
+_NONE_AHEAD = (
+    "its batches cannot be taken ahead of their turn, as where several processes train together. Leave it out here"
+)
+_TOO_SHORT = (
+    "an epoch had {executions} executions, and a probe needs {needed}. Give `fit` more batches in an epoch, as by "
+    "dataset.repeat() and steps_per_epoch, or a smaller steps_per_execution"
+)
+
+
+class HostBottleneck(_runtime.keras.callbacks.Callback):
+    """Shows which part of the training time the devices wait for data, and what better input could buy.
+
+    Puts `input/wait_fraction` into `logs`, after batches and at the end of an epoch, once it is known (NaN at the end
+    of an epoch before): 0 where the devices never wait, 0.5 where they do half of the time. After the first epoch in
+    which it is known, and whenever the verdict is another one, it prints that:
+
+        HostBottleneck: epoch 1: highly input-bound: 62% of the time waits for data. On its own the pipeline gives
+        418 batches/s; the step could do 1102 batches/s, and does 416. Better input makes this at most 2.65 times as
+        fast. Its costliest stage is ParallelMapV2, 2.4 ms for a batch.
+
+    How it is measured: a few executions are timed as they come. Then the batches of as many are taken from the
+    pipeline ahead of their turn, and these executions are timed again on batches that are there already. Every batch
+    is still trained on once and in its order, by the same compiled step, so that nothing has to be put back. What
+    `fit` takes above the second time is waiting. The time between two hooks, by contrast, is none: Keras fetches a
+    batch inside the train function.
+
+    Such a probe runs once an epoch, with up to 1 % of its executions on either side, and at least three. The devices
+    stand still while it takes batches, which costs time only where they do not wait for data anyway. In epochs of
+    fewer than 300 executions there is one probe in a `fit`. The first executions, which compile, and validation do
+    not count, and neither does a probe.
+
+    It works for any Keras model. Where several processes train together it says that it cannot know.
+
+    Args:
+        window: Number of executions over which the time of a step is averaged for the logs after a batch. Defaults
+            to 20.
+        verbose: Whether to print. Defaults to `True`.
+        clock: Function that returns the time in seconds. Defaults to `time.perf_counter`.
+
+    Raises:
+        ArgumentError: If `window` is not a whole number of at least 1, or `clock` cannot be called.
+
+    Warns:
+        UserWarning: At the end of a `fit` in which nothing could be found out, with the reason.
+
+    Example:
+        ```python
+        bottleneck = kte.callbacks.HostBottleneck()
+        model.fit(dataset, epochs=5, callbacks=[bottleneck])
+        print(bottleneck.verdict)
+        ```
+    """
+
+    # The hooks after batches only write into `logs`, so Keras on JAX may go on dispatching meanwhile.
+    async_safe = True
+    wants_every_batch = False
+
+    def __init__(
+        self, *, window: int = 20, verbose: bool = True, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        super().__init__()
+        owner = type(self).__name__
+        self.window = whole_number(owner, "window", window, least=1, write=20)
+        self.verbose = verbose
+        if not callable(clock):
+            raise ArgumentError(
+                f"clock must be a function that returns seconds; it came as {clock!r}. "
+                f"Write: {owner}(clock=time.perf_counter)"
+            )
+        self.clock = clock
+        self._fitted: Any = None
+        self._function: Any = None
+        self._undo: Callable[[], None] = lambda: None
+        self._verdict: InputVerdict | None = None
+        self._executions_of_epoch: int | None = None
+        self._start()
+
+    @property
+    def verdict(self) -> InputVerdict | None:
+        """What is known of the last `fit`'s input; `None` while nothing is."""
+        return self._verdict
+
+    @property
+    def probes(self) -> tuple[ProbedInput, ...]:
+        """What each probe of the last `fit` has found."""
+        return tuple(self._found)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Start afresh."""
+        _runtime.show_as_they_are([_WAIT])
+        self._start()
+        # On JAX even `self.model` has its price, so it is asked for once.
+        self._fitted = self.model
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Leave the train function as it was."""
+        self._undo()
+        self._fitted = None
+        if self._verdict is None and _runtime.is_chief():
+            why = self._why_not or _TOO_SHORT.format(executions=self._executions_of_epoch or 0, needed=_NEEDED)
+            warnings.warn(_UNKNOWN.format(why=why), stacklevel=2)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Start the sums of the epoch."""
+        self._meter.start_epoch()
+        self._probed_in_epoch = False
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Stand in the train function's place, which other callbacks may have made anew."""
+        self._batch, self._is_announced = batch, True
+        if self._fitted.train_function is not self._function:
+            self._undo = _runtime.intercept_executions(self._fitted, self._around)
+            self._function = self._fitted.train_function
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Put the present value into `logs`."""
+        fraction = self._wait_fraction(self._meter.recent())
+        if logs is not None and fraction is not None:
+            logs[_WAIT] = fraction
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Put the value of the epoch into `logs`, and print what is new."""
+        if self._probe is not None:
+            self._probe.spoil()
+        self._executions_of_epoch = self._meter.executions
+        step_seconds = self._meter.of_epoch() or (self._found[-1].step_seconds if self._found else None)
+        fraction = self._wait_fraction(step_seconds)
+        if logs is not None:
+            logs[_WAIT] = math.nan if fraction is None else fraction
+        if fraction is None or step_seconds is None:
+            return
+        before, self._verdict = self._verdict, _verdict(self._found, fraction, step_seconds)
+        if self.verbose and _runtime.is_chief() and (before is None or before.verdict != self._verdict.verdict):
+            print(f"\nHostBottleneck: epoch {epoch + 1}: {self._verdict}")
+
+    def _start(self) -> None:
+        self._meter = StepMeter(self.window)
+        self._found: list[ProbedInput] = []
+        self._verdict = None
+        self._probe: InputProbe | None = None
+        self._why_not = ""
+        self._batch = 0
+        self._is_announced = False
+        self._executions_of_epoch = None
+        self._probed_in_epoch = False
+
+    def _around(self, execution: Execution) -> Any:
+        """Run an execution, in a probe where it is time for one."""
+        if not self._is_announced:  # left behind by a fit that was broken off
+            self._undo()
+            return execution.run()
+        self._is_announced = False
+        if self._probe is None and self._is_time_for_a_probe(execution):
+            self._probe = InputProbe(self._count(execution), self.clock)
+            self._probed_in_epoch = True
+        if self._probe is None:
+            self._meter.begin(self.clock(), execution.steps)
+            return execution.run()
+        self._meter.pause()
+        try:
+            return self._probe.run(execution)
+        finally:
+            self._close_probe()
+
+    def _close_probe(self) -> None:
+        if self._probe is None or not self._probe.over:
+            return
+        if self._probe.found is not None:
+            self._found.append(self._probe.found)
+        elif self._probe.refused:
+            self._why_not = _NONE_AHEAD
+        self._probe = None
+
+    def _is_time_for_a_probe(self, execution: Execution) -> bool:
+        if self._probed_in_epoch or self._why_not or not execution.is_settled() or self._meter.executions < _WARMUP:
+            return False
+        if self._found and (self._executions_of_epoch or 0) * _PART < _LEAST:
+            return False
+        steps = (self.params or {}).get("steps")
+        left = None if steps is None else (steps - self._batch) // execution.steps
+        return left is None or left >= 2 * self._count(execution) + 2
+
+    def _count(self, execution: Execution) -> int:
+        """Return how many executions a probe times on either side."""
+        steps = (self.params or {}).get("steps")
+        of_epoch = steps // execution.steps if steps else (self._executions_of_epoch or 0)
+        seconds = self._meter.recent()
+        wanted = _MOST if not seconds else math.ceil(_SPAN / (seconds * execution.steps))
+        return max(_LEAST, min(wanted, _MOST, int(of_epoch * _PART)))
+
+    def _wait_fraction(self, step_seconds: float | None) -> float | None:
+        if not self._found or not step_seconds:
+            return None
+        return max(0.0, 1 - self._found[-1].compute_seconds / step_seconds)
+
+
+def _verdict(found: list[ProbedInput], fraction: float, step_seconds: float) -> InputVerdict:
+    last = found[-1]
+    stage = max(last.stages, key=lambda stage: stage.seconds, default=None)
+    return InputVerdict(
+        fraction,
+        step_seconds,
+        last.compute_seconds,
+        last.pipeline_seconds,
+        "" if stage is None else stage.name,
+        0.0 if stage is None else stage.seconds,
+    )

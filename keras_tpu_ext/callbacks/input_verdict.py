@@ -1,0 +1,56 @@
+"""What is known of the input of a `fit`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+# The words and the bands of xprof's input pipeline analyzer.
+_MODERATE, _HIGH = 0.05, 0.20
+
+
+@dataclasses.dataclass(frozen=True)
+class InputVerdict:
+    """What is known of a `fit`'s input.
+
+    Attributes:
+        wait_fraction: Part of the time of training in which the devices wait for data, from 0 to 1.
+        step_seconds: Seconds for one batch as `fit` has them.
+        compute_seconds: Seconds for one batch that is there already.
+        pipeline_seconds: Seconds in which the pipeline makes one batch on its own; `None` where all that is known
+            is that it is quicker than the step.
+        costliest_stage: Name of the stage of a `tf.data` pipeline that works longest for a batch; empty where
+            nobody knows.
+        costliest_seconds: Seconds it works for a batch, over its parallel calls.
+    """
+
+    wait_fraction: float
+    step_seconds: float
+    compute_seconds: float
+    pipeline_seconds: float | None
+    costliest_stage: str = ""
+    costliest_seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """What xprof calls it: below 5 % not, below 20 % moderately, from there on highly input-bound."""
+        if self.wait_fraction < _MODERATE:
+            return "not input-bound"
+        return "moderately input-bound" if self.wait_fraction < _HIGH else "highly input-bound"
+
+    @property
+    def most_speedup(self) -> float:
+        """How many times as fast `fit` can become by better input and nothing else, at most."""
+        return 1 / (1 - self.wait_fraction) if self.wait_fraction < 1 else math.inf
+
+    def __str__(self) -> str:
+        own = f"{1 / self.pipeline_seconds:.4g} batches/s" if self.pipeline_seconds else "more than the step takes"
+        text = (
+            f"{self.verdict}: {self.wait_fraction:.0%} of the time waits for data. On its own the pipeline gives "
+            f"{own}; the step could do {1 / self.compute_seconds:.4g} batches/s, and does "
+            f"{1 / self.step_seconds:.4g}. Better input makes this at most {self.most_speedup:.3g} times as fast."
+        )
+        if self.costliest_stage and self.wait_fraction >= _MODERATE:
+            took = f"{1e3 * self.costliest_seconds:.3g} ms for a batch"
+            text += f" Its costliest stage is {self.costliest_stage}, {took}."
+        return text

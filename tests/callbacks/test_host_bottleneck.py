@@ -1,0 +1,283 @@
+"""Real fits with probes in them: what is learned is what is learned without, to the bit."""
+
+import contextlib
+import math
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tpu_ext as kte
+import sources
+from keras_tpu_ext._runtime.executions import Stage
+from keras_tpu_ext.callbacks import HostBottleneck, LossScaleMonitor
+from keras_tpu_ext.callbacks._input_probe import ProbedInput
+from keras_tpu_ext.callbacks.input_verdict import InputVerdict
+from keras_tpu_ext.errors import ArgumentError
+
+KEY = "input/wait_fraction"
+EXAMPLES, BATCH = 331, 16  # twenty batches and a short one
+
+
+def arrays():
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(EXAMPLES, 6)).astype("float32")
+    return x, x[:, :1] * 2
+
+
+def built(model_class, scope, **options):
+    keras.utils.set_random_seed(4)
+    with scope or contextlib.nullcontext():
+        inputs = keras.Input((6,))
+        hidden = keras.layers.Dropout(0.3)(keras.layers.Dense(5, activation="tanh")(inputs))
+        model = model_class(inputs, keras.layers.Dense(1)(hidden))
+        model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], **options)
+    return model
+
+
+def learned(model, callbacks, **fit):
+    """Return the history, without what callbacks have put there, and the weights."""
+    x, y = arrays()
+    given = {"x": x, "y": y, "batch_size": BATCH, "epochs": 2, "verbose": 0, **fit}
+    history = model.fit(callbacks=callbacks, **given).history
+    return {name: history[name] for name in ("loss", "mae")}, model.get_weights()
+
+
+CASES = {
+    "plain": lambda: (keras.Model, {}, {}),
+    "ours": lambda: (kte.TPUModel, {}, {}),
+    "ours, several steps": lambda: (kte.TPUModel, {"steps_per_execution": 2}, {}),
+    "plain, several steps": lambda: (keras.Model, {"steps_per_execution": 2}, {}),
+    "batches of a dataset": lambda: (
+        kte.TPUModel,
+        {},
+        {"x": sources.Batches(sources.cut(arrays(), BATCH)), "y": None, "batch_size": None, "shuffle": False},
+    ),
+    "windows": lambda: (kte.TPUModel, {"gradient_accumulation_steps": 3}, {}),
+    "validation": lambda: (kte.TPUModel, {}, {"validation_data": arrays()}),
+    "eager": lambda: (keras.Model, {"run_eagerly": True}, {"epochs": 1}),
+}
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("case", CASES)
+def test_a_probe_changes_nothing_of_what_is_learned(case):
+    outcomes = []
+    for callbacks in ([], [HostBottleneck(verbose=False)]):
+        model_class, options, fit = CASES[case]()
+        model = built(model_class, None, **options)
+        outcomes.append(learned(model, callbacks, **fit))
+    assert len(callbacks[0].probes) >= 1
+    (history, weights), (same_history, same_weights) = outcomes
+    assert same_history == history
+    for one, other in zip(weights, same_weights, strict=True):
+        np.testing.assert_array_equal(other, one)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_probe_changes_nothing_on_replicas(scope4, steps):
+    outcomes = []
+    for callbacks in ([], [HostBottleneck(verbose=False)]):
+        model = built(kte.TPUModel, scope4, steps_per_execution=steps)
+        outcomes.append(learned(model, callbacks))
+    assert len(callbacks[0].probes) >= 1
+    (history, weights), (same_history, same_weights) = outcomes
+    assert same_history == history
+    for one, other in zip(weights, same_weights, strict=True):
+        np.testing.assert_array_equal(other, one)
+
+
+@pytest.mark.spread
+@pytest.mark.skipif(not sources.HAS_TF_DATA, reason="TensorFlow is not installed")
+@pytest.mark.parametrize("size", ["known", "unknown", "repeated"])
+def test_a_tf_dataset_is_gone_through_once(size):
+    import tensorflow as tf
+
+    asked = []
+
+    def noted(i):
+        asked.append(int(i))
+        return i
+
+    def batches():
+        numbers = tf.data.Dataset.range(24)
+        numbers = numbers.map(lambda i: tf.numpy_function(noted, [i], tf.int64))
+        if size == "unknown":
+            numbers = numbers.filter(lambda i: i >= 0)
+        rows = numbers.map(lambda i: (tf.cast(tf.fill([4, 6], i % 5), tf.float32), tf.ones([4, 1])))
+        return rows.repeat() if size == "repeated" else rows
+
+    fit = {"x": batches(), "y": None, "batch_size": None, "shuffle": False}
+    fit |= {"steps_per_epoch": 24} if size == "repeated" else {}
+    callback = HostBottleneck(verbose=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
+        with_probe = learned(built(kte.TPUModel, None), [callback], **fit)
+        seen = asked[:48]
+        without = learned(built(kte.TPUModel, None), [], **fit | {"x": batches()})
+    assert len(callback.probes) >= 1
+    assert seen == [*range(24)] * 2
+    assert with_probe[0] == without[0]
+
+
+def test_it_shows_the_part_and_says_what_it_means(capsys):
+    callback = HostBottleneck()
+    model = built(kte.TPUModel, None)
+    x, y = arrays()
+    history = model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, callbacks=[callback]).history
+    assert len(history[KEY]) == 2
+    assert all(0 <= value <= 1 for value in history[KEY])
+    assert history[KEY][-1] == callback.verdict.wait_fraction
+    printed = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert printed[0].startswith("HostBottleneck: epoch 1: ")
+    assert printed[-1].split(": ", 2)[2].startswith(callback.verdict.verdict)
+
+
+def test_the_train_function_is_left_as_it_was(scope4):
+    for callbacks in ([HostBottleneck(verbose=False)], [HostBottleneck(verbose=False), LossScaleMonitor()]):
+        model = built(kte.TPUModel, scope4, loss_scale="dynamic")
+        learned(model, callbacks)
+        assert "intercepted" not in repr(model.train_function)
+        learned(model, [])
+
+
+class Breaks(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 5:
+            raise KeyboardInterrupt
+
+
+def test_after_a_fit_that_was_broken_off_it_stands_in_the_way_of_nothing():
+    model = built(kte.TPUModel, None)
+    callback = HostBottleneck(verbose=False)
+    with pytest.raises(KeyboardInterrupt):
+        learned(model, [callback, Breaks()])
+    learned(model, [])
+    assert callback.probes == ()
+    assert "intercepted" not in repr(model.train_function)
+    learned(model, [callback])
+    assert len(callback.probes) == 1
+
+
+def test_where_an_epoch_is_too_short_it_says_so():
+    model = built(kte.TPUModel, None)
+    x, y = arrays()
+    with pytest.warns(UserWarning, match="HostBottleneck could not find out") as told:
+        history = model.fit(x[:64], y[:64], batch_size=BATCH, verbose=0, callbacks=[HostBottleneck()]).history
+    (warning,) = [one for one in told if "HostBottleneck" in str(one.message)]
+    assert str(warning.message) == (
+        "HostBottleneck could not find out how long this model waits for data: an epoch had 4 executions, and a "
+        "probe needs 10. Give `fit` more batches in an epoch, as by dataset.repeat() and steps_per_epoch, or a "
+        "smaller steps_per_execution"
+    )
+    assert all(map(math.isnan, history[KEY]))
+
+
+@pytest.mark.parametrize(
+    ("fraction", "word", "speedup"),
+    [
+        (0.0, "not input-bound", 1.0),
+        (0.049, "not input-bound", 1 / 0.951),
+        (0.05, "moderately input-bound", 1 / 0.95),
+        (0.199, "moderately input-bound", 1 / 0.801),
+        (0.2, "highly input-bound", 1.25),
+        (0.75, "highly input-bound", 4.0),
+    ],
+)
+def test_the_words_are_those_of_xprof(fraction, word, speedup):
+    verdict = InputVerdict(fraction, 0.1, 0.1 * (1 - fraction), None)
+    assert verdict.verdict == word
+    assert verdict.most_speedup == pytest.approx(speedup)
+
+
+def test_the_text_of_a_verdict():
+    assert str(InputVerdict(0.75, 0.04, 0.01, 0.04, "ParallelMapV2", 0.032)) == (
+        "highly input-bound: 75% of the time waits for data. On its own the pipeline gives 25 batches/s; the step "
+        "could do 100 batches/s, and does 25. Better input makes this at most 4 times as fast. Its costliest stage "
+        "is ParallelMapV2, 32 ms for a batch."
+    )
+    assert str(InputVerdict(0.01, 0.04, 0.04, None, "ParallelMapV2", 0.001)) == (
+        "not input-bound: 1% of the time waits for data. On its own the pipeline gives more than the step takes; the "
+        "step could do 25 batches/s, and does 25. Better input makes this at most 1.01 times as fast."
+    )
+
+
+class Scripted:
+    """Stands for a model and Keras's loop: every execution takes `seconds`, batches that are there `compute`."""
+
+    def __init__(self, callback, seconds, compute, executions):
+        self.now, self.callback = 0.0, callback
+        callback.set_params({"steps": executions})
+        self.seconds, self.compute, self.executions = seconds, compute, executions
+
+    def fit(self, monkeypatch, epochs):
+        monkeypatch.setattr(
+            "keras_tpu_ext.callbacks.host_bottleneck.InputProbe", lambda count, clock: ScriptedProbe(self, count)
+        )
+        values = []
+        for epoch in range(epochs):
+            self.callback.on_epoch_begin(epoch)
+            for batch in range(self.executions):
+                self.callback._batch, self.callback._is_announced = batch, True
+                self.callback._around(ScriptedExecution(self))
+            logs = {}
+            self.now += 1000.0  # validation
+            self.callback.on_epoch_end(epoch, logs)
+            values.append(logs[KEY])
+        return values
+
+
+class ScriptedExecution:
+    steps = 1
+
+    def __init__(self, loop):
+        self.loop = loop
+
+    def is_settled(self):
+        return True
+
+    def run(self):
+        self.loop.now += self.loop.seconds
+
+
+class ScriptedProbe:
+    refused = False
+
+    def __init__(self, loop, count):
+        self.loop, self.left = loop, 2 * count + 2
+        self.found = ProbedInput(loop.seconds, loop.compute, None, 0.0, (Stage("Map", 0.1), Stage("Batch", 0.2)))
+
+    @property
+    def over(self):
+        return self.left <= 0
+
+    def run(self, execution):
+        self.left -= 1
+        self.loop.now += 50.0  # which must not count
+
+    def spoil(self):
+        raise AssertionError("the probe fits into an epoch")
+
+
+@pytest.mark.parametrize(("seconds", "fraction"), [(1.0, 0.0), (1.25, 0.2), (4.0, 0.75)])
+@pytest.mark.parametrize("executions", [30, 600])
+def test_the_part_is_what_a_step_takes_above_one_whose_batches_are_there(monkeypatch, seconds, fraction, executions):
+    callback = HostBottleneck(verbose=False)
+    loop = Scripted(callback, seconds, 1.0, executions)
+    callback.clock = lambda: loop.now
+    assert loop.fit(monkeypatch, epochs=3) == pytest.approx([fraction] * 3)
+    assert len(callback.probes) == (1 if executions == 30 else 3)
+    assert (callback.verdict.costliest_stage, callback.verdict.costliest_seconds) == ("Batch", 0.2)
+
+
+def test_wrong_arguments_are_told():
+    with pytest.raises(
+        ArgumentError, match=r"window must be a whole number of at least 1; it came as 0. Write: Host"
+    ):
+        HostBottleneck(window=0)
+    with pytest.raises(ArgumentError) as raised:
+        HostBottleneck(clock=3)
+    assert str(raised.value) == (
+        "clock must be a function that returns seconds; it came as 3. Write: HostBottleneck(clock=time.perf_counter)"
+    )

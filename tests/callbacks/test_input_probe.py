@@ -1,0 +1,163 @@
+"""A probe of executions whose clock only the test moves."""
+
+import pytest
+
+from keras_tpu_ext._runtime.executions import BatchesAhead, Stage
+from keras_tpu_ext.callbacks._input_probe import InputProbe
+
+
+class Fit:
+    """A loop over batches: `host` seconds to make one, of which `ready` are in a buffer, `compute` to train on it."""
+
+    def __init__(self, host, compute, batches=100, steps=1, ready=0, gives_ahead=True):
+        self.host, self.compute, self.steps, self.ready = host, compute, steps, ready
+        self.left = list(range(batches))
+        self.trained, self.waited_for = [], []
+        self.now = 0.0
+        self.gives_ahead = gives_ahead
+
+    def clock(self):
+        return self.now
+
+    def next(self):
+        if not self.left:
+            raise StopIteration
+        if self.ready:
+            self.ready -= 1
+        else:
+            self.now += self.host
+        return self.left.pop(0)
+
+    def run(self, take):
+        some = []
+        for _ in range(self.steps):
+            try:
+                some.append(take())
+            except (StopIteration, IndexError):
+                break
+            self.now += self.compute
+        if not some:
+            raise StopIteration
+        self.trained += some
+        return some[-1]
+
+    def execution(self):
+        return FakeExecution(self)
+
+
+class FakeExecution:
+    def __init__(self, fit):
+        self.fit = fit
+        self.steps = fit.steps
+
+    def run(self):
+        return self.fit.run(self.fit.next)
+
+    def run_on(self, ahead):
+        return self.fit.run(lambda: ahead.source.pop(0))
+
+    def take_ahead(self, executions, most_bytes, clock):
+        if not self.fit.gives_ahead:
+            return None
+        items, seconds = [], []
+        for _ in range(executions * self.steps):
+            begin = clock()
+            try:
+                items.append(self.fit.next())
+            except StopIteration:
+                break
+            seconds.append(clock() - begin)
+        return BatchesAhead(
+            items, -(-len(items) // self.steps), tuple(seconds), (1,) * len(items), min(self.steps, len(items))
+        )
+
+    def wait_for(self, result):
+        self.fit.waited_for.append(result)
+
+    def stages(self):
+        return [Stage("Map", 0.5)]
+
+
+def probed(fit, count=4):
+    probe = InputProbe(count, fit.clock)
+    while not probe.over:
+        probe.run(fit.execution())
+    return probe
+
+
+@pytest.mark.parametrize("steps", [1, 8])
+@pytest.mark.parametrize(("host", "compute"), [(0.25, 1.0), (1.0, 1.0), (4.0, 1.0)])
+def test_both_times_of_a_step_and_that_of_the_pipeline_are_found(steps, host, compute):
+    fit = Fit(host, compute, steps=steps)
+    probe = probed(fit)
+    found = probe.found
+    assert found.step_seconds == pytest.approx(host + compute)
+    assert found.compute_seconds == pytest.approx(compute)
+    assert found.pipeline_seconds == pytest.approx(host)
+    assert found.cost_seconds == pytest.approx(5 * steps * host)
+    assert found.stages == (Stage("Map", 0.5),)
+
+
+def test_every_batch_is_trained_on_once_and_in_its_order():
+    fit = Fit(1.0, 1.0, steps=2)
+    probe = probed(fit)
+    assert fit.trained == list(range(probe.executions * 2))
+
+
+def test_of_a_pipeline_whose_batches_are_in_a_buffer_its_time_is_not_known():
+    assert probed(Fit(1.0, 1.0, ready=100)).found.pipeline_seconds is None
+
+
+def test_batches_of_a_buffer_do_not_count_for_the_time_of_the_pipeline():
+    # Five executions as they come, then two that are in the buffer, then three that are made.
+    assert probed(Fit(2.0, 1.0, ready=7)).found.pipeline_seconds == pytest.approx(2.0)
+
+
+def test_a_pipeline_that_gives_nothing_ahead_is_left_alone():
+    fit = Fit(1.0, 1.0, gives_ahead=False)
+    probe = probed(fit)
+    assert probe.refused
+    assert probe.found is None
+    assert fit.trained == list(range(6))
+
+
+@pytest.mark.parametrize("batches", [3, 5])
+def test_data_that_end_before_batches_are_taken_end_the_probe(batches):
+    fit = Fit(1.0, 1.0, batches=batches)
+    probe = InputProbe(4, fit.clock)
+    for _ in range(batches):
+        probe.run(fit.execution())
+    assert not probe.over
+    with pytest.raises(StopIteration):
+        probe.run(fit.execution())
+    assert probe.over
+    assert probe.found is None
+    assert fit.trained == list(range(batches))
+
+
+def test_data_that_end_while_batches_are_taken_are_trained_on_all():
+    fit = Fit(3.0, 1.0, batches=15, steps=2)
+    probe = InputProbe(4, fit.clock)
+    while not probe.over:
+        probe.run(fit.execution())
+    with pytest.raises(StopIteration):
+        fit.execution().run()
+    assert fit.trained == list(range(15))
+    assert probe.found.compute_seconds == pytest.approx(1.0)  # the last execution has one step
+
+
+def test_what_something_else_came_between_is_not_believed():
+    fit = Fit(1.0, 1.0)
+    probe = InputProbe(4, fit.clock)
+    probe.run(fit.execution())
+    probe.spoil()
+    while not probe.over:
+        probe.run(fit.execution())
+    assert probe.found is None
+    assert fit.trained == list(range(10))
+
+
+def test_the_devices_are_waited_for_at_both_ends_of_what_is_timed_and_nowhere_else():
+    fit = Fit(1.0, 1.0)
+    probed(fit)
+    assert fit.waited_for == [0, 4, 5, 9]
