@@ -11,7 +11,7 @@ import numpy as np
 from keras_tpu_ext._runtime._jax_devices import num_workers
 from keras_tpu_ext._runtime._keras3_jax_pace import steps_of
 from keras_tpu_ext._runtime._keras3_jax_step import TrainStep
-from keras_tpu_ext._runtime.executions import Execution, intercept
+from keras_tpu_ext._runtime.executions import Execution, Interception
 
 
 class JaxExecution(Execution):
@@ -43,6 +43,6 @@ def _leaves(item: Any) -> list[Any]:
     return [leaf for leaf in jax.tree.leaves(item) if leaf is not None]
 
 
-def intercept_executions(model: Any, around: Callable[[Execution], Any]) -> Callable[[], None]:
-    """Let `around` make the calls of the train function of `model`, which is in `fit`; return how to undo it."""
-    return intercept(model, JaxExecution, around)
+def intercept_executions(model: Any, around: Callable[[Execution], Any]) -> Interception:
+    """Let `around` make the calls of the train function of `model`, which is in `fit`."""
+    return Interception(model, JaxExecution, around)

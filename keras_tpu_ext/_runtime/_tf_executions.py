@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime._tf_devices import num_workers
-from keras_tpu_ext._runtime.executions import Execution, Stage, intercept
+from keras_tpu_ext._runtime.executions import Execution, Interception, Stage
 
 _NANOSECONDS = 1e-9
 
@@ -120,6 +120,6 @@ def _model_reader() -> Callable[[Any], Any] | None:
     return read
 
 
-def intercept_executions(model: Any, around: Callable[[Execution], Any]) -> Callable[[], None]:
-    """Let `around` make the calls of the train function of `model`, which is in `fit`; return how to undo it."""
-    return intercept(model, TensorFlowExecution, around)
+def intercept_executions(model: Any, around: Callable[[Execution], Any]) -> Interception:
+    """Let `around` make the calls of the train function of `model`, which is in `fit`."""
+    return Interception(model, TensorFlowExecution, around)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
-from keras_tpu_ext._runtime.executions import Execution
+from keras_tpu_ext._runtime.executions import Execution, Interception
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,5 +163,5 @@ class Runtime(Protocol):
     def unwatch_overflow(self, model: Any) -> None:
         """Let the step note nothing any more."""
 
-    def intercept_executions(self, model: Any, around: Callable[[Execution], Any]) -> Callable[[], None]:
-        """Let `around` make the calls of the train function of `model`, which is in `fit`; return how to undo it."""
+    def intercept_executions(self, model: Any, around: Callable[[Execution], Any]) -> Interception:
+        """Let `around` make the calls of the train function of `model`, which is in `fit`."""

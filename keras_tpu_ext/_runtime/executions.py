@@ -140,23 +140,39 @@ class Execution:
         raise NotImplementedError
 
 
-def intercept(model: Any, kind: type[Execution], around: Callable[[Execution], Any]) -> Callable[[], None]:
-    """Let `around` make the calls of the train function of `model`; return how to undo it.
+class Interception:
+    """Somebody who makes the calls of a model's train function, until `undo`.
+
+    There may be several of them for one model.
 
     Args:
         model: A model in `fit`, whose train function is made.
         kind: The runtime's kind of `Execution`.
         around: Gets each execution and returns what it returns.
     """
-    function = model.train_function
 
-    def intercepted(*args: Any) -> Any:
-        return around(kind(model, function, args))
+    def __init__(self, model: Any, kind: type[Execution], around: Callable[[Execution], Any]) -> None:
+        inner = model.train_function
 
-    model.train_function = intercepted
+        def intercepted(*args: Any) -> Any:
+            return inner(*args) if self._is_undone else around(kind(model, inner, args))
 
-    def undo() -> None:
-        if model.train_function is intercepted:
-            model.train_function = function
+        intercepted.by = self  # type: ignore[attr-defined]
+        self._model = model
+        self._inner = inner
+        self._intercepted = model.train_function = intercepted
+        self._is_undone = False
 
-    return undo
+    def is_in_place(self) -> bool:
+        """Return whether the model's train function still is this one, or calls it."""
+        function = self._model.train_function
+        while function is not self._intercepted and hasattr(function, "by"):
+            function = function.by._inner
+        return function is self._intercepted
+
+    def undo(self) -> None:
+        """Intercept nothing any more."""
+        self._is_undone = True
+        # Where another one stands outside of this, that takes both away when it goes.
+        while (by := getattr(self._model.train_function, "by", None)) is not None and by._is_undone:
+            self._model.train_function = by._inner

@@ -1,5 +1,6 @@
 """Callbacks for `model.fit`."""
 
 from keras_tpu_ext.callbacks.host_bottleneck import HostBottleneck as HostBottleneck
+from keras_tpu_ext.callbacks.input_verdict import InputVerdict as InputVerdict
 from keras_tpu_ext.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
 from keras_tpu_ext.callbacks.throughput import Throughput as Throughput

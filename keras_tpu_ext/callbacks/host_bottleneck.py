@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.executions import Execution
+from keras_tpu_ext._runtime.executions import Execution, Interception
 from keras_tpu_ext.callbacks._arguments import whole_number
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput
 from keras_tpu_ext.callbacks._step_meter import StepMeter
@@ -25,6 +25,9 @@ _NEEDED = _WARMUP + 2 * _LEAST + 2
 _UNKNOWN = "HostBottleneck could not find out how long this model waits for data: {why}"
 _NONE_AHEAD = (
     "its batches cannot be taken ahead of their turn, as where several processes train together. Leave it out here"
+)
+_GROWING = (
+    'steps_per_execution="auto" was looking for its number until the end. Train for longer, or compile with a number'
 )
 _TOO_SHORT = (
     "an epoch had {executions} executions, and a probe needs {needed}. Give `fit` more batches in an epoch, as by "
@@ -94,8 +97,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             )
         self.clock = clock
         self._fitted: Any = None
-        self._function: Any = None
-        self._undo: Callable[[], None] = lambda: None
+        self._interception: Interception | None = None
         self._verdict: InputVerdict | None = None
         self._executions_of_epoch: int | None = None
         self._start()
@@ -122,7 +124,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._undo()
         self._fitted = None
         if self._verdict is None and _runtime.is_chief():
-            why = self._why_not or _TOO_SHORT.format(executions=self._executions_of_epoch or 0, needed=_NEEDED)
+            short = _TOO_SHORT.format(executions=self._executions_of_epoch or 0, needed=_NEEDED)
+            why = self._why_not or (_GROWING if self._was_growing else short)
             warnings.warn(_UNKNOWN.format(why=why), stacklevel=2)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -133,9 +136,9 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Stand in the train function's place, which other callbacks may have made anew."""
         self._batch, self._is_announced = batch, True
-        if self._fitted.train_function is not self._function:
-            self._undo = _runtime.intercept_executions(self._fitted, self._around)
-            self._function = self._fitted.train_function
+        if self._interception is None or not self._interception.is_in_place():
+            self._undo()
+            self._interception = _runtime.intercept_executions(self._fitted, self._around)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the present value into `logs`."""
@@ -166,8 +169,14 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._why_not = ""
         self._batch = 0
         self._is_announced = False
+        self._was_growing = False
         self._executions_of_epoch = None
         self._probed_in_epoch = False
+
+    def _undo(self) -> None:
+        if self._interception is not None:
+            self._interception.undo()
+            self._interception = None
 
     def _around(self, execution: Execution) -> Any:
         """Run an execution, in a probe where it is time for one."""
@@ -197,7 +206,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._probe = None
 
     def _is_time_for_a_probe(self, execution: Execution) -> bool:
-        if self._probed_in_epoch or self._why_not or not execution.is_settled() or self._meter.executions < _WARMUP:
+        self._was_growing = not execution.is_settled()
+        if self._probed_in_epoch or self._why_not or self._was_growing or self._meter.executions < _WARMUP:
             return False
         if self._found and (self._executions_of_epoch or 0) * _PART < _LEAST:
             return False

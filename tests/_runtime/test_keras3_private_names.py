@@ -3,11 +3,14 @@
 Every module lists its names in its docstring; test_tf_private_names.py and test_jax_private_names.py watch the rest.
 """
 
+import tempfile
+
 import keras
 import numpy as np
 import pytest
 from keras.src.trainers.epoch_iterator import EpochIterator
 
+from keras_tpu_ext._runtime._keras3_chief import _epoch_in
 from private_names import RUNTIME, check_attribute, check_import, model
 
 IMPORTED = {
@@ -23,6 +26,8 @@ IMPORTED = {
     "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "_keras3_compile.py",
     "keras.src.trainers.compile_utils:CompileMetrics._flatten_y": "_keras3_metrics.py",
     "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model": "_keras3_chief.py",
+    "keras.src.utils:file_utils.exists": "_keras3_chief.py",
+    "keras.src.utils:file_utils.File": "_keras3_chief.py",
     "keras.src.backend:get_keras_mask": "_keras3_names.py",
     "keras.src.backend:set_keras_mask": "_keras3_names.py",
     "keras.src.ops.nn:Softmax": "_keras3_audit.py",
@@ -34,6 +39,14 @@ IMPORTED = {
 @pytest.mark.parametrize("path", IMPORTED)
 def test_it_is_still_there(path):
     check_import(path, IMPORTED[path])
+
+
+def epoch_in_a_backup():
+    with tempfile.TemporaryDirectory() as folder:
+        backup = keras.callbacks.BackupAndRestore(folder, delete_checkpoint=False)
+        made = model()
+        made.fit(np.ones((2, 2)), np.ones((2, 1)), epochs=3, verbose=0, callbacks=[backup])
+        return _epoch_in(backup)
 
 
 ATTRIBUTES = {
@@ -63,7 +76,7 @@ ATTRIBUTES = {
         lambda: keras.optimizers.SGD()._iterations,
         "_tf_counts.py, _jax_counts.py, _keras3_face.py",
     ),
-    "Trainer._initial_epoch": (lambda: hasattr(model(), "_initial_epoch"), "_keras3_chief.py"),
+    "BackupAndRestore._training_metadata_path": (lambda: epoch_in_a_backup() == 3, "_keras3_chief.py"),
 }
 
 

@@ -142,6 +142,15 @@ def test_the_train_function_is_left_as_it_was(scope4):
         learned(model, [])
 
 
+def test_two_of_them_stand_side_by_side():
+    model = built(kte.TPUModel, None)
+    both = [HostBottleneck(verbose=False), HostBottleneck(verbose=False)]
+    with_them = learned(model, both)
+    assert "intercepted" not in repr(model.train_function)
+    assert [len(one.probes) for one in both] == [1, 1]
+    assert with_them[0] == learned(built(kte.TPUModel, None), [])[0]
+
+
 class Breaks(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if batch == 5:
@@ -172,6 +181,17 @@ def test_where_an_epoch_is_too_short_it_says_so():
         "smaller steps_per_execution"
     )
     assert all(map(math.isnan, history[KEY]))
+
+
+def test_where_executions_grow_to_the_end_it_says_so():
+    model = built(kte.TPUModel, None, steps_per_execution="auto")
+    with pytest.warns(UserWarning, match="HostBottleneck could not find out") as told:
+        learned(model, [HostBottleneck()], epochs=1)
+    (warning,) = [one for one in told if "HostBottleneck" in str(one.message)]
+    assert str(warning.message).endswith(
+        'steps_per_execution="auto" was looking for its number until the end. Train for longer, or compile with a '
+        "number"
+    )
 
 
 @pytest.mark.parametrize(

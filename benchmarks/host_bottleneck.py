@@ -1,0 +1,183 @@
+"""Whether `HostBottleneck` is right, where host and device cost what this script says.
+
+    python benchmarks/host_bottleneck.py [--batches 160] [--device-ms 10]
+    KERAS_BACKEND=jax python benchmarks/host_bottleneck.py
+
+Host and device sleep: the host for a multiple of the device's time before it gives a batch, the device inside the
+step. Each row trains three times for two epochs: on batches that are there at once, on the slow pipeline, and on
+that with the callback. The second epochs of the first two, timed from outside and without the callback, say what
+part of the time really waits; the row says how far the callback is off, and whether its verdict is the right one.
+Verdicts within 5 points of a band's edge count for neither. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+
+import keras_tpu_ext as kte
+from keras_tpu_ext._runtime import keras
+from keras_tpu_ext._runtime.select import chosen
+
+ON_JAX = chosen() == "keras3_jax"
+RATIOS = (0.0, 0.25, 0.5, 0.9, 1.1, 2.0, 4.0)
+EDGES, MARGIN = (0.05, 0.20), 0.05
+ROWS, FEATURES = 8, 4
+
+
+class SlowDevice(keras.layers.Layer):
+    """Returns its input, late."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def call(self, x: Any) -> Any:
+        """Return `x`."""
+        return _late(x, self.seconds)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the same shape."""
+        return input_shape
+
+
+def _late(x: Any, seconds: float) -> Any:
+    def wait(x: Any) -> Any:
+        time.sleep(seconds)
+        return np.asarray(x)
+
+    if ON_JAX:
+        import jax
+
+        late = jax.pure_callback(wait, jax.ShapeDtypeStruct(x.shape, x.dtype), jax.lax.stop_gradient(x))
+        return jax.lax.stop_gradient(late)
+    import tensorflow as tf
+
+    late = tf.numpy_function(wait, [x], tf.float32)
+    late.set_shape(x.shape)
+    return late
+
+
+class SlowHost(kte._runtime.PyDataset):
+    """Batches that the host makes slowly, for JAX.
+
+    Args:
+        batches: Number of batches in an epoch.
+        seconds: How long each takes.
+    """
+
+    def __init__(self, batches: int, seconds: float) -> None:
+        super().__init__()
+        self.batches = batches
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __getitem__(self, index: int) -> Any:
+        if self.seconds:
+            time.sleep(self.seconds)
+        return np.ones((ROWS, FEATURES), "float32"), np.ones((ROWS, 1), "float32")
+
+
+def pipeline(batches: int, seconds: float) -> Any:
+    """Return batches that the host makes in `seconds` each: a `tf.data.Dataset` with a prefetch on TensorFlow."""
+    source = SlowHost(batches, seconds)
+    if ON_JAX:
+        return source
+    import tensorflow as tf
+
+    def made(i: Any) -> Any:
+        x, y = tf.numpy_function(source.__getitem__, [i], [tf.float32, tf.float32])
+        return tf.ensure_shape(x, (ROWS, FEATURES)), tf.ensure_shape(y, (ROWS, 1))
+
+    return tf.data.Dataset.range(batches).map(made).prefetch(2)
+
+
+class EpochSeconds(keras.callbacks.Callback):
+    """Times every epoch from its first batch to its last."""
+
+    async_safe = True
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Start a list."""
+        self.seconds: list[float] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Take the time."""
+        self._began = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Take the time."""
+        self.seconds.append(time.perf_counter() - self._began)
+
+
+def step_seconds(model: Any, batches: int, host: float) -> float:
+    """Return the seconds of a step in the second epoch of a `fit`, without the callback."""
+    timer = EpochSeconds()
+    model.fit(pipeline(batches, host), epochs=2, verbose=0, shuffle=False, callbacks=[timer])
+    return timer.seconds[1] / batches
+
+
+def row(model_class: Any, steps: int, ratio: float, *, batches: int, device: float) -> dict[str, Any]:
+    """Return what is true and what the callback says, for one ratio of host to device."""
+    inputs = keras.Input((FEATURES,))
+    model = model_class(inputs, keras.layers.Dense(1)(SlowDevice(device)(inputs)))
+    model.compile("sgd", "mse", steps_per_execution=steps)
+    alone, piped = (step_seconds(model, batches, host) for host in (0.0, ratio * device))
+    truth = max(0.0, 1 - alone / piped)
+    callback = kte.callbacks.HostBottleneck(verbose=False)
+    model.fit(pipeline(batches, ratio * device), epochs=2, verbose=0, shuffle=False, callbacks=[callback])
+    verdict = callback.verdict
+    assert verdict is not None
+    right = kte.callbacks.InputVerdict(truth, piped, alone, None).verdict == verdict.verdict
+    near = any(abs(truth - edge) < MARGIN for edge in EDGES)
+    return {
+        "truth": truth,
+        "found": verdict.wait_fraction,
+        "verdict": verdict.verdict,
+        "right": None if near else right,
+        "costliest_stage": verdict.costliest_stage,
+    }
+
+
+def main() -> None:
+    """Print a row for each model, number of steps and ratio."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batches", type=int, default=160)
+    parser.add_argument("--device-ms", type=float, default=10.0)
+    options = parser.parse_args()
+    found: dict[str, Any] = {}
+    for name, model_class in (("keras.Model", keras.Model), ("TPUModel", kte.TPUModel)):
+        for steps in (1, 8):
+            for ratio in RATIOS:
+                one = row(model_class, steps, ratio, batches=options.batches, device=options.device_ms / 1000)
+                found[f"{name}, {steps} step(s), host/device {ratio}"] = one
+                verdict = {True: "right", False: "WRONG", None: "near an edge"}[one["right"]]
+                off = abs(one["found"] - one["truth"])
+                print(
+                    f"{name:11s} steps_per_execution {steps} host/device {ratio:4.2f}: waits {one['truth']:6.1%}, "
+                    f"found {one['found']:6.1%}, off {off:5.1%}, {one['verdict']}: {verdict}",
+                    flush=True,
+                )
+    summary = {
+        "benchmark": "host_bottleneck",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "runtime": chosen(),
+        "most_off": max(abs(one["found"] - one["truth"]) for one in found.values()),
+        "wrong": sum(one["right"] is False for one in found.values()),
+        "rows": found,
+    }
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()
