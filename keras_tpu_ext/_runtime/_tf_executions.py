@@ -103,9 +103,8 @@ def _stages(iterator: Any) -> list[Stage]:
         return []
     found = []
     for _, node in sorted(nodes.items()):
-        parallel = [parameter.value for parameter in node.parameters if parameter.name == "parallelism"]
-        seconds = node.processing_time * _NANOSECONDS / batches / max(1.0, *parallel, 1.0)
-        found.append(Stage(node.name, seconds))
+        parallel = max((one.value for one in node.parameters if one.name == "parallelism"), default=1.0)
+        found.append(Stage(node.name, node.processing_time * _NANOSECONDS / batches / max(parallel, 1.0)))
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -80,9 +79,7 @@ class Execution:
         """Make the call with batches that were taken ahead."""
         return self._function(*self._args[:-1], ahead.source)
 
-    def take_ahead(
-        self, executions: int, most_bytes: int, clock: Callable[[], float] = time.perf_counter
-    ) -> BatchesAhead | None:
+    def take_ahead(self, executions: int, most_bytes: int, clock: Callable[[], float]) -> BatchesAhead | None:
         """Take the batches of this execution and of those after it; `None` where that cannot be.
 
         Args:
@@ -122,6 +119,7 @@ class Execution:
         return int(self._model.steps_per_execution)
 
     def _can_take_from(self, iterator: Any) -> bool:
+        """Return whether batches may be taken from `iterator` outside of the train function."""
         raise NotImplementedError
 
     def _items_of_execution(self) -> int:
@@ -133,6 +131,7 @@ class Execution:
         return 1
 
     def _bytes_of(self, item: Any) -> int:
+        """Return the size of what the iterator has given."""
         raise NotImplementedError
 
     def _source_of(self, items: list[Any]) -> Any:

@@ -57,11 +57,6 @@ class InputProbe:
         self.over = False
         self.refused = False
 
-    @property
-    def executions(self) -> int:
-        """Return how many executions a probe has in all."""
-        return 2 * self._count + 2
-
     def run(self, execution: Execution) -> Any:
         """Make the call of an execution; call this for each one until it is `over`."""
         try:
@@ -125,6 +120,11 @@ def _result_of(call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
     except StopIteration as ended:
         raise _DataEndedError from ended
+
+
+def executions_of(count: int) -> int:
+    """Return how many executions a probe has that times `count` on either side; each side begins with one more."""
+    return 2 * (count + 1)
 
 
 def _own_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.executions import Execution, Interception
 from keras_tpu_ext.callbacks._arguments import whole_number
-from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput
+from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput, executions_of
 from keras_tpu_ext.callbacks._step_meter import StepMeter
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.errors import ArgumentError
@@ -21,7 +21,7 @@ _WARMUP = 2  # executions, of which the first is compiled
 _LEAST, _MOST = 3, 32  # executions timed on either side of a probe
 _SPAN = 0.1  # seconds for which a probe times either side, if that is no more than _PART
 _PART = 0.01  # of an epoch's executions
-_NEEDED = _WARMUP + 2 * _LEAST + 2
+_NEEDED = _WARMUP + executions_of(_LEAST)
 _UNKNOWN = "HostBottleneck could not find out how long this model waits for data: {why}"
 _NONE_AHEAD = (
     "its batches cannot be taken ahead of their turn, as where several processes train together. Leave it out here"
@@ -213,7 +213,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             return False
         steps = (self.params or {}).get("steps")
         left = None if steps is None else (steps - self._batch) // execution.steps
-        return left is None or left >= 2 * self._count(execution) + 2
+        return left is None or left >= executions_of(self._count(execution))
 
     def _count(self, execution: Execution) -> int:
         """Return how many executions a probe times on either side."""

@@ -63,26 +63,19 @@ CASES = {
 @pytest.mark.spread
 @pytest.mark.parametrize("case", CASES)
 def test_a_probe_changes_nothing_of_what_is_learned(case):
-    outcomes = []
-    for callbacks in ([], [HostBottleneck(verbose=False)]):
-        model_class, options, fit = CASES[case]()
-        model = built(model_class, None, **options)
-        outcomes.append(learned(model, callbacks, **fit))
-    assert len(callbacks[0].probes) >= 1
-    (history, weights), (same_history, same_weights) = outcomes
-    assert same_history == history
-    for one, other in zip(weights, same_weights, strict=True):
-        np.testing.assert_array_equal(other, one)
+    model_class, options, fit = CASES[case]()
+    assert_changes_nothing(lambda: built(model_class, None, **options), **fit)
 
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_probe_changes_nothing_on_replicas(scope4, steps):
-    outcomes = []
-    for callbacks in ([], [HostBottleneck(verbose=False)]):
-        model = built(kte.TPUModel, scope4, steps_per_execution=steps)
-        outcomes.append(learned(model, callbacks))
-    assert len(callbacks[0].probes) >= 1
-    (history, weights), (same_history, same_weights) = outcomes
+    assert_changes_nothing(lambda: built(kte.TPUModel, scope4, steps_per_execution=steps))
+
+
+def assert_changes_nothing(build, **fit):
+    callback = HostBottleneck(verbose=False)
+    (history, weights), (same_history, same_weights) = (learned(build(), some, **fit) for some in ([], [callback]))
+    assert len(callback.probes) >= 1
     assert same_history == history
     for one, other in zip(weights, same_weights, strict=True):
         np.testing.assert_array_equal(other, one)
