@@ -115,6 +115,10 @@ $(UV):
 	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --editable .
 	@touch $@
 
+.envs/peers/.ready: pyproject.toml | $(UV)
+	$(UV) pip install --quiet --python $(PYTHON) --no-deps --target $(@D) --group peers
+	@touch $@
+
 $(TF215)/.ready: pyproject.toml | $(UV)
 	$(UV) venv --quiet --clear --python $(PYTHON215) $(@D)
 	$(UV) pip install --quiet --python $(@D)/bin/python --group keras2-tf215 --group test

@@ -8,8 +8,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_ext.callbacks._figure import new_figure
 from keras_tpu_ext.callbacks._records import EpochThroughput, ThroughputRecord
-from keras_tpu_ext.errors import MissingExtraError, NothingMeasuredError
+from keras_tpu_ext.errors import NothingMeasuredError
 
 _RATE = "#1f5fa8"
 _EPOCH = "#d9822b"
@@ -32,7 +33,7 @@ def draw(records: Sequence[ThroughputRecord], epochs: Sequence[EpochThroughput],
             "There is no rate to draw yet: it takes an execution after the warm-up. Write: "
             "model.fit(..., callbacks=[throughput]) with more batches or epochs, then throughput.plot()"
         )
-    figure = _new_figure()
+    figure = new_figure("Throughput.plot()")
     axes = figure.subplots()
     unit = "batches" if records[-1].samples_per_sec is None else "samples"
     _draw_epochs(axes, epochs, unit)
@@ -48,17 +49,6 @@ def draw(records: Sequence[ThroughputRecord], epochs: Sequence[EpochThroughput],
     axes.set_title(f"rolling over {window} executions", loc="right", fontsize=9, color=_MEDIAN)
     figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     return figure
-
-
-def _new_figure() -> Any:
-    try:
-        # Not pyplot: it keeps every figure and may want a display.
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            "Throughput.plot() needs matplotlib, and this Python has none. Write: pip install 'keras-tpu-ext[plots]'"
-        ) from error
-    return Figure(figsize=(9, 4.5), dpi=120, layout="constrained")
 
 
 def _draw_epochs(axes: Any, epochs: Sequence[EpochThroughput], unit: str) -> None:

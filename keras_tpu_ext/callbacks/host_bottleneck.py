@@ -6,11 +6,13 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from os import PathLike
 from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.executions import Execution, Interception
 from keras_tpu_ext.callbacks._arguments import whole_number
+from keras_tpu_ext.callbacks._input_plot import draw_input
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput, executions_of
 from keras_tpu_ext.callbacks._step_meter import StepMeter
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
@@ -76,6 +78,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         bottleneck = kte.callbacks.HostBottleneck()
         model.fit(dataset, epochs=5, callbacks=[bottleneck])
         print(bottleneck.verdict)
+        bottleneck.plot("bottleneck.png")
         ```
     """
 
@@ -98,19 +101,37 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self.clock = clock
         self._fitted: Any = None
         self._interception: Interception | None = None
-        self._verdict: InputVerdict | None = None
         self._executions_of_epoch: int | None = None
         self._start()
 
     @property
     def verdict(self) -> InputVerdict | None:
         """What is known of the last `fit`'s input; `None` while nothing is."""
-        return self._verdict
+        return self._verdicts[-1][1] if self._verdicts else None
 
     @property
     def probes(self) -> tuple[ProbedInput, ...]:
         """What each probe of the last `fit` has found."""
         return tuple(self._found)
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Any:
+        """Draw, for the last `fit`, where each epoch's step time went, and how fast each side would be alone.
+
+        Args:
+            path: File to write the picture to, such as `"bottleneck.png"`, or `None` for none. Of several processes
+                that train together only the chief writes it.
+
+        Returns:
+            The `matplotlib.figure.Figure`; no display is needed.
+
+        Raises:
+            NothingMeasuredError: If nothing is known yet.
+            MissingExtraError: If matplotlib is not installed.
+        """
+        figure = draw_input(self._verdicts)
+        if path is not None and _runtime.is_chief():
+            figure.savefig(path)
+        return figure
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Start afresh."""
@@ -123,7 +144,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         """Leave the train function as it was."""
         self._undo()
         self._fitted = None
-        if self._verdict is None and _runtime.is_chief():
+        if not self._verdicts and _runtime.is_chief():
             short = _TOO_SHORT.format(executions=self._executions_of_epoch or 0, needed=_NEEDED)
             why = self._why_not or (_GROWING if self._was_growing else short)
             warnings.warn(_UNKNOWN.format(why=why), stacklevel=2)
@@ -157,14 +178,15 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             logs[_WAIT] = math.nan if fraction is None else fraction
         if fraction is None or step_seconds is None:
             return
-        before, self._verdict = self._verdict, _verdict(self._found, fraction, step_seconds)
-        if self.verbose and _runtime.is_chief() and (before is None or before.verdict != self._verdict.verdict):
-            print(f"\nHostBottleneck: epoch {epoch + 1}: {self._verdict}")
+        before, now = self.verdict, _verdict(self._found, fraction, step_seconds)
+        self._verdicts.append((epoch, now))
+        if self.verbose and _runtime.is_chief() and (before is None or before.verdict != now.verdict):
+            print(f"\nHostBottleneck: epoch {epoch + 1}: {now}")
 
     def _start(self) -> None:
         self._meter = StepMeter(self.window)
         self._found: list[ProbedInput] = []
-        self._verdict = None
+        self._verdicts: list[tuple[int, InputVerdict]] = []
         self._probe: InputProbe | None = None
         self._why_not = ""
         self._batch = 0
