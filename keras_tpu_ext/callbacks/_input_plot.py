@@ -12,6 +12,7 @@ from keras_tpu_ext.errors import NothingMeasuredError
 
 _COMPUTES = "#1f5fa8"
 _WAITS = "#d9822b"
+_BOTH = "#777777"
 _ROOM = 1.22  # of the longest bar, for the number beside it
 
 
@@ -57,13 +58,16 @@ def _draw_epochs(axes: Any, verdicts: Sequence[tuple[int, InputVerdict]]) -> Non
 
 
 def _draw_rates(axes: Any, verdict: InputVerdict) -> None:
-    bars = [("fit, as it is", 1 / verdict.step_seconds, _WAITS if verdict.wait_fraction else _COMPUTES)]
-    bars.append(("step, on data\nthat is there", 1 / verdict.compute_seconds, _COMPUTES))
+    bars = [
+        ("fit, as it is", 1 / verdict.step_seconds, _BOTH),
+        ("step, on data\nthat is there", 1 / verdict.compute_seconds, _COMPUTES),
+    ]
     if verdict.pipeline_seconds:
         bars.append(("pipeline, alone", 1 / verdict.pipeline_seconds, _WAITS))
     names, rates, colours = zip(*bars, strict=True)
     drawn = axes.barh(names, rates, color=colours, height=0.6)
     axes.bar_label(drawn, [f"{rate:,.4g}" for rate in rates], padding=4, fontsize=9)
     axes.set_xlim(right=_ROOM * max(rates))
+    axes.invert_yaxis()
     axes.set(xlabel="batches per second")
     axes.set_title(f"better input: at most {verdict.most_speedup:.3g} times as fast", loc="left", fontsize=10)
