@@ -21,6 +21,8 @@ _NANOSECONDS = 1e-9
 class TensorFlowExecution(Execution):
     """An `Execution` on TensorFlow."""
 
+    _ends = (StopIteration, tf.errors.OutOfRangeError)
+
     def wait_for(self, result: Any) -> None:
         """Wait by reading what it returned."""
         for leaf in tf.nest.flatten(result):

@@ -17,6 +17,7 @@ class BatchesAhead:
         seconds: How long the pipeline took for each thing that it gave: a batch, or all of an execution.
         steps: How many batches each of these was.
         steps_of_first: How many batches the first execution has.
+        error: What the pipeline raised instead of another batch; whoever comes to that batch is to meet it.
     """
 
     source: Any
@@ -24,6 +25,7 @@ class BatchesAhead:
     seconds: tuple[float, ...]
     steps: tuple[int, ...]
     steps_of_first: int
+    error: Exception | None = None
 
     @property
     def batches(self) -> int:
@@ -55,6 +57,9 @@ class Execution:
         args: What Keras calls that with; the last one is the iterator.
     """
 
+    # What a train function raises where its iterator has no more.
+    _ends: tuple[type[Exception], ...] = (StopIteration,)
+
     def __init__(self, model: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._model = model
         self._function = function
@@ -76,8 +81,13 @@ class Execution:
         return self._function(*self._args)
 
     def run_on(self, ahead: BatchesAhead) -> Any:
-        """Make the call with batches that were taken ahead."""
-        return self._function(*self._args[:-1], ahead.source)
+        """Make the call with batches that were taken ahead; where they end in an error, that is raised."""
+        try:
+            return self._function(*self._args[:-1], ahead.source)
+        except self._ends as ended:
+            if ahead.error is None:
+                raise
+            raise ahead.error from ended
 
     def take_ahead(self, executions: int, most_bytes: int, clock: Callable[[], float]) -> BatchesAhead | None:
         """Take the batches of this execution and of those after it; `None` where that cannot be.
@@ -93,19 +103,25 @@ class Execution:
         each = self._items_of_execution()
         items: list[Any] = []
         seconds: list[float] = []
-        size = 0
+        size, error = 0, None
         while len(items) < executions * each and (size < most_bytes or len(items) % each):
             begin = clock()
             try:
                 items.append(next(iterator))
             except StopIteration:
                 break
+            except Exception as raised:
+                if not items:
+                    raise
+                error = raised
+                break
             seconds.append(clock() - begin)
             size += self._bytes_of(items[-1])
         if not items:
             return None
         steps = tuple(map(self._steps_of, items))
-        return BatchesAhead(self._source_of(items), -(-len(items) // each), tuple(seconds), steps, sum(steps[:each]))
+        executions = -(-len(items) // each)
+        return BatchesAhead(self._source_of(items), executions, tuple(seconds), steps, sum(steps[:each]), error)
 
     def wait_for(self, result: Any) -> None:
         """Wait until the devices have done what made `result`, which `run` or `run_on` returned."""

@@ -107,6 +107,9 @@ class InputProbe:
             compute_seconds = (self._clock() - begin) / timed
             own = _own_seconds(ahead, compute_seconds)
             self.found = ProbedInput(step_seconds, compute_seconds, own, cost, stages)
+        if ahead.error is not None:
+            execution = yield result
+            _result_of(execution.run_on, ahead)  # which raises it
         self.over = True
         yield result
 

@@ -162,6 +162,34 @@ def test_after_a_fit_that_was_broken_off_it_stands_in_the_way_of_nothing():
     assert len(callback.probes) == 1
 
 
+class BreaksOff(sources.Batches):
+    """Batches of which one cannot be had."""
+
+    def __init__(self, batches, at):
+        super().__init__(batches)
+        self.at = at
+
+    def __getitem__(self, index):
+        if index == self.at:
+            raise OSError(f"batch {index} cannot be read")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("steps", "at"), [(1, 6), (1, 8), (2, 15)])
+def test_an_error_of_the_pipeline_comes_in_its_turn(steps, at):
+    learned_until_then = []
+    for callbacks in ([], [HostBottleneck(verbose=False)]):
+        model = built(kte.TPUModel, None, steps_per_execution=steps)
+        batches = BreaksOff(sources.cut(arrays(), BATCH), at)
+        with pytest.raises(Exception, match=f"batch {at} cannot be read"):
+            model.fit(batches, epochs=1, verbose=0, shuffle=False, callbacks=callbacks)
+        learned_until_then.append([int(model.optimizer.iterations), *model.get_weights()])
+    without, with_it = learned_until_then
+    assert with_it[0] == without[0] <= at
+    for one, other in zip(with_it, without, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_where_an_epoch_is_too_short_it_says_so():
     model = built(kte.TPUModel, None)
     x, y = arrays()

@@ -1,0 +1,264 @@
+"""How many images per second an input pipeline gives, rung by rung, from the naive loop to the finished one.
+
+    python benchmarks/input_ladder.py [--images 2000] [--open-ms 20] [--picture input_ladder.png]
+
+The images are crops of scikit-learn's two photographs, written as JPEG files, the same ones each time. Every rung
+reads them, crops the middle, makes them 160 x 160 and gives batches of 64, which nothing trains on: what is counted
+is what the host delivers. It runs on this machine's disk as it is, and once more with files that take 20 ms to open,
+as on a network: a library that is preloaded (_slow_open.c, which needs a C compiler) sleeps in each open of these
+files. The shards of TFRecords are written beforehand, which is not counted.
+
+Every row is a process of its own. Pipelines run for at least two seconds and at least 256 images; the one that has
+a cache to fill does so before. The rows "optimize alone" are what `kte.data.optimize` makes of the pipeline of that
+rung, and their share is that of the images per second at the top. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+BATCH, SIZE = 64, 160
+SEED = 0
+
+
+def main() -> None:
+    """Print both ladders, draw them, and print JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=2000, help="number of JPEG files (default 2000)")
+    parser.add_argument("--open-ms", type=float, default=20.0, help="latency of an open, in ms (default 20)")
+    parser.add_argument("--picture", default="input_ladder.png", help="file for the bar chart")
+    parser.add_argument("--rung", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rung:
+        print(json.dumps(images_per_second(options.rung, pathlib.Path(options.folder), options.images)), flush=True)
+        os._exit(0)  # the tuning thread of tf.data can take seconds to stop
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        write_images(folder, options.images)
+        library = compiled_library(folder)
+        ladders = {"local disk": climb(folder, options.images, {})}
+        slow = {"KTE_SLOW_OPEN_UNDER": str(folder / "data"), "KTE_SLOW_OPEN_MS": str(options.open_ms)}
+        ladders[f"{options.open_ms:g} ms to open a file"] = climb(
+            folder, options.images, {**slow, "LD_PRELOAD": library}
+        )
+    draw(ladders, options.picture)
+    about = {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "images": options.images, "batch": BATCH}
+    print(json.dumps({"benchmark": "input_ladder", **about, "ladders": ladders}))
+
+
+def write_images(folder: pathlib.Path, count: int) -> None:
+    """Write `count` crops of the two photographs into a folder for each, and the same as TFRecord shards."""
+    import numpy as np
+    from PIL import Image
+    from sklearn.datasets import load_sample_images
+
+    rng = np.random.default_rng(SEED)
+    photographs = load_sample_images().images
+    for i in range(count):
+        label = i % 2
+        photograph = photographs[label]
+        side = int(rng.integers(240, 400))
+        top = int(rng.integers(0, photograph.shape[0] - side + 1))
+        left = int(rng.integers(0, photograph.shape[1] - side + 1))
+        path = folder / "data" / "jpeg" / f"class_{label}" / f"{i:05d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(photograph[top : top + side, left : left + side]).save(path, quality=90)
+    command = [sys.executable, "-m", "keras_tpu_ext.cli", "tfrecords", str(folder / "data" / "jpeg")]
+    subprocess.run([*command, str(folder / "data" / "shards"), "--shards", "8", "--quiet"], check=True)
+
+
+def compiled_library(folder: pathlib.Path) -> str:
+    """Return the path of the library that makes opening slow."""
+    path = folder / "slow_open.so"
+    source = pathlib.Path(__file__).with_name("_slow_open.c")
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", path, source, "-ldl"], check=True)
+    return str(path)
+
+
+def climb(folder: pathlib.Path, count: int, extra: dict[str, str]) -> list[dict[str, Any]]:
+    """Return a row for each rung, and print it."""
+    rows: list[dict[str, Any]] = []
+    print(f"\n{extra.get('KTE_SLOW_OPEN_MS', '0')} ms to open a file", flush=True)
+    for name, (what, _) in RUNGS.items():
+        command = [sys.executable, __file__, "--rung", name, "--folder", str(folder), "--images", str(count)]
+        done = subprocess.run(command, env={**os.environ, **extra}, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{name}: {done.stderr[-2000:]}")
+        rate = json.loads(done.stdout.splitlines()[-1])
+        of_naive = rate / (rows[0]["images_per_sec"] if rows else rate)
+        rows.append({"rung": name, "what": what, "images_per_sec": rate, "of_naive": of_naive})
+        print(f"{name:34s} {rate:9.1f} images/s {of_naive:7.2f} times  {what}", flush=True)
+    top = max(row["images_per_sec"] for row in rows)
+    for row in rows:
+        if row["rung"].startswith("optimize"):
+            row["share_of_top"] = row["images_per_sec"] / top
+            print(f"{row['rung']}: {row['share_of_top']:.0%} of the images per second at the top")
+    return rows
+
+
+def images_per_second(rung: str, folder: pathlib.Path, count: int) -> float:
+    """Return how many images per second the pipeline of `rung` gives, over two seconds or more."""
+    import tensorflow as tf
+
+    tf.config.set_visible_devices([], "GPU")
+    dataset = RUNGS[rung][1](folder / "data")
+    batches = iter(dataset.repeat())
+    for _ in range(-(-count // BATCH) if rung == CACHED else 1):
+        next(batches)
+    begun, images = time.perf_counter(), 0
+    while images < 256 or time.perf_counter() - begun < 2.0:
+        images += int(next(batches)[0].shape[0])
+    return images / (time.perf_counter() - begun)
+
+
+def files(data: pathlib.Path) -> tuple[list[str], list[int]]:
+    """Return the paths and labels."""
+    paths = sorted(str(path) for path in data.glob("jpeg/*/*.jpg"))
+    return paths, [int(pathlib.Path(path).parent.name[-1]) for path in paths]
+
+
+def python_loop(data: pathlib.Path) -> Any:
+    """Return batches of a Python generator."""
+    import numpy as np
+    import tensorflow as tf
+    from PIL import Image
+
+    def images() -> Iterator[Any]:
+        for path, label in zip(*files(data), strict=True):
+            image = Image.open(path).convert("RGB")
+            side = min(image.size) * 7 // 8
+            left, top = (image.size[0] - side) // 2, (image.size[1] - side) // 2
+            image = image.crop((left, top, left + side, top + side)).resize((SIZE, SIZE), Image.BILINEAR)
+            yield np.asarray(image, "float32") / 255.0, label
+
+    signature = (tf.TensorSpec((SIZE, SIZE, 3), tf.float32), tf.TensorSpec((), tf.int32))
+    return tf.data.Dataset.from_generator(images, output_signature=signature).batch(BATCH)
+
+
+def middle(shape: Any) -> tuple[Any, Any, Any]:
+    """Return top, left and side of the square in the middle."""
+    import tensorflow as tf
+
+    side = tf.minimum(shape[0], shape[1]) * 7 // 8
+    return (shape[0] - side) // 2, (shape[1] - side) // 2, side
+
+
+def decoded(path: Any, label: Any, *, as_float: bool, fused: bool) -> Any:
+    """Return an image of a file, and its label."""
+    import tensorflow as tf
+
+    content = tf.io.read_file(path)
+    if fused:
+        top, left, side = middle(tf.io.extract_jpeg_shape(content))
+        image = tf.image.decode_and_crop_jpeg(content, tf.stack([top, left, side, side]), channels=3)
+    else:
+        image = tf.io.decode_jpeg(content, channels=3)
+        top, left, side = middle(tf.shape(image))
+        image = image[top : top + side, left : left + side]
+    image = tf.image.resize(image, (SIZE, SIZE))
+    return (image / 255.0 if as_float else tf.cast(tf.round(image), tf.uint8)), label
+
+
+def mapped(
+    *, parallel: bool = False, prefetch: bool = False, as_float: bool = True, fused: bool = False, threads: int = 0
+) -> Callable[[pathlib.Path], Any]:
+    """Return how to make batches by `tf.data` with these settings."""
+
+    def make(data: pathlib.Path) -> Any:
+        import tensorflow as tf
+
+        calls = (threads or tf.data.AUTOTUNE) if parallel else None
+        dataset = tf.data.Dataset.from_tensor_slices(files(data))
+        dataset = dataset.map(
+            lambda path, label: decoded(path, label, as_float=as_float, fused=fused), num_parallel_calls=calls
+        ).batch(BATCH)
+        if threads:
+            options = tf.data.Options()
+            options.threading.private_threadpool_size = threads
+            dataset = dataset.with_options(options)
+        return dataset.prefetch(tf.data.AUTOTUNE) if prefetch else dataset
+
+    return make
+
+
+def optimized(make: Callable[[pathlib.Path], Any]) -> Callable[[pathlib.Path], Any]:
+    """Return how to make what `kte.data.optimize` makes of the batches that `make` makes."""
+
+    def made(data: pathlib.Path) -> Any:
+        import keras_tpu_ext as kte
+
+        return kte.data.optimize(make(data))
+
+    return made
+
+
+def ours(data: pathlib.Path, **options: Any) -> Any:
+    """Return the batches of `kte.data.images`."""
+    import keras_tpu_ext as kte
+
+    return kte.data.images(str(data / "jpeg"), batch_size=BATCH, size=(SIZE, SIZE), crop="center", **options)
+
+
+def shards(data: pathlib.Path, **options: Any) -> Any:
+    """Return the batches of `kte.data.tfrecords`."""
+    import keras_tpu_ext as kte
+
+    return kte.data.tfrecords(str(data / "shards"), batch_size=BATCH, size=(SIZE, SIZE), crop="center", **options)
+
+
+CACHED = "cache"
+RUNGS: dict[str, tuple[str, Callable[[pathlib.Path], Any]]] = {
+    "naive": ("a Python loop: from_generator, PIL, float32", python_loop),
+    "tf.data": ("map(read, decode, crop, resize, / 255).batch()", mapped()),
+    "optimize alone, on naive": ("kte.data.optimize(naive)", optimized(python_loop)),
+    "optimize alone, on tf.data": ("kte.data.optimize(tf.data)", optimized(mapped())),
+    "parallel": ("num_parallel_calls=AUTOTUNE", mapped(parallel=True)),
+    "prefetch": ("and prefetch(AUTOTUNE)", mapped(parallel=True, prefetch=True)),
+    "uint8": (
+        "and uint8 to the device, a quarter of the bytes",
+        mapped(parallel=True, prefetch=True, as_float=False),
+    ),
+    "fused": ("and decode_and_crop_jpeg", mapped(parallel=True, prefetch=True, as_float=False, fused=True)),
+    "threads": (
+        "and 64 calls on 64 threads",
+        mapped(parallel=True, prefetch=True, as_float=False, fused=True, threads=64),
+    ),
+    "kte.data.images": ("the same in one call, with bad files counted", ours),
+    "kte.data.tfrecords": ("8 shards for thousands of files", shards),
+    CACHED: ("tfrecords(cache=True), from the second pass on", lambda data: shards(data, cache=True)),
+}
+
+
+def draw(ladders: dict[str, list[dict[str, Any]]], path: str) -> None:
+    """Write a bar chart of both ladders."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 6), dpi=120, layout="constrained")
+    for axes, (storage, rows) in zip(figure.subplots(1, 2, sharey=True), ladders.items(), strict=True):
+        names = [row["rung"] for row in rows]
+        rates = [row["images_per_sec"] for row in rows]
+        colours = ["#d9822b" if "optimize" in name else "#1f5fa8" for name in names]
+        bars = axes.barh(names, rates, color=colours)
+        axes.bar_label(bars, [f"{row['images_per_sec']:,.0f}  ({row['of_naive']:.3g}x)" for row in rows], padding=4)
+        axes.set(xscale="log", xlabel="images per second", xlim=(min(rates) / 1.5, max(rates) * 12))
+        axes.set_title(storage, loc="left")
+    axes.invert_yaxis()
+    figure.suptitle("Input ladder: real JPEGs, decoded, cropped and made 160 x 160 by the host", x=0.01, ha="left")
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    main()
