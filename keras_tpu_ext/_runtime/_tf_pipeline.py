@@ -5,9 +5,9 @@ A stage is made from its own attributes and the function that TensorFlow has tra
 
 Imports TensorFlow only, so that it works beside any Keras; import it where TensorFlow is there.
 
-Private names of TensorFlow that this leans on: those of `_tf_stage_kinds.KINDS`, on any stage those of `_BASE`, `_INPUTS`
-and `_inputs`, `_functions`, `_common_args` and `_variant_tensor`, `_tensors` of a
-source, and `_func` of a traced function.
+Private names of TensorFlow that this leans on: those of `_tf_stage_kinds.KINDS`, on any stage those of `_BASE` and
+`_INPUTS`, `_inputs`, `_functions`, `_common_args` and `_variant_tensor`, `_tensors` of a source, and `_func` of a
+traced function.
 """
 
 from __future__ import annotations

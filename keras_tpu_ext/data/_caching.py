@@ -29,7 +29,7 @@ def cache_place(dataset: Any, most: float) -> tuple[Any, str]:
             if size is not None and size <= most:
                 return stage, ""
             reason = (
-                f"No cache was added: the size of the elements after {pipeline.word_of(stage)} is not known beforehand."
+                f"No cache was added: the size of the elements after {pipeline.word_of(stage)} is not known."
                 if size is None
                 else f"No cache was added: it would take {size / 2**20:.0f} MiB, and may take {most / 2**20:.0f} MiB."
             )

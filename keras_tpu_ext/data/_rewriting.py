@@ -97,8 +97,8 @@ class Rewriting:
         label = f"interleave({pipeline.function_name(stage)})"
         if pipeline.value_of(stage, "_cycle_length") == tf.data.AUTOTUNE and not self.allow_reorder:
             return self._leave(
-                f"{label} has no cycle_length, and in parallel TensorFlow chooses another one: its order would change. "
-                "Write .interleave(..., cycle_length=16)."
+                f"{label} has no cycle_length, and in parallel TensorFlow chooses another one, which changes the "
+                "order. Write .interleave(..., cycle_length=16)."
             )
         if not self._may_run_at_other_times(label, deeds_of(stage)):
             return None

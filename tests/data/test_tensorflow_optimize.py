@@ -264,7 +264,7 @@ def test_the_parts_of_a_split_stay_apart():
         ("interleave_parallel", {}, "interleave is not known well enough to be made again, nor what is below it."),
         ("scan", {}, "_ScanDataset is not known well enough to be made again, nor what is below it."),
         ("shuffle", {"cache_bytes": 8}, "No cache was added: it would take 0 MiB, and may take 0 MiB."),
-        ("strings", {"cache_bytes": 8}, "No cache was added: the size of the elements after map is not known "),
+        ("strings", {"cache_bytes": 8}, "No cache was added: the size of the elements after map is not known."),
     ],
 )
 def test_what_is_left_is_told_with_the_reason(step, options, sentence):
