@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_tpu_ext import _runtime
+from keras_tpu_ext import _runtime, data
 from keras_tpu_ext._parity.made_up import make_up_batch
 from keras_tpu_ext._parity.named import call, find_named
 from keras_tpu_ext.errors import ArgumentError, KteError
@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("keras-tpu-ext", description="Take an existing Keras model to TPUs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add(commands, "parity", "does a model train on N replicas as on one device?", _parity_arguments, _parity_report)
+    _add(commands, "advise", "what makes an input pipeline slow?", _advise_arguments, _advise_report)
     return parser
 
 
@@ -105,6 +106,20 @@ def _batch_of(result: Any, options: argparse.Namespace) -> tuple[Any, bool]:
             'Write model.compile("adam", loss, metrics=[...]) before `return model`.'
         )
     return make_up_batch(result, 8 * max(options.replicas, 1) + 3), True
+
+
+def _advise_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("function", metavar="MODULE:FUNCTION", help="a function that returns a tf.data.Dataset")
+    command.add_argument("--replicas", type=int, default=1, help="number of replicas (default: 1)")
+    command.add_argument("--tpu", default="auto", help="the TPU that it is for, such as grpc://10.0.0.2:8470")
+    command.add_argument("--seconds", type=float, default=4.0, help="how long to measure in all (default: 4)")
+    command.add_argument("--no-measure", action="store_true", help="look only, and run nothing")
+
+
+def _advise_report(options: argparse.Namespace) -> data.Advice:
+    dataset = call(find_named(options.function))
+    measure = not options.no_measure
+    return data.advise(dataset, replicas=options.replicas, tpu=options.tpu, measure=measure, seconds=options.seconds)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,84 @@
+"""`Finding` and `Advice`: what `advise` returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from typing import Any
+
+LEAST_GAIN = 1.1  # a measured gain below it is noise, or not worth a line
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing that makes an input pipeline slow, or wrong on a TPU.
+
+    Attributes:
+        kind: A short name, such as `"map"` or `"cache-after-shuffle"`.
+        what: What was found, in a sentence.
+        write: The line to write.
+        gain: How many times as fast the pipeline is with it; `None` where that is not known.
+        measured: Whether `gain` was measured, and not estimated.
+    """
+
+    kind: str
+    what: str
+    write: str
+    gain: float | None = None
+    measured: bool = False
+
+    @property
+    def matters(self) -> bool:
+        """Whether it is worth its line: not where it was measured and gained nothing."""
+        return self.gain is None or self.gain >= LEAST_GAIN
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding as plain data for JSON."""
+        return {**dataclasses.asdict(self), "matters": self.matters}
+
+    def _gain(self) -> str:
+        if self.gain is None:
+            return "gain not known"
+        return f"{self.gain:.2g} times as fast, {'measured' if self.measured else 'estimated'}"
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self._gain()}): {self.what}\n    {self.write}"
+
+    def _repr_html_(self) -> str:
+        return f"{html.escape(self.what)} ({html.escape(self._gain())})<br><code>{html.escape(self.write)}</code>"
+
+
+class Advice(list[Finding]):
+    """The findings of `advise`, the greatest gain first; print it, or show it in a notebook.
+
+    Attributes:
+        note: What there is to say of the measurement, such as why there was none; may be empty.
+    """
+
+    def __init__(self, findings: list[Finding] | tuple[Finding, ...] = (), note: str = "") -> None:
+        super().__init__(sorted(findings, key=lambda one: (not one.matters, -(one.gain or 1.0), not one.measured)))
+        self.note = note
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is nothing that matters."""
+        return not any(finding.matters for finding in self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the advice as plain data for JSON."""
+        return {"ok": self.ok, "findings": [finding.to_dict() for finding in self], "note": self.note}
+
+    def __str__(self) -> str:
+        lines = [self._verdict(), *(f"{number}. {one}" for number, one in enumerate(self, 1))]
+        return "\n".join(lines + ([self.note] if self.note else []))
+
+    def _repr_html_(self) -> str:
+        items = "".join(f"<li>{finding._repr_html_()}</li>" for finding in self)
+        list_ = f"<ol>{items}</ol>" if items else ""
+        return f"<p><b>{html.escape(self._verdict())}</b></p>{list_}<p>{html.escape(self.note)}</p>"
+
+    def _verdict(self) -> str:
+        count = sum(finding.matters for finding in self)
+        if not count:
+            return "Nothing in this pipeline needs another line."
+        return f"{count} thing{'' if count == 1 else 's'} to change in this pipeline:"
