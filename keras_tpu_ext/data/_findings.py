@@ -11,11 +11,12 @@ import tensorflow as tf
 from keras_tpu_ext._runtime import _tf_pipeline as pipeline
 from keras_tpu_ext._runtime import _tf_stage_kinds as kinds
 from keras_tpu_ext._runtime._tf_pipeline_functions import deeds_of
-from keras_tpu_ext.data._rewriting import Rewriting
+from keras_tpu_ext.data._rewriting import READS, Rewriting, has_threads, opens_files_in_parallel
 from keras_tpu_ext.data.advice import Finding
 
 _BATCHES = {kinds.BATCH, kinds.PARALLEL_BATCH, kinds.PADDED_BATCH}
 _PARALLEL = "num_parallel_calls=tf.data.AUTOTUNE"
+_THREADS = f"options.threading.private_threadpool_size = {READS}; dataset = dataset.with_options(options)"
 _ROWS = 8  # a TPU works on rows by the eight
 _MANY, _SMALL = 1000, 2**20  # files, and bytes of one
 _PART = 0.1  # of the elements that a shuffle buffer should hold
@@ -37,7 +38,9 @@ def _sequential(dataset: Any, stages: list[Any]) -> Iterator[Finding]:
     maps = [one for one in by_name.get(kinds.MAP, []) if not deeds_of(one).runs_python]
     if maps:
         names = ", ".join(dict.fromkeys(map(pipeline.function_name, maps)))
-        line = f".map({pipeline.function_name(maps[0])}, {_PARALLEL})"
+        reads = any(deeds_of(one).reads_files for one in maps)
+        line = f".map({pipeline.function_name(maps[0])}, {f'num_parallel_calls={READS}' if reads else _PARALLEL})"
+        line += f", and {_THREADS}" if reads and not has_threads(dataset) else ""
         yield Finding("map", f"map({names}) works on one element at a time.", line)
     if by_name.get(kinds.INTERLEAVE):
         name = pipeline.function_name(by_name[kinds.INTERLEAVE][0])
@@ -52,6 +55,11 @@ def _sequential(dataset: Any, stages: list[Any]) -> Iterator[Finding]:
         size = pipeline.value_of(by_name[kinds.BATCH][0], "_batch_size")
         line = f".batch({size}, {_PARALLEL})"
         yield Finding("batch", f"batch({size}) copies one element at a time into a batch.", line)
+    if opens_files_in_parallel(dataset) and not has_threads(dataset):
+        what = (
+            f"Files are opened by a thread for each core ({os.cpu_count()}), which wait for storage most of the time."
+        )
+        yield Finding("threads", what, _THREADS)
     if "prefetch" in _applied(dataset, "prefetch"):
         what = "Nothing is prefetched at the end: while the devices train, no batch is made ahead."
         yield Finding("prefetch", what, "dataset = dataset.prefetch(tf.data.AUTOTUNE)")

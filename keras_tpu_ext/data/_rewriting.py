@@ -14,9 +14,23 @@ from keras_tpu_ext._runtime._tf_pipeline_functions import Deeds, deeds_of
 from keras_tpu_ext.data._caching import cache_below_shuffle, cache_place
 from keras_tpu_ext.data._sameness import is_left_alone
 
-ALL = frozenset({"map", "interleave", "flat_map", "batch", "prefetch", "cache"})
+ALL = frozenset({"map", "interleave", "flat_map", "batch", "prefetch", "cache", "threads"})
 _AHEAD = 8  # files that a flat_map opens before their turn
+# TensorFlow has a thread for each core, and one that waits for storage does nothing else: opening a file on a network
+# takes some 20 ms, so that two threads open 100 files a second and 64 of them 3200 (benchmarks/input_ladder.py).
+READS = 64
 _TRANSPARENT = {kinds.OPTIONS, kinds.TAKE, kinds.SKIP, kinds.REPEAT}
+
+
+def has_threads(dataset: Any) -> bool:
+    """Return whether the user has chosen a number of threads."""
+    return bool(dataset.options().threading.private_threadpool_size)
+
+
+def opens_files_in_parallel(dataset: Any) -> bool:
+    """Return whether a parallel map opens files; an interleave has threads of its own."""
+    stages = (stage for stage in pipeline.stages_of(dataset) if pipeline.name_of(stage) == kinds.PARALLEL_MAP)
+    return any(deeds_of(stage).reads_files for stage in stages)
 
 
 class Rewriting:
@@ -55,12 +69,14 @@ class Rewriting:
         self._calls = tf.data.AUTOTUNE if is_tuned else max(2, os.cpu_count() or 2)
         self._buffer = tf.data.AUTOTUNE if is_tuned else 2
         self._order = "false" if allow_reorder else "true"
+        self._opens_files = False  # whether something that opens files was made to run in parallel
 
     def apply(self) -> Any:
         """Return the dataset that was asked for; the same object where nothing is to be changed."""
         self._place, reason = cache_place(self.dataset, self.cache_bytes)
         self._leave(reason)
         made = pipeline.transformed(self.dataset, self._change, self._is_closed)
+        made = self._with_threads(made)
         return self._prefetched(made) if "prefetch" in self.only else made
 
     def _is_closed(self, stage: Any) -> bool:
@@ -87,11 +103,14 @@ class Rewriting:
         label = f"map({pipeline.function_name(stage)})"
         if pipeline.value_of(stage, "_force_synchronous"):
             return self._leave(f"{label} is synchronous=True, as you asked.")
-        if not self._may_run_at_other_times(label, deeds_of(stage)):
+        deeds = deeds_of(stage)
+        if not self._may_run_at_other_times(label, deeds):
             return None
-        self._note("map", f"{label} runs in parallel")
+        self._note("map", f"{label} runs in parallel" + (f", {READS} calls at once" if deeds.reads_files else ""))
+        self._opens_files |= deeds.reads_files
+        calls = READS if deeds.reads_files else self._calls
         extra = {"_use_unbounded_threadpool": False} if hasattr(stage, "_force_synchronous") else {}
-        return pipeline.remade(stage, inputs, kinds.PARALLEL_MAP, **self._parallel(), **extra)
+        return pipeline.remade(stage, inputs, kinds.PARALLEL_MAP, **self._parallel(calls), **extra)
 
     def _interleave(self, stage: Any, inputs: list[Any]) -> Any:
         label = f"interleave({pipeline.function_name(stage)})"
@@ -129,7 +148,7 @@ class Rewriting:
         if any(isinstance(spec, tf.data.DatasetSpec) for spec in tf.nest.flatten(inputs[0].element_spec)):
             return None
         self._note("batch", f"batch({pipeline.value_of(stage, '_batch_size')}) puts batches together in parallel")
-        return pipeline.remade(stage, inputs, kinds.PARALLEL_BATCH, **self._parallel())
+        return pipeline.remade(stage, inputs, kinds.PARALLEL_BATCH, **self._parallel(self._calls))
 
     def _cache(self, stage: Any, inputs: list[Any]) -> Any:
         moved = cache_below_shuffle(stage, inputs)
@@ -142,6 +161,17 @@ class Rewriting:
             )
         self._note("cache", "cache goes below shuffle")
         return moved
+
+    def _with_threads(self, made: Any) -> Any:
+        wanted = self._opens_files or ("threads" in self.only and opens_files_in_parallel(made))
+        if not wanted or has_threads(made):
+            return made
+        self._note("threads", f"{READS} threads, since most of them wait for files")
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = READS
+        threaded = made.with_options(options)
+        vars(threaded).update(pipeline.own_names(made))
+        return threaded
 
     def _prefetched(self, made: Any) -> Any:
         end = made
@@ -161,8 +191,8 @@ class Rewriting:
         vars(prefetched).update(pipeline.own_names(made))
         return prefetched
 
-    def _parallel(self) -> dict[str, Any]:
-        return {"_num_parallel_calls": tf.constant(self._calls, tf.int64), "_deterministic": self._order}
+    def _parallel(self, calls: int) -> dict[str, Any]:
+        return {"_num_parallel_calls": tf.constant(calls, tf.int64), "_deterministic": self._order}
 
     def _may_run_at_other_times(self, label: str, deeds: Deeds) -> bool:
         if not deeds.state or self.allow_stateful:

@@ -1,6 +1,7 @@
 """`advise`: what it finds in a pipeline, what it measures, and that it leaves the pipeline alone."""
 
 import json
+import os
 import threading
 
 import numpy as np
@@ -36,6 +37,12 @@ def looked_at(dataset, **options):
 
 def good(dataset):
     return dataset.batch(64, drop_remainder=True, num_parallel_calls=AUTO).prefetch(AUTO)
+
+
+def with_threads(dataset):
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 64
+    return dataset.with_options(options)
 
 
 def slices(*parts):
@@ -114,7 +121,9 @@ FOUND = {
         ".shuffle(640), or shuffle the names of the files first",
     ),
     "small-files": (
-        good(slices([f"{number}.png" for number in range(1000)]).map(tf.io.read_file, num_parallel_calls=AUTO)),
+        with_threads(
+            good(slices([f"{number}.png" for number in range(1000)]).map(tf.io.read_file, num_parallel_calls=AUTO))
+        ),
         "1000 small files are opened one by one, in every epoch.",
         "keras-tpu-ext tfrecords: write them once into a few large TFRecord files",
     ),
@@ -189,7 +198,25 @@ def test_a_grpc_tpu_cannot_read_local_files(monkeypatch):
 def test_large_files_are_no_finding(tmp_path):
     (tmp_path / "large").write_bytes(bytes(2**21))
     names = [str(tmp_path / "large")] * 1000
-    assert looked_at(good(slices(names).map(tf.io.read_file, num_parallel_calls=AUTO))).ok
+    assert looked_at(with_threads(good(slices(names).map(tf.io.read_file, num_parallel_calls=AUTO)))).ok
+
+
+def test_files_are_opened_by_many_threads():
+    names = slices(["/no/such/file"] * 64)
+    line = "options.threading.private_threadpool_size = 64; dataset = dataset.with_options(options)"
+    (sequential,) = looked_at(good(names.map(tf.io.read_file)))
+    assert (sequential.kind, sequential.write) == ("map", f".map(read_file, num_parallel_calls=64), and {line}")
+    (parallel,) = looked_at(good(names.map(tf.io.read_file, num_parallel_calls=AUTO)))
+    assert (parallel.kind, parallel.write) == ("threads", line)
+    assert parallel.what == (
+        f"Files are opened by a thread for each core ({os.cpu_count()}), which wait for storage most of the time."
+    )
+    assert looked_at(with_threads(good(names.map(tf.io.read_file, num_parallel_calls=AUTO)))) == []
+
+
+def test_a_pipeline_of_slow_batches_is_measured():
+    advice = kte.data.advise(RANGE.map(plus).batch(64), seconds=0.4, clock=Stopwatch(step=5.0), tpu=False)
+    assert {one.kind: one.measured for one in advice} == {"map": True, "batch": True, "prefetch": True}
 
 
 def slow_source(x):

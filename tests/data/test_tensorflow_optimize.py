@@ -203,6 +203,22 @@ def test_files_of_a_flat_map_are_opened_ahead(tmp_path):
     assert kte.data.optimization_report(made).done[0] == "flat_map(TextLineDatasetV2) opens up to 8 files ahead"
 
 
+def test_files_are_opened_by_many_threads(tmp_path):
+    for i in range(10):
+        (tmp_path / str(i)).write_text(str(i))
+    names = tf.data.Dataset.from_tensor_slices([str(tmp_path / str(i)) for i in range(10)])
+    for dataset in (names.map(tf.io.read_file), names.map(tf.io.read_file, num_parallel_calls=2)):
+        optimized = kte.data.optimize(dataset.batch(2))
+        assert optimized.options().threading.private_threadpool_size == 64
+        assert [b"".join(batch.numpy()) for batch in optimized] == [b"01", b"23", b"45", b"67", b"89"]
+        assert "64 threads, since most of them wait for files" in kte.data.optimization_report(optimized).done
+    chosen = tf.data.Options()
+    chosen.threading.private_threadpool_size = 3
+    optimized = kte.data.optimize(names.map(tf.io.read_file).with_options(chosen))
+    assert optimized.options().threading.private_threadpool_size == 3
+    assert not kte.data.optimize(names.map(tf.strings.length)).options().threading.private_threadpool_size
+
+
 def test_optimizing_twice_changes_nothing_more():
     once = kte.data.optimize(RANGE.map(lambda x: x + 1).batch(4))
     twice = kte.data.optimize(once)
