@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,10 @@ def count_flops(model: Any, batch: Any, batch_size: int, as_keras_traces: AsKera
             return step(tf.nest.pack_sequence_as(batch, [None if spec is None else next(rest) for spec in specs]))
 
     traced = tf.function(as_keras_traces(on_leaves))
-    graph = traced.get_concrete_function(*[spec for spec in specs if spec is not None]).graph
+    # Keras 2 calls callbacks inside the scope of the strategy, and a new thread is outside of all scopes.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        there = [spec for spec in specs if spec is not None]
+        graph = thread.submit(lambda: traced.get_concrete_function(*there)).result().graph
     return FlopsCount(flops_of_graph(graph, graph.outputs) / batch_size, batch_size)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_ext.callbacks._records import EpochThroughput, ThroughputRecord
+from keras_tpu_ext.callbacks._step_times import StepTimePercentiles
 from keras_tpu_ext.errors import MissingExtraError, NothingMeasuredError
 
 _RATE = "#1f5fa8"
@@ -17,11 +18,25 @@ _MEDIAN = "#555555"
 _OUTSIDE = "#eeeeee"
 
 
-def draw(records: Sequence[ThroughputRecord], epochs: Sequence[EpochThroughput], *, window: int) -> Any:
+def draw(
+    records: Sequence[ThroughputRecord],
+    epochs: Sequence[EpochThroughput],
+    *,
+    window: int,
+    step_times: StepTimePercentiles | None = None,
+    second_axis: tuple[str, float] | None = None,
+) -> Any:
     """Return a `matplotlib.figure.Figure` with the rolling rate, each epoch's rate and the median.
 
     Grey stands for time between epochs, such as validation. Samples are drawn where they are known, else
     batches.
+
+    Args:
+        records: The rolling rates.
+        epochs: The rates of epochs.
+        window: Number of executions in a rolling rate.
+        step_times: Percentiles to write above the picture.
+        second_axis: What the axis on the right shows, and the factor that makes it of samples per second.
 
     Raises:
         NothingMeasuredError: If there is nothing to draw.
@@ -45,9 +60,21 @@ def draw(records: Sequence[ThroughputRecord], epochs: Sequence[EpochThroughput],
     axes.set(xlabel="seconds since the start of fit", ylabel=f"{unit} per second")
     axes.yaxis.set_major_formatter("{x:,.6g}")
     axes.set_title(f"Training throughput: {median:,.4g} {unit}/s", loc="left", fontweight="bold")
-    axes.set_title(f"rolling over {window} executions", loc="right", fontsize=9, color=_MEDIAN)
+    axes.set_title(_note(window, step_times), loc="right", fontsize=9, color=_MEDIAN)
+    if second_axis is not None and unit == "samples":
+        label, factor = second_axis
+        right = axes.secondary_yaxis("right", functions=(lambda rate: rate * factor, lambda shown: shown / factor))
+        right.set_ylabel(label)
     figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     return figure
+
+
+def _note(window: int, step_times: StepTimePercentiles | None) -> str:
+    rolling = f"rolling over {window} executions"
+    if step_times is None:
+        return rolling
+    p50, p90, p99 = (f"{1000 * seconds:,.3g}" for seconds in step_times)
+    return f"{rolling}\nstep: median {p50} ms, p90 {p90} ms, p99 {p99} ms"
 
 
 def _new_figure() -> Any:
