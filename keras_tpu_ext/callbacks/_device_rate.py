@@ -47,6 +47,7 @@ class DeviceRate:
         peak: What one device can do.
 
     Attributes:
+        replicas: The same.
         flops_per_sample: FLOPs of a step for one example; `None` while they are not known.
         has_mfu: Whether there is an MFU, now or once the FLOPs are known.
         refused: The MFU of the last epoch that had one above 1; `None` where none had.
@@ -57,7 +58,7 @@ class DeviceRate:
         self.flops_per_sample: float | None = None
         self.has_mfu = False
         self.refused: float | None = None
-        self._replicas = replicas
+        self.replicas = replicas
         self._tokens = tokens_per_sample
 
     def logs(self, batches: float, samples: float | None) -> dict[str, float]:
@@ -66,7 +67,7 @@ class DeviceRate:
         if samples is None:
             return logs
         logs[SAMPLES_PER_SEC] = samples
-        logs[DEVICE_SAMPLES_PER_SEC] = samples / self._replicas
+        logs[DEVICE_SAMPLES_PER_SEC] = samples / self.replicas
         if self._tokens is not None:
             logs[TOKENS_PER_SEC] = samples * self._tokens
         mfu = self.mfu(samples)
@@ -86,11 +87,11 @@ class DeviceRate:
         """Return the part of the peak that so many samples per second use, also above 1; `None` if not known."""
         if self.flops_per_sample is None or self.peak.flops is None:
             return None
-        return samples / self._replicas * self.flops_per_sample / self.peak.flops
+        return samples / self.replicas * self.flops_per_sample / self.peak.flops
 
     def second_axis(self) -> tuple[str, float] | None:
         """Return what to show beside samples per second, and the factor that makes it of these."""
         per_sample = self.mfu(1.0)
         if per_sample is not None and self.refused is None:
             return "MFU in %", 100 * per_sample
-        return ("samples per second and device", 1 / self._replicas) if self._replicas > 1 else None
+        return ("samples per second and device", 1 / self.replicas) if self.replicas > 1 else None

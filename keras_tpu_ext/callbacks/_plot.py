@@ -73,7 +73,8 @@ def _note(window: int, step_times: StepTimePercentiles | None) -> str:
     rolling = f"rolling over {window} executions"
     if step_times is None:
         return rolling
-    p50, p90, p99 = (f"{1000 * seconds:,.3g}" for seconds in step_times)
+    in_ms = [1000 * seconds for seconds in step_times]
+    p50, p90, p99 = (f"{one:,.0f}" if one >= 100 else f"{one:.3g}" for one in in_ms)
     return f"{rolling}\nstep: median {p50} ms, p90 {p90} ms, p99 {p99} ms"
 
 

@@ -14,19 +14,12 @@ from keras_tpu_ext._runtime.flops import FlopsCount
 from keras_tpu_ext.callbacks import _plot
 from keras_tpu_ext.callbacks import _throughput_warnings as texts
 from keras_tpu_ext.callbacks._arguments import positive_number, whole_number
-from keras_tpu_ext.callbacks._device_rate import (
-    DEVICE_SAMPLES_PER_SEC,
-    MFU,
-    TOKENS_PER_SEC,
-    DeviceRate,
-    Peak,
-    peak_of,
-)
+from keras_tpu_ext.callbacks._device_rate import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
-from keras_tpu_ext.callbacks._model_flops import FlopsFinder
 from keras_tpu_ext.callbacks._records import BATCHES_PER_SEC, SAMPLES_PER_SEC, EpochThroughput, ThroughputRecord
 from keras_tpu_ext.callbacks._scalar_log import ScalarLog
 from keras_tpu_ext.callbacks._step_times import StepTimePercentiles
+from keras_tpu_ext.callbacks._utilisation import Given, Utilisation
 from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
 
 _KEYS = (BATCHES_PER_SEC, SAMPLES_PER_SEC, DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC)
@@ -147,9 +140,8 @@ class Throughput(_runtime.keras.callbacks.Callback):
             )
         self.clock = clock
         self._fitting = False
-        self._flops: FlopsFinder | None = None
         self._log: ScalarLog | None = None
-        self._start_fit(1, Peak(None, ""))
+        self._start_fit()
 
     @property
     def records(self) -> tuple[ThroughputRecord, ...]:
@@ -164,7 +156,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
     @property
     def counted_flops(self) -> FlopsCount | None:
         """The FLOPs that were counted in the last `fit`, and the size of the batch they were counted of, if any."""
-        return self._counted
+        return self._devices.counted
 
     def step_time_percentiles(self) -> StepTimePercentiles:
         """Return median, 90th and 99th percentile of the seconds of a step in the last `fit`, to half a per cent.
@@ -206,7 +198,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
             self.epoch_records,
             window=self.window,
             step_times=self._meter.step_times.percentiles(),
-            second_axis=self._rate.second_axis(),
+            second_axis=self._devices.rate.second_axis(),
         )
         if path is not None and _runtime.is_chief():
             figure.savefig(path)
@@ -215,11 +207,9 @@ class Throughput(_runtime.keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Start afresh: each `fit` may compile anew."""
         _runtime.show_as_they_are(_KEYS)
-        model = self.model  # which on JAX has its price, so it is asked for once
-        self._start_fit(_runtime.num_replicas(model), self._peak(model))
+        self._end_last_fit()  # which may have been broken off
+        self._start_fit(self.model)
         self._fitting = True
-        if self._rate.has_mfu and self.flops_per_sample == "auto":
-            self._flops = FlopsFinder(model)
         if self.log_dir is not None and self._open_scalars is not None and _runtime.is_chief():
             self._log = ScalarLog(self._open_scalars, os.fspath(self.log_dir), every=self.window)
 
@@ -237,8 +227,8 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Take the time, the one thing that has to happen at each batch."""
-        if self._flops is not None:
-            self._find_flops(batch)
+        if self._devices.is_looking:
+            self._look_for_flops(batch, self._read_examples)
         self._meter.begin(batch, self._now(), self._read_examples)
         if self._log is not None:
             self._log.begin(self._first_step + batch, self._rolling_logs)
@@ -261,21 +251,22 @@ class Throughput(_runtime.keras.callbacks.Callback):
             examples = self._examples_at_test[1]
         else:
             examples = self._read_examples()
-        self._find_flops(0 if self._examples_at_test else steps)
-        rates = self._rate.epoch_logs(*self._meter.end_epoch(steps, examples))
+        if self._devices.is_looking:
+            self._look_for_flops(steps, lambda: examples)
+        rates = self._devices.epoch_logs(*self._meter.end_epoch(steps, examples))
         self._steps_so_far += steps
         if logs is not None:
             logs.update(rates)
         if self._log is not None:
             self._log.end_epoch(epoch, {**rates, **self._step_seconds_of_epoch()})
-        self._warn_of_numbers()
+        self._warn()
 
     def _now(self) -> float:
         return self.clock() - self._not_measured
 
     def _rolling_logs(self) -> dict[str, float]:
         batches, samples = self._meter.rates()
-        return {} if batches is None else self._rate.logs(batches, samples)
+        return {} if batches is None else self._devices.rate.logs(batches, samples)
 
     def _step_seconds_of_epoch(self) -> dict[str, float]:
         if not self._meter.epochs:
@@ -283,30 +274,18 @@ class Throughput(_runtime.keras.callbacks.Callback):
         names = ("step_seconds_p50", "step_seconds_p90", "step_seconds_p99")
         return {f"throughput/{name}": getattr(self._meter.epochs[-1], name) for name in names}
 
-    def _peak(self, model: Any) -> Peak:
-        if self.peak_flops is not None:
-            return Peak(self.peak_flops, "as peak_flops says")
-        return Peak(None, "") if self.flops_per_sample is None else peak_of(_runtime.device_name(model))
-
-    def _start_fit(self, replicas: int, peak: Peak) -> None:
-        self._end_last_fit()
+    def _start_fit(self, model: Any = None) -> None:
+        given = Given(self.batch_size, self.flops_per_sample, self.peak_flops, self.tokens_per_sample)
+        self._devices = Utilisation(given, model)
         self._not_measured = 0.0
         self._steps_so_far = 0
         self._first_step = 0
-        self._replicas = replicas
-        self._counted: FlopsCount | None = None
         self._warned: set[str] = set()
-        self._rate = DeviceRate(replicas=replicas, tokens_per_sample=self.tokens_per_sample, peak=peak)
-        self._rate.has_mfu = self.flops_per_sample is not None and peak.flops is not None
-        if isinstance(self.flops_per_sample, float):
-            self._rate.flops_per_sample = self.flops_per_sample
-        if self.flops_per_sample is not None and peak.flops is None and peak.source:
-            self._warn(texts.no_peak(peak.source))
         self._meter: FitMeter = FitMeter(
             window=self.window,
             warmup=self.warmup,
             batch_size=self.batch_size,
-            replicas=replicas,
+            replicas=self._devices.rate.replicas,
             began=self._now(),
         )
 
@@ -329,52 +308,27 @@ class Throughput(_runtime.keras.callbacks.Callback):
             taken -= self._steps_before
         return max((steps for steps in (announced, taken) if steps and last < steps <= most), default=most)
 
-    def _find_flops(self, steps: int) -> None:
-        """Count the FLOPs of a step, once an execution has shown a batch; the time that takes is not measured.
-
-        Args:
-            steps: Number of steps that the epoch has had so far.
-        """
-        if self._flops is None or not self._flops.is_ready():
-            return
+    def _look_for_flops(self, steps: int, read_examples: Callable[[], float | None]) -> None:
+        """Count the FLOPs of a step where it is time to; how long that takes is not measured."""
         began = self.clock()
-        batch_size = self.batch_size
-        if batch_size is None and steps:
-            examples = self._read_examples()
-            batch_size = round(examples / steps) if examples and examples > steps * self._replicas else None
-        self._flops.count(batch_size)
-        self._counted = self._flops.found
-        if self._counted is not None:
-            self._rate.flops_per_sample = self._counted.per_sample
-        else:
-            self._rate.has_mfu = False
-            self._warn(texts.no_flops(self._flops.why_not))
-        self._flops = None
+        self._devices.look(steps, read_examples)
         self._not_measured += self.clock() - began
 
     def _end_last_fit(self) -> None:
-        if self._flops is not None:
-            self._flops.undo()
-            self._flops = None
+        self._devices.undo()
         if self._log is not None:
             self._log.close()
             self._log = None
 
-    def _warn_of_numbers(self) -> None:
-        counter = self._meter.examples
-        if counter.misfit is not None:
-            self._warn(texts.misfit(self.batch_size, *counter.misfit))
-        elif counter.per_step is None and self._meter.completed:
-            self._warn(texts.UNCOUNTED)
-        if self._rate.refused is not None:
-            counted = self.flops_per_sample == "auto"
-            flops = None if counted else self._rate.flops_per_sample
-            given = {"flops_per_sample": flops, "batch_size": self.batch_size, "peak_flops": self.peak_flops}
-            self._warn(texts.refused(self._rate, given), about="mfu")
-
-    def _warn(self, text: str, *, about: str = "") -> None:
+    def _warn(self) -> None:
         """Warn once in a `fit` of each thing that is wrong."""
-        about = about or text[:40]
-        if about not in self._warned and _runtime.is_chief():
+        counter = self._meter.examples
+        wrong = dict(self._devices.complaints)
+        if counter.misfit is not None:
+            wrong["examples"] = texts.misfit(self.batch_size, *counter.misfit)
+        elif counter.per_step is None and self._meter.completed:
+            wrong["examples"] = texts.UNCOUNTED
+        for about in wrong.keys() - self._warned:
             self._warned.add(about)
-            warnings.warn(text, stacklevel=3)
+            if _runtime.is_chief():
+                warnings.warn(wrong[about], stacklevel=3)

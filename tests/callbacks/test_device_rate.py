@@ -130,7 +130,7 @@ def test_an_mfu_above_one_is_refused(options, text):
 
 
 def test_where_the_table_is_wrong_the_peak_is_to_be_given(monkeypatch):
-    from keras_tpu_ext.callbacks import throughput as module
+    from keras_tpu_ext.callbacks import _utilisation as module
 
     monkeypatch.setattr(module, "peak_of", lambda name: module.Peak(1.0, "bfloat16 peak of a chip of TPU v5e"))
     with pytest.warns(
