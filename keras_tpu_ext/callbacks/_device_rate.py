@@ -63,16 +63,16 @@ class DeviceRate:
 
     def logs(self, batches: float, samples: float | None) -> dict[str, float]:
         """Return what is known, by its name in `logs`; an MFU above 1 is not."""
-        logs = {BATCHES_PER_SEC: batches}
         if samples is None:
-            return logs
-        logs[SAMPLES_PER_SEC] = samples
-        logs[DEVICE_SAMPLES_PER_SEC] = samples / self.replicas
+            return {BATCHES_PER_SEC: batches}
+        of_device = samples / self.replicas
+        logs = {BATCHES_PER_SEC: batches, SAMPLES_PER_SEC: samples, DEVICE_SAMPLES_PER_SEC: of_device}
         if self._tokens is not None:
             logs[TOKENS_PER_SEC] = samples * self._tokens
-        mfu = self.mfu(samples)
-        if mfu is not None and not mfu > 1:
-            logs[MFU] = mfu
+        if self.flops_per_sample is not None:
+            mfu = self.mfu(samples)
+            if mfu is not None and not mfu > 1:
+                logs[MFU] = mfu
         return logs
 
     def epoch_logs(self, batches: float, samples: float | None) -> dict[str, float]:

@@ -32,7 +32,8 @@ class FitMeter:
         self.records: Thinned[ThroughputRecord] = Thinned(_MOST_RECORDS)
         self.epochs: list[EpochThroughput] = []
         self.completed = 0
-        self.step_times = StepTimes()
+        self._step_times = StepTimes()
+        self._epoch_step_times = StepTimes()
         self._window = window
         self._warmup = warmup
         self._began = began
@@ -41,12 +42,17 @@ class FitMeter:
         self._begun = 0
         self.begin_epoch(0)
 
+    @property
+    def step_times(self) -> StepTimes:
+        """Those of all epochs so far."""
+        return self._step_times + self._epoch_step_times
+
     def begin_epoch(self, epoch: int) -> None:
         """Start the sums of an epoch."""
         self._epoch = epoch
         self.executions = EpochExecutions()
         self.examples.start_epoch()
-        self._epoch_step_times = StepTimes()
+        self._step_times, self._epoch_step_times = self.step_times, StepTimes()
         self._measured_before = (self._rates.steps, self._rates.seconds)
         self._examples_left_out: float | None = 0.0
         self._reading: tuple[int, float | None, bool] | None = None
@@ -105,7 +111,6 @@ class FitMeter:
         if self.completed <= self._warmup:
             return
         self._rates.add(execution.steps, execution.seconds)
-        self.step_times.add(execution.steps, execution.seconds)
         self._epoch_step_times.add(execution.steps, execution.seconds)
         self._batches_per_sec = self._rates.rate()
         batches, samples = self.rates()

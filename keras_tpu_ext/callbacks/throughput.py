@@ -229,13 +229,13 @@ class Throughput(_runtime.keras.callbacks.Callback):
         """Take the time, the one thing that has to happen at each batch."""
         if self._devices.is_looking:
             self._look_for_flops(batch, self._read_examples)
-        self._meter.begin(batch, self._now(), self._read_examples)
+        self._meter.begin(batch, self.clock() - self._not_measured, self._read_examples)
         if self._log is not None:
             self._log.begin(self._first_step + batch, self._rolling_logs)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the rolling rates into `logs`."""
-        self._meter.executions.end(batch, self._now())
+        self._meter.executions.end(batch, self.clock() - self._not_measured)
         if logs is not None:
             logs.update(self._rolling_logs())
 
@@ -261,9 +261,6 @@ class Throughput(_runtime.keras.callbacks.Callback):
             self._log.end_epoch(epoch, {**rates, **self._step_seconds_of_epoch()})
         self._warn()
 
-    def _now(self) -> float:
-        return self.clock() - self._not_measured
-
     def _rolling_logs(self) -> dict[str, float]:
         batches, samples = self._meter.rates()
         return {} if batches is None else self._devices.rate.logs(batches, samples)
@@ -286,7 +283,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
             warmup=self.warmup,
             batch_size=self.batch_size,
             replicas=self._devices.rate.replicas,
-            began=self._now(),
+            began=self.clock(),
         )
 
     def _read_examples(self) -> float | None:

@@ -16,7 +16,7 @@ def test_steps_of_one_length_have_it_exactly():
 
 
 def test_they_are_those_of_numpy_to_half_a_per_cent():
-    seconds = np.random.default_rng(0).lognormal(mean=-5, size=3000)
+    seconds = np.random.default_rng(0).lognormal(mean=-5, size=10_000)
     expected = np.percentile(seconds, [50, 90, 99], method="inverted_cdf")
     assert of(*[(1, second) for second in seconds]) == pytest.approx(expected, rel=0.0051)
 
@@ -30,3 +30,11 @@ def test_an_execution_counts_as_its_steps_of_equal_length():
 def test_a_clock_that_stands_still_and_no_step_at_all():
     assert of((1, 0.0)) == (0.0, 0.0, 0.0)
     assert of() is None
+
+
+def test_those_of_two_together():
+    first, second = StepTimes(), StepTimes()
+    first.add(9, 0.9)
+    second.add(91, 91.0)
+    assert (first + second).percentiles() == pytest.approx((1.0, 1.0, 1.0), rel=0.0051)
+    assert first.percentiles() == pytest.approx((0.1, 0.1, 0.1))
