@@ -179,3 +179,14 @@ def parse_accelerator_type(text: str) -> tuple[TpuGeneration, int] | None:
         return None
     chips, rest = divmod(int(match[2]), generation.tensorcores_per_chip)
     return (generation, chips) if chips and not rest else None
+
+
+# The names of JAX, less "TPU": https://github.com/jax-ml/jax, jax/_src/pallas/mosaic/tpu_info.py. "lite" is the "e".
+_DEVICE_NAMES = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e", "7x": "7x", "7": "7x", "v7x": "7x"}
+
+
+def generation_of_device(name: str) -> TpuGeneration | None:
+    """Return the generation of what a framework calls a device, such as `"TPU v3"`; `None` where it is not known."""
+    kind, _, rest = name.strip().lower().partition("tpu")
+    rest = rest.strip()
+    return None if kind else TPU_GENERATIONS.get(_DEVICE_NAMES.get(rest, rest))

@@ -17,6 +17,7 @@ from keras_tpu_ext._tpu_evidence import TpuAddress as TpuAddress
 from keras_tpu_ext._tpu_evidence import gather_tpu_evidence, possible_slices
 from keras_tpu_ext._tpu_table import TPU_GENERATIONS as TPU_GENERATIONS
 from keras_tpu_ext._tpu_table import TpuGeneration as TpuGeneration
+from keras_tpu_ext._tpu_table import generation_of_device as generation_of_device
 from keras_tpu_ext._tpu_table import parse_accelerator_type as parse_accelerator_type
 from keras_tpu_ext.errors import ArgumentError
 

@@ -44,11 +44,14 @@ parse_dtype_policy = _runtime.parse_dtype_policy
 set_dtype_policy = _runtime.set_dtype_policy
 
 # What a step does
+count_flops = _runtime.count_flops
+device_name = _runtime.device_name
 examples_seen = _runtime.examples_seen
 intercept_executions = _runtime.intercept_executions
 loss_scale = _runtime.loss_scale
 num_replicas = _runtime.num_replicas
 record_gradients = _runtime.record_gradients
+scalar_files = _runtime.scalar_files
 show_as_they_are = _runtime.show_as_they_are
 skipped_steps = _runtime.skipped_steps
 train_steps = _runtime.train_steps

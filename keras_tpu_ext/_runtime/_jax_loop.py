@@ -60,7 +60,7 @@ class Execution:
         key = jax.tree.structure(group), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(group))
         return not (key in self._seen or self._seen.add(key))  # type: ignore[func-returns-value]
 
-    def _stateless(self, state: Any, own: Any, data: Any, examples: Any) -> tuple[Any, Any, Any]:
+    def stateless(self, state: Any, own: Any, data: Any, examples: Any) -> tuple[Any, Any, Any]:
         """Return the outputs of one step, the next state and the next values of what the step remembers."""
         variables = own_variables(self._model)
         mapping = list(zip(variables, own, strict=True))
@@ -79,7 +79,7 @@ class Execution:
         if everywhere is not None:
             shardings = (everywhere, *jax.tree.map(lambda array: array.sharding, (state, own)))
         # A function of its own for each model: JAX keeps what it compiled by function.
-        step = jax.jit(lambda *arguments: self._stateless(*arguments))
+        step = jax.jit(lambda *arguments: self.stateless(*arguments))
         options = {"donate_argnums": (0, 1), "out_shardings": shardings}
         one = jax.jit(lambda *arguments: step(*arguments), **options)
         many = _collected if self._collects else _last
@@ -87,11 +87,11 @@ class Execution:
 
     def _one_by_one(self, state: Any, own: Any, group: Group) -> tuple[Any, Any, Any]:
         if group.steps is None:
-            return self._stateless(state, own, group.data, group.examples)
+            return self.stateless(state, own, group.data, group.examples)
         every = []
         for i in range(int(group.steps)):
             data, examples = jax.tree.map(lambda leaf, i=i: leaf[i], (group.data, group.examples))
-            outputs, state, own = self._stateless(state, own, data, examples)
+            outputs, state, own = self.stateless(state, own, data, examples)
             every.append(outputs)
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *every) if self._collects else every[-1], state, own
 

@@ -124,6 +124,15 @@ def num_replicas(model: Any) -> int:
     return 1 if distribution is None else int(distribution.device_mesh.devices.size)
 
 
+def device_name(model: Any) -> str:
+    """Return what JAX calls the devices that train `model`, such as `"TPU v3"` or `"cpu"`."""
+    distribution = distribution_of(model) or keras.distribution.distribution()
+    if distribution is None:
+        return str(jax.devices()[0].device_kind)
+    platform, _, _ = str(distribution.device_mesh.devices.flat[0]).partition(":")  # as in "tpu:0"
+    return str(jax.local_devices(backend=platform)[0].device_kind)
+
+
 def distribute(distribution: Any, dataset: Any) -> Any:
     """Return `dataset`, an iterable of batches, with each batch split over the devices.
 

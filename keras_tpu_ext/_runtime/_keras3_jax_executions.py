@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_ext._runtime._jax_batches import Group
 from keras_tpu_ext._runtime._jax_devices import num_workers
 from keras_tpu_ext._runtime._keras3_jax_pace import steps_of
 from keras_tpu_ext._runtime._keras3_jax_step import TrainStep
@@ -20,6 +21,12 @@ class JaxExecution(Execution):
     def wait_for(self, result: Any) -> None:
         """Wait for the arrays."""
         jax.block_until_ready(result)
+
+    def run_and_describe(self) -> tuple[Any, Any]:
+        """Make the call; return what it returns, and the shapes of its first batch."""
+        noting = _Noting(self._args[-1])
+        result = self._function(*self._args[:-1], noting)
+        return result, noting.described
 
     def _can_take_from(self, iterator: Any) -> bool:
         return hasattr(iterator, "__next__") and num_workers() == 1
@@ -37,6 +44,40 @@ class JaxExecution(Execution):
     def _source_of(self, items: list[Any]) -> Any:
         jax.block_until_ready([leaf for leaf in _leaves(items) if isinstance(leaf, jax.Array)])
         return iter(items)
+
+
+class _Noting:
+    """An iterator that notes the shapes of the first batch that comes by.
+
+    Attributes:
+        described: These shapes; `None` before.
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+        self.described: Any = None
+
+    def __iter__(self) -> _Noting:
+        return self
+
+    def __next__(self) -> Any:
+        item = next(self._iterator)
+        if self.described is None:
+            self.described = _described(item)
+        return item
+
+
+def _described(item: Any) -> Any:
+    """Return the shapes of one batch of what an iterator has given."""
+    stacked = False
+    if isinstance(item, list) and item and isinstance(item[0], Group):
+        item, stacked = item[0].data, item[0].steps is not None
+
+    def shape(leaf: Any) -> Any:
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return jax.ShapeDtypeStruct(leaf.shape[1:] if stacked else leaf.shape, dtype)
+
+    return jax.tree.map(shape, item)
 
 
 def _leaves(item: Any) -> list[Any]:

@@ -45,3 +45,8 @@ def train_steps(model: Any) -> int | None:
 def num_replicas(model: Any) -> int:
     """Return the number of replicas that train `model` in step."""
     return int(model.distribute_strategy.num_replicas_in_sync)
+
+
+def device_name(model: Any) -> str:
+    """Return `"TPU"` where `model` trains on one, whose generation TensorFlow does not know; else an empty text."""
+    return "TPU" if isinstance(model.distribute_strategy, tf.distribute.TPUStrategy) else ""

@@ -29,6 +29,10 @@ class TensorFlowExecution(Execution):
             if isinstance(leaf, tf.Tensor):
                 leaf.numpy()
 
+    def run_and_describe(self) -> tuple[Any, Any]:
+        """Make the call; return what it returns, and the specs of a batch, as a rule of any size."""
+        return self.run(), getattr(self._args[-1], "element_spec", None)
+
     def stages(self) -> list[Stage]:
         """Return the stages, by what tf.data's own tuning has noted."""
         return _stages(self._args[-1])

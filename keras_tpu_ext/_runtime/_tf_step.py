@@ -73,6 +73,16 @@ class ExactStep:
                 warnings.warn("The model does not have any trainable weights.", stacklevel=2)
             return self._updated_metrics(x, y, y_pred, sample_weight)
 
+    def _gradients_alone(self: Any, data: Any) -> Any:
+        """Return the gradients that `train_step` takes for `data`, and change nothing."""
+        x, y, sample_weight = self._unpack(without_own_weights(data))
+        with known_batch(data):
+            (BATCH.total,) = sum_over_replicas([BATCH.examples])
+            with tf.GradientTape() as tape:
+                y_pred = self._predictions(x, training=True)
+                loss, _ = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
+            return self._gradients(loss, self.trainable_variables, self.optimizer, tape)
+
     def test_step(self: Any, data: Any) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
         data = no_row_if_empty(data, BATCH.not_a_stand_in)

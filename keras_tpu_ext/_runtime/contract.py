@@ -9,6 +9,8 @@ from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 from keras_tpu_ext._runtime.executions import Execution, Interception
+from keras_tpu_ext._runtime.flops import FlopsCount
+from keras_tpu_ext._runtime.scalar_file import OpenScalarFile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,6 +164,31 @@ class Runtime(Protocol):
 
     def unwatch_overflow(self, model: Any) -> None:
         """Let the step note nothing any more."""
+
+    def device_name(self, model: Any) -> str:
+        """Return what the framework calls one device that trains `model`, such as `"TPU v3"`.
+
+        It is `"TPU"` for a TPU whose generation it does not tell.
+        """
+
+    def count_flops(self, model: Any, batch: Any, batch_size: int) -> FlopsCount:
+        """Return the FLOPs of a train step of `model`, which has run; nothing is run, and no batch is taken.
+
+        Args:
+            model: A compiled model, in `fit`.
+            batch: What `Execution.run_and_describe` has said of its batches.
+            batch_size: Number of examples in a batch over all replicas.
+
+        Raises:
+            UncountableError: With the reason, where they cannot be counted.
+        """
+
+    def scalar_files(self) -> OpenScalarFile:
+        """Return what opens a file for TensorBoard.
+
+        Raises:
+            MissingExtraError: Where nothing is installed that could write one.
+        """
 
     def intercept_executions(self, model: Any, around: Callable[[Execution], Any]) -> Interception:
         """Let `around` make the calls of the train function of `model`, which is in `fit`."""

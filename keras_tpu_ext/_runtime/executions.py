@@ -89,6 +89,10 @@ class Execution:
                 raise
             raise ahead.error from ended
 
+    def run_and_describe(self) -> tuple[Any, Any]:
+        """Make the call; return what it returns, and how its batches look, for `count_flops`, or `None`."""
+        raise NotImplementedError
+
     def take_ahead(self, executions: int, most_bytes: int, clock: Callable[[], float]) -> BatchesAhead | None:
         """Take the batches of this execution and of those after it; `None` where that cannot be.
 

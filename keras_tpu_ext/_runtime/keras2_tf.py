@@ -6,6 +6,7 @@ from keras_tpu_ext._runtime._keras2_addons import import_addons as import_addons
 from keras_tpu_ext._runtime._keras2_audit import losses as losses
 from keras_tpu_ext._runtime._keras2_audit import metrics as metrics
 from keras_tpu_ext._runtime._keras2_audit import softmaxes as softmaxes
+from keras_tpu_ext._runtime._keras2_flops import count_flops as count_flops
 from keras_tpu_ext._runtime._keras2_graph import draws_random_numbers as draws_random_numbers
 from keras_tpu_ext._runtime._keras2_graph import expects_logits as expects_logits
 from keras_tpu_ext._runtime._keras2_graph import flatten_layers as flatten_layers
@@ -24,6 +25,7 @@ from keras_tpu_ext._runtime._keras2_step import TrainStep as TrainStep
 from keras_tpu_ext._runtime._keras2_watch import loss_scale as loss_scale
 from keras_tpu_ext._runtime._keras2_watch import record_gradients as record_gradients
 from keras_tpu_ext._runtime._keras2_watch import skipped_steps as skipped_steps
+from keras_tpu_ext._runtime._tf_counts import device_name as device_name
 from keras_tpu_ext._runtime._tf_counts import examples_seen as examples_seen
 from keras_tpu_ext._runtime._tf_counts import num_replicas as num_replicas
 from keras_tpu_ext._runtime._tf_counts import train_steps as train_steps
@@ -35,6 +37,7 @@ from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
 from keras_tpu_ext._runtime._tf_executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime._tf_scalar_file import scalar_files as scalar_files
 from keras_tpu_ext._runtime._tf_scope import distribute as distribute
 from keras_tpu_ext._runtime._tf_scope import scope as scope
 from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu

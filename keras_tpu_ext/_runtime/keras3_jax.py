@@ -10,6 +10,9 @@ from keras_tpu_ext._runtime._jax_devices import num_workers as num_workers
 from keras_tpu_ext._runtime._jax_devices import open_cpu as open_cpu
 from keras_tpu_ext._runtime._jax_devices import open_gpus as open_gpus
 from keras_tpu_ext._runtime._jax_devices import open_workers as open_workers
+from keras_tpu_ext._runtime._jax_flops import count_flops as count_flops
+from keras_tpu_ext._runtime._jax_scalar_file import scalar_files as scalar_files
+from keras_tpu_ext._runtime._jax_scope import device_name as device_name
 from keras_tpu_ext._runtime._jax_scope import distribute as distribute
 from keras_tpu_ext._runtime._jax_scope import num_replicas as num_replicas
 from keras_tpu_ext._runtime._jax_scope import scope as scope

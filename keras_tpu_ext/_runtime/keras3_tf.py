@@ -17,10 +17,12 @@ from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_
 from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy
 from keras_tpu_ext._runtime._keras3_progress import show_as_they_are as show_as_they_are
+from keras_tpu_ext._runtime._keras3_tf_flops import count_flops as count_flops
 from keras_tpu_ext._runtime._keras3_tf_rows import sees_its_replica_only as sees_its_replica_only
 from keras_tpu_ext._runtime._keras3_tf_step import TrainStep as TrainStep
 from keras_tpu_ext._runtime._keras3_watch import loss_scale as loss_scale
 from keras_tpu_ext._runtime._keras3_watch import record_gradients as record_gradients
+from keras_tpu_ext._runtime._tf_counts import device_name as device_name
 from keras_tpu_ext._runtime._tf_counts import examples_seen as examples_seen
 from keras_tpu_ext._runtime._tf_counts import num_replicas as num_replicas
 from keras_tpu_ext._runtime._tf_counts import train_steps as train_steps
@@ -33,6 +35,7 @@ from keras_tpu_ext._runtime._tf_executions import intercept_executions as interc
 from keras_tpu_ext._runtime._tf_overflow import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime._tf_scalar_file import scalar_files as scalar_files
 from keras_tpu_ext._runtime._tf_scope import distribute as distribute
 from keras_tpu_ext._runtime._tf_scope import scope as scope
 from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 
 from keras_tpu_ext.errors import ArgumentError
@@ -29,3 +31,22 @@ def whole_number(owner: str, name: str, value: object, *, least: int, write: int
             f"{name} must be a whole number of at least {least}; it came as {value!r}. Write: {owner}({name}={write})"
         )
     return number
+
+
+def positive_number(owner: str, name: str, value: object, *, of: str, write: str) -> float:
+    """Return `value` as a `float` above nought.
+
+    Args:
+        owner: Name of the class that takes the argument.
+        name: Name of the argument.
+        value: What came.
+        of: What the argument must be, in words.
+        write: A value to suggest.
+
+    Raises:
+        ArgumentError: If `value` is no number, not above nought, or infinite.
+    """
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not 0 < float(value) < math.inf:  # type: ignore[arg-type]
+        raise ArgumentError(f"{name} must be {of}; it came as {value!r}. Write: {owner}({name}={write})")
+    return float(value)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from keras_tpu_ext.callbacks._example_counter import ExampleCounter
 from keras_tpu_ext.callbacks._executions import EpochExecutions, Execution
 from keras_tpu_ext.callbacks._rate_window import RateWindow
 from keras_tpu_ext.callbacks._records import EpochThroughput, ThroughputRecord
+from keras_tpu_ext.callbacks._step_times import StepTimes
 from keras_tpu_ext.callbacks._thinned import Thinned
 
 _MOST_RECORDS = 4096
@@ -31,6 +32,8 @@ class FitMeter:
         self.records: Thinned[ThroughputRecord] = Thinned(_MOST_RECORDS)
         self.epochs: list[EpochThroughput] = []
         self.completed = 0
+        self._step_times = StepTimes()
+        self._epoch_step_times = StepTimes()
         self._window = window
         self._warmup = warmup
         self._began = began
@@ -39,11 +42,17 @@ class FitMeter:
         self._begun = 0
         self.begin_epoch(0)
 
+    @property
+    def step_times(self) -> StepTimes:
+        """Those of all epochs so far."""
+        return self._step_times + self._epoch_step_times
+
     def begin_epoch(self, epoch: int) -> None:
         """Start the sums of an epoch."""
         self._epoch = epoch
         self.executions = EpochExecutions()
         self.examples.start_epoch()
+        self._step_times, self._epoch_step_times = self.step_times, StepTimes()
         self._measured_before = (self._rates.steps, self._rates.seconds)
         self._examples_left_out: float | None = 0.0
         self._reading: tuple[int, float | None, bool] | None = None
@@ -102,6 +111,7 @@ class FitMeter:
         if self.completed <= self._warmup:
             return
         self._rates.add(execution.steps, execution.seconds)
+        self._epoch_step_times.add(execution.steps, execution.seconds)
         self._batches_per_sec = self._rates.rate()
         batches, samples = self.rates()
         if batches is not None:
@@ -117,6 +127,7 @@ class FitMeter:
             samples = (total - self._examples_left_out) / seconds
         started, ended = self.executions.started, self.executions.ended
         if started is not None and ended is not None:
+            percentiles = self._epoch_step_times.percentiles() or ()
             span = started - self._began, ended - self._began
-            self.epochs.append(EpochThroughput(self._epoch, *span, batches, samples))
+            self.epochs.append(EpochThroughput(self._epoch, *span, batches, samples, *percentiles))
         return batches, samples

@@ -10,6 +10,7 @@ from typing import Any
 
 from keras_tpu_ext.callbacks._figure import new_figure
 from keras_tpu_ext.callbacks._records import EpochThroughput, ThroughputRecord
+from keras_tpu_ext.callbacks._step_times import StepTimePercentiles
 from keras_tpu_ext.errors import NothingMeasuredError
 
 _RATE = "#1f5fa8"
@@ -18,11 +19,25 @@ _MEDIAN = "#555555"
 _OUTSIDE = "#eeeeee"
 
 
-def draw(records: Sequence[ThroughputRecord], epochs: Sequence[EpochThroughput], *, window: int) -> Any:
+def draw(
+    records: Sequence[ThroughputRecord],
+    epochs: Sequence[EpochThroughput],
+    *,
+    window: int,
+    step_times: StepTimePercentiles | None = None,
+    second_axis: tuple[str, float] | None = None,
+) -> Any:
     """Return a `matplotlib.figure.Figure` with the rolling rate, each epoch's rate and the median.
 
     Grey stands for time between epochs, such as validation. Samples are drawn where they are known, else
     batches.
+
+    Args:
+        records: The rolling rates.
+        epochs: The rates of epochs.
+        window: Number of executions in a rolling rate.
+        step_times: Percentiles to write above the picture.
+        second_axis: What the axis on the right shows, and the factor that makes it of samples per second.
 
     Raises:
         NothingMeasuredError: If there is nothing to draw.
@@ -46,9 +61,22 @@ def draw(records: Sequence[ThroughputRecord], epochs: Sequence[EpochThroughput],
     axes.set(xlabel="seconds since the start of fit", ylabel=f"{unit} per second")
     axes.yaxis.set_major_formatter("{x:,.6g}")
     axes.set_title(f"Training throughput: {median:,.4g} {unit}/s", loc="left", fontweight="bold")
-    axes.set_title(f"rolling over {window} executions", loc="right", fontsize=9, color=_MEDIAN)
+    axes.set_title(_note(window, step_times), loc="right", fontsize=9, color=_MEDIAN)
+    if second_axis is not None and unit == "samples":
+        label, factor = second_axis
+        right = axes.secondary_yaxis("right", functions=(lambda rate: rate * factor, lambda shown: shown / factor))
+        right.set_ylabel(label)
     figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     return figure
+
+
+def _note(window: int, step_times: StepTimePercentiles | None) -> str:
+    rolling = f"rolling over {window} executions"
+    if step_times is None:
+        return rolling
+    in_ms = [1000 * seconds for seconds in step_times]
+    p50, p90, p99 = (f"{one:,.0f}" if one >= 100 else f"{one:.3g}" for one in in_ms)
+    return f"{rolling}\nstep: median {p50} ms, p90 {p90} ms, p99 {p99} ms"
 
 
 def _draw_epochs(axes: Any, epochs: Sequence[EpochThroughput], unit: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 # The names of the rates in `logs`.
@@ -36,6 +37,9 @@ class EpochThroughput(NamedTuple):
         ended: Seconds from the start of `fit` to the end of the last batch, before any validation.
         batches_per_sec: Batches per second; NaN where nothing in the epoch was measured.
         samples_per_sec: Samples per second, NaN likewise, or `None` where they are not known.
+        step_seconds_p50: Median of the seconds of a step; NaN where nothing in the epoch was measured.
+        step_seconds_p90: Their 90th percentile.
+        step_seconds_p99: Their 99th percentile.
     """
 
     epoch: int
@@ -43,11 +47,6 @@ class EpochThroughput(NamedTuple):
     ended: float
     batches_per_sec: float
     samples_per_sec: float | None
-
-
-def as_logs(batches_per_sec: float, samples_per_sec: float | None) -> dict[str, float]:
-    """Return the rates under the names they have in `logs`."""
-    logs = {BATCHES_PER_SEC: batches_per_sec}
-    if samples_per_sec is not None:
-        logs[SAMPLES_PER_SEC] = samples_per_sec
-    return logs
+    step_seconds_p50: float = math.nan
+    step_seconds_p90: float = math.nan
+    step_seconds_p99: float = math.nan

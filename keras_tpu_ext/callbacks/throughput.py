@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.flops import FlopsCount
 from keras_tpu_ext.callbacks import _plot
-from keras_tpu_ext.callbacks._arguments import whole_number
+from keras_tpu_ext.callbacks import _throughput_warnings as texts
+from keras_tpu_ext.callbacks._arguments import positive_number, whole_number
+from keras_tpu_ext.callbacks._device_rate import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
-from keras_tpu_ext.callbacks._records import (
-    BATCHES_PER_SEC,
-    SAMPLES_PER_SEC,
-    EpochThroughput,
-    ThroughputRecord,
-    as_logs,
-)
-from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.callbacks._records import BATCHES_PER_SEC, SAMPLES_PER_SEC, EpochThroughput, ThroughputRecord
+from keras_tpu_ext.callbacks._scalar_log import ScalarLog
+from keras_tpu_ext.callbacks._step_times import StepTimePercentiles
+from keras_tpu_ext.callbacks._utilisation import Given, Utilisation
+from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
 
-_UNCOUNTED = (
-    "Throughput shows no samples per second: this model's train_step does not add its batch size to Keras's "
-    "loss tracker (or has one example per step and replica, which looks the same), so examples cannot be "
-    "counted. Write: Throughput(batch_size=<examples per step over all replicas>)"
-)
+_KEYS = (BATCHES_PER_SEC, SAMPLES_PER_SEC, DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC)
 
 
 class Throughput(_runtime.keras.callbacks.Callback):
-    """Shows how many batches and samples per second a `fit` trains.
+    """Shows how many batches and samples per second a `fit` trains, and how much of its devices' peak that uses.
 
     Puts `throughput/batches_per_sec` and `throughput/samples_per_sec` into `logs`: after each batch the rate
     over the last `window` executions, at the end of an epoch the rate of the whole epoch. An execution is one
-    call of the train function, which runs `steps_per_execution` batches.
+    call of the train function, which runs `steps_per_execution` batches. `throughput/device/samples_per_sec` is
+    the same for one device: a chip, and on TPU v2, v3 and 7x a core. Only with `tokens_per_sample` there is
+    `throughput/tokens_per_sec`.
+
+    `throughput/device/mfu` is the model FLOPs utilisation, from 0 to 1: the FLOPs that the model needs, by the peak
+    of the device. FLOPs are those of matrix products and convolutions, forward and backward, two for each
+    multiply-add; what is computed again to save memory is not in them. Source: Chowdhery et al., PaLM, 2022,
+    appendix B, https://arxiv.org/abs/2204.02311. The divisor is the bfloat16 peak, by convention also where a model
+    computes in float32. It is shown where the peak is known: on a TPU, or from `peak_flops`. An MFU above 1 is an
+    error in a number: it is not shown (NaN at the end of an epoch), and a warning says which one it may be.
 
     Put this callback **first** in the list: callbacks before it (a `CSVLogger`, say) do not see its keys, and
     one that evaluates the model sets the count of examples back. The progress bar and `History`, which Keras
@@ -56,11 +62,22 @@ class Throughput(_runtime.keras.callbacks.Callback):
             execution of the first epoch either. Defaults to 1.
         batch_size: Examples per step over **all** replicas, or `None` to have them counted. A short last
             batch is still counted where the model can. Defaults to `None`.
+        flops_per_sample: FLOPs of the forward and the backward pass for one example, or `None` for no MFU. `"auto"`
+            (default) counts them where the peak is known: once in a `fit`, by tracing the step another time after
+            the first execution. Where they cannot be counted a warning tells why.
+        peak_flops: Highest FLOP/s of one framework device. `None` (default) takes it from the table of TPU
+            generations; it is not known for a CPU or a GPU.
+        tokens_per_sample: Tokens in an example, or `None` (default).
+        log_dir: Folder for TensorBoard, or `None` (default). All of it is written there every `window` executions,
+            by the number of the step, and for each epoch under names that begin with `epoch_`, with the percentiles
+            of step time. Of several processes only the chief writes. On JAX it needs the package `tensorboard`.
         clock: Function that returns the time in seconds. Defaults to `time.perf_counter`.
 
     Raises:
-        ArgumentError: If `window` or `batch_size` is not a whole number of at least 1, `warmup` not one of at
-            least 0, or `clock` cannot be called.
+        ArgumentError: If `window`, `batch_size` or `tokens_per_sample` is not a whole number of at least 1, `warmup`
+            not one of at least 0, `flops_per_sample` or `peak_flops` not a number above 0, or `clock` cannot be
+            called.
+        MissingExtraError: If `log_dir` is given and nothing is installed that could write there.
 
     Example:
         ```python
@@ -88,6 +105,10 @@ class Throughput(_runtime.keras.callbacks.Callback):
         window: int = 20,
         warmup: int = 1,
         batch_size: int | None = None,
+        flops_per_sample: float | Literal["auto"] | None = "auto",
+        peak_flops: float | None = None,
+        tokens_per_sample: int | None = None,
+        log_dir: str | PathLike[str] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__()
@@ -97,6 +118,21 @@ class Throughput(_runtime.keras.callbacks.Callback):
         self.batch_size = batch_size
         if batch_size is not None:
             self.batch_size = whole_number(owner, "batch_size", batch_size, least=1, write=128)
+        self.flops_per_sample = flops_per_sample
+        if flops_per_sample is not None and flops_per_sample != "auto":
+            of = '"auto", None or a number above 0'
+            self.flops_per_sample = positive_number(
+                owner, "flops_per_sample", flops_per_sample, of=of, write='"auto"'
+            )
+        self.peak_flops = peak_flops
+        if peak_flops is not None:
+            of = "None or a number above 0, in FLOP/s of one device"
+            self.peak_flops = positive_number(owner, "peak_flops", peak_flops, of=of, write="197e12")
+        self.tokens_per_sample = tokens_per_sample
+        if tokens_per_sample is not None:
+            self.tokens_per_sample = whole_number(owner, "tokens_per_sample", tokens_per_sample, least=1, write=512)
+        self.log_dir = log_dir
+        self._open_scalars = None if log_dir is None else _runtime.scalar_files()
         if not callable(clock):
             raise ArgumentError(
                 f"clock must be a function that returns seconds; it came as {clock!r}. "
@@ -104,7 +140,8 @@ class Throughput(_runtime.keras.callbacks.Callback):
             )
         self.clock = clock
         self._fitting = False
-        self._start_fit(replicas=1)
+        self._log: ScalarLog | None = None
+        self._start_fit()
 
     @property
     def records(self) -> tuple[ThroughputRecord, ...]:
@@ -116,8 +153,34 @@ class Throughput(_runtime.keras.callbacks.Callback):
         """The rates of each epoch of the last `fit`."""
         return tuple(self._meter.epochs)
 
+    @property
+    def counted_flops(self) -> FlopsCount | None:
+        """The FLOPs that were counted in the last `fit`, and the size of the batch they were counted of, if any."""
+        return self._devices.counted
+
+    def step_time_percentiles(self) -> StepTimePercentiles:
+        """Return median, 90th and 99th percentile of the seconds of a step in the last `fit`, to half a per cent.
+
+        What is timed is an execution, from its begin to the next one's, input and other callbacks included. One of
+        k batches counts as k steps of the same length, so that with many steps per execution a slow one among them
+        does not show. And frameworks run ahead: where they hand steps to the device faster than it takes them, a
+        time is that of handing over. Their mean is right all the same; single ones, and so a high percentile, may be
+        that of another step.
+
+        Raises:
+            NothingMeasuredError: If no step was measured.
+        """
+        found = self._meter.step_times.percentiles()
+        if found is None:
+            raise NothingMeasuredError(
+                "There is no step time yet: it takes an execution after the warm-up. Write: "
+                "model.fit(..., callbacks=[throughput]) with more batches or epochs, then "
+                "throughput.step_time_percentiles()"
+            )
+        return found
+
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
-        """Draw the rates of the last `fit` over time.
+        """Draw the rates of the last `fit` over time, with the MFU, or the rate of a device, on the right.
 
         Args:
             path: File to write the picture to, such as `"throughput.png"`, or `None` for none. Of several
@@ -130,37 +193,51 @@ class Throughput(_runtime.keras.callbacks.Callback):
             NothingMeasuredError: If there is no rate yet.
             MissingExtraError: If matplotlib is not installed.
         """
-        figure = _plot.draw(self.records, self.epoch_records, window=self.window)
+        figure = _plot.draw(
+            self.records,
+            self.epoch_records,
+            window=self.window,
+            step_times=self._meter.step_times.percentiles(),
+            second_axis=self._devices.rate.second_axis(),
+        )
         if path is not None and _runtime.is_chief():
             figure.savefig(path)
         return figure
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Start afresh: each `fit` may compile anew."""
-        _runtime.show_as_they_are([BATCHES_PER_SEC, SAMPLES_PER_SEC])
-        self._start_fit(replicas=_runtime.num_replicas(self.model))
+        _runtime.show_as_they_are(_KEYS)
+        self._end_last_fit()  # which may have been broken off
+        self._start_fit(self.model)
         self._fitting = True
+        if self.log_dir is not None and self._open_scalars is not None and _runtime.is_chief():
+            self._log = ScalarLog(self._open_scalars, os.fspath(self.log_dir), every=self.window)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Take no notice of an `evaluate` from here on."""
         self._fitting = False
+        self._end_last_fit()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Start the sums of the epoch."""
         self._meter.begin_epoch(epoch)
         self._examples_at_test: tuple[int, float | None] | None = None
         self._steps_before = _runtime.train_steps(self.model)
+        self._first_step = self._steps_so_far if self._steps_before is None else self._steps_before
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Take the time, the one thing that has to happen at each batch."""
-        self._meter.begin(batch, self.clock(), self._read_examples)
+        if self._devices.is_looking:
+            self._look_for_flops(batch, self._read_examples)
+        self._meter.begin(batch, self.clock() - self._not_measured, self._read_examples)
+        if self._log is not None:
+            self._log.begin(self._first_step + batch, self._rolling_logs)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the rolling rates into `logs`."""
-        self._meter.executions.end(batch, self.clock())
-        batches, samples = self._meter.rates()
-        if logs is not None and batches is not None:
-            logs.update(as_logs(batches, samples))
+        self._meter.executions.end(batch, self.clock() - self._not_measured)
+        if logs is not None:
+            logs.update(self._rolling_logs())
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Read the count of examples before validation sets it back."""
@@ -174,20 +251,40 @@ class Throughput(_runtime.keras.callbacks.Callback):
             examples = self._examples_at_test[1]
         else:
             examples = self._read_examples()
-        batches, samples = self._meter.end_epoch(steps, examples)
+        if self._devices.is_looking:
+            self._look_for_flops(steps, lambda: examples)
+        rates = self._devices.epoch_logs(*self._meter.end_epoch(steps, examples))
+        self._steps_so_far += steps
         if logs is not None:
-            logs.update(as_logs(batches, samples))
-        self._warn_once()
+            logs.update(rates)
+        if self._log is not None:
+            self._log.end_epoch(epoch, {**rates, **self._step_seconds_of_epoch()})
+        self._warn()
 
-    def _start_fit(self, replicas: int) -> None:
-        self._meter = FitMeter(
+    def _rolling_logs(self) -> dict[str, float]:
+        batches, samples = self._meter.rates()
+        return {} if batches is None else self._devices.rate.logs(batches, samples)
+
+    def _step_seconds_of_epoch(self) -> dict[str, float]:
+        if not self._meter.epochs:
+            return {}
+        names = ("step_seconds_p50", "step_seconds_p90", "step_seconds_p99")
+        return {f"throughput/{name}": getattr(self._meter.epochs[-1], name) for name in names}
+
+    def _start_fit(self, model: Any = None) -> None:
+        given = Given(self.batch_size, self.flops_per_sample, self.peak_flops, self.tokens_per_sample)
+        self._devices = Utilisation(given, model)
+        self._not_measured = 0.0
+        self._steps_so_far = 0
+        self._first_step = 0
+        self._warned: set[str] = set()
+        self._meter: FitMeter = FitMeter(
             window=self.window,
             warmup=self.warmup,
             batch_size=self.batch_size,
-            replicas=replicas,
+            replicas=self._devices.rate.replicas,
             began=self.clock(),
         )
-        self._warned = False
 
     def _read_examples(self) -> float | None:
         # On JAX even `self.model` has its price, copying the state back: only here, never at each batch.
@@ -208,22 +305,27 @@ class Throughput(_runtime.keras.callbacks.Callback):
             taken -= self._steps_before
         return max((steps for steps in (announced, taken) if steps and last < steps <= most), default=most)
 
-    def _warn_once(self) -> None:
+    def _look_for_flops(self, steps: int, read_examples: Callable[[], float | None]) -> None:
+        """Count the FLOPs of a step where it is time to; how long that takes is not measured."""
+        began = self.clock()
+        self._devices.look(steps, read_examples)
+        self._not_measured += self.clock() - began
+
+    def _end_last_fit(self) -> None:
+        self._devices.undo()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _warn(self) -> None:
+        """Warn once in a `fit` of each thing that is wrong."""
         counter = self._meter.examples
-        text = None
+        wrong = dict(self._devices.complaints)
         if counter.misfit is not None:
-            text = _misfit_text(self.batch_size, *counter.misfit)
+            wrong["examples"] = texts.misfit(self.batch_size, *counter.misfit)
         elif counter.per_step is None and self._meter.completed:
-            text = _UNCOUNTED
-        if text is not None and not self._warned and _runtime.is_chief():
-            self._warned = True
-            warnings.warn(text, stacklevel=2)
-
-
-def _misfit_text(batch_size: int | None, examples: float, steps: int) -> str:
-    return (
-        f"Throughput(batch_size={batch_size}) does not fit: the model counted {examples:.0f} examples in an "
-        f"epoch of {steps} steps, {examples / steps:.6g} per step. The rates shown use {batch_size}. "
-        "batch_size is the number of examples per step over all replicas. Write: Throughput() to have them "
-        "counted, and put it before any callback that evaluates the model"
-    )
+            wrong["examples"] = texts.UNCOUNTED
+        for about in wrong.keys() - self._warned:
+            self._warned.add(about)
+            if _runtime.is_chief():
+                warnings.warn(wrong[about], stacklevel=3)

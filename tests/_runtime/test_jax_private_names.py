@@ -1,5 +1,7 @@
 """The private names of JAX, and of Keras on it, that `_runtime` leans on; see test_keras3_private_names.py."""
 
+import inspect
+
 import jax.numpy as jnp
 import keras
 import numpy as np
@@ -31,6 +33,10 @@ def in_scope(scope, name):
 
 
 ATTRIBUTES = {
+    "Trainer.compute_loss_and_updates": (
+        lambda: "optimizer_variables" in inspect.signature(model().compute_loss_and_updates).parameters,
+        "_jax_flops.py",
+    ),
     "LossFunctionWrapper.fn": (lambda: keras.losses.MeanSquaredError().fn, "_keras3_jax_rows.py"),
     "JAXEpochIterator.data_adapter": (
         lambda: JAXEpochIterator(x=np.ones((4, 2)), batch_size=2).data_adapter.get_numpy_iterator,

@@ -4,6 +4,7 @@ import pytest
 
 from keras_tpu_ext.callbacks._plot import draw
 from keras_tpu_ext.callbacks._records import EpochThroughput, ThroughputRecord
+from keras_tpu_ext.callbacks._step_times import StepTimePercentiles
 from keras_tpu_ext.errors import KteError, MissingExtraError, NothingMeasuredError
 
 RECORDS = [
@@ -30,6 +31,17 @@ def test_samples_are_drawn_over_time_with_median_epochs_and_gaps():
     assert figure.axes[0].get_ylabel() == "samples per second"
     assert figure.axes[0].get_ylim() == (0, pytest.approx(1.15 * 32))
     assert [patch.get_x() for patch in figure.axes[0].patches] == [3.0]
+
+
+def test_percentiles_and_an_axis_for_the_device():
+    times = StepTimePercentiles(0.0123, 0.02, 1.5)
+    figure = draw(RECORDS, EPOCHS, window=20, step_times=times, second_axis=("MFU in %", 0.5))
+    (right,) = figure.axes[0].child_axes
+    figure.draw_without_rendering()
+    assert right.get_ylabel() == "MFU in %"
+    assert right.get_ylim() == (0, pytest.approx(0.5 * 1.15 * 32))
+    note = figure.axes[0].get_title(loc="right")
+    assert note == "rolling over 20 executions\nstep: median 12.3 ms, p90 20 ms, p99 1,500 ms"
 
 
 def test_batches_are_drawn_where_samples_are_not_known():

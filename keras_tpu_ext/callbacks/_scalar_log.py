@@ -1,0 +1,49 @@
+"""What `Throughput` writes for TensorBoard, and when."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from keras_tpu_ext._runtime.scalar_file import OpenScalarFile, ScalarFile
+
+
+class ScalarLog:
+    """Writes rates every `every` executions and after each epoch; the file is opened for the first of them.
+
+    Args:
+        open_file: Opens a file in a folder.
+        folder: That folder.
+        every: Number of executions.
+    """
+
+    def __init__(self, open_file: OpenScalarFile, folder: str, *, every: int) -> None:
+        self._open_file = open_file
+        self._folder = folder
+        self._every = every
+        self._executions = 0
+        self._file: ScalarFile | None = None
+
+    def begin(self, step: int, read: Callable[[], Mapping[str, float]]) -> None:
+        """Note that an execution begins with this step; where it is time, write what `read` returns."""
+        self._executions += 1
+        if self._executions % self._every == 0:
+            self._write(step, read())
+
+    def end_epoch(self, epoch: int, scalars: Mapping[str, float]) -> None:
+        """Write the scalars of an epoch, with "epoch_" before their names as Keras's TensorBoard callback has it."""
+        self._write(epoch, {f"epoch_{name}": value for name, value in scalars.items()})
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, step: int, scalars: Mapping[str, float]) -> None:
+        known = {name: value for name, value in scalars.items() if not math.isnan(value)}
+        if known:
+            self._file = self._file or self._open_file(self._folder)
+            self._file.write(step, known)
