@@ -84,7 +84,9 @@ def fault(tf: Any, content: Any) -> Any:
     head = tf.cast(tf.io.decode_raw(tf.strings.substr(content, 0, tf.minimum(length, 4)), tf.uint8), tf.int32)
     known = tf.equal(tf.strings.substr(content, 0, len(_JPEG)), _JPEG)
     needed = "cannot be decoded. It must be a whole JPEG, PNG, BMP or GIF image; what came "
-    begins = tf.strings.join(["begins with the bytes ", tf.strings.reduce_join(tf.strings.as_string(head), separator=" ")])
+    begins = tf.strings.join(
+        ["begins with the bytes ", tf.strings.reduce_join(tf.strings.as_string(head), separator=" ")]
+    )
     what = tf.where(known, "begins as a JPEG does and is damaged or cut off", begins)
     bytes_long = tf.strings.join(["has ", tf.strings.as_string(length), " bytes and ", what, "."])
     return tf.strings.join([needed, tf.where(length > 0, bytes_long, "is empty, 0 bytes.")])

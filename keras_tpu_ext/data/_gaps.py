@@ -68,11 +68,11 @@ def checked(tf: Any, records: Any, batch_size: int, telling: Telling, ledger: Le
 
     Without a ledger that skips, a record that is not there is an error.
     """
-    finish = _Finish(tf, telling, ledger)
+    least = batch_size if drop_remainder else 1
+    finish = _Finish(tf, telling, ledger, least)
     batches = records.batch(batch_size, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     start = (tf.constant(0, tf.int64), tf.constant(0, tf.int64), tf.constant(0, tf.int64))
     batches = batches.scan(start, finish)
-    least = batch_size if drop_remainder else 1
 
     def rows(values: Any) -> Any:
         return tf.shape(tf.nest.flatten(values)[0])[0]
@@ -94,10 +94,11 @@ class _Finish:
     Its state is the position that comes next, and the numbers of records that came and that did not.
     """
 
-    def __init__(self, tf: Any, telling: Telling, ledger: Ledger) -> None:
+    def __init__(self, tf: Any, telling: Telling, ledger: Ledger, least: int) -> None:
         self._tf = tf
         self._telling = telling
         self._ledger = ledger
+        self._least = least
 
     def __call__(self, state: Any, batch: Any) -> Any:
         tf = self._tf
@@ -149,14 +150,16 @@ class _Finish:
         tf, function = self._tf, self._telling.function
         text = tf.strings.join(
             [
-                f"keras_tpu_ext.data.{function}: none of ",
+                f"keras_tpu_ext.data.{function} needs at least {self._least} records for a batch; it found ",
+                tf.strings.as_string(came),
+                " that can be read and ",
                 tf.strings.as_string(failed),
-                " records can be read, so there is nothing to train on. Some of them: ",
+                " that cannot (",
                 self._ledger.first_places(),
-                '. Write on_error="raise" to see what is the matter with them.',
+                '). Write on_error="raise" to see what is the matter with those, or a smaller batch_size.',
             ]
         )
-        some = tf.debugging.Assert(tf.logical_or(came > 0, tf.equal(failed, 0)), [text])
+        some = tf.debugging.Assert(came >= self._least, [text])
         with tf.control_dependencies([some]):
             closed = self._ledger.close_pass(function, came, failed)
         with tf.control_dependencies([closed]):

@@ -72,8 +72,8 @@ def list_shards(tf: Any, function: str, source: Any) -> tuple[str, ...]:
     found = sorted(name for name in tf.io.gfile.listdir(path) if _SHARD.search(name))
     if not found:
         raise ArgumentError(
-            f"{function} looked in the folder {path!r} for files named *.tfrecord, *.tfrecords or *.tfrec, and it has "
-            f'none. Write {function}("{path}/*", ...) where they have other names.'
+            f"{function} looked in the folder {path!r} for files named *.tfrecord, *.tfrecords or *.tfrec, and it "
+            f'has none. Write {function}("{path}/*", ...) where they have other names.'
         )
     return tuple(os.path.join(path, name) for name in found)
 
@@ -95,7 +95,7 @@ def _image_paths(tf: Any, function: str, source: Any, *, flat: bool) -> tuple[tu
     raise ArgumentError(
         f"{function} looked in the folder {path!r} for images ({', '.join(IMAGES)}) in class folders, such as "
         f"{os.path.join(path, 'cat', '1.jpg')!r}, and found none. "
-        f'{cure or f"Write the folder that holds one folder for each class, or a pattern such as {path}/**.jpg"}.'
+        f"{cure or f'Write the folder that holds one folder for each class, or a pattern such as {path}/**.jpg'}."
     )
 
 

@@ -36,7 +36,9 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return the text of the file."""
-        return json.dumps({"format": FORMAT, "records": sum(self.shards.values()), **dataclasses.asdict(self)}, indent=1)
+        return json.dumps(
+            {"format": FORMAT, "records": sum(self.shards.values()), **dataclasses.asdict(self)}, indent=1
+        )
 
 
 def read_manifest(tf: Any, folder: str) -> Manifest | None:
@@ -54,7 +56,9 @@ def read_manifest(tf: Any, folder: str) -> Manifest | None:
             "Write the shards again with this version, or install the version of keras-tpu-ext that wrote them."
         )
     names = {field.name for field in dataclasses.fields(Manifest)}
-    known = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in names}
+    known: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in names
+    }
     return Manifest(**known)
 
 

@@ -49,7 +49,7 @@ def make_parser(
             "Write one of the two."
         )
     if parse is not None:
-        zeros = _zeros_of(tf, parse, "parse", 'tf.ensure_shape(x, [28, 28]) in it')
+        zeros = _zeros_of(tf, parse, "parse", "tf.ensure_shape(x, [28, 28]) in it")
         return Parser(lambda record, _: parse(record), zeros, "what `parse` takes", (), False)
     if features is not None:
         return _of_features(tf, features)
@@ -91,8 +91,8 @@ def _zeros_of(tf: Any, parse: Callable[[Any], Any], name: str, write: str) -> Ca
     for leaf in tf.nest.flatten(spec):
         if not isinstance(leaf, tf.TensorSpec) or not leaf.shape.is_fully_defined():
             raise ArgumentError(
-                f"tfrecords needs {name} to give dense tensors whose shapes are all known, so that a TPU compiles one "
-                f"step; got {leaf}. Write {write}."
+                f"tfrecords needs {name} to give dense tensors whose shapes are all known, so that a TPU compiles "
+                f"one step; got {leaf}. Write {write}."
             )
     return lambda: tf.nest.map_structure(lambda leaf: tf.zeros(leaf.shape, leaf.dtype), spec)
 

@@ -101,7 +101,9 @@ class _Watch:
         here = tf.size(numbers, tf.int64) - tf.cast(is_last, tf.int64)
         came += here
         length += tf.reduce_sum(tf.cast(tf.strings.length(records[:here]) + _FRAME, tf.int64))
-        lost = is_last & ((numbers[-1] != came) | self._differs(self._size, length) | self._differs(self._count, came))
+        lost = is_last & (
+            (numbers[-1] != came) | self._differs(self._size, length) | self._differs(self._count, came)
+        )
         rows = here + tf.cast(lost, tf.int64)
         numbers = tf.where(ends, -1 - came, numbers)[:rows]
         return (came, length), (tf.stack([tf.fill([rows], self._file), numbers], 1), records[:rows])

@@ -12,7 +12,7 @@ from keras_tpu_ext.data._tensorflow import checked_shard, height_and_width, one_
 from keras_tpu_ext.data.skipped import Ledger
 from keras_tpu_ext.errors import ArgumentError
 
-# Opening a file on remote storage takes some 20 ms, in which a core can do nothing else: 64 at a time are 3200 a second.
+# Opening a file on remote storage takes some 20 ms, in which its thread waits: 64 at a time are 3200 a second.
 _READS = 64
 
 

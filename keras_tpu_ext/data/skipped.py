@@ -94,8 +94,8 @@ class Ledger:
         written = self._done(self._totals.insert([_CAME, _FAILED], tf.stack([came, failed])))
 
         def say() -> Any:
-            head, such = f"keras_tpu_ext.data.{function}: this pass has left out", "records, such as"
-            line = (head, failed, "of", came + failed, such, self.first_places())
+            head = f"keras_tpu_ext.data.{function}: this pass gave"
+            line = (head, came, "records and left out", failed, "that cannot be read, such as", self.first_places())
             return self._done(tf.print(*line, output_stream=sys.stderr))
 
         with tf.control_dependencies([written]):

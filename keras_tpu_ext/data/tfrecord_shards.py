@@ -93,7 +93,9 @@ def tfrecords(
     one_of("tfrecords", "crop", crop, _decoding.CROPS)
     one_of("tfrecords", "on_error", on_error, ("raise", "skip"))
     one_of("tfrecords", "compression", compression, (None, "GZIP", "ZLIB"))
-    buffer = _BUFFER if shuffle is True else whole("tfrecords", "shuffle", int(shuffle), least=0, write="shuffle=True")
+    buffer = (
+        _BUFFER if shuffle is True else whole("tfrecords", "shuffle", int(shuffle), least=0, write="shuffle=True")
+    )
     tf = tensorflow("tfrecords")
     paths, manifest = _found(tf, source)
     shards = _shards(tf, paths, manifest, checked_shard("tfrecords", shard), compression or "")
@@ -193,13 +195,17 @@ def _parsed(tf: Any, numbered: Any, parser: Parser) -> Any:
         number = around[_gaps.BLOCK + position % _gaps.BLOCK, 1]
 
         def parsed() -> Any:
-            with tf.control_dependencies([tf.debugging.assert_non_negative(number)]):  # else the rest of a file is lost
+            with tf.control_dependencies(
+                [tf.debugging.assert_non_negative(number)]
+            ):  # else the rest of a file is lost
                 return parser.values(tf.identity(record), seed)
 
         value = tf.cond(_gaps.is_end(tf, position, around), parser.zeros, parsed)
         return position, around, value
 
-    return numbered.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).ignore_errors(log_warning=True)
+    return numbered.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).ignore_errors(
+        log_warning=True
+    )
 
 
 def _words(
