@@ -14,6 +14,7 @@ from keras_tpu_ext.data._gaps import BLOCK
 
 AT_ONCE = 16  # files
 _BUFFER = 1 << 20  # bytes read ahead of each
+SIZES = 1 << 32  # sizes are compared modulo this, as GZIP has them
 _FRAME = 16  # bytes of a record's length and checksums
 
 
@@ -23,7 +24,7 @@ class Shards:
 
     Attributes:
         paths: Paths.
-        sizes: Bytes of each; -1 for compressed files, whose records do not add up to them.
+        sizes: Bytes of each, uncompressed, modulo 2^32; -1 where that is not known.
         counts: Records of each by the manifest; -1 where there is none.
         compression: `""`, `"GZIP"` or `"ZLIB"`.
     """
@@ -102,7 +103,7 @@ class _Watch:
         came += here
         length += tf.reduce_sum(tf.cast(tf.strings.length(records[:here]) + _FRAME, tf.int64))
         lost = is_last & (
-            (numbers[-1] != came) | self._differs(self._size, length) | self._differs(self._count, came)
+            (numbers[-1] != came) | self._differs(self._size, length % SIZES) | self._differs(self._count, came)
         )
         rows = here + tf.cast(lost, tf.int64)
         numbers = tf.where(ends, -1 - came, numbers)[:rows]

@@ -11,7 +11,7 @@ from keras_tpu_ext.data._listing import in_parallel, list_shards
 from keras_tpu_ext.data._manifest import MANIFEST, PLAN, Manifest, read_manifest
 from keras_tpu_ext.data._parsing import Parser, check_first_record, make_parser
 from keras_tpu_ext.data._pipeline import Order, finished, repeatable_order
-from keras_tpu_ext.data._shards import AT_ONCE, Shards, one_record, records_of
+from keras_tpu_ext.data._shards import AT_ONCE, SIZES, Shards, one_record, records_of
 from keras_tpu_ext.data._tensorflow import checked_shard, height_and_width, one_of, tensorflow, whole
 from keras_tpu_ext.data.skipped import Ledger
 from keras_tpu_ext.errors import ArgumentError
@@ -68,7 +68,8 @@ def tfrecords(
         drop_remainder: Whether to leave out the last batch where it is short. Defaults to `False`.
         shard: `None` (default) for all files, which is right for `fit`, as in `images`; or (index, count) for those
             of one of `count` hosts.
-        compression: `None` (default), `"GZIP"` or `"ZLIB"`.
+        compression: `None` (default), `"GZIP"` or `"ZLIB"`. Of ZLIB files that are cut off TensorFlow tells nothing:
+            only a manifest does.
 
     Returns:
         A `tf.data.Dataset` of `(images, labels)`, uint8 of shape `(batch, height, width, 3)` and int32 of shape
@@ -162,15 +163,23 @@ def _shards(
     own = paths[index::count]
     counts = {} if manifest is None else manifest.shards
 
-    def size(path: str) -> int:
-        try:
-            stat = tf.io.gfile.stat(path)
-        except tf.errors.OpError:
-            return 0  # which no file that can be read has in the end
-        return int(stat.length)
-
-    sizes = (-1,) * len(own) if compression else tuple(in_parallel(size, own))
+    sizes = tuple(in_parallel(lambda path: _size(tf, path, compression), own))
     return Shards(own, sizes, tuple(counts.get(os.path.basename(path), -1) for path in own), compression)
+
+
+def _size(tf: Any, path: str, compression: str) -> int:
+    """Return the bytes of a file, uncompressed and modulo 2^32, or -1 where it does not say so."""
+    if compression == "ZLIB":
+        return -1
+    try:
+        length = int(tf.io.gfile.stat(path).length)
+        if not compression:
+            return length % SIZES
+        with tf.io.gfile.GFile(path, "rb") as file:
+            file.seek(max(0, length - 4))
+            return int.from_bytes(file.read(4), "little")  # RFC 1952
+    except tf.errors.OpError:
+        return 0  # no file that can be read has this in the end
 
 
 def _numbered(tf: Any, shards: Shards, order: Order, buffer: int) -> Any:

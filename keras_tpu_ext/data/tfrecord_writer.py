@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import html
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -125,7 +127,7 @@ def write_tfrecords(
         raise ArgumentError(f"write_tfrecords needs quality from 1 to 100; got {quality!r}. Write quality=95.")
     tf = tensorflow("write_tfrecords")
     files = list_images(tf, "write_tfrecords", source, labels)
-    options = {"size": size, "quality": quality, "shuffle": shuffle, "seed": seed, "on_error": on_error}
+    options = {"size": size, "quality": quality, "shuffle": shuffle, "seed": seed}
     plan = make_plan(tf, files, shards, options)
     writer = _Writer(tf, plan, os.fspath(folder), size, quality, skips=on_error == "skip")
     with _bar(len(plan.order), progress) as show:
@@ -163,7 +165,7 @@ class _Writer:
         for shard in range(plan.shards):
             found = self._finished(shard)
             if found is None:
-                found = self._write(shard, lambda number, before=done: show(before + number))
+                found = self._write(shard, functools.partial(_show_after, show, done))
                 written += 1
             done += len(plan.part(shard))
             show(done)
@@ -214,7 +216,8 @@ class _Writer:
     def _finished(self, shard: int) -> dict[str, Any] | None:
         """Return what is in a shard that a run before has finished."""
         path = self._path(self._plan.name(shard))
-        return read_json(self._tf, path + _DONE) if self._tf.io.gfile.exists(path) else None
+        found = read_json(self._tf, path + _DONE) if self._tf.io.gfile.exists(path) else None
+        return None if found is not None and found["skipped"] and not self._skips else found
 
     def _write(self, shard: int, show: Callable[[int], None]) -> dict[str, Any]:
         path = self._path(self._plan.name(shard))
@@ -254,7 +257,7 @@ class _Writer:
                 return path, None
             raise ArgumentError(
                 f"write_tfrecords needs every file to be a whole JPEG, PNG, BMP or GIF image; {path!r} is not: "
-                f'{str(error.message).splitlines()[0]}. Mend or remove it, or write on_error="skip" '
+                f'{_cause(error)}. Mend or remove it, or write on_error="skip" '
                 "(--skip-errors) to leave such files out and have them counted."
             ) from error
         return path, _example(tf, files, number, content)
@@ -290,6 +293,15 @@ class _Writer:
         return WrittenRecords(
             self._folder, records, len(manifest.shards), written, manifest.class_names, manifest.skipped
         )
+
+
+def _show_after(show: Callable[[int], None], before: int, number: int) -> None:
+    show(before + number)
+
+
+def _cause(error: Any) -> str:
+    """Return the sentence in an error of TensorFlow, without the names of graphs and operations around it."""
+    return re.sub(r"{{.*?}}|\[Op:.*", "", str(error.message).splitlines()[0]).strip().rstrip(".")
 
 
 def _example(tf: Any, files: Files, number: int, content: bytes) -> bytes:
