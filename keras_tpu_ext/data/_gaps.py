@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_ext.data._tensorflow import as_written
 from keras_tpu_ext.data.skipped import Ledger
 
 BLOCK = 16  # records that are numbered at once; a record knows the names of its own block and of that before
@@ -55,7 +56,7 @@ def numbered(tf: Any, items: Any) -> Any:
         return (first + BLOCK, here), (tf.range(first, first + rows), around, contents)
 
     start = (tf.constant(0, tf.int64), unknown)
-    return items.concatenate(end).batch(BLOCK).scan(start, number).unbatch()
+    return items.concatenate(end).batch(BLOCK).scan(start, as_written(tf, number)).unbatch()
 
 
 def is_end(tf: Any, position: Any, around: Any) -> Any:
@@ -72,7 +73,7 @@ def checked(tf: Any, records: Any, batch_size: int, telling: Telling, ledger: Le
     finish = _Finish(tf, telling, ledger, least)
     batches = records.batch(batch_size, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     start = (tf.constant(0, tf.int64), tf.constant(0, tf.int64), tf.constant(0, tf.int64))
-    batches = batches.scan(start, finish)
+    batches = batches.scan(start, as_written(tf, finish))
 
     def rows(values: Any) -> Any:
         return tf.shape(tf.nest.flatten(values)[0])[0]

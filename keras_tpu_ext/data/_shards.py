@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any
 
 from keras_tpu_ext.data._gaps import BLOCK
+from keras_tpu_ext.data._tensorflow import as_written
 
 AT_ONCE = 16  # files
 _BUFFER = 1 << 20  # bytes read ahead of each
@@ -72,7 +73,7 @@ def _of_file(tf: Any, shards: Shards, number: Any) -> Any:
     blocks = marked.enumerate().ignore_errors(log_warning=True).batch(BLOCK)
     start = (tf.constant(0, tf.int64), tf.constant(0, tf.int64))
     size, count = tf.constant(shards.sizes, tf.int64)[number], tf.constant(shards.counts, tf.int64)[number]
-    return blocks.scan(start, _Watch(tf, number, size, count)).unbatch()
+    return blocks.scan(start, as_written(tf, _Watch(tf, number, size, count))).unbatch()
 
 
 def _opened(tf: Any, path: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError
@@ -22,6 +23,11 @@ def tensorflow(function: str) -> Any:
             "Write: pip install tensorflow-cpu"
         ) from None
     return tensorflow
+
+
+def as_written(tf: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` for a dataset to trace without autograph: it has no Python control flow over tensors."""
+    return tf.autograph.experimental.do_not_convert(function)
 
 
 def whole(function: str, name: str, value: Any, *, least: int = 1, write: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from keras_tpu_ext.data import _decoding, _gaps
 from keras_tpu_ext.data._listing import Files, list_images
 from keras_tpu_ext.data._pipeline import Order, finished, repeatable_order
-from keras_tpu_ext.data._tensorflow import checked_shard, height_and_width, one_of, tensorflow, whole
+from keras_tpu_ext.data._tensorflow import as_written, checked_shard, height_and_width, one_of, tensorflow, whole
 from keras_tpu_ext.data.skipped import Ledger
 from keras_tpu_ext.errors import ArgumentError
 
@@ -142,7 +142,7 @@ def _read(tf: Any, numbered: Any, files: Files) -> Any:
         return position, around, (read, labels[number], seed)
 
     # Their number is fixed: AUTOTUNE counts cores, and a read that waits for storage needs none.
-    return numbered.map(read, num_parallel_calls=_READS, deterministic=True)
+    return numbered.map(as_written(tf, read), num_parallel_calls=_READS, deterministic=True)
 
 
 def _decoded(tf: Any, read: Any, size: tuple[int, int], crop: str | None) -> Any:
@@ -155,7 +155,8 @@ def _decoded(tf: Any, read: Any, size: tuple[int, int], crop: str | None) -> Any
         )
         return position, around, (pixels, label)
 
-    return read.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).ignore_errors(log_warning=True)
+    decoded = read.map(as_written(tf, decode), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return decoded.ignore_errors(log_warning=True)
 
 
 def _words(tf: Any, files: Files) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]:

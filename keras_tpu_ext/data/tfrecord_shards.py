@@ -17,6 +17,7 @@ from keras_tpu_ext.data.skipped import Ledger
 from keras_tpu_ext.errors import ArgumentError
 
 _BUFFER = 1024  # records to shuffle among
+_NONE = 1  # bytes, which no records have
 
 
 def tfrecords(
@@ -177,9 +178,9 @@ def _size(tf: Any, path: str, compression: str) -> int:
             return length % SIZES
         with tf.io.gfile.GFile(path, "rb") as file:
             file.seek(max(0, length - 4))
-            return int.from_bytes(file.read(4), "little")  # RFC 1952
+            return int.from_bytes(file.read(4), "little") if length > 4 else _NONE  # RFC 1952
     except tf.errors.OpError:
-        return 0  # no file that can be read has this in the end
+        return _NONE
 
 
 def _numbered(tf: Any, shards: Shards, order: Order, buffer: int) -> Any:

@@ -130,24 +130,37 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_file_is_told(folder, name):
-    damage, left = DAMAGES[name]
-    path = folder / "1.tfrecord"
-    datasets = [tfrecords(folder, on_error=on_error) for on_error in ("raise", "skip")] if damage is os.unlink else []
-    damage(path)
-    raising, skipping = datasets or [tfrecords(folder, on_error=on_error) for on_error in ("raise", "skip")]
+def damaged(tmp_path, names, **options):
+    """Return a dataset of files of which each has one of the damages, and the labels and places to expect."""
+    labels, places = [], []
+    for file, name in enumerate(names):
+        path = tmp_path / f"{file}.tfrecord"
+        write(path, [example(image=crop_of(n), label=file * EACH + n) for n in range(EACH)])
+        labels += range(file * EACH, file * EACH + DAMAGES[name][1])
+        places.append(f"{path}, from record {DAMAGES[name][1]} on")
+    write(tmp_path / "whole.tfrecord", [example(image=crop_of(0), label=1000)])
+    dataset = tfrecords(tmp_path, **options)
+    for file, name in enumerate(names):
+        DAMAGES[name][0](tmp_path / f"{file}.tfrecord")
+    return dataset, [*labels, 1000], tuple(places)
+
+
+@pytest.mark.parametrize("name", ["cut in a record", "cut in the length of a record", "gone after it was listed"])
+def test_a_damaged_file_is_raised(tmp_path, name):
+    dataset, _, (place,) = damaged(tmp_path, [name])
     with pytest.raises(AssertionFailed) as raised:
-        in_time(raising)
+        in_time(dataset)
     text = str(raised.value)
-    place = f"{path}, from record {left} on"
     assert f"keras_tpu_ext.data.tfrecords: {place} cannot be read: the file is damaged or cut off" in text
-    assert f"{left} records came; how many are lost is not known without a manifest." in text
-    labels = rows(in_time(skipping))[1]
-    assert sorted(labels) == [*range(EACH + left), *range(2 * EACH, NUMBER)]
-    report = kte.data.skipped(skipping)
-    assert (report.places, report.failed, report.at_least) == ((place,), 1, True)
-    assert "at least 1 records" in str(report)
+    assert f"{DAMAGES[name][1]} records came; how many are lost is not known without a manifest." in text
+
+
+def test_damaged_files_are_skipped_and_counted(tmp_path):
+    dataset, labels, places = damaged(tmp_path, DAMAGES, on_error="skip")
+    assert sorted(rows(in_time(dataset))[1]) == labels
+    report = kte.data.skipped(dataset)
+    assert (report.places, report.failed, report.at_least) == (places, len(DAMAGES), True)
+    assert "at least 8 records" in str(report)
 
 
 def test_the_manifest_knows_how_many_are_lost(tmp_path):
@@ -179,19 +192,21 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_record_is_told(folder, name):
-    write(folder / "3.tfrecord", [example(image=crop_of(0), label=90), BAD[name]])
+def test_a_bad_record_is_raised(folder):
+    write(folder / "3.tfrecord", [example(image=crop_of(0), label=90), BAD["a damaged image"]])
     with pytest.raises(AssertionFailed) as raised:
         in_time(tfrecords(folder))
-    needed = "It must be a tf.train.Example with \\'image\\' (the bytes of a JPEG, PNG, BMP or GIF image)"
-    assert f"{folder}/3.tfrecord, record 1 cannot be used. {needed}".replace("\\", "") in str(raised.value).replace(
-        "\\", ""
-    )
-    assert f"what came is a record of {len(BAD[name])} bytes" in str(raised.value)
+    text = str(raised.value).replace("\\", "")
+    needed = "It must be a tf.train.Example with 'image' (the bytes of a JPEG, PNG, BMP or GIF image)"
+    assert f"{folder}/3.tfrecord, record 1 cannot be used. {needed}" in text
+    assert f"what came is a record of {len(BAD['a damaged image'])} bytes" in text
+
+
+def test_bad_records_are_skipped_and_counted(folder):
+    write(folder / "3.tfrecord", [example(image=crop_of(0), label=90), *BAD.values()])
     dataset = tfrecords(folder, on_error="skip")
     assert sorted(rows(in_time(dataset))[1]) == [*range(NUMBER), 90]
-    assert kte.data.skipped(dataset).places == (f"{folder}/3.tfrecord, record 1",)
+    assert kte.data.skipped(dataset).places == tuple(f"{folder}/3.tfrecord, record {n}" for n in (1, 2, 3))
     assert not kte.data.skipped(dataset).at_least
 
 
@@ -221,9 +236,11 @@ def test_compressed_files(tmp_path):
     path = tmp_path / "a.tfrecord.gz"
     write(path, records, "GZIP")
     assert rows(tfrecords(tmp_path, compression="GZIP"))[1].tolist() == [*range(5)]
-    path.write_bytes(path.read_bytes()[:-2000])
-    with pytest.raises(AssertionFailed, match=r"a.tfrecord.gz, from record . on cannot be read"):
-        in_time(tfrecords(tmp_path, compression="GZIP"))
+    whole = path.read_bytes()
+    for left in (whole[:-400], b""):
+        path.write_bytes(left)
+        with pytest.raises(AssertionFailed, match=r"a.tfrecord.gz, from record . on cannot be read"):
+            in_time(tfrecords(tmp_path, compression="GZIP"))
 
 
 @pytest.mark.parametrize("content", [[], [b"junk"] * 40])

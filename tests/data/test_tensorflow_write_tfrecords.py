@@ -81,7 +81,7 @@ def command(photos, out):
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
-    write_crops(tmp_path / "photos", 300, height=300, width=400)
+    write_crops(tmp_path / "photos", 150, height=300, width=400)
     write(tmp_path / "photos", tmp_path / "whole", shards=6)
     out = tmp_path / "out"
     first = command(tmp_path / "photos", out)
