@@ -12,6 +12,7 @@ import keras_tpu_ext as kte
 from sample_images import CLASSES, in_time, photographs, plain_pixels, rows, write_crops
 
 PER_CLASS, BATCH, SIZE = 20, 7, (32, 24)
+pytestmark = pytest.mark.spread
 AssertionFailed = tf.errors.InvalidArgumentError
 
 
@@ -197,23 +198,32 @@ def test_it_repeats(clean):
     assert [sorted(labels[first : first + 40]) for first in (0, 40, 80)] == [[0] * 20 + [1] * 20] * 3
 
 
+def model_of(model_class):
+    inputs = keras.Input((*SIZE, 3))
+    hidden = keras.layers.Conv2D(4, 3, strides=4, activation="relu")(keras.layers.Rescaling(1 / 255)(inputs))
+    model = model_class(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(hidden)))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    start = np.random.default_rng(1)
+    model.set_weights([start.normal(0, 0.1, value.shape).astype("float32") for value in model.get_weights()])
+    return model
+
+
 # Keras says so at the end of any data whose length it does not know.
 @pytest.mark.filterwarnings("ignore:Your input ran out of data; interrupting training:UserWarning")
-def test_replicas_train_on_it_straight_away(folder, scope8):
+def test_replicas_train_on_it_as_one_device_does_on_arrays(folder, scope8):
     as_text(folder / "china" / "003.jpg")
-    dataset = images(folder, on_error="skip", shuffle=True, batch_size=8)
+    dataset = images(folder, on_error="skip", batch_size=8)
+    plain = model_of(keras.Model)
+    expected = plain.fit(*rows(dataset), batch_size=8, shuffle=False, epochs=2, verbose=0).history
     with scope8:
-        inputs = keras.Input((*SIZE, 3))
-        hidden = keras.layers.Conv2D(4, 3, strides=4, activation="relu")(keras.layers.Rescaling(1 / 255)(inputs))
-        outputs = keras.layers.Dense(2)(keras.layers.Flatten()(hidden))
-        model = kte.TPUModel(inputs, outputs)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.Adam(0.02), loss, metrics=["accuracy"])
-    history = model.fit(dataset, epochs=6, shuffle=False, verbose=0).history
-    assert history["accuracy"][-1] > 0.8  # one class for all is 0.51
+        model = model_of(kte.TPUModel)
+    history = model.fit(dataset, shuffle=False, epochs=2, verbose=0).history
+    for name, values in expected.items():
+        np.testing.assert_allclose(history[name], values, rtol=1e-4)  # float32 adds in another order on replicas
     assert (kte.data.skipped(dataset).failed, kte.data.skipped(dataset).came) == (1, 39)
 
 
+@pytest.mark.exhaustive
 def test_many_passes_do_not_grow(clean):
     dataset = images(clean)
 

@@ -12,6 +12,7 @@ from sample_images import in_time, jpeg, photographs, plain_pixels, rows, write_
 
 FILES, EACH, BATCH, SIZE = 3, 20, 7, (24, 24)
 NUMBER = FILES * EACH
+pytestmark = pytest.mark.spread
 AssertionFailed = tf.errors.InvalidArgumentError
 
 

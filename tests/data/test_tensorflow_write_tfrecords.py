@@ -16,6 +16,7 @@ import keras_tpu_ext as kte
 from keras_tpu_ext import cli
 from sample_images import CLASSES, rows, write_crops
 
+pytestmark = pytest.mark.spread
 ROOT = Path(__file__).resolve().parents[2]
 
 
