@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add(commands, "parity", "does a model train on N replicas as on one device?", _parity_arguments, _parity_report)
     _add(commands, "advise", "what makes an input pipeline slow?", _advise_arguments, _advise_report)
+    _add(commands, "tfrecords", "write images into TFRecord shards", _tfrecords_arguments, _tfrecords_report)
     return parser
 
 
@@ -120,6 +121,34 @@ def _advise_report(options: argparse.Namespace) -> data.Advice:
     dataset = call(find_named(options.function))
     measure = not options.no_measure
     return data.advise(dataset, replicas=options.replicas, tpu=options.tpu, measure=measure, seconds=options.seconds)
+
+
+def _tfrecords_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("source", metavar="FOLDER", help="a folder of class folders, or a pattern of image files")
+    command.add_argument("out", metavar="OUT", help="the folder to write to; run again after a kill, it goes on")
+    command.add_argument("--shards", type=int, help="number of files (default: 128 MB in each, and at least 8)")
+    command.add_argument("--size", type=int, help="make larger images smaller: pixels of the short side")
+    command.add_argument("--quality", type=int, default=95, help="of the JPEGs that --size makes (default: 95)")
+    command.add_argument("--no-labels", action="store_true", help="the folder has no class folders")
+    command.add_argument("--no-shuffle", action="store_true", help="keep the order of the paths")
+    command.add_argument("--seed", type=int, default=0, help="for the order of the records (default: 0)")
+    command.add_argument("--skip-errors", action="store_true", help="leave out and count what is no image")
+    command.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _tfrecords_report(options: argparse.Namespace) -> data.WrittenRecords:
+    return data.write_tfrecords(
+        options.source,
+        options.out,
+        labels=None if options.no_labels else "folder",
+        shards=options.shards,
+        size=options.size,
+        quality=options.quality,
+        shuffle=not options.no_shuffle,
+        seed=options.seed,
+        on_error="skip" if options.skip_errors else "raise",
+        progress=not options.quiet,
+    )
 
 
 if __name__ == "__main__":

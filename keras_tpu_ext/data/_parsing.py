@@ -1,0 +1,119 @@
+"""What a record of a TFRecord file is made into, and what to say where it cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_ext.data import _decoding
+from keras_tpu_ext.errors import ArgumentError
+
+
+@dataclasses.dataclass(frozen=True)
+class Parser:
+    """From a record to values.
+
+    Attributes:
+        values: From a record and two int64, for random numbers, to values.
+        zeros: Returns values of the same shapes that are all zero.
+        needed: What a record must be, in words.
+        features: Names of the features that a record must have; empty where no one knows.
+        is_image: Whether records are images.
+    """
+
+    values: Callable[[Any, Any], Any]
+    zeros: Callable[[], Any]
+    needed: str
+    features: tuple[str, ...]
+    is_image: bool
+
+
+def make_parser(
+    tf: Any,
+    image: str,
+    label: str | None,
+    features: dict[str, Any] | None,
+    parse: Callable[[Any], Any] | None,
+    size: tuple[int, int],
+    crop: str | None,
+) -> Parser:
+    """Return the parser for the arguments of `tfrecords`.
+
+    Raises:
+        ArgumentError: If they contradict each other, or give tensors of unknown shapes.
+    """
+    if features is not None and parse is not None:
+        raise ArgumentError(
+            "tfrecords got both features and parse, and each of them says all of how to read a record. "
+            "Write one of the two."
+        )
+    if parse is not None:
+        zeros = _zeros_of(tf, parse, "parse", "tf.ensure_shape(x, [28, 28]) in it")
+        return Parser(lambda record, _: parse(record), zeros, "what `parse` takes", (), False)
+    if features is not None:
+        return _of_features(tf, features)
+    return _of_images(tf, image, label, size, crop)
+
+
+def _of_features(tf: Any, features: dict[str, Any]) -> Parser:
+    def parse(record: Any) -> Any:
+        return tf.io.parse_single_example(record, features)
+
+    zeros = _zeros_of(tf, parse, "features", 'features={"x": tf.io.FixedLenFeature([28, 28], tf.float32)}')
+    words = [f"{name!r} ({feature.dtype.name}, shape {tuple(feature.shape)})" for name, feature in features.items()]
+    required = tuple(name for name, feature in features.items() if feature.default_value is None)
+    needed = f"a tf.train.Example with {' and '.join(words)}"
+    return Parser(lambda record, _: parse(record), zeros, needed, required, False)
+
+
+def _of_images(tf: Any, image: str, label: str | None, size: tuple[int, int], crop: str | None) -> Parser:
+    wanted = {image: tf.io.FixedLenFeature([], tf.string)}
+    needed = f"a tf.train.Example with {image!r} (the bytes of a JPEG, PNG, BMP or GIF image)"
+    if label is not None:
+        wanted[label] = tf.io.FixedLenFeature([], tf.int64)
+        needed += f" and {label!r} (one whole number)"
+
+    def values(record: Any, seed: Any) -> Any:
+        found = tf.io.parse_single_example(record, wanted)
+        pixels = _decoding.decoded(tf, found[image], size, crop, seed)
+        return pixels if label is None else (pixels, tf.cast(found[label], tf.int32))
+
+    def zeros() -> Any:
+        pixels = _decoding.zeros(tf, size)
+        return pixels if label is None else (pixels, tf.constant(0, tf.int32))
+
+    return Parser(values, zeros, needed, tuple(wanted), True)
+
+
+def _zeros_of(tf: Any, parse: Callable[[Any], Any], name: str, write: str) -> Callable[[], Any]:
+    spec = tf.data.Dataset.from_tensors("").map(parse).element_spec
+    for leaf in tf.nest.flatten(spec):
+        if not isinstance(leaf, tf.TensorSpec) or not leaf.shape.is_fully_defined():
+            raise ArgumentError(
+                f"tfrecords needs {name} to give dense tensors whose shapes are all known, so that a TPU compiles "
+                f"one step; got {leaf}. Write {write}."
+            )
+    return lambda: tf.nest.map_structure(lambda leaf: tf.zeros(leaf.shape, leaf.dtype), spec)
+
+
+def check_first_record(tf: Any, path: str, compression: str, parser: Parser) -> None:
+    """Check that the first record of a file has the features, where it can be read at all.
+
+    Raises:
+        ArgumentError: If it has not.
+    """
+    try:
+        records = [record.numpy() for record in tf.data.TFRecordDataset(path, compression).take(1)]
+        example = tf.train.Example.FromString(records[0]) if records else None
+    except Exception:  # a damaged file, or no tf.train.Example: told while iterating, with the number of the record
+        return
+    if example is None or all(name in example.features.feature for name in parser.features):
+        return
+    came = [f"{name!r} ({value.WhichOneof('kind')})" for name, value in sorted(example.features.feature.items())]
+    missing = next(name for name in parser.features if name not in example.features.feature)
+    write = 'image="...", label="..." with the names that it has' if parser.is_image else "features with its names"
+    raise ArgumentError(
+        f"tfrecords needs each record to be {parser.needed}; the first one of {path!r} has no {missing!r}. "
+        f"It has {', '.join(came) or 'no features at all'}. Write {write}, or parse=... for another format."
+    )

@@ -1,0 +1,63 @@
+"""What the writer of shards is going to write, so that a second run can tell whether it is the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import random
+from typing import Any
+
+from keras_tpu_ext.data._listing import Files, in_parallel
+
+_SHARD_BYTES = 128 << 20  # of images, about, in a shard
+_LEAST_SHARDS = 8  # for files to be read at once, and for as many hosts
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Which files go into which shard, in which order.
+
+    Attributes:
+        files: The sources.
+        order: Numbers of files, in the order in which they are written.
+        shards: How many shards there are.
+        identity: The same for the same sources and options only.
+    """
+
+    files: Files
+    order: tuple[int, ...]
+    shards: int
+    identity: str
+
+    def name(self, shard: int) -> str:
+        """Return the file name of a shard."""
+        return f"data-{shard:05d}-of-{self.shards:05d}.tfrecord"
+
+    def part(self, shard: int) -> tuple[int, ...]:
+        """Return the numbers of the files in a shard."""
+        number = len(self.order)
+        return self.order[number * shard // self.shards : number * (shard + 1) // self.shards]
+
+
+def make_plan(tf: Any, files: Files, shards: int | None, options: dict[str, Any]) -> Plan:
+    """Return the plan; it looks at the size and time of every file and reads none."""
+
+    def look(path: str) -> tuple[int, int]:
+        try:
+            stat = tf.io.gfile.stat(path)
+        except tf.errors.OpError:
+            return -1, -1
+        return int(stat.length), int(stat.mtime_nsec)
+
+    looks = in_parallel(look, files.paths)
+    total = sum(max(length, 0) for length, _ in looks)
+    wanted = shards or max(_LEAST_SHARDS, -(-total // _SHARD_BYTES))
+    number = min(wanted, len(files.paths))
+    order = list(range(len(files.paths)))
+    if options["shuffle"]:
+        random.Random(options["seed"]).shuffle(order)
+    names = [os.path.relpath(path, files.root) if files.root else path for path in files.paths]
+    said = [names, files.labels, files.class_names, looks, number, options]
+    return Plan(files, tuple(order), number, hashlib.sha256(json.dumps(said).encode()).hexdigest())

@@ -1,0 +1,88 @@
+"""TensorFlow, for the parts of `data` that cannot do without it, and checks of arguments that they share."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_ext.errors import ArgumentError, MissingExtraError
+
+
+def tensorflow(function: str) -> Any:
+    """Return TensorFlow.
+
+    Raises:
+        MissingExtraError: Where it is not installed; the text names `function`.
+    """
+    try:
+        import tensorflow
+    except ImportError:
+        raise MissingExtraError(
+            f"{function} reads with tf.data, which needs TensorFlow; it is not installed. It can stand beside JAX. "
+            "Write: pip install tensorflow-cpu"
+        ) from None
+    return tensorflow
+
+
+def as_written(tf: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` for a dataset to trace without autograph: it has no Python control flow over tensors."""
+    return tf.autograph.experimental.do_not_convert(function)
+
+
+def whole(function: str, name: str, value: Any, *, least: int = 1, write: str) -> int:
+    """Return `value` as an int.
+
+    Raises:
+        ArgumentError: If it is no whole number of at least `least`.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise ArgumentError(
+            f"{function} needs {name} to be a whole number of at least {least}; got {value!r}. Write {write}."
+        )
+    return int(value)
+
+
+def one_of(function: str, name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Check that `value` is one of `choices`.
+
+    Raises:
+        ArgumentError: If it is not.
+    """
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+        raise ArgumentError(
+            f"{function} needs {name} to be one of {', '.join(map(repr, choices))}; got {value!r}. "
+            f"Write {name}={choices[0]!r}."
+        )
+
+
+def height_and_width(function: str, size: Any) -> tuple[int, int]:
+    """Return `size`, a number or (height, width), as two.
+
+    Raises:
+        ArgumentError: If it is neither.
+    """
+    pair = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+    if len(pair) != 2:
+        raise ArgumentError(
+            f"{function} needs size as (height, width) in pixels; got {size!r}. Write size=(224, 224)."
+        )
+    height, width = (whole(function, "size", side, write="size=(224, 224)") for side in pair)
+    return height, width
+
+
+def checked_shard(function: str, shard: Any) -> tuple[int, int]:
+    """Return `shard` as (index, count), (0, 1) for `None`.
+
+    Raises:
+        ArgumentError: If it is not such a pair.
+    """
+    if shard is None:
+        return 0, 1
+    is_pair = isinstance(shard, (tuple, list)) and len(shard) == 2
+    if not is_pair or not all(isinstance(part, numbers.Integral) for part in shard) or not 0 <= shard[0] < shard[1]:
+        raise ArgumentError(
+            f"{function} needs shard as (index, count), with index from 0 to count - 1; got {shard!r}. "
+            "Write shard=(0, 4) on the first of four hosts."
+        )
+    return int(shard[0]), int(shard[1])

@@ -1,0 +1,174 @@
+"""`images`: files of images as batches, by the shortest way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_ext.data import _decoding, _gaps
+from keras_tpu_ext.data._listing import Files, list_images
+from keras_tpu_ext.data._pipeline import Order, finished, repeatable_order
+from keras_tpu_ext.data._tensorflow import as_written, checked_shard, height_and_width, one_of, tensorflow, whole
+from keras_tpu_ext.data.skipped import Ledger
+from keras_tpu_ext.errors import ArgumentError
+
+# Opening a file on remote storage takes some 20 ms, in which its thread waits: 64 at a time are 3200 a second.
+_READS = 64
+
+
+def images(
+    source: Any,
+    *,
+    batch_size: int,
+    size: Any = (224, 224),
+    labels: Any = "folder",
+    crop: str | None = "center",
+    shuffle: bool = False,
+    seed: int = 0,
+    repeat: bool = False,
+    on_error: str = "raise",
+    drop_remainder: bool = False,
+    shard: tuple[int, int] | None = None,
+) -> Any:
+    """Return a `tf.data.Dataset` of batches of images and labels from files, read as fast as the host can.
+
+    Pixels stay uint8 until they are on the device: a float32 image is four times the bytes on the way there. Let the
+    model begin with `keras.layers.Rescaling(1 / 255)`. Files are read 64 at a time, which hides the latency of remote
+    storage; of a JPEG only what the crop needs is decoded; images are decoded on all cores, and batches are ready
+    before they are asked for.
+
+    The order is the same in every run with the same arguments: with `shuffle` a different one in each epoch, and the
+    same sequence of orders for the same `seed`.
+
+    Several processes that train one model with `fit` each need the whole data, and Keras takes the part of a process
+    out of every batch: leave `shard` as it is. It is for a training loop of your own, and for hosts with
+    `MultiWorkerMirroredStrategy`, where with it each one reads its part only; `batch_size` is then still that over
+    all of them.
+
+    Args:
+        source: A folder that has one folder for each class; or a pattern such as `"photos/*/*.jpg"`; or a list of
+            paths. JPEG, PNG, BMP and GIF (its first frame); on a disk or on `gs://`.
+        batch_size: Number of images in a batch over all replicas, such as `scope.global_batch_size(128)`.
+        size: Height and width in pixels, or one number for both. Defaults to `(224, 224)`.
+        labels: `"folder"` (default): the names of the folders in which the images are, in their order, are the
+            classes 0, 1, ...; or one whole number for each file, for a pattern in the order of the paths; or `None`
+            for batches of images alone.
+        crop: `"center"` (default) takes the largest window in the middle that has the form of `size`; `"random"`
+            takes one of 8 to 100 % of the area, with sides up to 4/3 off that form; `None` takes the whole image and
+            changes its form. The window is then resized, bilinearly.
+        shuffle: Whether to shuffle all files in every epoch. Defaults to `False`.
+        seed: For the order and the random windows. Defaults to 0: all processes that train together must have the
+            same order.
+        repeat: Whether to begin again without end; `fit` then needs `steps_per_epoch`. Defaults to `False`.
+        on_error: What happens with a file that cannot be read or decoded: `"raise"` (default), or `"skip"`, which
+            leaves it out; `kte.data.skipped(dataset)` tells of it, and a line on the standard error at the end of
+            each pass. Where nothing at all can be read that is an error, too.
+        drop_remainder: Whether to leave out the last batch where it is short. Defaults to `False`.
+        shard: `None` (default) for all files; or (index, count) for the part of one of `count` hosts: parts have
+            nothing in common and are everything together.
+
+    Returns:
+        A `tf.data.Dataset` of `(images, labels)`, uint8 of shape `(batch, height, width, 3)` and int32 of shape
+        `(batch,)`. Its `class_names` are those of the folders. Its length is known unless it skips.
+
+    Raises:
+        ArgumentError: If there are no files, `labels` do not fit them, or an argument cannot be.
+        MissingExtraError: If TensorFlow is not installed.
+        tensorflow.errors.InvalidArgumentError: While iterating, if a file cannot be read or decoded; it names it.
+
+    Example:
+        ```python
+        train = kte.data.images("photos/train", batch_size=128, crop="random", shuffle=True)
+        model.fit(train, epochs=5)
+        ```
+    """
+    batch_size = whole("images", "batch_size", batch_size, write="batch_size=128")
+    size = height_and_width("images", size)
+    one_of("images", "crop", crop, _decoding.CROPS)
+    one_of("images", "on_error", on_error, ("raise", "skip"))
+    index, count = checked_shard("images", shard)
+    tf = tensorflow("images")
+    files = list_images(tf, "images", source, labels)
+    _check_enough(files, batch_size, count, drop_remainder)
+    part = files.part(index, count)
+    ledger = Ledger(tf, skips=on_error == "skip")
+    order = Order(shuffle, whole("images", "seed", seed, least=0, write="seed=0"), crop == "random")
+    records = _decoded(tf, _read(tf, _numbered(tf, part, order), part), size, crop)
+    telling = _gaps.Telling("images", *_words(tf, part))
+    batches = _gaps.checked(tf, records, batch_size, telling, ledger, drop_remainder=drop_remainder)
+    if part.labels is None:
+        batches = batches.map(lambda pixels, label: pixels)
+    number = None if ledger.skips else _batches(len(part.paths), batch_size, drop_remainder)
+    dataset = finished(tf, batches, number, ledger, repeat=repeat, shards=count, threads=_READS)
+    dataset.class_names = list(files.class_names)
+    return dataset
+
+
+def _batches(records: int, batch_size: int, drop_remainder: bool) -> int:
+    return records // batch_size if drop_remainder else -(-records // batch_size)
+
+
+def _check_enough(files: Files, batch_size: int, count: int, drop_remainder: bool) -> None:
+    least = len(files.paths) // count
+    needed = batch_size if drop_remainder else 1
+    if least < needed:
+        raise ArgumentError(
+            f"images needs at least {needed} files for each of {count} hosts; there are {len(files.paths)}. "
+            f"Write {'drop_remainder=False, a smaller batch_size' if drop_remainder else 'shard=None'}, or give it "
+            "more files."
+        )
+
+
+def _numbered(tf: Any, files: Files, order: Order) -> Any:
+    numbers = tf.data.Dataset.range(len(files.paths))
+    if order.shuffle:
+        numbers = numbers.shuffle(len(files.paths), seed=order.seed, reshuffle_each_iteration=True)
+
+    def items(number: Any, seed: Any) -> Any:
+        return tf.stack([number, -tf.ones_like(number)], 1), (number, seed)
+
+    named = repeatable_order(tf, numbers, order).batch(_gaps.BLOCK).map(items).unbatch()
+    return _gaps.numbered(tf, named)
+
+
+def _read(tf: Any, numbered: Any, files: Files) -> Any:
+    paths = tf.constant(files.paths)
+    labels = tf.constant(files.labels or (0,) * len(files.paths), tf.int32)
+
+    def read(position: Any, around: Any, content: Any) -> Any:
+        number, seed = content
+        over = _gaps.is_end(tf, position, around)
+        read = tf.cond(over, lambda: tf.constant(""), lambda: tf.io.read_file(paths[number]))
+        return position, around, (read, labels[number], seed)
+
+    # Their number is fixed: AUTOTUNE counts cores, and a read that waits for storage needs none.
+    return numbered.map(as_written(tf, read), num_parallel_calls=_READS, deterministic=True)
+
+
+def _decoded(tf: Any, read: Any, size: tuple[int, int], crop: str | None) -> Any:
+    def decode(position: Any, around: Any, content: Any) -> Any:
+        read, label, seed = content
+        pixels = tf.cond(
+            _gaps.is_end(tf, position, around),
+            lambda: _decoding.zeros(tf, size),
+            lambda: _decoding.decoded(tf, read, size, crop, seed),
+        )
+        return position, around, (pixels, label)
+
+    decoded = read.map(as_written(tf, decode), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return decoded.ignore_errors(log_warning=True)
+
+
+def _words(tf: Any, files: Files) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]:
+    paths = tf.constant(files.paths)
+
+    def fault(name: Any) -> Any:
+        content = tf.data.Dataset.from_tensors(paths[name[0]]).map(tf.io.read_file).ignore_errors()
+        came, found = content.reduce((tf.constant(""), tf.constant(False)), lambda before, content: (content, True))
+        return tf.cond(
+            found,
+            lambda: _decoding.fault(tf, came),
+            lambda: tf.constant("cannot be read: it must be a file that is there and that this process may read."),
+        )
+
+    return lambda name: paths[name[0]], fault, lambda names: tf.ones_like(names[:, 0])

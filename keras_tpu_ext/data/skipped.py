@@ -1,0 +1,157 @@
+"""What was left out of a dataset because it could not be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import sys
+from typing import Any
+
+from keras_tpu_ext.errors import ArgumentError
+
+_SHOWN = 5  # names in a line
+_CAME, _FAILED = "came", "failed"
+_LEDGER = "_kte_ledger"
+
+
+@dataclasses.dataclass(frozen=True)
+class SkippedRecords:
+    """The records that a dataset of `images` or `tfrecords` has left out.
+
+    Attributes:
+        places: File, and number of the record in it, of each one that was ever left out, in the order of the names.
+        failed: How many records the last whole pass has left out; `None` before there was one. It is a least number
+            where the end of a file was lost that has no manifest.
+        came: How many it has given; `None` before there was one.
+        at_least: Whether more may be lost than `failed`.
+    """
+
+    places: tuple[str, ...]
+    failed: int | None
+    came: int | None
+    at_least: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was left out so far."""
+        return not self.places and not self.failed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data for JSON."""
+        return {"ok": self.ok, **dataclasses.asdict(self), "places": list(self.places)}
+
+    def __str__(self) -> str:
+        if self.failed is None and not self.places:
+            return "No pass over the data has ended, and nothing was left out so far."
+        if self.ok:
+            return f"Nothing was left out of {self.came} records."
+        if self.failed is None:
+            head = f"{len(self.places)} records were left out so far; no pass has ended"
+        else:
+            least = "at least " if self.at_least else ""
+            head = f"The last pass left out {least}{self.failed} records and gave {self.came}"
+        more = f" and {len(self.places) - _SHOWN} more" if len(self.places) > _SHOWN else ""
+        return f"{head}: {', '.join(self.places[:_SHOWN])}{more}."
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(str(self))}</p>"
+
+
+class Ledger:
+    """Where a running dataset writes down what it leaves out, for Python to read at any time.
+
+    In tables, which `tf.distribute` does not mirror as it does variables.
+
+    Args:
+        tf: TensorFlow.
+        skips: Whether records are left out at all.
+    """
+
+    def __init__(self, tf: Any, *, skips: bool) -> None:
+        self._tf = tf
+        self.skips = skips
+        if skips:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._places = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+                self._totals = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+
+    def write(self, places: Any, lost: Any) -> Any:
+        """Write down places and how many records are lost at each; in a graph."""
+        return self._done(self._places.insert(places, lost))
+
+    def first_places(self) -> Any:
+        """Return some places as one text; in a graph."""
+        tf = self._tf
+        if not self.skips:
+            return tf.constant("")
+        return tf.strings.reduce_join(self._places.export()[0][:_SHOWN], separator=", ")
+
+    def close_pass(self, function: str, came: Any, failed: Any) -> Any:
+        """Write down the sums of a pass, and say on the standard error what it has left out; in a graph."""
+        tf = self._tf
+        if not self.skips:
+            return tf.constant(True)
+        written = self._done(self._totals.insert([_CAME, _FAILED], tf.stack([came, failed])))
+
+        def say() -> Any:
+            head = f"keras_tpu_ext.data.{function}: this pass gave"
+            line = (head, came, "records and left out", failed, "that cannot be read, such as", self.first_places())
+            return self._done(tf.print(*line, output_stream=sys.stderr))
+
+        with tf.control_dependencies([written]):
+            return tf.cond(failed > 0, say, lambda: tf.constant(True))
+
+    def _done(self, operation: Any) -> Any:
+        with self._tf.control_dependencies([] if operation is None else [operation]):
+            return self._tf.constant(True)
+
+    def read(self) -> SkippedRecords:
+        """Return what is written down."""
+        if not self.skips:
+            return SkippedRecords((), None, None)
+        places, lost = (table.numpy() for table in self._places.export())
+        names, values = (table.numpy() for table in self._totals.export())
+        totals = {name.decode(): int(value) for name, value in zip(names, values, strict=True)}
+        return SkippedRecords(
+            tuple(sorted(place.decode(errors="replace") for place in places)),
+            totals.get(_FAILED),
+            totals.get(_CAME),
+            bool((lost < 0).any()),
+        )
+
+
+def keep_ledger(dataset: Any, ledger: Ledger) -> Any:
+    """Return `dataset`, of which `skipped` can tell from now on."""
+    setattr(dataset, _LEDGER, ledger)
+    return dataset
+
+
+def skipped(dataset: Any) -> SkippedRecords:
+    """Return what a dataset has left out because it could not be read.
+
+    Ask at any time, in a callback or after `fit`: it counts wherever the dataset was iterated over.
+
+    Args:
+        dataset: What `images` or `tfrecords` returned, with `on_error="skip"`.
+
+    Returns:
+        A `SkippedRecords`: print it, or look at `.failed` and `.places`.
+
+    Raises:
+        ArgumentError: If it is another dataset, also one made of such a dataset by `map`, say.
+
+    Example:
+        ```python
+        train = kte.data.images("photos", batch_size=128, on_error="skip")
+        model.fit(train, epochs=5)
+        print(kte.data.skipped(train))
+        ```
+    """
+    ledger = getattr(dataset, _LEDGER, None)
+    if not isinstance(ledger, Ledger):
+        raise ArgumentError(
+            f"skipped needs the dataset that images or tfrecords returned; got {type(dataset).__name__} without a "
+            'record of what it left out. Write train = kte.data.images(..., on_error="skip"), give fit '
+            "train.map(...), and ask skipped(train)."
+        )
+    return ledger.read()

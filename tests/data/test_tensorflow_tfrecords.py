@@ -1,0 +1,283 @@
+"""`kte.data.tfrecords`."""
+
+import os
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_tpu_ext as kte
+from sample_images import in_time, jpeg, photographs, plain_pixels, rows, write_crops
+
+FILES, EACH, BATCH, SIZE = 3, 20, 7, (24, 24)
+NUMBER = FILES * EACH
+pytestmark = pytest.mark.spread
+AssertionFailed = tf.errors.InvalidArgumentError
+
+
+def example(**values):
+    def feature(value):
+        if isinstance(value, bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=np.ravel(value).tolist()))
+
+    features = {name: feature(value) for name, value in values.items()}
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def crop_of(number):
+    return jpeg(photographs()[0][number : number + 24, :24])
+
+
+def write(path, records, compression=""):
+    with tf.io.TFRecordWriter(str(path), compression) as file:
+        for record in records:
+            file.write(record)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for file in range(FILES):
+        numbers = range(file * EACH, (file + 1) * EACH)
+        write(tmp_path / f"{file}.tfrecord", [example(image=crop_of(n), label=n) for n in numbers])
+    return tmp_path
+
+
+def tfrecords(source, **options):
+    return kte.data.tfrecords(source, **{"batch_size": BATCH, "size": SIZE, **options})
+
+
+def order(files, each, block=16):
+    """Return what comes first, of files that are read in turns, `block` records at a time."""
+    found = []
+    for first in range(0, each, block):
+        for file in range(files):
+            found += range(file * each + first, file * each + min(first + block, each))
+    return found
+
+
+def test_records_come_whole_and_in_order(folder):
+    pixels, labels = rows(tfrecords(folder))
+    assert labels.tolist() == order(FILES, EACH)
+    np.testing.assert_array_equal(pixels, [plain_pixels(crop_of(number), SIZE) for number in labels])
+    (first, *_) = tfrecords(folder, label=None)
+    np.testing.assert_array_equal(first, pixels[:BATCH])
+
+
+def test_the_same_seed_gives_the_same_sequence_of_orders(folder):
+    def epochs():
+        dataset = tfrecords(folder, shuffle=True, crop="random")
+        return [rows(dataset) for _ in range(2)]
+
+    first, again = epochs(), epochs()
+    for one, two in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one[0], two[0])
+        assert one[1].tolist() == two[1].tolist()
+        assert sorted(one[1]) == [*range(NUMBER)]
+    assert first[0][1].tolist() != first[1][1].tolist()
+
+
+def test_hosts_have_parts_that_are_everything_together(folder):
+    parts = [rows(tfrecords(folder, shard=(index, 2)))[1].tolist() for index in range(2)]
+    assert sorted(parts[0] + parts[1]) == [*range(NUMBER)]
+    with pytest.raises(kte.errors.ArgumentError, match=r"one file for each of 4 hosts; there are 3, .*--shards 4"):
+        tfrecords(folder, shard=(0, 4))
+
+
+def records_in(path):
+    """Return where each record of a file begins, and its end."""
+    content, places = path.read_bytes(), [0]
+    while places[-1] < len(content):
+        places.append(places[-1] + struct.unpack("<Q", content[places[-1] :][:8])[0] + 16)
+    return places
+
+
+def cut_at(number, offset):
+    def damage(path):
+        path.write_bytes(path.read_bytes()[: records_in(path)[number] + offset])
+
+    return damage
+
+
+def flipped_at(number, offset):
+    def damage(path):
+        content = bytearray(path.read_bytes())
+        content[records_in(path)[number] + offset] ^= 0xFF
+        path.write_bytes(bytes(content))
+
+    return damage
+
+
+def as_text(path):
+    path.write_text("this is no TFRecord")
+
+
+def as_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+# What is done to a file, and how many of its records are left.
+DAMAGES = {
+    "cut in a record": (cut_at(5, 300), 5),
+    "cut in the length of a record": (cut_at(5, 4), 5),
+    "cut in the last record": (cut_at(EACH - 1, 30), EACH - 1),
+    "a byte of a record": (flipped_at(5, 300), 5),
+    "a byte of a length": (flipped_at(17, 2), 17),
+    "a text": (as_text, 0),
+    "a folder": (as_folder, 0),
+    "gone after it was listed": (os.unlink, 0),
+}
+
+
+def damaged(tmp_path, names, **options):
+    """Return a dataset of files of which each has one of the damages, and the labels and places to expect."""
+    labels, places = [], []
+    for file, name in enumerate(names):
+        path = tmp_path / f"{file}.tfrecord"
+        write(path, [example(image=crop_of(n), label=file * EACH + n) for n in range(EACH)])
+        labels += range(file * EACH, file * EACH + DAMAGES[name][1])
+        places.append(f"{path}, from record {DAMAGES[name][1]} on")
+    write(tmp_path / "whole.tfrecord", [example(image=crop_of(0), label=1000)])
+    dataset = tfrecords(tmp_path, **options)
+    for file, name in enumerate(names):
+        DAMAGES[name][0](tmp_path / f"{file}.tfrecord")
+    return dataset, [*labels, 1000], tuple(places)
+
+
+@pytest.mark.parametrize("name", ["cut in a record", "cut in the length of a record", "gone after it was listed"])
+def test_a_damaged_file_is_raised(tmp_path, name):
+    dataset, _, (place,) = damaged(tmp_path, [name])
+    with pytest.raises(AssertionFailed) as raised:
+        in_time(dataset)
+    text = str(raised.value)
+    assert f"keras_tpu_ext.data.tfrecords: {place} cannot be read: the file is damaged or cut off" in text
+    assert f"{DAMAGES[name][1]} records came; how many are lost is not known without a manifest." in text
+
+
+def test_damaged_files_are_skipped_and_counted(tmp_path):
+    dataset, labels, places = damaged(tmp_path, DAMAGES, on_error="skip")
+    assert sorted(rows(in_time(dataset))[1]) == labels
+    report = kte.data.skipped(dataset)
+    assert (report.places, report.failed, report.at_least) == (places, len(DAMAGES), True)
+    assert "at least 8 records" in str(report)
+
+
+def test_the_manifest_knows_how_many_are_lost(tmp_path):
+    write_crops(tmp_path / "photos", 10)
+    kte.data.write_tfrecords(tmp_path / "photos", tmp_path / "out", shards=2, progress=False)
+    path = sorted((tmp_path / "out").glob("*.tfrecord"))[1]
+    dataset = tfrecords(tmp_path / "out")
+    assert len(dataset) == len(list(dataset)) == 3
+    cut_at(4, 0)(path)  # where TensorFlow and the bytes see no damage
+    with pytest.raises(
+        AssertionFailed, match=r"from record 4 on cannot.* The manifest needs 10 records, and 4 came\."
+    ):
+        in_time(tfrecords(tmp_path / "out"))
+    dataset = tfrecords(tmp_path / "out", on_error="skip")
+    in_time(dataset)
+    report = kte.data.skipped(dataset)
+    assert (report.failed, report.came, report.at_least) == (6, 14, False)
+    path.unlink()
+    with pytest.raises(
+        kte.errors.ArgumentError, match=f"all 2 shards that .*; 1 are not there, such as '{path.name}'"
+    ):
+        tfrecords(tmp_path / "out")
+
+
+BAD = {
+    "no example": b"no tf.train.Example",
+    "no image": example(label=1),
+    "a damaged image": example(image=b"\xff\xd8\xff\xe0 and no more", label=1),
+}
+
+
+def test_a_bad_record_is_raised(folder):
+    write(folder / "3.tfrecord", [example(image=crop_of(0), label=90), BAD["a damaged image"]])
+    with pytest.raises(AssertionFailed) as raised:
+        in_time(tfrecords(folder))
+    text = str(raised.value).replace("\\", "")
+    needed = "It must be a tf.train.Example with 'image' (the bytes of a JPEG, PNG, BMP or GIF image)"
+    assert f"{folder}/3.tfrecord, record 1 cannot be used. {needed}" in text
+    assert f"what came is a record of {len(BAD['a damaged image'])} bytes" in text
+
+
+def test_bad_records_are_skipped_and_counted(folder):
+    write(folder / "3.tfrecord", [example(image=crop_of(0), label=90), *BAD.values()])
+    dataset = tfrecords(folder, on_error="skip")
+    assert sorted(rows(in_time(dataset))[1]) == [*range(NUMBER), 90]
+    assert kte.data.skipped(dataset).places == tuple(f"{folder}/3.tfrecord, record {n}" for n in (1, 2, 3))
+    assert not kte.data.skipped(dataset).at_least
+
+
+def test_features_and_formats_of_ones_own(tmp_path):
+    write(tmp_path / "a.tfrecord", [example(x=[[n, 1], [2, 3]], y=n) for n in range(10)] + [example(x=[1, 2], y=0)])
+    x = tf.io.FixedLenFeature([2, 2], tf.int64)
+    options = {"batch_size": 5, "on_error": "skip"}
+    dataset = kte.data.tfrecords(tmp_path, features={"x": x}, **options)
+    batches = in_time(dataset)
+    assert [batch["x"][:, 0, 0].numpy().tolist() for batch in batches] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert kte.data.skipped(dataset).places == (f"{tmp_path}/a.tfrecord, record 10",)
+    with pytest.raises(
+        AssertionFailed, match=r"record 10 .*'x.*' \(int64, shape \(2, 2\)\); what came is a record of"
+    ):
+        in_time(kte.data.tfrecords(tmp_path, features={"x": x}, batch_size=5))
+
+    def parse(record):
+        found = tf.io.parse_single_example(record, {"x": tf.io.VarLenFeature(tf.int64)})
+        return tf.ensure_shape(tf.sparse.to_dense(found["x"]), [4])
+
+    (first, _) = in_time(kte.data.tfrecords(tmp_path, parse=parse, **options))
+    assert first.shape == (5, 4)
+
+
+def test_compressed_files(tmp_path):
+    records = [example(image=crop_of(n), label=n) for n in range(5)]
+    path = tmp_path / "a.tfrecord.gz"
+    write(path, records, "GZIP")
+    assert rows(tfrecords(tmp_path, compression="GZIP"))[1].tolist() == [*range(5)]
+    whole = path.read_bytes()
+    for left in (whole[:-400], b""):
+        path.write_bytes(left)
+        with pytest.raises(AssertionFailed, match=r"a.tfrecord.gz, from record . on cannot be read"):
+            in_time(tfrecords(tmp_path, compression="GZIP"))
+
+
+@pytest.mark.parametrize("content", [[], [b"junk"] * 40])
+def test_nothing_but_bad_records_ends_in_an_error(tmp_path, content):
+    write(tmp_path / "a.tfrecord", content)
+    text = f"needs at least 1 records for a batch; it found 0 that can be read and {len(content)} that cannot"
+    with pytest.raises(AssertionFailed, match=text):
+        in_time(tfrecords(tmp_path, on_error="skip", repeat=True))
+
+
+ARGUMENTS = [
+    (
+        {"image": "pixels"},
+        r"first one of '.*0.tfrecord' has no 'pixels'. It has 'image' \(bytes_list\), 'label' \(int",
+    ),
+    ({"features": {}, "parse": len}, "both features and parse, .* Write one of the two"),
+    ({"features": {"x": tf.io.VarLenFeature(tf.int64)}}, "features to give dense tensors whose shapes are all known"),
+    ({"parse": lambda record: tf.io.decode_raw(record, tf.uint8)}, r"parse to give dense .*Write tf.ensure_shape"),
+    ({"compression": "zip"}, "compression to be one of None, 'GZIP', 'ZLIB'; got 'zip'"),
+    ({"shuffle": -1}, "shuffle to be a whole number of at least 0; got -1"),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), ARGUMENTS)
+def test_arguments_that_cannot_be(folder, options, text):
+    with pytest.raises(kte.errors.ArgumentError, match=text):
+        tfrecords(folder, **options)
+
+
+def test_sources_that_have_nothing(tmp_path):
+    with pytest.raises(
+        kte.errors.ArgumentError, match=rf"in the folder '{tmp_path}' for files named \*.tfrecord.*none"
+    ):
+        tfrecords(tmp_path)
+    with pytest.raises(kte.errors.ArgumentError, match=r"found nothing that matches the pattern '.*/\*.tfrec'"):
+        tfrecords(tmp_path / "*.tfrec")
+    (tmp_path / "unfinished.json").write_text("{}")
+    with pytest.raises(kte.errors.ArgumentError, match=r"not all written yet. Run `keras-tpu-ext tfrecords` again"):
+        tfrecords(tmp_path)
