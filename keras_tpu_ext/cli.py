@@ -113,7 +113,7 @@ def _advise_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("function", metavar="MODULE:FUNCTION", help="a function that returns a tf.data.Dataset")
     command.add_argument("--replicas", type=int, default=1, help="number of replicas (default: 1)")
     command.add_argument("--tpu", default="auto", help="the TPU that it is for, such as grpc://10.0.0.2:8470")
-    command.add_argument("--seconds", type=float, default=4.0, help="how long to measure in all (default: 4)")
+    command.add_argument("--seconds", type=float, default=10.0, help="how long to measure in all (default: 10)")
     command.add_argument("--no-measure", action="store_true", help="look only, and run nothing")
 
 

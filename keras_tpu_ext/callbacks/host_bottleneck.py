@@ -59,6 +59,9 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     fewer than 300 executions there is one probe in a `fit`. The first executions, which compile, and validation do
     not count, and neither does a probe.
 
+    Where the devices are this machine's CPU cores, the pipeline works on the same cores, and both slow each other
+    down: a step then computes for longer while data is made, and that is no waiting.
+
     It works for any Keras model. Where several processes train together it says that it cannot know.
 
     Args:
@@ -248,7 +251,12 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     def _wait_fraction(self, step_seconds: float | None) -> float | None:
         if not self._found or not step_seconds:
             return None
-        return max(0.0, 1 - self._found[-1].compute_seconds / step_seconds)
+        return 1 - _compute_seconds(self._found, step_seconds) / step_seconds
+
+
+def _compute_seconds(found: list[ProbedInput], step_seconds: float) -> float:
+    """Return the seconds of a step on data that is there: a step as it comes takes no less."""
+    return min(found[-1].compute_seconds, step_seconds)
 
 
 def _verdict(found: list[ProbedInput], fraction: float, step_seconds: float) -> InputVerdict:
@@ -257,7 +265,7 @@ def _verdict(found: list[ProbedInput], fraction: float, step_seconds: float) -> 
     return InputVerdict(
         fraction,
         step_seconds,
-        last.compute_seconds,
+        _compute_seconds(found, step_seconds),
         last.pipeline_seconds,
         "" if stage is None else stage.name,
         0.0 if stage is None else stage.seconds,

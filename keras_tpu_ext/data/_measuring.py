@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from keras_tpu_ext.data._rewriting import ALL, Rewriting
 from keras_tpu_ext.data._sameness import is_source
 
 _ROUNDS = 2
+_WARM_UP = 0.4  # of a turn: tf.data first finds out how many calls to run at once
+_PATIENCE = 60.0  # seconds beyond those that were asked for
 _FIRST_EPOCH = "The gains are those of a first epoch; the cache serves the later ones."
 
 
@@ -45,14 +48,37 @@ def measure_gains(dataset: Any, found: Iterable[str], seconds: float, clock: Cal
         if rewrite in rewriting.applied:
             variants[rewrite] = made
     try:
-        rates = _rates(variants, seconds, clock)
+        rates = _within(seconds + _PATIENCE, lambda: _rates(variants, seconds, clock))
     except tf.errors.OpError as error:
         return Gains({}, failure=str(error.message).splitlines()[0])
-    if not rates.get(""):
+    if not rates or not rates.get(""):
         return Gains({}, "Nothing was measured: the pipeline gave too few elements in that time.")
     gains = {name: round(rate / rates[""], 2) for name, rate in rates.items() if name and rate}
     caches = any(pipeline.name_of(stage) == kinds.CACHE for stage in pipeline.stages_of(dataset))
     return Gains(gains, _FIRST_EPOCH if caches and gains else "")
+
+
+def _within(seconds: float, call: Callable[[], Any]) -> Any:
+    """Return what `call` returns, or `None` where that takes too long: then it goes on by itself.
+
+    A pipeline may wait for something that never comes. Seen on TensorFlow 2.21 with none of the user's, once in some
+    thousands of iterators on a busy machine.
+    """
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append((call(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=run, name="kte-advise", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    value, error = outcome[0] if outcome else (None, None)
+    if error is not None:
+        raise error
+    return value
 
 
 def _rates(variants: dict[str, Any], seconds: float, clock: Callable[[], float]) -> dict[str, float]:
@@ -81,6 +107,8 @@ def _run(dataset: Any, seconds: float, clock: Callable[[], float]) -> tuple[int,
     while now - begin < seconds:
         next(iterator)
         count, now = count + 1, clock()
+        if now - begin < _WARM_UP * seconds:
+            start, count = now, 0
     return count, now - start
 
 

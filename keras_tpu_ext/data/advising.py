@@ -21,7 +21,7 @@ def advise(
     replicas: int = 1,
     tpu: str | bool = "auto",
     measure: bool = True,
-    seconds: float = 4.0,
+    seconds: float = 10.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Advice:
     """Return what makes `dataset` slow, or wrong on a TPU, each with the line to write, the greatest gain first.
@@ -40,7 +40,8 @@ def advise(
         tpu: The TPU that it is for, as `kte.strategy_scope` takes it; a TPU at a `grpc://` address cannot read local
             files.
         measure: Whether to run the pipeline; `True` by default.
-        seconds: How long to measure in all, in seconds; 4 by default. One batch may take longer than its part.
+        seconds: How long to measure in all, in seconds; 10 by default. Slow batches may take longer than their part;
+            a minute later it gives up.
         clock: Gives the time in seconds.
 
     Returns:
@@ -89,5 +90,6 @@ def _check_numbers(replicas: Any, seconds: Any) -> None:
         )
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise ArgumentError(
-            f"seconds must be a positive number; got {seconds!r}. Write seconds=4.0, or measure=False to run nothing."
+            f"seconds must be a positive number; got {seconds!r}. Write seconds=10.0, or measure=False to run "
+            "nothing."
         )

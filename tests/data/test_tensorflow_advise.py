@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext.data import Advice, Finding
+from keras_tpu_ext.data import Advice, Finding, _measuring
 
 RANGE = tf.data.Dataset.range(640)
 AUTO = tf.data.AUTOTUNE
@@ -219,6 +219,16 @@ def test_a_pipeline_of_slow_batches_is_measured():
     assert {one.kind: one.measured for one in advice} == {"map": True, "batch": True, "prefetch": True}
 
 
+def test_a_pipeline_that_waits_for_ever_is_given_up(monkeypatch):
+    monkeypatch.setattr(_measuring, "_PATIENCE", 0.1)
+    never = threading.Event()
+    monkeypatch.setattr(_measuring, "_rates", lambda *_: never.wait(60))
+    advice = kte.data.advise(RANGE.map(plus).batch(64), seconds=0.1, tpu=False)
+    never.set()
+    assert advice.note == "Nothing was measured: the pipeline gave too few elements in that time."
+    assert not any(one.measured for one in advice)
+
+
 def slow_source(x):
     """Give an element every 5 ms, as a file on a network does, without Python."""
     source = tf.data.experimental.to_variant(tf.data.Dataset.range(500).map(lambda y: x + y))
@@ -346,7 +356,7 @@ def test_findings_are_ranked_and_shown():
     ("options", "text"),
     [
         ({"replicas": 0}, r"replicas must be an integer of at least 1; got 0. Write replicas=scope.num_replicas."),
-        ({"seconds": 0}, r"seconds must be a positive number; got 0. Write seconds=4.0, or measure=False to run"),
+        ({"seconds": 0}, r"seconds must be a positive number; got 0. Write seconds=10.0, or measure=False to run"),
         ({"tpu": ""}, r"`tpu` must be \"auto\", \"local\""),
     ],
 )
