@@ -78,6 +78,7 @@ class SlowHost(kte._runtime.PyDataset):
         super().__init__()
         self.batches = batches
         self.seconds = seconds
+        self.batch = np.ones((ROWS, FEATURES), "float32"), np.ones((ROWS, 1), "float32")
 
     def __len__(self) -> int:
         return self.batches
@@ -85,15 +86,18 @@ class SlowHost(kte._runtime.PyDataset):
     def __getitem__(self, index: int) -> Any:
         if self.seconds:
             time.sleep(self.seconds)
-        return np.ones((ROWS, FEATURES), "float32"), np.ones((ROWS, 1), "float32")
+        return self.batch
 
 
-def pipeline(batches: int, seconds: float) -> Any:
-    """Return batches that the host makes in `seconds` each: a `tf.data.Dataset` with a prefetch on TensorFlow."""
-    source = SlowHost(batches, seconds)
+def pipeline(batches: int, seconds: float | None) -> Any:
+    """Return batches that the host makes in `seconds` each, or that are there; on TensorFlow by `tf.data`."""
+    source = SlowHost(batches, seconds or 0.0)
     if ON_JAX:
         return source
     import tensorflow as tf
+
+    if seconds is None:
+        return tf.data.Dataset.from_tensors(source[0]).repeat(batches).prefetch(2)
 
     def made(i: Any) -> Any:
         x, y = tf.numpy_function(source.__getitem__, [i], [tf.float32, tf.float32])
@@ -102,29 +106,36 @@ def pipeline(batches: int, seconds: float) -> Any:
     return tf.data.Dataset.range(batches).map(made).prefetch(2)
 
 
-class EpochSeconds(keras.callbacks.Callback):
-    """Times every epoch from its first batch to its last."""
+class StepSeconds(keras.callbacks.Callback):
+    """Times every epoch from its second quarter on."""
 
     async_safe = True
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Start a list."""
+    def __init__(self, batches: int) -> None:
+        super().__init__()
+        self.batches = batches
         self.seconds: list[float] = []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Take the time."""
-        self._began = time.perf_counter()
+        """Forget the last one."""
+        self.begun: tuple[int, float] | None = None
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Take the time, once."""
+        if self.begun is None and batch >= self.batches // 4:
+            self.begun = batch, time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Take the time."""
-        self.seconds.append(time.perf_counter() - self._began)
+        """Note the seconds of a step."""
+        batch, begun = self.begun
+        self.seconds.append((time.perf_counter() - begun) / (self.batches - batch))
 
 
-def step_seconds(model: Any, batches: int, host: float) -> float:
+def step_seconds(model: Any, batches: int, host: float | None) -> float:
     """Return the seconds of a step in the second epoch of a `fit`, without the callback."""
-    timer = EpochSeconds()
+    timer = StepSeconds(batches)
     model.fit(pipeline(batches, host), epochs=2, verbose=0, shuffle=False, callbacks=[timer])
-    return timer.seconds[1] / batches
+    return timer.seconds[1]
 
 
 def row(model_class: Any, steps: int, ratio: float, *, batches: int, device: float) -> dict[str, Any]:
@@ -132,7 +143,7 @@ def row(model_class: Any, steps: int, ratio: float, *, batches: int, device: flo
     inputs = keras.Input((FEATURES,))
     model = model_class(inputs, keras.layers.Dense(1)(SlowDevice(device)(inputs)))
     model.compile("sgd", "mse", steps_per_execution=steps)
-    alone, piped = (step_seconds(model, batches, host) for host in (0.0, ratio * device))
+    alone, piped = (step_seconds(model, batches, host) for host in (None, ratio * device))
     truth = max(0.0, 1 - alone / piped)
     callback = kte.callbacks.HostBottleneck(verbose=False)
     model.fit(pipeline(batches, ratio * device), epochs=2, verbose=0, shuffle=False, callbacks=[callback])
