@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -48,56 +49,62 @@ def measure_gains(dataset: Any, found: Iterable[str], seconds: float, clock: Cal
         if rewrite in rewriting.applied:
             variants[rewrite] = made
     try:
-        rates = _within(seconds + _PATIENCE, lambda: _rates(variants, seconds, clock))
+        rates = _rates(variants, seconds, clock)
     except tf.errors.OpError as error:
         return Gains({}, failure=str(error.message).splitlines()[0])
-    if not rates or not rates.get(""):
+    if not rates.get(""):
         return Gains({}, "Nothing was measured: the pipeline gave too few elements in that time.")
     gains = {name: round(rate / rates[""], 2) for name, rate in rates.items() if name and rate}
     caches = any(pipeline.name_of(stage) == kinds.CACHE for stage in pipeline.stages_of(dataset))
     return Gains(gains, _FIRST_EPOCH if caches and gains else "")
 
 
-def _within(seconds: float, call: Callable[[], Any]) -> Any:
-    """Return what `call` returns, or `None` where that takes too long: then it goes on by itself.
+def _rates(variants: dict[str, Any], seconds: float, clock: Callable[[], float]) -> dict[str, float]:
+    """Return how many elements a second each dataset gives, all of them in turns; none where it takes too long.
 
-    A pipeline may wait for something that never comes. Seen on TensorFlow 2.21 with none of the user's, once in some
-    thousands of iterators on a busy machine.
+    It happens in a thread, which is left alone after a minute more than was asked for, and with the iterators once
+    the result is there: TensorFlow 2.21 can take seconds to end one on a busy machine, and others wait for it.
     """
-    outcome: list[Any] = []
+    outcome: queue.Queue[Any] = queue.Queue()
 
     def run() -> None:
+        iterators: dict[str, Any] = {}
         try:
-            outcome.append((call(), None))
+            outcome.put(_turns(variants, iterators, seconds, clock))
         except BaseException as error:
-            outcome.append((None, error))
+            outcome.put(error)
 
     thread = threading.Thread(target=run, name="kte-advise", daemon=True)
     thread.start()
-    thread.join(seconds)
-    value, error = outcome[0] if outcome else (None, None)
-    if error is not None:
-        raise error
-    return value
+    try:
+        found = outcome.get(timeout=seconds + _PATIENCE)
+    except queue.Empty:
+        return {}
+    thread.join(1.0)
+    if isinstance(found, BaseException):
+        raise found
+    return dict(found)
 
 
-def _rates(variants: dict[str, Any], seconds: float, clock: Callable[[], float]) -> dict[str, float]:
-    """Return how many elements a second each dataset gives, all of them in turns."""
+def _turns(
+    variants: dict[str, Any], iterators: dict[str, Any], seconds: float, clock: Callable[[], float]
+) -> dict[str, float]:
     part = seconds / (_ROUNDS * len(variants))
     counts, times = dict.fromkeys(variants, 0), dict.fromkeys(variants, 0.0)
     for _ in range(_ROUNDS):
         for name, variant in variants.items():
-            count, time = _run(variant, part, clock)
+            begin = clock()
+            if name not in iterators:
+                # Over its end and again: what is rebuilt at the end of an epoch counts too.
+                iterators[name] = iter(variant.repeat())
+            count, time = _turn(iterators[name], begin, part, clock)
             counts[name] += count
             times[name] += time
     return {name: counts[name] / times[name] for name in variants if times[name] > 0}
 
 
-def _run(dataset: Any, seconds: float, clock: Callable[[], float]) -> tuple[int, float]:
-    """Return how many elements came, as a rule after the first one, and in what time."""
-    begin = clock()
-    # Over its end and again: what is rebuilt at the end of an epoch counts too.
-    iterator = iter(dataset.repeat())
+def _turn(iterator: Any, begin: float, seconds: float, clock: Callable[[], float]) -> tuple[int, float]:
+    """Return how many elements came, as a rule after a warm-up, and in what time."""
     if next(iterator, None) is None:
         return 0, 0.0
     start, count = clock(), 0
