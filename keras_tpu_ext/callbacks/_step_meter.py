@@ -16,7 +16,9 @@ class StepMeter:
     """
 
     def __init__(self, window: int) -> None:
-        self._recent: deque[tuple[float, int]] = deque(maxlen=window)
+        self._window = window
+        self._recent: deque[tuple[float, int]] = deque()
+        self._sum: list[float] = [0.0, 0]  # of the window; kept, because it is asked for at every batch
         self.start_epoch()
 
     def start_epoch(self) -> None:
@@ -31,7 +33,7 @@ class StepMeter:
         # The first two of an epoch meet empty buffers, or are compiled.
         if self._last is not None and self.executions > 3:
             seconds, of = now - self._last[0], self._last[1]
-            self._recent.append((seconds, of))
+            self._remember(seconds, of)
             self._epoch[0] += seconds
             self._epoch[1] += of
         self._last = (now, steps)
@@ -43,9 +45,17 @@ class StepMeter:
 
     def recent(self) -> float | None:
         """Return the seconds of a step over the window; `None` where it is empty."""
-        steps = sum(of for _, of in self._recent)
-        return sum(seconds for seconds, _ in self._recent) / steps if steps else None
+        return self._sum[0] / self._sum[1] if self._sum[1] else None
 
     def of_epoch(self) -> float | None:
         """Return the seconds of a step over the epoch; `None` where nothing was timed."""
         return self._epoch[0] / self._epoch[1] if self._epoch[1] else None
+
+    def _remember(self, seconds: float, of: int) -> None:
+        self._recent.append((seconds, of))
+        self._sum[0] += seconds
+        self._sum[1] += of
+        if len(self._recent) > self._window:
+            seconds, of = self._recent.popleft()
+            self._sum[0] -= seconds
+            self._sum[1] -= of

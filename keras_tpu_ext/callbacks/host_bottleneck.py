@@ -156,9 +156,13 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         """Start the sums of the epoch."""
         self._meter.start_epoch()
         self._probed_in_epoch = False
+        self._looks_on = False
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Stand in the train function's place, which other callbacks may have made anew."""
+        """Stand in the train function's place, which other callbacks may have made anew; or take the time only."""
+        if self._looks_on:
+            self._meter.begin(self.clock(), self._steps)
+            return
         self._batch, self._is_announced = batch, True
         if self._interception is None or not self._interception.is_in_place():
             self._undo()
@@ -197,6 +201,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._was_growing = False
         self._executions_of_epoch = None
         self._probed_in_epoch = False
+        self._looks_on = False  # until the next epoch: there is nothing more to find out in this one
+        self._steps: int = 1
 
     def _undo(self) -> None:
         if self._interception is not None:
@@ -213,13 +219,26 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             self._probe = InputProbe(self._count(execution), self.clock)
             self._probed_in_epoch = True
         if self._probe is None:
-            self._meter.begin(self.clock(), execution.steps)
+            self._steps = execution.steps
+            self._meter.begin(self.clock(), self._steps)
+            self._look_on_if_nothing_is_left()
             return execution.run()
         self._meter.pause()
         try:
             return self._probe.run(execution)
         finally:
             self._close_probe()
+
+    def _look_on_if_nothing_is_left(self) -> None:
+        """Leave the train function alone where no probe comes in this epoch any more: then a batch costs less."""
+        if self._was_growing or not (self._probed_in_epoch or self._why_not or self._is_enough()):
+            return
+        self._looks_on = True
+        self._undo()
+
+    def _is_enough(self) -> bool:
+        """Return whether there was a probe, and epochs are too short for another."""
+        return bool(self._found) and (self._executions_of_epoch or 0) * _PART < _LEAST
 
     def _close_probe(self) -> None:
         if self._probe is None or not self._probe.over:
@@ -234,7 +253,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._was_growing = not execution.is_settled()
         if self._probed_in_epoch or self._why_not or self._was_growing or self._meter.executions < _WARMUP:
             return False
-        if self._found and (self._executions_of_epoch or 0) * _PART < _LEAST:
+        if self._is_enough():
             return False
         steps = (self.params or {}).get("steps")
         left = None if steps is None else (steps - self._batch) // execution.steps

@@ -144,6 +144,27 @@ def test_two_of_them_stand_side_by_side():
     assert with_them[0] == learned(built(kte.TPUModel, None), [])[0]
 
 
+class Looks(keras.callbacks.Callback):
+    """Notes at every batch whether the train function is somebody's."""
+
+    def on_train_begin(self, logs=None):
+        self.found = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.found.append("intercepted" in repr(self.model.train_function))
+
+
+def test_the_train_function_is_left_alone_once_nothing_more_is_to_be_found():
+    model, callback, looks = built(kte.TPUModel, None), HostBottleneck(verbose=False), Looks()
+    learned(model, [callback, looks])
+    assert len(callback.probes) == 1
+    first = looks.found[:21]
+    assert first[0]
+    assert not first[-1]
+    assert looks.found[21:].count(True) <= 1
+    assert callback._meter.executions == 21
+
+
 class Breaks(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if batch == 5:
