@@ -28,7 +28,7 @@ export UV_SYSTEM_CERTS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 
-# `make test` has half an hour on two cores. Of the parity suite it runs, on each runtime, another twelfth of the cases
+# `make test` has half an hour on two cores. Of the parity suite it runs, on each runtime, another sixteenth of the cases
 # that cover all pairs of values, and of the tests that are long and much alike (marked `spread`) one third on TensorFlow
 # and another on JAX, and an eighth on each Keras 2. `make exhaustive` runs every case and every test on each.
 export KTE_PARITY_CASES ?= 1
@@ -48,7 +48,7 @@ demo: $(TF)/.ready
 
 test: lint test-keras3-tf test-keras3-jax test-keras3-both test-keras2-tf215 test-keras2-tf221 check-wheel
 	@echo "Ran: ruff, import-linter and mypy; the tests on Keras 3 on TensorFlow, on Keras 3 on JAX without TensorFlow,"
-	@echo "and on Keras 2 on TensorFlow 2.15 and 2.21, each with another twelfth of the parity suite's cases that cover"
+	@echo "and on Keras 2 on TensorFlow 2.15 and 2.21, each with another sixteenth of the parity suite's cases that cover"
 	@echo "all pairs, and of long tests that are much alike a share (make exhaustive runs all on each); what is about"
 	@echo "Keras 3 on JAX with TensorFlow and Grain beside it; and the wheel."
 
@@ -60,11 +60,11 @@ lint: $(LINT)/.ready
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
-	KTE_PARITY_PART=1/12 KTE_SHARE=1/3 $(TF)/bin/python -m pytest -n 2
+	KTE_PARITY_PART=1/16 KTE_SHARE=1/3 $(TF)/bin/python -m pytest -n 2
 
 test-keras3-jax: $(JAX)/.ready
 	@echo "Keras 3 on JAX, without TensorFlow:"
-	$(JAX_TESTS) KTE_PARITY_PART=4/12 KTE_SHARE=2/3 $(JAX)/bin/python -m pytest -n 2
+	$(JAX_TESTS) KTE_PARITY_PART=5/16 KTE_SHARE=2/3 $(JAX)/bin/python -m pytest -n 2
 
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"
@@ -72,11 +72,11 @@ test-keras3-both: $(BOTH)/.ready
 
 test-keras2-tf215: $(if $(PYTHON215),$(TF215)/.ready)
 	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"
-	$(if $(PYTHON215),KTE_PARITY_PART=7/12 KTE_SHARE=3/8 $(TF215)/bin/python -m pytest -n 2 $(ON_TF215),@echo "NOT RUN: it needs Python 3.10 or 3.11")
+	$(if $(PYTHON215),KTE_PARITY_PART=9/16 KTE_SHARE=3/8 $(TF215)/bin/python -m pytest -n 2 $(ON_TF215),@echo "NOT RUN: it needs Python 3.10 or 3.11")
 
 test-keras2-tf221: $(TF221)/.ready
 	@echo "Keras 2 on TensorFlow 2.21, with tf-keras and TensorFlow Addons:"
-	TF_USE_LEGACY_KERAS=1 KTE_PARITY_PART=10/12 KTE_SHARE=4/8 $(TF221)/bin/python -m pytest -n 2 $(ON_KERAS2)
+	TF_USE_LEGACY_KERAS=1 KTE_PARITY_PART=13/16 KTE_SHARE=4/8 $(TF221)/bin/python -m pytest -n 2 $(ON_KERAS2)
 
 parity: KTE_PARITY_CASES = 320
 parity: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
