@@ -28,9 +28,9 @@ export UV_SYSTEM_CERTS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 
-# `make test` has half an hour on two cores. Of the parity suite it runs, on each runtime, another sixteenth of the cases
-# that cover all pairs of values, and of the tests that are long and much alike (marked `spread`) one third on TensorFlow
-# and another on JAX, and an eighth on each Keras 2. `make exhaustive` runs every case and every test on each.
+# `make test` has half an hour on two cores. Of the parity suite it runs, on each runtime, another sixteenth of the
+# cases that cover all pairs of values, and of the tests that are long and much alike (marked `spread`) one fourth on
+# TensorFlow and another on JAX, and an eighth on each Keras 2. `make exhaustive` runs every case and every test on each.
 export KTE_PARITY_CASES ?= 1
 # What of the tests `make test` runs on Keras 2, where much is as with Keras 3 on TensorFlow.
 ON_KERAS2 := tests/parity tests/_runtime tests/addons/test_keras2_import.py tests/integration/test_handbook.py
@@ -60,11 +60,11 @@ lint: $(LINT)/.ready
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
-	KTE_PARITY_PART=1/16 KTE_SHARE=1/3 $(TF)/bin/python -m pytest -n 2
+	KTE_PARITY_PART=1/16 KTE_SHARE=1/4 $(TF)/bin/python -m pytest -n 2
 
 test-keras3-jax: $(JAX)/.ready
 	@echo "Keras 3 on JAX, without TensorFlow:"
-	$(JAX_TESTS) KTE_PARITY_PART=5/16 KTE_SHARE=2/3 $(JAX)/bin/python -m pytest -n 2
+	$(JAX_TESTS) KTE_PARITY_PART=5/16 KTE_SHARE=2/4 $(JAX)/bin/python -m pytest -n 2
 
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"
