@@ -15,8 +15,6 @@ def pictures(notebook):
 
 
 @pytest.mark.slow
-# The kernel of a test need not be told apart from a user's.
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_find_the_bottleneck_walks_from_slow_to_fast(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
