@@ -74,6 +74,7 @@ def _held(items: list[Any], spec: Any) -> tf.data.Dataset:
     dataset = _slices(items, spec) or tf.data.Dataset.from_generator(lambda: iter(items), output_signature=spec)
     options = tf.data.Options()
     options.autotune.enabled = False  # its thread can miss its stop, and the end of an iterator then takes seconds
+    options.experimental_optimization.apply_default_optimizations = False  # finding them takes longer than this does
     dataset = dataset.cache().with_options(options)
     for _ in dataset:  # which fills the cache
         pass

@@ -28,6 +28,7 @@ class ExampleCounter:
         self._steps = 0
         self._examples = 0.0
         self._lost = False
+        self._sizes: list[float] = []  # examples per step, as the readings of this epoch show them
 
     @property
     def needs_readings(self) -> bool:
@@ -44,6 +45,7 @@ class ExampleCounter:
             self._lost = True  # something evaluated the model in the middle of the epoch, which resets the count
         elif not self._lost:
             self.per_step = (examples - self._examples) / (steps - self._steps)
+            self._sizes.append(self.per_step)
             self._steps, self._examples = steps, examples
 
     def upto(self, steps: int) -> float | None:
@@ -63,11 +65,21 @@ class ExampleCounter:
             return self._total_of_given(self._given, steps, counted)
         if examples is None:
             return self.upto(steps)
-        if counted is None or self._lost or counted < self._examples:
+        self._lost = self._lost or (counted is not None and counted < self._least(steps))
+        if counted is None or self._lost:
             return None
         if self.per_step is None and steps:
             self.per_step = counted / steps
         return counted
+
+    def _least(self, steps: int) -> float:
+        """Return the least that `steps` steps have had; a lower count was set back since the last reading.
+
+        Where readings have shown one size again and again, only the last batch may be smaller.
+        """
+        if len(self._sizes) < 2 or min(self._sizes) < max(self._sizes):
+            return self._examples
+        return self._examples + self._sizes[-1] * max(steps - 1 - self._steps, 0)
 
     def _total_of_given(self, batch_size: int, steps: int, counted: float | None) -> float:
         if counted is None or not steps:

@@ -13,6 +13,8 @@ from keras_tpu_ext.callbacks._step_times import StepTimes
 from keras_tpu_ext.callbacks._thinned import Thinned
 
 _MOST_RECORDS = 4096
+_AT_ONCE = 0.02  # seconds: begins closer than that are worked off together, which takes a fraction of the time
+_MOST_WINDOWS = 16  # between two readings
 
 
 class FitMeter:
@@ -40,6 +42,8 @@ class FitMeter:
         self._rates = RateWindow(window)
         self._batches_per_sec: float | None = None
         self._begun = 0
+        self._work_at = began
+        self._due, self._spacing = 0, window
         self.begin_epoch(0)
 
     @property
@@ -51,23 +55,41 @@ class FitMeter:
         """Start the sums of an epoch."""
         self._epoch = epoch
         self.executions = EpochExecutions()
+        self._new: list[tuple[int, float]] = []
         self.examples.start_epoch()
         self._step_times, self._epoch_step_times = self.step_times, StepTimes()
         self._measured_before = (self._rates.steps, self._rates.seconds)
         self._examples_left_out: float | None = 0.0
         self._reading: tuple[int, float | None, bool] | None = None
 
-    def begin(self, batch: int, now: float, read_examples: Callable[[], float | None]) -> None:
-        """Note the begin of an execution; call `read_examples` where a reading is due."""
-        complete = self.executions.begin(batch, now)
-        if complete is not None:
-            self._measure(complete)
-        self._take_reading()
-        after_warmup = self._begun - self._warmup
-        if batch and after_warmup >= 0 and after_warmup % self._window == 0:
-            examples = read_examples() if self.examples.needs_readings else None
-            self._reading = (batch, examples, after_warmup == 0)
-        self._begun += 1
+    def begin(self, batch: int, now: float, read_examples: Callable[[], float | None]) -> bool:
+        """Note the begin of an execution; return whether the rates may be others now.
+
+        Where a reading is due `read_examples` is called, ever more seldom while batches keep their size: it may take
+        as long as a short step. When it is due goes by counting: where several processes train together, all read.
+        """
+        self._new.append((batch, now))
+        if now < self._work_at and self._begun + len(self._new) <= self._warmup + self._due:
+            return False
+        self._work_at = now + _AT_ONCE
+        self.catch_up()
+        after_warmup = self._begun - 1 - self._warmup
+        if after_warmup >= self._due:
+            if batch:
+                examples = read_examples() if self.examples.needs_readings else None
+                self._reading = (batch, examples, after_warmup == 0)
+            self._due = after_warmup + self._spacing
+        return True
+
+    def catch_up(self) -> None:
+        """Work off the begins that were noted only."""
+        for batch, now in self._new:
+            complete = self.executions.begin(batch, now)
+            if complete is not None:
+                self._measure(complete)
+            self._take_reading()
+        self._begun += len(self._new)
+        self._new.clear()
 
     def end_epoch(self, steps: int, examples: float | None) -> tuple[float, float | None]:
         """Note the end of an epoch and return its batches and samples per second.
@@ -76,6 +98,7 @@ class FitMeter:
             steps: Number of steps the epoch had.
             examples: The model's count of examples in them, or `None`.
         """
+        self.catch_up()
         if self._reading and self._reading[0] <= self.executions.last_batch:
             self._take_reading()
         total = self.examples.total(steps, examples)
@@ -102,7 +125,11 @@ class FitMeter:
             return
         batch, examples, ends_warmup = self._reading
         self._reading = None
+        before = self.examples.per_step
         self.examples.read(batch, examples)
+        if not ends_warmup:
+            is_steady = self.examples.per_step == before
+            self._spacing = min(2 * self._spacing, _MOST_WINDOWS * self._window) if is_steady else self._window
         if ends_warmup:
             self._examples_left_out = self.examples.upto(batch)
 

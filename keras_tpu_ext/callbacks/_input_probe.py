@@ -19,7 +19,8 @@ class ProbedInput(NamedTuple):
         compute_seconds: Seconds for one batch that is there already.
         pipeline_seconds: Seconds in which the pipeline makes one batch while nothing waits for the step, `None`
             where they came out of a buffer, so that nothing is known but that it is quicker than the step.
-        cost_seconds: Seconds for which the devices stood still.
+        cost_seconds: Seconds by which it made the `fit` longer: those for which the devices stood still, less what
+            they then did not wait.
         stages: What the stages of the pipeline cost, where that is known.
     """
 
@@ -106,7 +107,8 @@ class InputProbe:
         if timed > 0 and not self._spoiled:
             compute_seconds = (self._clock() - begin) / timed
             own = _own_seconds(ahead, compute_seconds)
-            self.found = ProbedInput(step_seconds, compute_seconds, own, cost, stages)
+            saved = (step_seconds - compute_seconds) * ahead.batches
+            self.found = ProbedInput(step_seconds, compute_seconds, own, max(cost - saved, 0.0), stages)
         if ahead.error is not None:
             execution = yield result
             _result_of(execution.run_on, ahead)  # which raises it

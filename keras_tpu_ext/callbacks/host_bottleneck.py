@@ -23,6 +23,8 @@ _WARMUP = 2  # executions, of which the first is compiled
 _LEAST, _MOST = 3, 32  # executions timed on either side of a probe
 _SPAN = 0.1  # seconds for which a probe times either side, if that is no more than _PART
 _PART = 0.01  # of an epoch's executions
+_AT_ONCE = 0.02  # seconds for which batches show one value: working it out takes longer than all the rest
+_COST = 0.005  # of the time since the last probe: a dearer one waits for a later epoch
 _NEEDED = _WARMUP + executions_of(_LEAST)
 _UNKNOWN = "HostBottleneck could not find out how long this model waits for data: {why}"
 _NONE_AHEAD = (
@@ -55,9 +57,9 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     batch inside the train function.
 
     Such a probe runs once an epoch, with up to 1 % of its executions on either side, and at least three. The devices
-    stand still while it takes batches, which costs time only where they do not wait for data anyway. In epochs of
-    fewer than 300 executions there is one probe in a `fit`. The first executions, which compile, and validation do
-    not count, and neither does a probe.
+    stand still while it takes batches, which costs time only where they do not wait for data anyway; an epoch has no
+    probe where the last one cost more than 0.5 % of the time since. In epochs of fewer than 300 executions there is
+    one probe in a `fit`. The first executions, which compile, and validation do not count, and neither does a probe.
 
     Where the devices are this machine's CPU cores, the pipeline works on the same cores, and both slow each other
     down: a step then computes for longer while data is made, and that is no waiting.
@@ -155,13 +157,17 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Start the sums of the epoch."""
         self._meter.start_epoch()
-        self._probed_in_epoch = False
-        self._looks_on = False
+        cost = self._found[-1].cost_seconds if self._found else 0.0
+        self._may_probe = cost <= _COST * (self.clock() - self._probed_at)
+        self._looks_on = self._is_shown = False
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Stand in the train function's place, which other callbacks may have made anew; or take the time only."""
         if self._looks_on:
-            self._meter.begin(self.clock(), self._steps)
+            now = self.clock()
+            self._meter.begin(now, self._steps)
+            if now >= self._show_at:
+                self._show_at, self._is_shown = now + _AT_ONCE, False
             return
         self._batch, self._is_announced = batch, True
         if self._interception is None or not self._interception.is_in_place():
@@ -170,9 +176,10 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the present value into `logs`."""
-        fraction = self._wait_fraction(self._meter.recent())
-        if logs is not None and fraction is not None:
-            logs[_WAIT] = fraction
+        if not self._is_shown:
+            self._shown, self._is_shown = self._wait_fraction(self._meter.recent()), self._looks_on
+        if logs is not None and self._shown is not None:
+            logs[_WAIT] = self._shown
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the value of the epoch into `logs`, and print what is new."""
@@ -200,8 +207,12 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._is_announced = False
         self._was_growing = False
         self._executions_of_epoch = None
-        self._probed_in_epoch = False
+        self._may_probe = True
+        self._probed_at = 0.0
         self._looks_on = False  # until the next epoch: there is nothing more to find out in this one
+        self._shown: float | None = None
+        self._is_shown = False
+        self._show_at = 0.0
         self._steps: int = 1
 
     def _undo(self) -> None:
@@ -217,7 +228,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._is_announced = False
         if self._probe is None and self._is_time_for_a_probe(execution):
             self._probe = InputProbe(self._count(execution), self.clock)
-            self._probed_in_epoch = True
+            self._may_probe = False
         if self._probe is None:
             self._steps = execution.steps
             self._meter.begin(self.clock(), self._steps)
@@ -231,7 +242,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
 
     def _look_on_if_nothing_is_left(self) -> None:
         """Leave the train function alone where no probe comes in this epoch any more: then a batch costs less."""
-        if self._was_growing or not (self._probed_in_epoch or self._why_not or self._is_enough()):
+        if self._was_growing or (self._may_probe and not self._why_not and not self._is_enough()):
             return
         self._looks_on = True
         self._undo()
@@ -245,13 +256,14 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             return
         if self._probe.found is not None:
             self._found.append(self._probe.found)
+            self._probed_at = self.clock()
         elif self._probe.refused:
             self._why_not = _NONE_AHEAD
         self._probe = None
 
     def _is_time_for_a_probe(self, execution: Execution) -> bool:
         self._was_growing = not execution.is_settled()
-        if self._probed_in_epoch or self._why_not or self._was_growing or self._meter.executions < _WARMUP:
+        if not self._may_probe or self._why_not or self._was_growing or self._meter.executions < _WARMUP:
             return False
         if self._is_enough():
             return False

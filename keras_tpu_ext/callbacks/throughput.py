@@ -30,7 +30,8 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     Puts `throughput/batches_per_sec` and `throughput/samples_per_sec` into `logs`: after each batch the rate
     over the last `window` executions, at the end of an epoch the rate of the whole epoch. An execution is one
-    call of the train function, which runs `steps_per_execution` batches. `throughput/device/samples_per_sec` is
+    call of the train function, which runs `steps_per_execution` batches. Executions that begin within 20 ms of each
+    other show one rate. `throughput/device/samples_per_sec` is
     the same for one device: a chip, and on TPU v2, v3 and 7x a core. Only with `tokens_per_sample` there is
     `throughput/tokens_per_sec`.
 
@@ -52,7 +53,8 @@ class Throughput(_runtime.keras.callbacks.Callback):
     The rates after each batch start two executions after the warm-up.
 
     Samples are counted by Keras's own loss tracker, short last batches included. It is read at epoch ends and
-    every `window` executions, because reading waits for the device. A `train_step` of your own that does not
+    after the warm-up, then ever more seldom, from each window to every 16 while batches keep their size, because
+    reading waits for the device. A `train_step` of your own that does not
     keep that tracker needs `batch_size`; without it samples per second are left out, with a warning. Where several
     processes train together, all of them need the callback, because they read that tracker together.
 
@@ -229,7 +231,8 @@ class Throughput(_runtime.keras.callbacks.Callback):
         """Take the time, the one thing that has to happen at each batch."""
         if self._devices.is_looking:
             self._look_for_flops(batch, self._read_examples)
-        self._meter.begin(batch, self.clock() - self._not_measured, self._read_examples)
+        if self._meter.begin(batch, self.clock() - self._not_measured, self._read_examples):
+            self._rolling = None
         if self._log is not None:
             self._log.begin(self._first_step + batch, self._rolling_logs)
 
@@ -237,7 +240,10 @@ class Throughput(_runtime.keras.callbacks.Callback):
         """Put the rolling rates into `logs`."""
         self._meter.executions.end(batch, self.clock() - self._not_measured)
         if logs is not None:
-            logs.update(self._rolling_logs())
+            rolling = self._rolling
+            if rolling is None:
+                rolling = self._rolling = self._rolling_logs()
+            logs.update(rolling)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Read the count of examples before validation sets it back."""
@@ -246,6 +252,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the rates of the epoch into `logs`."""
+        self._meter.catch_up()
         steps = self._steps_of_epoch()
         if self._examples_at_test and self._examples_at_test[0] == self._meter.executions.last_batch:
             examples = self._examples_at_test[1]
@@ -277,6 +284,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         self._not_measured = 0.0
         self._steps_so_far = 0
         self._first_step = 0
+        self._rolling: dict[str, float] | None = None
         self._warned: set[str] = set()
         self._meter: FitMeter = FitMeter(
             window=self.window,

@@ -257,8 +257,8 @@ def test_the_text_of_a_verdict():
 class Scripted:
     """Stands for a model and Keras's loop: every execution takes `seconds`, batches that are there `compute`."""
 
-    def __init__(self, callback, seconds, compute, executions):
-        self.now, self.callback = 0.0, callback
+    def __init__(self, callback, seconds, compute, executions, cost=0.0):
+        self.now, self.callback, self.cost = 0.0, callback, cost
         callback.set_params({"steps": executions})
         self.seconds, self.compute, self.executions = seconds, compute, executions
 
@@ -297,7 +297,9 @@ class ScriptedProbe:
 
     def __init__(self, loop, count):
         self.loop, self.left = loop, 2 * count + 2
-        self.found = ProbedInput(loop.seconds, loop.compute, None, 0.0, (Stage("Map", 0.1), Stage("Batch", 0.2)))
+        self.found = ProbedInput(
+            loop.seconds, loop.compute, None, loop.cost, (Stage("Map", 0.1), Stage("Batch", 0.2))
+        )
 
     @property
     def over(self):
@@ -320,6 +322,15 @@ def test_the_part_is_what_a_step_takes_above_one_whose_batches_are_there(monkeyp
     assert loop.fit(monkeypatch, epochs=3) == pytest.approx([fraction] * 3)
     assert len(callback.probes) == (1 if executions == 30 else 3)
     assert (callback.verdict.costliest_stage, callback.verdict.costliest_seconds) == ("Batch", 0.2)
+
+
+@pytest.mark.parametrize(("cost", "probes"), [(0.0, 6), (7.9, 6), (8.1, 3), (16.5, 2)])
+def test_an_epoch_has_no_probe_where_the_last_one_was_dear(monkeypatch, cost, probes):
+    callback = HostBottleneck(verbose=False)
+    loop = Scripted(callback, 1.0, 1.0, 600, cost)  # 1600 s from probe to probe of the next epoch
+    callback.clock = lambda: loop.now
+    loop.fit(monkeypatch, epochs=6)
+    assert len(callback.probes) == probes
 
 
 def test_wrong_arguments_are_told():

@@ -94,8 +94,13 @@ def test_both_times_of_a_step_and_that_of_the_pipeline_are_found(steps, host, co
     assert found.step_seconds == pytest.approx(host + compute)
     assert found.compute_seconds == pytest.approx(compute)
     assert found.pipeline_seconds == pytest.approx(host)
-    assert found.cost_seconds == pytest.approx(5 * steps * host)
+    assert found.cost_seconds == pytest.approx(0)  # it would have waited for these batches anyway
     assert found.stages == (Stage("Map", 0.5),)
+
+
+def test_what_it_costs_is_the_time_for_batches_that_nothing_would_have_waited_for():
+    fit = Fit(2.0, 3.0, ready=7)  # five executions as they come, then two of those taken ahead
+    assert probed(fit).found.cost_seconds == pytest.approx(3 * 2.0)
 
 
 def test_every_batch_is_trained_on_once_and_in_its_order():
