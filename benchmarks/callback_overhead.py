@@ -43,7 +43,7 @@ from keras_tpu_ext._runtime import keras
 from keras_tpu_ext._runtime.select import chosen
 
 BATCH, FEATURES = 64, 64
-WIDTHS = (32, 64, 128, 256, 512)
+WIDTHS = (64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704)
 AIM = 1e-3  # seconds of a step
 BLOCK = 50  # steps that are timed together
 BEFORE = 200  # steps before the first block
@@ -94,7 +94,7 @@ def model_of_about_the_aim() -> Any:
         seconds_of_fit(model, data, 1, [])
         took = min(seconds_of_fit(model, data, 1, []) for _ in range(2)) / 400
         found.append((abs(np.log(took / AIM)), width, model))
-        if took > 2 * AIM:
+        if took > 1.3 * AIM:
             break
     return min(found, key=lambda one: one[0])[2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -48,16 +49,13 @@ class EpochExecutions:
         """Index of the first batch of the last execution that has ended, or -1."""
         return max((batch for batch, _ in self._begins if batch <= self.last_batch), default=-1)
 
-    def begin(self, batch: int, now: float) -> Execution | None:
-        """Note the begin of the execution from `batch` on; return the one that is now complete."""
-        complete = None
-        if len(self._begins) == 2:
-            complete = _between(*self._begins)
-            del self._begins[0]
-        elif self.started is None:
-            self.started = now
-        self._begins.append((batch, now))
-        return complete
+    def begin(self, begins: Sequence[tuple[int, float]]) -> list[Execution]:
+        """Note the begins of executions, each with its first batch and its time; return those that are now complete."""
+        if self.started is None and begins:
+            self.started = begins[0][1]
+        known = [*self._begins, *begins]
+        self._begins = known[-2:]
+        return [_between(*pair) for pair in zip(known[:-2], known[1:-1], strict=True)]
 
     def end(self, batch: int, now: float) -> None:
         """Note that the execution whose last batch is `batch` has ended."""

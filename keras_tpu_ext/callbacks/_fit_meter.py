@@ -83,11 +83,10 @@ class FitMeter:
 
     def catch_up(self) -> None:
         """Work off the begins that were noted only."""
-        for batch, now in self._new:
-            complete = self.executions.begin(batch, now)
-            if complete is not None:
-                self._measure(complete)
-            self._take_reading()
+        if not self._new:
+            return
+        self._measure(self.executions.begin(self._new))
+        self._take_reading()
         self._begun += len(self._new)
         self._new.clear()
 
@@ -109,7 +108,7 @@ class FitMeter:
         elif rest:
             rest[-1] = rest[-1]._replace(steps=steps - rest[-1].batch)
         for execution in rest:
-            self._measure(execution)
+            self._measure([execution])
         self.completed += leave_out_last
         self._begun = self.completed  # a begin without an end was no execution
         return self._close_epoch(total)
@@ -133,17 +132,20 @@ class FitMeter:
         if ends_warmup:
             self._examples_left_out = self.examples.upto(batch)
 
-    def _measure(self, execution: Execution) -> None:
-        self.completed += 1
-        if self.completed <= self._warmup:
+    def _measure(self, executions: list[Execution]) -> None:
+        """Add executions to the sums, and keep the rates after the last of them."""
+        counted = executions[max(self._warmup - self.completed, 0) :]
+        self.completed += len(executions)
+        if not counted:
             return
-        self._rates.add(execution.steps, execution.seconds)
-        self._epoch_step_times.add(execution.steps, execution.seconds)
+        sums = [(execution.steps, execution.seconds) for execution in counted]
+        self._rates.add(sums)
+        self._epoch_step_times.add(sums)
         self._batches_per_sec = self._rates.rate()
         batches, samples = self.rates()
         if batches is not None:
-            seconds = execution.ended - self._began
-            self.records.append(ThroughputRecord(self._epoch, execution.batch, seconds, batches, samples))
+            seconds = counted[-1].ended - self._began
+            self.records.append(ThroughputRecord(self._epoch, counted[-1].batch, seconds, batches, samples))
 
     def _close_epoch(self, total: float | None) -> tuple[float, float | None]:
         steps_before, seconds_before = self._measured_before

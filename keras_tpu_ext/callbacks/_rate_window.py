@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 
 class RateWindow:
@@ -22,11 +23,12 @@ class RateWindow:
         # Running totals, one more than executions: a rate is a difference of two, with nothing to sum up.
         self._marks: deque[tuple[int, float]] = deque([(0, 0.0)], maxlen=size + 1)
 
-    def add(self, steps: int, seconds: float) -> None:
-        """Add one execution of `steps` steps that took `seconds`."""
-        self.steps += steps
-        self.seconds += seconds
-        self._marks.append((self.steps, self.seconds))
+    def add(self, executions: Iterable[tuple[int, float]]) -> None:
+        """Add executions, each with its steps and the seconds that it took."""
+        for steps, seconds in executions:
+            self.steps += steps
+            self.seconds += seconds
+            self._marks.append((self.steps, self.seconds))
 
     def rate(self) -> float | None:
         """Return steps per second over the window, or `None` before any time has passed in it."""

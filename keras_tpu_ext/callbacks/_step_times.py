@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -35,9 +36,9 @@ class StepTimes:
         self._steps: Counter[int] = Counter()
         self._least, self._most = math.inf, 0.0
 
-    def add(self, steps: int, seconds: float) -> None:
-        """Add an execution of `steps` steps that took `seconds`, each of them the same part of it."""
-        self._new.append((steps, seconds))
+    def add(self, executions: Iterable[tuple[int, float]]) -> None:
+        """Add executions, each with its steps and the seconds of them all, which each takes the same part of."""
+        self._new.extend(executions)
         if len(self._new) >= _MOST_NEW:
             self._sort_in()
 

@@ -1,13 +1,18 @@
 from keras_tpu_ext.callbacks._executions import EpochExecutions, Execution
 
 
-def play(hooks):
+def play(hooks, together=False):
     epoch = EpochExecutions()
-    done = []
+    done, begins = [], []
     for name, batch, now in hooks:
-        complete = getattr(epoch, name)(batch, now)
-        if complete is not None:
-            done.append(complete)
+        if name == "end":
+            epoch.end(batch, now)
+            continue
+        begins.append((batch, now))
+        if not together:
+            done += epoch.begin(begins)
+            begins = []
+    done += epoch.begin(begins)
     return epoch, done + epoch.finish()
 
 
@@ -22,6 +27,11 @@ def test_an_execution_lasts_until_the_next_begins_and_the_last_until_its_end():
 def test_the_batch_index_jumps_by_steps_per_execution():
     _, executions = play([("begin", 0, 1), ("end", 2, 2), ("begin", 3, 3), ("end", 5, 5)])
     assert executions == [Execution(0, 3, 2, 3), Execution(3, 3, 2, 5)]
+
+
+def test_begins_may_be_noted_together():
+    hooks = [("begin", 0, 1), ("end", 0, 2), ("begin", 1, 3), ("end", 1, 5), ("begin", 2, 6), ("end", 2, 9)]
+    assert play(hooks, together=True)[1] == play(hooks)[1]
 
 
 def test_a_begin_without_an_end_is_no_execution():

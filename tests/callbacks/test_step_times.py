@@ -7,7 +7,7 @@ from keras_tpu_ext.callbacks._step_times import StepTimes
 def of(*executions):
     times = StepTimes()
     for steps, seconds in executions:
-        times.add(steps, seconds)
+        times.add([(steps, seconds)])
     return times.percentiles()
 
 
@@ -34,7 +34,7 @@ def test_a_clock_that_stands_still_and_no_step_at_all():
 
 def test_those_of_two_together():
     first, second = StepTimes(), StepTimes()
-    first.add(9, 0.9)
-    second.add(91, 91.0)
+    first.add([(9, 0.9)])
+    second.add([(91, 91.0)])
     assert (first + second).percentiles() == pytest.approx((1.0, 1.0, 1.0), rel=0.0051)
     assert first.percentiles() == pytest.approx((0.1, 0.1, 0.1))
