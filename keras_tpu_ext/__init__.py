@@ -11,6 +11,8 @@ from keras_tpu_ext.models import LossScale as LossScale
 from keras_tpu_ext.models import TPUModel as TPUModel
 from keras_tpu_ext.parity import ParityReport as ParityReport
 from keras_tpu_ext.parity import check_parity as check_parity
+from keras_tpu_ext.preflight import PreflightReport as PreflightReport
+from keras_tpu_ext.preflight import preflight as preflight
 from keras_tpu_ext.strategy import Scope as Scope
 from keras_tpu_ext.strategy import strategy_scope as strategy_scope
 

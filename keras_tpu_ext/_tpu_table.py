@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 _TERA = 1e12
 _GIGA = 1e9
+_MEGA = 1e6
 _GIB = 2**30
 
 _DOCS = "https://docs.cloud.google.com/tpu/docs/"
@@ -30,6 +31,10 @@ class TpuGeneration:
             that work as one device ("megacore"); a v2, v3 or 7x chip shows both of its two.
         tensorcores_per_chip: TensorCores that are physically there; `v4-8` counts these.
         pod_chips: Chips of a whole pod.
+        ici_bandwidth: Rate at which a chip sends to others of its slice over all of its links, in bytes/s.
+        clock_hz: Clock of a core in cycles/s, as libtpu's compiler takes it: what turns its cycles into seconds. It
+            is the rate that it gives a large product, by the FLOPs that the matrix units do in a cycle.
+        usable_hbm_bytes_per_core: Bytes that it leaves a program of the memory of one framework device.
         source: Where the figures are published.
         announced_peak_bf16_flops: The rate given at launch, in FLOP/s per chip; `None` where it is the
             same as `peak_bf16_flops`.
@@ -43,6 +48,9 @@ class TpuGeneration:
     cores_per_chip: int
     tensorcores_per_chip: int
     pod_chips: int
+    ici_bandwidth: float
+    clock_hz: float
+    usable_hbm_bytes_per_core: int
     source: str
     announced_peak_bf16_flops: float | None = None
     note: str = ""
@@ -76,6 +84,9 @@ _ROWS = (
         cores_per_chip=2,
         tensorcores_per_chip=2,
         pod_chips=256,
+        ici_bandwidth=248 * _GIGA,
+        clock_hz=700 * _MEGA,
+        usable_hbm_bytes_per_core=int(7.48 * _GIB),
         source=f"{_CACM}; launch: {_V2_LAUNCH}",
         announced_peak_bf16_flops=45 * _TERA,
         note="At launch 180 TFLOP/s and 64 GB per board of four chips, so 45 per chip; the 2020 paper says "
@@ -90,6 +101,9 @@ _ROWS = (
         cores_per_chip=2,
         tensorcores_per_chip=2,
         pod_chips=1024,
+        ici_bandwidth=328 * _GIGA,
+        clock_hz=940 * _MEGA,
+        usable_hbm_bytes_per_core=int(15.48 * _GIB),
         source=f"{_DOCS}v3; {_CACM}; launch: {_V3_LAUNCH}",
         announced_peak_bf16_flops=105 * _TERA,
         note="At launch 420 TFLOP/s and 128 GB per board of four chips, so 105 per chip; the documentation "
@@ -104,6 +118,9 @@ _ROWS = (
         cores_per_chip=1,
         tensorcores_per_chip=2,
         pod_chips=4096,
+        ici_bandwidth=300 * _GIGA,
+        clock_hz=1050 * _MEGA,
+        usable_hbm_bytes_per_core=int(30.75 * _GIB),
         source=f"{_DOCS}v4",
     ),
     TpuGeneration(
@@ -114,6 +131,9 @@ _ROWS = (
         cores_per_chip=1,
         tensorcores_per_chip=1,
         pod_chips=256,
+        ici_bandwidth=200 * _GIGA,
+        clock_hz=1500 * _MEGA,
+        usable_hbm_bytes_per_core=int(15.75 * _GIB),
         source=f"{_DOCS}v5e",
         note="The page writes 16 GB for 16 GiB; versions of it say 819 GB/s or 800 GiB/s. 819 GB/s is taken.",
     ),
@@ -125,6 +145,9 @@ _ROWS = (
         cores_per_chip=1,
         tensorcores_per_chip=2,
         pod_chips=8960,
+        ici_bandwidth=600 * _GIGA,
+        clock_hz=1500 * _MEGA,
+        usable_hbm_bytes_per_core=int(95.73 * _GIB),
         source=f"{_DOCS}v5p; {_DOCS}tpu7x",
         note="Older versions of the page write 95 GB; newer ones 95 GiB. The largest job is 6144 chips.",
     ),
@@ -136,6 +159,9 @@ _ROWS = (
         cores_per_chip=1,
         tensorcores_per_chip=1,
         pod_chips=256,
+        ici_bandwidth=400 * _GIGA,
+        clock_hz=1750 * _MEGA,
+        usable_hbm_bytes_per_core=int(31.24 * _GIB),
         source=f"{_DOCS}v6e; {_DOCS}tpu7x",
         note="The v6e page writes 32 GB, the tpu7x page 32 GiB; the bandwidth was once given as 1640 GB/s.",
     ),
@@ -147,6 +173,9 @@ _ROWS = (
         cores_per_chip=2,
         tensorcores_per_chip=2,
         pod_chips=9216,
+        ici_bandwidth=600 * _GIGA,
+        clock_hz=1900 * _MEGA,
+        usable_hbm_bytes_per_core=int(94.74 * _GIB),
         source=f"{_DOCS}tpu7x",
         note="The page's table says 192 GiB and 7380 GB/s, its text 192 GB and 7.37 TB/s.",
     ),

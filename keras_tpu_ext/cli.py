@@ -17,6 +17,8 @@ from keras_tpu_ext._parity.made_up import make_up_batch
 from keras_tpu_ext._parity.named import call, find_named
 from keras_tpu_ext.errors import ArgumentError, KteError
 from keras_tpu_ext.parity import ParityReport, check_source
+from keras_tpu_ext.preflight import PreflightReport, preflight
+from keras_tpu_ext.preflight.targets import parse_target
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("keras-tpu-ext", description="Take an existing Keras model to TPUs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add(commands, "parity", "does a model train on N replicas as on one device?", _parity_arguments, _parity_report)
+    _add(commands, "preflight", "does a train step fit a TPU, and how fast?", _preflight_arguments, _preflight_report)
     _add(commands, "advise", "what makes an input pipeline slow?", _advise_arguments, _advise_report)
     _add(commands, "tfrecords", "write images into TFRecord shards", _tfrecords_arguments, _tfrecords_report)
     return parser
@@ -96,6 +99,11 @@ def _batch_of(result: Any, options: argparse.Namespace) -> tuple[Any, bool]:
     """Return the batch that comes with a model, or one that is made up for it, and whether it is made up."""
     if isinstance(result, tuple) and len(result) == 2:
         return result[1], False
+    _check_model(result, options)
+    return make_up_batch(result, 8 * max(options.replicas, 1) + 3), True
+
+
+def _check_model(result: Any, options: argparse.Namespace) -> None:
     if not isinstance(result, _runtime.keras.Model):
         raise ArgumentError(
             f"{options.function} must return a compiled Keras model, (model, batch) or (build_model, batch); it "
@@ -106,7 +114,47 @@ def _batch_of(result: Any, options: argparse.Namespace) -> tuple[Any, bool]:
             f"{options.function} must return a compiled model; {result.name!r} is not compiled. "
             'Write model.compile("adam", loss, metrics=[...]) before `return model`.'
         )
-    return make_up_batch(result, 8 * max(options.replicas, 1) + 3), True
+
+
+def _preflight_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "function", metavar="MODULE:FUNCTION", help="a function that returns a compiled model, or (model, batch)"
+    )
+    command.add_argument("--target", default="v5e-8", help="a TPU slice, v3-8 or v5e-256 say (default: v5e-8)")
+    command.add_argument("--batch", type=int, help="examples in a batch over all replicas (default: 128 a replica)")
+    command.add_argument("--largest", action="store_true", help="compile a few times more, for the largest batch")
+    command.add_argument("--plot", metavar="FILE", help="draw the report, into preflight.png say")
+    command.add_argument("--timeout", type=float, default=600.0, help="seconds for each compile (default: 600)")
+    command.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _preflight_report(options: argparse.Namespace) -> PreflightReport:
+    result = call(find_named(options.function))
+    model, batch = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    _check_model(model, options)
+    devices = parse_target(options.target).devices
+    per_replica, rest = (128, 0) if options.batch is None else divmod(options.batch, devices)
+    if rest or per_replica < 1:
+        raise ArgumentError(
+            f"--batch {options.batch} cannot be shared evenly by the {devices} replicas of {options.target}. "
+            f"Write --batch {max(per_replica, 1) * devices}."
+        )
+    if batch is None:
+        batch = make_up_batch(model, 1)
+    elif options.batch is None:
+        per_replica = None
+    report = preflight(
+        model,
+        batch,
+        options.target,
+        per_replica,
+        find_largest_batch=options.largest,
+        timeout_s=options.timeout,
+        progress=not options.quiet,
+    )
+    if options.plot:
+        report.plot(options.plot)
+    return report
 
 
 def _advise_arguments(command: argparse.ArgumentParser) -> None:

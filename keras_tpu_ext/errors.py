@@ -45,6 +45,10 @@ class ParityCheckError(KteError, RuntimeError):
     """A parity check could not be carried out: a process of it failed, or took too long."""
 
 
+class PreflightError(KteError, RuntimeError):
+    """A preflight could not be carried out: the compiler was not there, failed in itself, or took too long."""
+
+
 class HardwareUnusableWarning(UserWarning):
     """A TPU is there but cannot be used; the message says why and what to do."""
 

@@ -49,6 +49,7 @@ device_name = _runtime.device_name
 examples_seen = _runtime.examples_seen
 intercept_executions = _runtime.intercept_executions
 loss_scale = _runtime.loss_scale
+lower_step = _runtime.lower_step
 num_replicas = _runtime.num_replicas
 record_gradients = _runtime.record_gradients
 scalar_files = _runtime.scalar_files

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from keras_tpu_ext._runtime.executions import Execution, Interception
 from keras_tpu_ext._runtime.flops import FlopsCount
+from keras_tpu_ext._runtime.lowering import LoweredStep
 from keras_tpu_ext._runtime.scalar_file import OpenScalarFile
 
 
@@ -181,6 +182,18 @@ class Runtime(Protocol):
 
         Raises:
             UncountableError: With the reason, where they cannot be counted.
+        """
+
+    def lower_step(self, model: Any, batch: Any, replicas: int) -> LoweredStep:
+        """Return the train step that `fit` would run as a program for TPUs; a model that is not built is built.
+
+        Args:
+            model: A compiled model.
+            batch: `x`, `y` and `sample_weight`, structures of what has `shape` and `dtype`, or `None`.
+            replicas: Number of devices that share the batch evenly.
+
+        Raises:
+            LoweringError: Where it cannot be one, with layer, line and cure as far as they are known.
         """
 
     def scalar_files(self) -> OpenScalarFile:

@@ -13,6 +13,7 @@ from keras_tpu_ext._runtime._keras2_graph import flatten_layers as flatten_layer
 from keras_tpu_ext._runtime._keras2_graph import inputs_and_outputs as inputs_and_outputs
 from keras_tpu_ext._runtime._keras2_graph import is_compiled as is_compiled
 from keras_tpu_ext._runtime._keras2_graph import output_activations as output_activations
+from keras_tpu_ext._runtime._keras2_lowering import lower_step as lower_step
 from keras_tpu_ext._runtime._keras2_names import keras as keras
 from keras_tpu_ext._runtime._keras2_names import path_of as path_of
 from keras_tpu_ext._runtime._keras2_names import tree as tree

@@ -11,6 +11,7 @@ from keras_tpu_ext._runtime._jax_devices import open_cpu as open_cpu
 from keras_tpu_ext._runtime._jax_devices import open_gpus as open_gpus
 from keras_tpu_ext._runtime._jax_devices import open_workers as open_workers
 from keras_tpu_ext._runtime._jax_flops import count_flops as count_flops
+from keras_tpu_ext._runtime._jax_lowering import lower_step as lower_step
 from keras_tpu_ext._runtime._jax_scalar_file import scalar_files as scalar_files
 from keras_tpu_ext._runtime._jax_scope import device_name as device_name
 from keras_tpu_ext._runtime._jax_scope import distribute as distribute

@@ -18,6 +18,7 @@ from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dt
 from keras_tpu_ext._runtime._keras3_policy import set_dtype_policy as set_dtype_policy
 from keras_tpu_ext._runtime._keras3_progress import show_as_they_are as show_as_they_are
 from keras_tpu_ext._runtime._keras3_tf_flops import count_flops as count_flops
+from keras_tpu_ext._runtime._keras3_tf_lowering import lower_step as lower_step
 from keras_tpu_ext._runtime._keras3_tf_rows import sees_its_replica_only as sees_its_replica_only
 from keras_tpu_ext._runtime._keras3_tf_step import TrainStep as TrainStep
 from keras_tpu_ext._runtime._keras3_watch import loss_scale as loss_scale

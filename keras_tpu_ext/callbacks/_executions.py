@@ -50,12 +50,12 @@ class EpochExecutions:
         return max((batch for batch, _ in self._begins if batch <= self.last_batch), default=-1)
 
     def begin(self, begins: Sequence[tuple[int, float]]) -> list[Execution]:
-        """Note the begins of executions, each with its first batch and its time; return those that are now complete."""
+        """Note begins of executions, each with its first batch and its time; return those that are now complete."""
         if self.started is None and begins:
             self.started = begins[0][1]
         known = [*self._begins, *begins]
         self._begins = known[-2:]
-        return [_between(*pair) for pair in zip(known[:-2], known[1:-1], strict=True)]
+        return [_between(*pair) for pair in itertools.pairwise(known[:-1])]
 
     def end(self, batch: int, now: float) -> None:
         """Note that the execution whose last batch is `batch` has ended."""

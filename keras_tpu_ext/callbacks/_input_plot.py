@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_ext.callbacks._figure import new_figure
+from keras_tpu_ext._figure import new_figure
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.errors import NothingMeasuredError
 

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_ext.callbacks._figure import new_figure
+from keras_tpu_ext._figure import new_figure
 from keras_tpu_ext.callbacks._records import EpochThroughput, ThroughputRecord
 from keras_tpu_ext.callbacks._step_times import StepTimePercentiles
 from keras_tpu_ext.errors import NothingMeasuredError

@@ -105,6 +105,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             )
         self.clock = clock
         self._fitted: Any = None
+        self._shown: float | None = None
+        self._probed_at = self._show_at = 0.0
         self._interception: Interception | None = None
         self._executions_of_epoch: int | None = None
         self._start()
@@ -210,9 +212,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._may_probe = True
         self._probed_at = 0.0
         self._looks_on = False  # until the next epoch: there is nothing more to find out in this one
-        self._shown: float | None = None
-        self._is_shown = False
-        self._show_at = 0.0
+        self._shown, self._is_shown, self._show_at = None, False, 0.0
         self._steps: int = 1
 
     def _undo(self) -> None:

@@ -142,6 +142,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
             )
         self.clock = clock
         self._fitting = False
+        self._rolling: dict[str, float] | None = None
         self._log: ScalarLog | None = None
         self._start_fit()
 
@@ -284,7 +285,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         self._not_measured = 0.0
         self._steps_so_far = 0
         self._first_step = 0
-        self._rolling: dict[str, float] | None = None
+        self._rolling = None
         self._warned: set[str] = set()
         self._meter: FitMeter = FitMeter(
             window=self.window,

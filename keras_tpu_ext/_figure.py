@@ -7,11 +7,12 @@ from typing import Any
 from keras_tpu_ext.errors import MissingExtraError
 
 
-def new_figure(caller: str) -> Any:
+def new_figure(caller: str, size: tuple[float, float] = (9, 4.5)) -> Any:
     """Return an empty `matplotlib.figure.Figure`, which needs no display.
 
     Args:
         caller: What needs it, such as `"Throughput.plot()"`.
+        size: Width and height in inches.
 
     Raises:
         MissingExtraError: If matplotlib is not installed.
@@ -23,4 +24,4 @@ def new_figure(caller: str) -> Any:
         raise MissingExtraError(
             f"{caller} needs matplotlib, and this Python has none. Write: pip install 'keras-tpu-ext[plots]'"
         ) from error
-    return Figure(figsize=(9, 4.5), dpi=120, layout="constrained")
+    return Figure(figsize=size, dpi=120, layout="constrained")

@@ -1,0 +1,22 @@
+"""A train step as a program for TPUs, on Keras 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime import _tf_lowering
+from keras_tpu_ext._runtime._keras2_autograph import converting
+from keras_tpu_ext._runtime.lowering import LoweredStep
+
+
+def lower_step(model: Any, batch: Any, replicas: int) -> LoweredStep:
+    """Return the train step that `fit` would run; see `contract.py`."""
+    return _tf_lowering.lower_step(model, batch, replicas, build=_build, as_keras_traces=converting)
+
+
+def _build(model: Any, specs: Any, step: Any) -> None:
+    """Trace the step once as `fit` does, which makes what variables are not there yet."""
+    traced = tf.function(converting(lambda *leaves: step(tf.nest.pack_sequence_as(specs, leaves))))
+    traced.get_concrete_function(*tf.nest.flatten(specs))

@@ -1,0 +1,68 @@
+"""A strategy of N replicas that are there for a compiler only: reductions become XLA's, and nothing can be run.
+
+So one replica's step is lowered with what it exchanges with the others. As under `TPUStrategy` each tensor is reduced
+by itself, and a gather is a sum over buffers that are zero elsewhere.
+
+Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
+`distribute_lib._DefaultDistributionExtended` and `gen_xla_ops`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.python.distribute import distribute_lib
+
+
+class CompileOnlyStrategy(tf.distribute.Strategy):
+    """A strategy whose functions can be lowered and not run.
+
+    Variables are plain ones, made outside of it.
+
+    Args:
+        replicas: Number of replicas.
+    """
+
+    def __init__(self, replicas: int) -> None:
+        super().__init__(_Extended(self, replicas))
+
+
+class _Extended(distribute_lib._DefaultDistributionExtended):
+    def __init__(self, strategy: Any, replicas: int) -> None:
+        super().__init__(strategy)
+        self._replicas = replicas
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return self._replicas
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        return ("",) * self._replicas
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        if isinstance(value, tf.IndexedSlices):
+            value = tf.convert_to_tensor(value)
+        if not isinstance(value, (tf.Tensor, tf.Variable)):
+            return value
+        total = self._all_reduce(tf.convert_to_tensor(value))
+        return total / tf.cast(self._replicas, total.dtype) if reduce_op == tf.distribute.ReduceOp.MEAN else total
+
+    def _gather_to_implementation(self, value: Any, destinations: Any, axis: int, options: Any) -> Any:
+        value = tf.convert_to_tensor(value)
+        size, rank = value.shape[axis], value.shape.rank
+        shape = [*value.shape[:axis], size * self._replicas, *value.shape[axis + 1 :]]
+        begin = [0] * axis + [gen_xla_ops.xla_replica_id() * size] + [0] * (rank - axis - 1)
+        padded = gen_xla_ops.xla_dynamic_update_slice(tf.zeros(shape, value.dtype), value, tf.stack(begin))
+        return self._all_reduce(padded)
+
+    def _all_reduce(self, value: Any) -> Any:
+        numeric = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
+        group = [list(range(self._replicas))]
+        total = gen_xla_ops.xla_all_reduce(
+            input=numeric, group_assignment=group, reduce_op="Add", mode="CrossReplica"
+        )
+        total.set_shape(value.shape)
+        return tf.cast(total, tf.bool) if value.dtype == tf.bool else total

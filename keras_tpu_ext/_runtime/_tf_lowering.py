@@ -1,0 +1,94 @@
+"""The train step of a model on TensorFlow as a program for TPUs, lowered from shapes: nothing is run.
+
+TensorFlow lowers it as for a CPU, whose operations have the same meaning; one that no TPU has is found where it has
+no XLA kernel at all. Where variables are replicated, stock Keras also averages what a BatchNormalization remembers
+over replicas; a step lowered here has plain variables, so these few small collectives are not in it.
+
+`experimental_get_compiler_ir` is an experiment of TensorFlow's, and 2.15 has no StableHLO there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime._lowering_faults import told
+from keras_tpu_ext._runtime._tf_compile_only import CompileOnlyStrategy
+from keras_tpu_ext._runtime._tf_own_step import guarded
+from keras_tpu_ext._runtime._tf_step import ExactStep
+from keras_tpu_ext._runtime.lowering import LoweredStep, LoweringError
+
+
+def lower_step(
+    model: Any,
+    batch: Any,
+    replicas: int,
+    *,
+    build: Callable[[Any, Any, Callable[[Any], Any]], None],
+    as_keras_traces: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> LoweredStep:
+    """Return the train step that `fit` would run.
+
+    Args:
+        model: A compiled model.
+        batch: `x`, `y` and `sample_weight`, structures of what has `shape` and `dtype`.
+        replicas: Number of devices.
+        build: Builds layers, metrics and optimizer for a model, the specs of a batch, and its step.
+        as_keras_traces: Makes a function one whose code AutoGraph treats as it does that of Keras's train function.
+    """
+    if model.distribute_strategy.num_replicas_in_sync > 1:
+        raise LoweringError(
+            f"{model.name!r} was made on {model.distribute_strategy.num_replicas_in_sync} replicas, and preflight "
+            "makes those of the target itself",
+            cure="make it outside of strategy_scope(), which needs no change in the model",
+        )
+    parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
+    whole = tf.nest.map_structure(_described, parts)
+    one = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec([spec.shape[0] // replicas, *spec.shape[1:]], spec.dtype), whole
+    )
+    step = guarded(model, model.train_step) if isinstance(model, ExactStep) else model.train_step
+    with told(model):
+        build(model, one, step)
+        strategy = CompileOnlyStrategy(replicas)
+        results: list[Any] = []
+
+        def on_leaves(*tensors: Any) -> Any:
+            data = tf.nest.pack_sequence_as(one, tensors)
+            logs = strategy.run(step, args=(data,))
+            results[:] = [tf.convert_to_tensor(value) for value in tf.nest.flatten(logs)]
+            return list(results)
+
+        traced = tf.function(as_keras_traces(on_leaves), jit_compile=True)
+        specs = tf.nest.flatten(one)
+        read = traced.experimental_get_compiler_ir(*specs)
+        text = read(stage="stablehlo", platform_name="CPU")
+    leaves = tf.nest.flatten(whole)
+    return LoweredStep(
+        program=text.encode(),
+        partitions=False,
+        examples=int(leaves[0].shape[0]),
+        batch_bytes=sum(math.prod(leaf.shape) * leaf.dtype.size for leaf in leaves),
+        layers=tuple(dict.fromkeys(layer.name for layer in model._flatten_layers(include_self=False))),
+        roles=_roles(model),
+        arguments={},
+        framework="TensorFlow",
+        results=len(results),
+    )
+
+
+def _described(leaf: Any) -> Any:
+    return tf.TensorSpec(leaf.shape, "float32" if str(leaf.dtype) == "float64" else leaf.dtype)
+
+
+def _roles(model: Any) -> dict[str, str]:
+    """Return what names of operations stand for beside those of layers."""
+    found = {"compile_loss": "(loss)", "compile_metrics": "(metrics)"}
+    optimizer = model.optimizer
+    while optimizer is not None:
+        found[getattr(optimizer, "name", "") or type(optimizer).__name__] = "(optimizer)"
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return found

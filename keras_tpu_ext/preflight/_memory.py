@@ -1,0 +1,90 @@
+"""Which buffers are in HBM when it is fullest, by following a scheduled module from begin to end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from keras_tpu_ext.preflight._hlo import Computation, Instruction, Module
+from keras_tpu_ext.preflight._shapes import Shape
+
+# What gives another name, or the parts of it, to memory that is there already.
+_ALIASES = frozenset(["tuple", "get-tuple-element", "bitcast", "while", "opt-barrier", "add-dependency", "copy-done"])
+_NO_MEMORY = frozenset(["parameter", "constant", "after-all", "partition-id", "replica-id"])
+
+
+class LiveBuffer(NamedTuple):
+    """A buffer in HBM.
+
+    Attributes:
+        instruction: What writes it.
+        shape: What is in it.
+        bytes: Its size, padding included.
+    """
+
+    instruction: Instruction
+    shape: Shape
+    bytes: int
+
+
+def buffers_at_peak(module: Module) -> list[LiveBuffer]:
+    """Return the temporary buffers that are in HBM when these are largest in sum, the largest first.
+
+    Arguments of the program are not among them, and what the compiler shares between buffers in ways that its text
+    does not tell is counted twice: the sum is that of the compiler to about a tenth.
+    """
+    return sorted(_peak(module, module.entry), key=lambda buffer: buffer.bytes, reverse=True)
+
+
+def _peak(module: Module, computation: Computation) -> list[LiveBuffer]:
+    holders = _holders(computation)
+    last_use = _last_uses(computation, holders)
+    live: dict[str, list[LiveBuffer]] = {}
+    size = most = 0
+    best: list[LiveBuffer] = []
+    for i, instruction in enumerate(computation.instructions):
+        if instruction.opcode not in _ALIASES and instruction.opcode not in _NO_MEMORY:
+            live[instruction.name] = list(_allocated(instruction))
+            size += sum(buffer.bytes for buffer in live[instruction.name])
+        inside = [buffer for name in _bodies(instruction) for buffer in _peak(module, module.computations[name])]
+        here = size + sum(buffer.bytes for buffer in inside)
+        if here > most:
+            most, best = here, [*(buffer for some in live.values() for buffer in some), *inside]
+        for name in [name for name in live if last_use.get(name, i) <= i]:
+            size -= sum(buffer.bytes for buffer in live.pop(name))
+    return best
+
+
+def _allocated(instruction: Instruction) -> Iterable[LiveBuffer]:
+    if "output_to_operand_aliasing" in instruction.attributes:
+        return
+    for shape in instruction.shape.arrays():
+        if shape.space == 0 and shape.padded_bytes:
+            yield LiveBuffer(instruction, shape, shape.padded_bytes)
+
+
+def _bodies(instruction: Instruction) -> list[str]:
+    return [name for role, name in instruction.called.items() if instruction.opcode == "while" and role == "body"]
+
+
+def _holders(computation: Computation) -> dict[str, frozenset[str]]:
+    """Return for each result the instructions in whose memory it is."""
+    found: dict[str, frozenset[str]] = {}
+    for instruction in computation.instructions:
+        is_alias = instruction.opcode in _ALIASES or "output_to_operand_aliasing" in instruction.attributes
+        own = frozenset([instruction.name])
+        others = (found.get(name, frozenset()) for name in instruction.operands)
+        found[instruction.name] = own.union(*others) if is_alias else own
+    return found
+
+
+def _last_uses(computation: Computation, holders: dict[str, frozenset[str]]) -> dict[str, int]:
+    """Return for each instruction the place of the last one that reads what is in its memory."""
+    last: dict[str, int] = {}
+    for i, instruction in enumerate(computation.instructions):
+        for name in instruction.operands:
+            for holder in holders.get(name, ()):
+                last[holder] = i
+    for holder in holders.get(computation.root.name, ()):
+        last[holder] = len(computation.instructions)
+    return last

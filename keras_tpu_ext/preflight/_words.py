@@ -1,0 +1,155 @@
+"""A preflight report in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keras_tpu_ext.preflight.report import LayerTime, MemoryUse, PreflightReport, StepTime
+
+_SHOWN = 10
+_NEARLY_FULL = 0.85
+
+
+def lines(report: PreflightReport) -> Iterator[str]:
+    """Yield the lines of a report."""
+    from keras_tpu_ext.preflight.report import LEFT_OUT
+
+    yield headline(report)
+    if report.fault is not None:
+        yield from _of_fault(report)
+        return
+    yield ""
+    if report.memory is not None:
+        yield from _of_memory(report, report.memory)
+    if report.time is not None:
+        yield from _of_time(report, report.time)
+        yield ""
+        yield from _of_layers(report.layers)
+    yield ""
+    yield from (f"- {sentence}" for sentence in LEFT_OUT)
+
+
+def headline(report: PreflightReport) -> str:
+    """Return what there is to say in one line."""
+    chips = f"{report.chips} chip{'' if report.chips == 1 else 's'}"
+    of_each = "chip" if report.chips == report.devices else "core"
+    each = f", {report.per_replica_batch} on each {of_each}" if report.devices > 1 else ""
+    what = f"{report.model!r} on {report.target} ({chips}), batch of {report.global_batch}{each}"
+    return f"{what}: {_verdict(report)}"
+
+
+def _verdict(report: PreflightReport) -> str:
+    if report.fault is not None:
+        return "does not compile"
+    if report.memory is None or not report.memory.fits:
+        return "compiles, and does NOT FIT into memory"
+    part = (report.memory.needed or 0) / report.memory.available
+    return "compiles, and nearly fills the memory" if part > _NEARLY_FULL else "compiles and fits"
+
+
+def _of_fault(report: PreflightReport) -> Iterator[str]:
+    assert report.fault is not None
+    yield f"  {report.fault}"
+    if report.fault.cure:
+        yield f"  Instead: {report.fault.cure}."
+
+
+def _of_memory(report: PreflightReport, memory: MemoryUse) -> Iterator[str]:
+    device = "chip" if report.chips == report.devices else "core"
+    available = f"{_size(memory.available)} of HBM a {device}"
+    if memory.needed is None:
+        yield _row("memory", f"more than the {available}")
+    else:
+        part, detail = memory.needed / memory.available, ""
+        if memory.temporaries is not None and memory.arguments is not None:
+            temporaries, arguments = _size(memory.temporaries), _size(memory.arguments)
+            detail = f": {temporaries} for temporaries, {arguments} for weights, state and batch"
+        yield _row("memory", f"{_size(memory.needed)} of {available} ({100 * part:.0f} %){detail}")
+    if report.largest_per_replica_batch is not None:
+        how = "compiled" if report.largest_was_compiled else "worked out from this batch, not compiled"
+        largest = report.largest_per_replica_batch
+        yield _row("", f"largest batch a replica that fits: {largest} ({largest * report.devices} in all; {how})")
+    if memory.buffers:
+        yield _row("", "largest buffers when it is fullest:")
+    for buffer in memory.buffers[:5]:
+        way = ", backward" if buffer.backward else ""
+        yield _row("", f"{_size(buffer.bytes):>10}  {buffer.layer}{way}  {buffer.shape}")
+
+
+def _of_time(report: PreflightReport, time: StepTime) -> Iterator[str]:
+    rate = report.samples_per_sec or 0.0
+    yield _row(
+        "step",
+        f"{_seconds(time.seconds)} estimated: {rate:,.0f} examples/s, {rate / report.chips:,.0f} a chip",
+    )
+    yield _row(
+        "",
+        f"{100 * time.by_compiler:.0f} % of that the compiler states; the rest is the least time that bytes take "
+        "over the chip's memory and links",
+    )
+    yield _row("FLOPs", f"{time.flops:.3g} a device and step, {100 * time.mfu:.0f} % of the bfloat16 peak (MFU)")
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in time.shares.items())
+    yield _row("bound by", f"{time.bound} (of the time: {shares}); {time.intensity:.0f} FLOPs for each byte of HBM")
+    if report.collectives is not None and report.devices > 1:
+        found = report.collectives
+        yield _row(
+            "network", f"{found.count} collectives of {_bytes(found.bytes)}: at least {_seconds(found.seconds)}"
+        )
+    yield _row(
+        "host", f"has to deliver {_bytes(report.host_bytes_per_sec or 0)}/s ({_bytes(report.host_bytes)} a step)"
+    )
+    if report.pipeline_batches_per_sec is not None:
+        yield from _of_pipeline(report, time)
+    if time.unknown_loops:
+        count = time.unknown_loops
+        loops = "a loop runs" if count == 1 else f"{count} loops run"
+        yield _row("", f"how often {loops} is not known before it runs: counted once, so a step takes longer")
+
+
+def _of_pipeline(report: PreflightReport, time: StepTime) -> Iterator[str]:
+    made = report.pipeline_batches_per_sec or 0.0
+    wanted = 1 / time.seconds
+    verdict = "enough" if made >= wanted else f"{100 * (1 - made / wanted):.0f} % of the time would wait for data"
+    yield _row("", f"the pipeline makes {made:,.1f} batches/s here, and {wanted:,.1f} are wanted: {verdict}")
+
+
+def _of_layers(layers: tuple[LayerTime, ...]) -> Iterator[str]:
+    total = sum(layer.seconds for layer in layers) or 1.0
+    yield "  time by layer                                   of step   backward   FLOPs/byte   padding"
+    for layer in layers[:_SHOWN]:
+        part, back = layer.seconds / total, layer.backward_seconds / layer.seconds if layer.seconds else 0.0
+        intensity = layer.flops / layer.moved_bytes if layer.moved_bytes else 0.0
+        name = layer.layer if len(layer.layer) <= 34 else f"…{layer.layer[-33:]}"
+        cells = f"{_seconds(layer.seconds):>11} {100 * part:>6.1f} % {100 * back:>8.0f} % {intensity:>12.0f}"
+        yield f"  {name:<34} {cells} {100 * layer.padding:>7.0f} %"
+    rest = layers[_SHOWN:]
+    if rest:
+        seconds = sum(layer.seconds for layer in rest)
+        yield f"  {f'({len(rest)} more)':<34} {_seconds(seconds):>11} {100 * seconds / total:>6.1f} %"
+
+
+def _row(name: str, text: str) -> str:
+    return f"  {name:<10}{text}"
+
+
+def _size(size: float) -> str:
+    """Return a size in memory, whose units are powers of 1024."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size:.0f} B"
+
+
+def _bytes(size: float) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size:.0f} B"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
