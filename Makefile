@@ -20,6 +20,8 @@ TF215 := .envs/keras2-tf215
 TF221 := .envs/keras2-tf221
 PYTHON215 ?= $(shell for p in $(PYTHON) python3.11 python3.10; do \
 	$$p -c "import sys; sys.exit(sys.version_info[:2] > (3, 11))" 2>/dev/null && echo $$p && break; done)
+# The TPU compiler, beside everything that preflight lowers with.
+COMPILER := .envs/keras3-compiler
 LINT := .envs/lint
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Trust what the machine trusts, a company's proxy say, as pip does.
@@ -41,16 +43,16 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive check-wheel benchmarks clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive check-wheel benchmarks clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
 
-test: lint test-keras3-tf test-keras3-jax test-keras3-both test-keras2-tf215 test-keras2-tf221 check-wheel
+test: lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-keras2-tf215 test-keras2-tf221 check-wheel
 	@echo "Ran: ruff, import-linter and mypy; the tests on Keras 3 on TensorFlow, on Keras 3 on JAX without TensorFlow,"
 	@echo "and on Keras 2 on TensorFlow 2.15 and 2.21, each with another sixteenth of the parity suite's cases that cover"
 	@echo "all pairs, and of long tests that are much alike a share (make exhaustive runs all on each); what is about"
-	@echo "Keras 3 on JAX with TensorFlow and Grain beside it; and the wheel."
+	@echo "Keras 3 on JAX with TensorFlow and Grain beside it; what asks the TPU compiler; and the wheel."
 
 lint: $(LINT)/.ready
 	$(LINT)/bin/ruff check .
@@ -69,6 +71,12 @@ test-keras3-jax: $(JAX)/.ready
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"
 	$(JAX_TESTS) $(BOTH)/bin/python -m pytest -n 2 tests/both
+
+test-compiler: $(COMPILER)/.ready
+	@echo "The TPU compiler, with Keras 3 on JAX, Keras 3 on TensorFlow and Keras 2:"
+	$(JAX_TESTS) JAX_PLATFORMS=cpu $(COMPILER)/bin/python -m pytest tests/compiler
+	$(COMPILER)/bin/python -m pytest tests/compiler
+	TF_USE_LEGACY_KERAS=1 $(COMPILER)/bin/python -m pytest tests/compiler
 
 test-keras2-tf215: $(if $(PYTHON215),$(TF215)/.ready)
 	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"
@@ -128,6 +136,12 @@ $(TF215)/.ready: pyproject.toml | $(UV)
 	$(UV) venv --quiet --clear --python $(PYTHON215) $(@D)
 	$(UV) pip install --quiet --python $(@D)/bin/python --group keras2-tf215 --group test
 	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --editable .
+	@touch $@
+
+$(COMPILER)/.ready: pyproject.toml | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
+	$(UV) pip install --quiet --python $(@D)/bin/python --group keras3-compiler --group test
+	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --group keras3-compiler-alone --editable .
 	@touch $@
 
 $(TF221)/.ready: pyproject.toml | $(UV)

@@ -27,6 +27,8 @@ _OWN = _ABOUT[chosen()]
 collect_ignore_glob = [glob for globs in _ABOUT.values() for glob in globs if glob not in _OWN]
 if chosen() != "keras3_jax" or importlib.util.find_spec("tensorflow") is None:
     collect_ignore_glob.append("both/*")  # these are about JAX with TensorFlow beside it
+if importlib.util.find_spec("libtpu") is None:
+    collect_ignore_glob.append("compiler/*")  # these ask the TPU compiler
 if chosen() == "keras2_tf":
     from keras2_facade import keras3_names
 

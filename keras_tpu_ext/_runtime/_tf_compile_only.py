@@ -9,6 +9,7 @@ Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_pr
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import tensorflow as tf
@@ -41,6 +42,9 @@ class _Extended(distribute_lib._DefaultDistributionExtended):
     @property
     def worker_devices(self) -> tuple[str, ...]:
         return ("",) * self._replicas
+
+    def _scope(self, strategy: Any) -> Any:
+        return contextlib.nullcontext(strategy)  # it makes no variables
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
         if isinstance(value, tf.IndexedSlices):
