@@ -18,7 +18,7 @@ from keras_tpu_ext._runtime._jax_scope import within
 from keras_tpu_ext._runtime._keras3_graph import flatten_layers
 from keras_tpu_ext._runtime._keras3_jax_step import TrainStep
 from keras_tpu_ext._runtime._keras3_names import path_of
-from keras_tpu_ext._runtime._lowering_faults import told
+from keras_tpu_ext._runtime._lowering_faults import check_dtypes, told
 from keras_tpu_ext._runtime.lowering import LoweredStep
 
 _AXIS = "batch"
@@ -27,6 +27,7 @@ _AXIS = "batch"
 def lower_step(model: Any, batch: Any, replicas: int) -> LoweredStep:
     """Return the train step that `fit` would run; see `contract.py`."""
     parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
+    check_dtypes(jax.tree.leaves(parts), model)
     data = jax.tree.map(_described, parts)
     with within(None), told(model):
         _build(model, data)

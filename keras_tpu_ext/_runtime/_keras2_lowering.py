@@ -18,5 +18,8 @@ def lower_step(model: Any, batch: Any, replicas: int) -> LoweredStep:
 
 def _build(model: Any, specs: Any, step: Any) -> None:
     """Trace the step once as `fit` does, which makes what variables are not there yet."""
-    traced = tf.function(converting(lambda *leaves: step(tf.nest.pack_sequence_as(specs, leaves))))
-    traced.get_concrete_function(*tf.nest.flatten(specs))
+
+    def on_leaves(*leaves: Any) -> Any:
+        return step(tf.nest.pack_sequence_as(specs, leaves))
+
+    tf.function(converting(on_leaves)).get_concrete_function(*tf.nest.flatten(specs))

@@ -15,8 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._lowering_faults import told
+from keras_tpu_ext._runtime._lowering_faults import check_dtypes, told
 from keras_tpu_ext._runtime._tf_compile_only import CompileOnlyStrategy
+from keras_tpu_ext._runtime._tf_lowering_faults import check_static, without_kernel
 from keras_tpu_ext._runtime._tf_own_step import guarded
 from keras_tpu_ext._runtime._tf_step import ExactStep
 from keras_tpu_ext._runtime.lowering import LoweredStep, LoweringError
@@ -46,6 +47,7 @@ def lower_step(
             cure="make it outside of strategy_scope(), which needs no change in the model",
         )
     parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
+    check_dtypes(tf.nest.flatten(parts), model)
     whole = tf.nest.map_structure(_described, parts)
     one = tf.nest.map_structure(
         lambda spec: tf.TensorSpec([spec.shape[0] // replicas, *spec.shape[1:]], spec.dtype), whole
@@ -64,8 +66,7 @@ def lower_step(
 
         traced = tf.function(as_keras_traces(on_leaves), jit_compile=True)
         specs = tf.nest.flatten(one)
-        read = traced.experimental_get_compiler_ir(*specs)
-        text = read(stage="stablehlo", platform_name="CPU")
+        text = _stablehlo(traced, specs, model)
     leaves = tf.nest.flatten(whole)
     return LoweredStep(
         program=text.encode(),
@@ -78,6 +79,18 @@ def lower_step(
         framework="TensorFlow",
         results=len(results),
     )
+
+
+def _stablehlo(traced: Any, specs: list[Any], model: Any) -> str:
+    try:
+        text = str(traced.experimental_get_compiler_ir(*specs)(stage="stablehlo", platform_name="CPU"))
+    except (ValueError, tf.errors.OpError) as error:
+        fault = without_kernel(error, model)
+        if fault is None:
+            raise
+        raise fault from error
+    check_static(text, model)
+    return text
 
 
 def _described(leaf: Any) -> Any:

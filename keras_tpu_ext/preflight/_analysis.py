@@ -132,6 +132,9 @@ def out_of_memory(error: str, target: Target) -> MemoryUse | None:
     return MemoryUse(int(needed), int(float(found[3]) * _UNIT[found[4]]))
 
 
-def compile_fault(error: str) -> Fault:
-    """Return what the compiler's error says."""
-    return Fault(" ".join(error.split())[:400])
+def compile_fault(error: str, lowered: LoweredStep) -> Fault:
+    """Return what the compiler's error says, with the layer of the first operation that it names."""
+    origins = Origins(lowered.layers, lowered.roles, lowered.arguments)
+    named = (origins.of_name(name).layer for name in re.findall(r'"([^"\n]+)"', error))
+    layer = next((name for name in named if not name.startswith("(")), "")
+    return Fault(" ".join(error.split())[:400], layer)

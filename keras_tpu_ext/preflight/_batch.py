@@ -97,7 +97,7 @@ def _rows(item: Any) -> int:
 def _spec(leaf: Any) -> Spec:
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         leaf = np.asarray(leaf)
-    dtype = getattr(leaf.dtype, "name", None) or str(leaf.dtype)
+    dtype = "string" if getattr(leaf.dtype, "kind", "-") in "USO" else getattr(leaf.dtype, "name", str(leaf.dtype))
     return Spec(tuple(leaf.shape), dtype)
 
 

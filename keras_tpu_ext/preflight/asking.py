@@ -114,7 +114,7 @@ def _reported(facts: dict[str, Any], lowered: LoweredStep, compiled: Compiled, t
         memory = out_of_memory(compiled.error, target)
         if memory is not None:
             return PreflightReport(**facts, memory=memory)
-        return PreflightReport(**facts, fault=compile_fault(compiled.error))
+        return PreflightReport(**facts, fault=compile_fault(compiled.error, lowered))
     found = Analysis(lowered, compiled, target)
     return PreflightReport(
         **facts,

@@ -9,7 +9,6 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import PreflightError
-from kind_of_keras import IS_KERAS2
 
 BATCH, SIDE, FILTERS, CLASSES = 1024, 16, 128, 10
 
@@ -156,32 +155,3 @@ def test_a_compiler_that_takes_too_long_is_ended(tmp_path):
         PreflightError, match=r"was not done for v5e-8 after 0\.3 s\. Give it more time, timeout_s=0\.6"
     ):
         kte.preflight(compiled(network()), batch(), timeout_s=0.3, cache_dir=False, progress=False)
-
-
-def test_a_shape_that_depends_on_values_is_told_with_layer_line_and_cure(tmp_path):
-    class Positive(keras.layers.Layer):
-        def call(self, inputs):
-            return inputs[inputs > 0]
-
-    inputs = keras.Input((8,))
-    x = keras.layers.Dense(8)(inputs)
-
-    class Model(keras.Model):
-        def __init__(self):
-            super().__init__(name="dynamic")
-            self.dense, self.positive = keras.layers.Dense(8, name="dense"), Positive(name="positive")
-
-        def call(self, inputs):
-            return keras.ops.sum(self.positive(self.dense(inputs))) + self.dense(inputs)
-
-    del x
-    model = Model()
-    model.compile("sgd", "mse")
-    data = np.zeros((64, 8), "float32"), np.zeros((64, 8), "float32")
-    if IS_KERAS2:
-        pytest.skip("keras.ops")
-    report = kte.preflight(model, data, cache_dir=tmp_path, progress=False)
-    assert not report.ok
-    assert report.fault.layer == "positive", report.fault
-    assert report.fault.line.startswith("test_preflight.py:"), report.fault
-    assert "mask" in report.fault.cure

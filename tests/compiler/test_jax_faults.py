@@ -1,0 +1,53 @@
+"""What keeps a model on JAX from a TPU is told with layer, line and cure."""
+
+import keras
+import numpy as np
+
+import keras_tpu_ext as kte
+
+
+class Positive(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs[inputs > 0]  # line 11
+
+
+class OnHost(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs * np.asarray(inputs).max()  # line 16
+
+
+class Model(keras.Model):
+    def __init__(self, layer):
+        super().__init__(name="faulty")
+        self.dense, self.layer = keras.layers.Dense(8, name="dense"), layer
+
+    def call(self, inputs):
+        x = self.dense(inputs)
+        return x + keras.ops.sum(self.layer(x))
+
+
+def report_of(layer, dtype="float32"):
+    model = Model(layer)
+    model.compile("sgd", "mse")
+    data = np.zeros((64, 8), dtype), np.zeros((64, 8), "float32")
+    return kte.preflight(model, data, cache_dir=False, progress=False)
+
+
+def test_a_shape_that_depends_on_values():
+    report = report_of(Positive(name="positive"))
+    assert not report.ok
+    assert (report.fault.layer, report.fault.line) == ("positive", "test_jax_faults.py:11")
+    assert "mask with keras.ops.where" in report.fault.cure
+
+
+def test_numpy_inside_of_a_layer():
+    report = report_of(OnHost(name="on_host"))
+    assert (report.fault.layer, report.fault.line) == ("on_host", "test_jax_faults.py:16")
+    assert "no Python runs on a TPU" in report.fault.cure
+
+
+def test_strings():
+    report = report_of(keras.layers.Identity(), dtype="<U3")
+    assert report.fault.cause == "the batch holds strings"
+    assert "turn them into numbers in the input pipeline" in report.fault.cure
+    assert "Instead: a TPU has no strings" in str(report)
