@@ -91,6 +91,15 @@ def adam() -> Any:
     return keras.optimizers.Adam(1e-3, beta_1=0.5)
 
 
+def for_preflight() -> tuple[GAN, tuple[np.ndarray, np.ndarray]]:
+    """Return model and batch for `keras-tpu-ext preflight dcgan:for_preflight --target v5e-8 --batch 1024`."""
+    shape = (28, 28, 1)
+    with kte.precision.policy_scope("mixed_bfloat16"):
+        model = GAN(generator(shape), discriminator(shape, dropout=0.3), name="dcgan")
+    model.compile(adam(), adam())
+    return model, (np.zeros((64, NOISE), "float32"), np.zeros((64, *shape), "float32"))
+
+
 def main() -> None:
     """Load, build, train, report."""
     args = parse()

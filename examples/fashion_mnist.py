@@ -41,7 +41,7 @@ def main() -> None:
     # The scope comes first: virtual devices cannot be added once anything, even a seed, has made a tensor.
     with kte.strategy_scope(replicas=_command_line.replicas(args), precision=args.precision) as scope:
         keras.utils.set_random_seed(args.seed)
-        model = kte.TPUModel.from_model(network(data))
+        model = kte.TPUModel.from_model(network(data.train[0].shape[1:]))
         model.compile("adam", loss(), metrics=["accuracy"])
     batch = scope.global_batch_size(args.batch_size)
     print(f"Runs on: {scope}; batches of {batch}, {args.batch_size} on each replica\n", flush=True)
@@ -80,11 +80,11 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def network(data: _data.Data) -> keras.Model:
+def network(shape: tuple[int, ...]) -> keras.Model:
     """Return the published network: one convolution, pooling, one dense layer."""
     return keras.Sequential(
         [
-            keras.Input(data.train[0].shape[1:]),
+            keras.Input(shape),
             keras.layers.Conv2D(64, 3),
             keras.layers.MaxPooling2D(),
             keras.layers.ReLU(),
@@ -97,6 +97,14 @@ def network(data: _data.Data) -> keras.Model:
 def loss() -> keras.losses.Loss:
     """Return the loss for logits: the network has no softmax."""
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def for_preflight() -> kte.TPUModel:
+    """Return the model for `keras-tpu-ext preflight fashion_mnist:for_preflight --target v5e-8 --batch 1024`."""
+    with kte.precision.policy_scope("mixed_bfloat16"):
+        model = kte.TPUModel.from_model(network((28, 28, 1)))
+    model.compile("adam", loss(), metrics=["accuracy"])
+    return model
 
 
 def training_set(data: _data.Data, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -115,7 +123,9 @@ def report(
     batch = scope.global_batch_size(args.batch_size)
     predicted = np.argmax(model.predict(data.test[0], batch_size=batch, verbose=0), axis=-1)
     some = _parity.some_batches(data.train, batch)
-    difference = _parity.update_difference(lambda: network(data), loss, scope, *some, batch_size=batch)
+    difference = _parity.update_difference(
+        lambda: network(data.train[0].shape[1:]), loss, scope, *some, batch_size=batch
+    )
     path = _report.save(picture(data, history, predicted, scope), args.output, "fashion_mnist.png")
     rows = {
         "data": str(data),

@@ -93,6 +93,14 @@ def loss() -> keras.losses.Loss:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
+def for_preflight() -> kte.TPUModel:
+    """Return the model for `keras-tpu-ext preflight reuters:for_preflight --target v5e-8 --batch 1024`."""
+    with kte.precision.policy_scope("mixed_bfloat16"):
+        model = kte.TPUModel.from_model(network())
+    model.compile("nadam", loss(), metrics=["accuracy", top_5()])
+    return model
+
+
 def top_5() -> keras.metrics.Metric:
     """Return how often the topic is among the five most likely."""
     return keras.metrics.SparseTopKCategoricalAccuracy(5, name="top_5")

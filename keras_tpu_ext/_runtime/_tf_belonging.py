@@ -11,13 +11,14 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime._keras import path_of
+from keras_tpu_ext._runtime._tf_compile_only import CompileOnlyStrategy
 from keras_tpu_ext._runtime._tf_replicas import native
 from keras_tpu_ext.errors import ScopeError
 
 
 def check_optimizer_belongs(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
     """Refuse an optimizer made outside the scope: its step counter would run once for every replica."""
-    if optimizer is None or strategy.num_replicas_in_sync == 1:
+    if optimizer is None or _has_one_of_each(strategy):
         return
     inner = getattr(optimizer, "inner_optimizer", None)
     knows = hasattr(optimizer, "_distribution_strategy")  # Keras 2's LossScaleOptimizer does not
@@ -35,7 +36,7 @@ def check_optimizer_belongs(optimizer: Any, strategy: tf.distribute.Strategy) ->
 
 def check_variables_belong(model: Any, strategy: tf.distribute.Strategy) -> None:
     """Refuse layers made outside the scope: their variables live on one device only."""
-    if strategy.num_replicas_in_sync == 1:
+    if _has_one_of_each(strategy):
         return
     for variable in model.variables:
         name = path_of(variable)
@@ -45,6 +46,11 @@ def check_variables_belong(model: Any, strategy: tf.distribute.Strategy) -> None
                 f"{strategy.num_replicas_in_sync} replicas has its copy; the variable {name!r} was made "
                 "outside. Write: with scope: ... around the lines that make the layers."
             )
+
+
+def _has_one_of_each(strategy: tf.distribute.Strategy) -> bool:
+    """Return whether its variables are plain ones."""
+    return bool(strategy.num_replicas_in_sync == 1) or isinstance(strategy, CompileOnlyStrategy)
 
 
 def _where(optimizer: Any) -> str:

@@ -22,16 +22,13 @@ def main(folder: str) -> int:
     """Compile what is in `folder`."""
     path = Path(folder)
     job = json.loads((path / "job.json").read_text())
-    try:
-        result = compile_program(job, (path / "program").read_bytes(), path / "module.hlo")
-    except Exception as error:  # whatever the compiler says is the result
-        result = {"error": f"{type(error).__name__}: {error}"}
+    result = compile_program(job, (path / "program").read_bytes(), path / "module.hlo")
     (path / "result.json").write_text(json.dumps(result))
     return 0
 
 
 def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str, Any]:
-    """Compile a program, write its HLO to `out`, and return what else the compiler says of it."""
+    """Compile a program, write its HLO to `out`, and return what else the compiler says of it: an error perhaps."""
     import numpy as np
     from jax._src import compiler
     from jax._src.interpreters import mlir
@@ -48,11 +45,14 @@ def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str,
     build.use_spmd_partitioning = bool(job["partitions"])
     build.use_shardy_partitioner = bool(job["partitions"])
     begun = time.monotonic()
-    with mlir.make_ir_context():
-        module = ir.Module.parse(_without_copies(program))
-        if job["results"] is not None:
-            _let_results_take_places(module, job["results"])
-        executable = devices[0].client.compile(module, xla_client.DeviceList(tuple(devices)), options)
+    try:
+        with mlir.make_ir_context():
+            module = ir.Module.parse(_without_copies(program))
+            if job["results"] is not None:
+                _let_results_take_places(module, job["results"])
+            executable = devices[0].client.compile(module, xla_client.DeviceList(tuple(devices)), options)
+    except Exception as error:  # whatever the compiler says is the result
+        return {"error": f"{type(error).__name__}: {error}"}
     seconds = time.monotonic() - begun
     out.write_text(executable.hlo_modules()[0].to_string())
     memory, cost = executable.get_compiled_memory_stats(), executable.cost_analysis()

@@ -21,7 +21,7 @@ from keras_tpu_ext._runtime.lowering import LoweredStep
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
 from keras_tpu_ext.preflight.targets import Target
 
-_FORMAT = 1  # of what is kept; another number finds nothing of before
+_FORMAT = 2  # of what is kept; another number finds nothing of before
 _WORKER = Path(__file__).with_name("_compile_worker.py")
 # What a machine with a TPU sets for its own slice, and what would send the process looking for one.
 _OF_A_SLICE = ("TPU_", "CLOUD_TPU_", "MEGASCALE_", "XRT_")
@@ -89,7 +89,8 @@ def compile_for(
         error = facts.pop("error", "")
         hlo = "" if error else (folder / "module.hlo").read_text()
     compiled = Compiled(hlo, {**facts, "versions": versions}, error)
-    if kept is not None:
+    # Of errors only the one that is a result: others may come of the machine.
+    if kept is not None and (not error or "RESOURCE_EXHAUSTED" in error):
         _write(kept, compiled)
     return compiled
 
@@ -125,6 +126,7 @@ def _environment() -> dict[str, str]:
     return {
         **inherited,
         "JAX_PLATFORMS": "cpu",  # nothing is run on a TPU, it is compiled for one only
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # beside a process that trains, or compiles as well
         "TPU_SKIP_MDS_QUERY": "1",  # nobody is asked over the network which TPU this is
         "PYTHONSAFEPATH": "1",  # or this folder comes first in the path
     }
