@@ -111,6 +111,12 @@ def test_it_is_found_where_memory_grows_by_jumps(batch):
     assert len(set(compiler.asked)) == len(compiler.asked) <= 6
 
 
+def test_nothing_is_tried_between_two_that_are_next_to_each_other():
+    compiler = Compiler(lambda size: GIB + (size * 14 * GIB) // 16)
+    found = largest_batch(report(17, compiler.need(17), GIB), V5E, compiler)
+    assert (found.largest_per_replica_batch, compiler.asked) == (16, [16])
+
+
 def test_a_batch_that_was_compiled_and_fits_is_never_undercut():
     found = largest_batch(report(64, AVAILABLE, GIB), V5E, Compiler(lambda size: size * AVAILABLE // 64))
     assert (found.largest_per_replica_batch, found.largest_was_compiled) == (64, True)

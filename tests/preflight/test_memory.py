@@ -57,6 +57,16 @@ def test_the_programs_result_stays_to_the_end():
     assert found == [("d", 2 * MIB), ("a", MIB)]
 
 
+def test_a_result_stays_where_it_is_not_the_last_in_the_schedule_too():
+    found = at_peak(
+        f"%p = {BIG} parameter(0)",
+        f"ROOT %a = {BIG} negate(%p)",
+        "%d = f32[1024,512]{1,0:T(8,128)} concatenate(%p, %p)",
+        "%e = f32[1024,512]{1,0:T(8,128)S(1)} negate(%d)",
+    )
+    assert found == [("d", 2 * MIB), ("a", MIB)]
+
+
 def test_a_result_keeps_what_only_has_another_name():
     found = at_peak(
         f"%p = {BIG} parameter(0)",

@@ -21,6 +21,7 @@ def origin(op_name):
         ("jit(train_step)/jvp(batch_normalization)/jit(_var)/div", "batch_normalization"),
         ("jit(train_step)/jvp(block)/dense/dot_general", "block/dense"),
         ("jit(train_step)/jvp(block)/jit(block)/dense/dot_general", "block/dense"),
+        ("jit(train_step)/jvp(block)/dense/block/add", "block/dense"),
         ("jit(train_step)/jvp(compile_loss)/sparse_categorical_crossentropy/reduce_sum", "(loss)"),
         ("jit(train_step)/sgd/mul", "(optimizer)"),
         ("jit(train_step)/jvp()/convert_element_type", "(other)"),
