@@ -88,6 +88,42 @@ def test_figures_per_device():
     assert v4.hbm_bandwidth_per_core == 1200e9
 
 
+@pytest.mark.parametrize(
+    ("name", "gigabits_per_s"),
+    [("v2", 1984), ("v3", 2624), ("v4", 2400), ("v5e", 1600), ("v5p", 4800), ("v6e", 3200), ("7x", 4800)],
+)
+def test_links_are_those_published_and_slower_than_memory(name, gigabits_per_s):
+    row = TPU_GENERATIONS[name]
+    assert row.ici_bandwidth == gigabits_per_s / 8 * 1e9
+    assert row.ici_bandwidth < row.hbm_bandwidth
+
+
+@pytest.mark.parametrize(
+    ("name", "estimate", "units"),
+    [
+        ("v2", 22.8, 1),
+        ("v3", 61.4, 2),
+        ("v4", 2 * 137, 8),
+        ("v5e", 197, 4),
+        ("v5p", 394, 8),
+        ("v6e", 918, 16),
+        ("7x", 996, 16),
+    ],
+)
+def test_a_clock_turns_units_of_128_by_128_into_the_compilers_own_rate(name, estimate, units):
+    """The rate is that of one 8192^3 bf16 matmul, in TFLOP/s per device."""
+    row = TPU_GENERATIONS[name]
+    assert 0.5e9 < row.clock_hz < 2.5e9
+    assert estimate * 1e12 == pytest.approx(units * 128 * 128 * 2 * row.clock_hz, rel=0.01)
+
+
+@pytest.mark.parametrize("name", TPU_GENERATIONS)
+def test_a_program_may_use_nearly_all_of_the_memory_of_a_device(name):
+    row = TPU_GENERATIONS[name]
+    assert isinstance(row.usable_hbm_bytes_per_core, int)
+    assert 0.9 < row.usable_hbm_bytes_per_core / row.hbm_bytes_per_core <= 1.01
+
+
 # Names of slices
 
 

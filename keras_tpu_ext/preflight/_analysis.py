@@ -16,8 +16,9 @@ from keras_tpu_ext.preflight.report import Buffer, Collectives, Fault, LayerTime
 from keras_tpu_ext.preflight.targets import Target
 
 _SHOWN_BUFFERS = 8
-_TOO_LITTLE = re.compile(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm")
-_UNIT = {"K": 2**10, "M": 2**20, "G": 2**30}
+_TOO_LITTLE = re.compile(r"Used ([\d.]+)([KMGTP]) of ([\d.]+)([KMGTP]) hbm")
+_SPACE = re.compile(r"Ran out of memory in memory space (\w+)")
+_UNIT = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 
 class Analysis:
@@ -97,7 +98,7 @@ class Analysis:
     def collectives(self) -> Collectives:
         """Return what the devices exchange."""
         found = [one for one in self._timeline.work if is_collective(one.instruction)]
-        size = sum(one.times * shape.bytes for one in found for shape in one.instruction.shape.arrays())
+        size = sum(one.times * one.instruction.made.bytes for one in found)
         return Collectives(sum(one.times for one in found), size, sum(one.seconds for one in found))
 
     def _shares(self, seconds: float) -> dict[str, float]:
@@ -124,6 +125,9 @@ class Analysis:
 def out_of_memory(error: str, target: Target) -> MemoryUse | None:
     """Return what the compiler says where the memory is too small; `None` where its error is another one."""
     if "RESOURCE_EXHAUSTED" not in error and "Ran out of memory" not in error:
+        return None
+    space = _SPACE.search(error)
+    if space is not None and space[1] != "hbm":  # on the chip, of which no smaller batch has to need less
         return None
     found = _TOO_LITTLE.search(error)
     if found is None:

@@ -108,7 +108,8 @@ def _map(function: Any, structure: Any) -> Any:
     if isinstance(structure, dict):
         return {key: _map(function, value) for key, value in structure.items()}
     if isinstance(structure, (list, tuple)) and not _is_numbers(structure):
-        return type(structure)(_map(function, value) for value in structure)
+        values = [_map(function, value) for value in structure]
+        return type(structure)(*values) if hasattr(structure, "_fields") else type(structure)(values)
     return function(structure)
 
 

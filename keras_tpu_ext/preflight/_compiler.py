@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,7 @@ def _read(kept: Path) -> Compiled | None:
         with gzip.open(kept.with_suffix(".json.gz"), "rt") as file:
             found = json.load(file)
         return Compiled(found["hlo"], found["facts"], found["error"], was_kept=True)
-    except (OSError, EOFError, ValueError, KeyError):  # not there, or written in part
+    except (OSError, EOFError, zlib.error, ValueError, KeyError):  # not there, or not whole
         return None
 
 

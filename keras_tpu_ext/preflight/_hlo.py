@@ -53,6 +53,13 @@ class Instruction:
         return found[1] if found else ""
 
     @cached_property
+    def made(self) -> Shape:
+        """The shape of what it writes: that of what is begun has in it what is read meanwhile too."""
+        if not self.opcode.endswith("-start") or len(self.shape.parts) < 2 or self.opcode == "all-reduce-start":
+            return self.shape
+        return self.shape.parts[0 if self.opcode == "copy-start" else 1]
+
+    @cached_property
     def called(self) -> dict[str, str]:
         """The computations that it calls, by their roles."""
         found = dict(_CALLED.findall(self.attributes))

@@ -9,7 +9,9 @@ from keras_tpu_ext.preflight._hlo import Computation, Instruction, Module
 from keras_tpu_ext.preflight._shapes import Shape
 
 # What gives another name, or the parts of it, to memory that is there already.
-_ALIASES = frozenset(["tuple", "get-tuple-element", "bitcast", "while", "opt-barrier", "add-dependency", "copy-done"])
+_ALIASES = frozenset(
+    ["tuple", "get-tuple-element", "bitcast", "while", "opt-barrier", "add-dependency", "async-update"]
+)
 _NO_MEMORY = frozenset(["parameter", "constant", "after-all", "partition-id", "replica-id"])
 
 
@@ -43,38 +45,50 @@ def _peak(module: Module, computation: Computation) -> list[LiveBuffer]:
     size = most = 0
     best: list[LiveBuffer] = []
     for i, instruction in enumerate(computation.instructions):
-        if instruction.opcode not in _ALIASES and instruction.opcode not in _NO_MEMORY:
-            live[instruction.name] = list(_allocated(instruction))
-            size += sum(buffer.bytes for buffer in live[instruction.name])
-        inside = [buffer for name in _bodies(instruction) for buffer in _peak(module, module.computations[name])]
-        here = size + sum(buffer.bytes for buffer in inside)
-        if here > most:
-            most, best = here, [*(buffer for some in live.values() for buffer in some), *inside]
+        own = list(_allocated(instruction))
+        # What it calls writes the result, so that the two are not there together.
+        for added in (_inside(module, instruction), own):
+            here = size + _sum(added)
+            if here > most:
+                most, best = here, [*(buffer for some in live.values() for buffer in some), *added]
+        live[instruction.name] = own
+        size += _sum(own)
         for name in [name for name in live if last_use.get(name, i) <= i]:
-            size -= sum(buffer.bytes for buffer in live.pop(name))
+            size -= _sum(live.pop(name))
     return best
 
 
 def _allocated(instruction: Instruction) -> Iterable[LiveBuffer]:
-    if "output_to_operand_aliasing" in instruction.attributes:
+    if _is_alias(instruction) or instruction.opcode in _NO_MEMORY:
         return
-    for shape in instruction.shape.arrays():
+    for shape in instruction.made.arrays():
         if shape.space == 0 and shape.padded_bytes:
             yield LiveBuffer(instruction, shape, shape.padded_bytes)
 
 
-def _bodies(instruction: Instruction) -> list[str]:
-    return [name for role, name in instruction.called.items() if instruction.opcode == "while" and role == "body"]
+def _is_alias(instruction: Instruction) -> bool:
+    is_end = instruction.opcode.endswith("-done")
+    return is_end or instruction.opcode in _ALIASES or "output_to_operand_aliasing" in instruction.attributes
+
+
+def _inside(module: Module, instruction: Instruction) -> list[LiveBuffer]:
+    """Return what is there at most in a loop's body, a called computation, or the branch that takes most."""
+    if instruction.opcode not in ("while", "conditional", "call"):
+        return []
+    return max((_peak(module, module.computations[name]) for name in instruction.called.values()), key=_sum)
+
+
+def _sum(buffers: list[LiveBuffer]) -> int:
+    return sum(buffer.bytes for buffer in buffers)
 
 
 def _holders(computation: Computation) -> dict[str, frozenset[str]]:
     """Return for each result the instructions in whose memory it is."""
     found: dict[str, frozenset[str]] = {}
     for instruction in computation.instructions:
-        is_alias = instruction.opcode in _ALIASES or "output_to_operand_aliasing" in instruction.attributes
         own = frozenset([instruction.name])
         others = (found.get(name, frozenset()) for name in instruction.operands)
-        found[instruction.name] = own.union(*others) if is_alias else own
+        found[instruction.name] = own.union(*others) if _is_alias(instruction) else own
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +13,6 @@ from keras_tpu_ext.preflight._hlo import Instruction, Module
 _WORDS = re.compile(r"[^/()]+|[()]")
 _NUMBER = re.compile(r"_\d+$")
 _FUNCTIONS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
-_BACKWARD = ("transpose", "gradient_tape")
 OTHER = "(other)"
 
 
@@ -60,11 +60,13 @@ class Origins:
     def of_name(self, op_name: str) -> Origin:
         """Return where an operation of this name comes from."""
         words = _WORDS.findall(self._arguments.get(op_name, op_name))
-        scopes = [word for i, word in enumerate(words) if not (words[i - 1] == "(" and words[i - 2] in _FUNCTIONS)]
-        names = [self._layer(scope) for scope in scopes]
+        scopes = [word for i, word in enumerate(words) if not _is_function(words, i)]
+        # The last word is what is done there, such as `add`, which may be the name of a layer too.
+        is_operation = len(words) > 1 and words[-1] != ")"
+        names = [self._layer(scope) for scope in (scopes[:-1] if is_operation else scopes)]
         found = [name for i, name in enumerate(names) if name and name not in names[:i]]
         role = next((self._roles[scope] for scope in scopes if scope in self._roles), OTHER)
-        return Origin("/".join(found) or role, any(word in _BACKWARD for word in words))
+        return Origin("/".join(found) or role, _is_backward(words))
 
     def _layer(self, scope: str) -> str:
         """Return the layer that a scope stands for, `dense_1` being TensorFlow's second `dense`; empty for none."""
@@ -72,3 +74,14 @@ class Origins:
             return scope
         shorter = _NUMBER.sub("", scope)
         return shorter if shorter in self._layers else ""
+
+
+def _is_function(words: list[str], i: int) -> bool:
+    """Return whether a word is what JAX does to a function, or the name of a function that it compiles."""
+    return words[i + 1 : i + 2] == ["("] or (words[i - 1] == "(" and words[i - 2] in _FUNCTIONS)
+
+
+def _is_backward(words: list[str]) -> bool:
+    """Return whether JAX or TensorFlow says so; an operation and a layer may be called `transpose` too."""
+    transposes = any(pair == ("transpose", "(") for pair in itertools.pairwise(words))
+    return transposes or "gradient_tape" in words

@@ -138,18 +138,23 @@ def _size(size: float) -> str:
     """Return a size in memory, whose units are powers of 1024."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size >= factor:
-            return f"{size / factor:.3g} {unit}"
+            return f"{_figures(size / factor)} {unit}"
     return f"{size:.0f} B"
 
 
 def _bytes(size: float) -> str:
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
-            return f"{size / factor:.3g} {unit}"
+            return f"{_figures(size / factor)} {unit}"
     return f"{size:.0f} B"
 
 
 def _seconds(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
-    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
+    return f"{_figures(1e3 * seconds)} ms" if seconds >= 1e-3 else f"{_figures(1e6 * seconds)} µs"
+
+
+def _figures(number: float) -> str:
+    """Return it with three figures, and in full where it has four before the point: 1010 MiB, and not 1.01e+03."""
+    return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"

@@ -89,8 +89,13 @@ class Timeline:
                 yield self._one(computation, instruction, times)
 
     def _dearest_branch(self, instruction: Instruction, times: int) -> list[Work]:
-        branches = [list(self._walk(self._module.computations[name], times)) for name in instruction.called.values()]
-        return max(branches, key=lambda branch: sum(work.seconds for work in branch), default=[])
+        known, branches = self.unknown_loops, []
+        for name in instruction.called.values():
+            self.unknown_loops = []
+            branches.append((list(self._walk(self._module.computations[name], times)), self.unknown_loops))
+        dearest, unknown = max(branches, key=lambda branch: sum(work.seconds for work in branch[0]))
+        self.unknown_loops = known + unknown
+        return dearest
 
     def _one(self, computation: Computation, instruction: Instruction, times: int) -> Work:
         if instruction.opcode in _FREE or instruction.opcode in _ASYNC or instruction.opcode.endswith("-done"):
@@ -98,7 +103,7 @@ class Timeline:
         flops = times * self._flops(computation, instruction)
         moved, logical = (times * size for size in self._bytes(computation, instruction))
         if is_collective(instruction):
-            seconds = times * self._network_seconds(instruction)
+            seconds = times * self._network_seconds(computation, instruction)
             return Work(instruction, times, seconds, "network", flops, moved, logical)
         if instruction.cycles is not None:
             seconds = times * instruction.cycles / self._generation.clock_hz
@@ -120,18 +125,20 @@ class Timeline:
     def _bytes(self, computation: Computation, instruction: Instruction) -> tuple[int, int]:
         """Return the bytes that it moves from and to HBM, with and without padding."""
         read = [computation.by_name[name].shape for name in instruction.operands if name in computation.by_name]
-        arrays = [shape for one in (*read, instruction.shape) for shape in one.arrays() if shape.space == 0]
+        arrays = [shape for one in (*read, instruction.made) for shape in one.arrays() if shape.space == 0]
         opcodes = {instruction.opcode, *(one.opcode for one in self._module.inside(instruction))}
         if opcodes & {*_LOOKUPS, *_UPDATES}:
             arrays = _touched(arrays, instruction, opcodes)
         return sum(shape.padded_bytes for shape in arrays), sum(shape.bytes for shape in arrays)
 
-    def _network_seconds(self, instruction: Instruction) -> float:
+    def _network_seconds(self, computation: Computation, instruction: Instruction) -> float:
         """Return the least time of a collective: as a ring that uses every link of a chip at once.
 
         Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 69(2), 2009.
         """
-        size = sum(shape.bytes for shape in instruction.shape.arrays())
+        size = instruction.made.bytes
+        if instruction.opcode.startswith("reduce-scatter"):  # of whose result each device has a part
+            size = sum(computation.by_name[name].shape.bytes for name in instruction.operands)
         rounds = 2 if instruction.opcode.startswith("all-reduce") else 1
         part = rounds * (self._devices - 1) / self._devices
         return part * size / (self._generation.ici_bandwidth / self._generation.cores_per_chip)
@@ -152,12 +159,12 @@ def _computations_in(module: Module, instruction: Instruction) -> Iterator[str]:
 
 def _touched(arrays: list, instruction: Instruction, opcodes: set[str]) -> list:
     """Return what a lookup or an update touches: rows, and not the table that they are in."""
-    result = sum(shape.padded_bytes for shape in instruction.shape.arrays())
-    tables = [shape for shape in arrays if shape.padded_bytes >= result]
+    results = [shape.padded_bytes for shape in instruction.shape.arrays()]
     if opcodes & {*_UPDATES}:
         # The table that is updated in place is read and written where the updates are, once each.
-        small = [shape for shape in arrays if shape.padded_bytes < result]
+        small = [shape for shape in arrays if shape.padded_bytes < max(results)]
         return small * 2 if small else arrays
+    tables = [shape for shape in arrays if shape.padded_bytes >= sum(results)]
     if not tables:
         return arrays
     table = max(tables, key=lambda shape: shape.padded_bytes)

@@ -58,7 +58,7 @@ def parse_target(name: str) -> Target:
     grid = _grid(generation, chips)
     if grid is None:
         cores = generation.tensorcores_per_chip
-        sizes = ", ".join(f"{generation.name}-{2**i * cores}" for i in range(12) if _grid(generation, 2**i))
+        sizes = ", ".join(f"{generation.name}-{2**i * cores}" for i in range(14) if _grid(generation, 2**i))
         raise ArgumentError(f"There is no slice {name!r}: {generation.name} comes as {sizes}. {_WRITE}")
     topology = f"{_PREFIX.get(generation.name, generation.name)}:{'x'.join(map(str, grid))}"
     options: dict[str, Any] = {} if chips >= 4 else {"chips_per_host_bounds": [*grid, 1, 1][:3]}

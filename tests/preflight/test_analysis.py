@@ -1,0 +1,44 @@
+"""What the compiler's errors say of memory."""
+
+import pytest
+
+from keras_tpu_ext.preflight._analysis import out_of_memory
+from keras_tpu_ext.preflight.report import MemoryUse
+from keras_tpu_ext.preflight.targets import parse_target
+
+V5E = parse_target("v5e-8")
+START = "JaxRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
+
+
+@pytest.mark.parametrize(
+    ("used", "needed", "available"),
+    [
+        ("63.80G of 30.75G", int(63.8 * 2**30), int(30.75 * 2**30)),
+        ("1.25T of 15.75G", int(1.25 * 2**40), int(15.75 * 2**30)),
+        ("900.5M of 800.0K", int(900.5 * 2**20), 800 * 2**10),
+    ],
+)
+def test_what_is_needed_and_what_is_there_is_read(used, needed, available):
+    error = f"{START}hbm. Used {used} hbm. Exceeded hbm capacity by 33.05G.\n\nTotal hbm usage >= 65.05G:\n"
+    found = out_of_memory(error, V5E)
+    assert found == MemoryUse(needed, available)
+    assert not found.fits
+
+
+@pytest.mark.parametrize("error", ["RESOURCE_EXHAUSTED: something else", f"{START}hbm."])
+def test_without_figures_it_is_known_only_that_it_does_not_fit(error):
+    found = out_of_memory(error, V5E)
+    assert found == MemoryUse(None, V5E.generation.usable_hbm_bytes_per_core)
+    assert not found.fits
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "INVALID_ARGUMENT: Unsupported type f64",
+        f"{START}vmem. Used 32.42M of 16.00M vmem. Exceeded vmem capacity by 16.42M",
+        "",
+    ],
+)
+def test_an_error_about_something_else_is_not_about_hbm(error):
+    assert out_of_memory(error, V5E) is None

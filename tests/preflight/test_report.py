@@ -1,0 +1,226 @@
+"""A report as data, in words and in HTML."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from keras_tpu_ext.preflight import _words
+from keras_tpu_ext.preflight.report import LEFT_OUT, Fault, LayerTime, MemoryUse
+from preflight.reports import GIB, MEMORY, MIB, TIME, report
+
+FAULT = Fault("a shape is not known", "dense", "model.py:12", "tf.image.resize(x, (224, 224))")
+
+
+def line(found, begin):
+    """Return the one line that begins so, without what is before it."""
+    (only,) = (text for text in str(found).splitlines() if text.strip().startswith(begin))
+    return re.sub(" +", " ", only.strip())
+
+
+def test_rates_follow_from_the_time_of_a_step():
+    found = report()
+    assert found.step_seconds == 0.010
+    assert found.samples_per_sec == pytest.approx(102_400)
+    assert found.host_bytes_per_sec == pytest.approx(15e9)
+    nothing = report(time=None)
+    assert (nothing.step_seconds, nothing.samples_per_sec, nothing.host_bytes_per_sec) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ok"),
+    [
+        ({}, True),
+        ({"memory": MemoryUse(16 * GIB, 16 * GIB)}, True),
+        ({"memory": MemoryUse(16 * GIB + 1, 16 * GIB)}, False),
+        ({"memory": MemoryUse(None, 16 * GIB)}, False),
+        ({"memory": None}, False),
+        ({"fault": FAULT}, False),
+    ],
+)
+def test_it_is_ok_where_it_compiles_and_fits(changes, ok):
+    assert report(**changes).ok is ok
+
+
+@pytest.mark.parametrize("changes", [{}, {"time": None, "memory": None, "collectives": None, "fault": FAULT}])
+def test_as_a_dict_it_is_plain_data_with_all_that_is_in_it(changes):
+    found = report(**changes)
+    data = found.to_dict()
+    assert json.loads(json.dumps(data)) == json.loads(json.dumps(data, default=str))
+    fields = {field.name for field in dataclasses.fields(found)}
+    more = {"ok", "step_seconds", "samples_per_sec", "host_bytes_per_sec", "left_out"}
+    assert set(data) == fields | more
+    assert data["ok"] is found.ok
+    assert data["left_out"] == list(LEFT_OUT)
+    if not changes:
+        assert data["memory"]["buffers"][1]["layer"] == "block/conv2"
+        assert data["time"]["shares"]["memory"] == 0.7
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "compiles and fits"),
+        ({"memory": MemoryUse(85 * MIB, 100 * MIB)}, "compiles and fits"),
+        ({"memory": MemoryUse(86 * MIB, 100 * MIB)}, "compiles, and nearly fills the memory"),
+        ({"memory": MemoryUse(101 * MIB, 100 * MIB)}, "compiles, and does NOT FIT into memory"),
+        ({"memory": MemoryUse(None, 100 * MIB)}, "compiles, and does NOT FIT into memory"),
+        ({"fault": FAULT, "memory": None}, "does not compile"),
+    ],
+)
+def test_the_first_line_has_the_verdict(changes, verdict):
+    first = str(report(**changes)).splitlines()[0]
+    assert first == f"'resnet50' on v5e-8 (8 chips), batch of 1024, 128 on each chip: {verdict}"
+    assert first == _words.headline(report(**changes))
+
+
+def test_the_first_line_counts_cores_where_a_chip_has_two_and_says_nothing_of_one_device():
+    assert "on v3-8 (4 chips), batch of 1024, 128 on each core:" in _words.headline(report(target="v3-8", chips=4))
+    alone = report(target="v5e-1", chips=1, devices=1, global_batch=128)
+    assert "on v5e-1 (1 chip), batch of 128: compiles" in _words.headline(alone)
+    assert "collectives of" not in str(alone)
+
+
+def test_a_fault_says_where_and_what_instead_and_no_more():
+    assert str(report(fault=FAULT)).splitlines()[1:] == [
+        "  layer 'dense' (model.py:12): a shape is not known",
+        "  Instead: tf.image.resize(x, (224, 224)).",
+    ]
+    assert str(report(fault=Fault("it is so"))).splitlines()[1:] == ["  it is so"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "at", "text"),
+    [
+        ("", "model.py:12", "(model.py:12): why"),
+        ("dense", "", "layer 'dense': why"),
+        ("", "", "why"),
+    ],
+)
+def test_a_fault_tells_what_is_known_of_its_place(layer, at, text):
+    assert str(Fault("why", layer, at)) == text
+
+
+def test_memory_is_told_by_its_parts():
+    assert line(report(), "memory") == (
+        "memory 4 GiB of 16 GiB of HBM a chip (25 %): 3 GiB for temporaries, 1 GiB for weights, state and batch"
+    )
+    assert line(report(chips=4, memory=MemoryUse(4 * GIB, 16 * GIB)), "memory") == (
+        "memory 4 GiB of 16 GiB of HBM a core (25 %)"
+    )
+    assert line(report(memory=MemoryUse(None, 16 * GIB)), "memory") == "memory more than the 16 GiB of HBM a chip"
+
+
+def test_the_largest_batch_says_how_it_is_known():
+    begin = "largest batch a replica that fits: 512 (4096 in all; "
+    assert line(report(), "largest batch") == begin + "worked out from this batch, not compiled)"
+    assert line(report(largest_was_compiled=True), "largest batch") == begin + "compiled)"
+    assert "largest batch" not in str(report(largest_per_replica_batch=None))
+
+
+def test_five_buffers_are_told_with_layer_pass_and_shape():
+    assert line(report(), "512 MiB") == "512 MiB conv1 bf16[128,56,56,256]"
+    assert line(report(), "1010 MiB") == "1010 MiB block/conv2, backward bf16[128,28,28,512]"
+    many = dataclasses.replace(MEMORY, buffers=MEMORY.buffers * 4)
+    assert str(report(memory=many)).count("bf16[") == 5
+    assert "largest buffers" not in str(report(memory=MemoryUse(GIB, 16 * GIB)))
+
+
+def test_time_is_told_with_its_source_and_what_bounds_it():
+    found = report()
+    assert line(found, "step") == "step 10 ms estimated: 102,400 examples/s, 12,800 a chip"
+    assert "  75 % of that the compiler states" in str(found)
+    assert line(found, "FLOPs") == "FLOPs 1.5e+12 a device and step, 50 % of the bfloat16 peak (MFU)"
+    assert line(found, "bound by") == (
+        "bound by memory (of the time: matrix units 25 %, memory 70 %, collectives 5 %); "
+        "120 FLOPs for each byte of HBM"
+    )
+    assert line(found, "network") == "network 3 collectives of 102 MB: at least 1.2 ms"
+    assert line(found, "host") == "host has to deliver 15 GB/s (150 MB a step)"
+
+
+@pytest.mark.parametrize(
+    ("made", "verdict"),
+    [(100.0, "enough"), (2500.0, "enough"), (25.0, "75 % of the time would wait for data")],
+)
+def test_a_pipeline_is_set_against_what_is_wanted(made, verdict):
+    expected = f"the pipeline makes {made:,.1f} batches/s here, and 100.0 are wanted: {verdict}"
+    assert line(report(pipeline_batches_per_sec=made), "the pipeline") == expected
+    assert "the pipeline" not in str(report())
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "a loop runs is"), (3, "3 loops run is")])
+def test_loops_of_which_nobody_knows_are_told(count, words):
+    found = report(time=dataclasses.replace(TIME, unknown_loops=count))
+    assert (
+        line(found, "how often")
+        == f"how often {words} not known before it runs: counted once, so a step takes longer"
+    )
+    assert "how often" not in str(report())
+
+
+def test_layers_are_a_table():
+    assert line(report(), "conv1 ").split() == ["conv1", "6", "ms", "60.0", "%", "75", "%", "300", "25", "%"]
+    assert line(report(), "dense ").split() == ["dense", "3", "ms", "30.0", "%", "0", "%", "0", "0", "%"]
+    rows = [text for text in str(report()).splitlines() if text.endswith("%") and " ms " in text]
+    assert len({len(row) for row in rows}) == 1
+
+
+def test_many_layers_are_summed_up_and_long_names_keep_their_end():
+    long = "a_model_of_somebody/a_block_in_it/" + "x" * 20
+    layers = (
+        LayerTime(long, 0.5, 0.0, 0.0, 1, 0.0),
+        *[LayerTime(f"l{i}", 0.05, 0.0, 0.0, 1, 0.0) for i in range(12)],
+    )
+    found = report(layers=layers)
+    assert line(found, "(3 more)").split() == ["(3", "more)", "150", "ms", "13.6", "%"]
+    assert line(found, "…").split()[0] == f"…{long[-33:]}"
+
+
+def test_what_is_left_out_is_said():
+    assert str(report()).splitlines()[-2:] == [f"- {sentence}" for sentence in LEFT_OUT]
+    assert "step " not in str(report(time=None)).split("- Times")[0]
+
+
+def test_html_shows_the_same_text():
+    found = report(model="<a & b>")
+    assert found._repr_html_().startswith("<pre>&#x27;&lt;a &amp; b&gt;&#x27; on v5e-8")
+    assert found._repr_html_().endswith("</pre>")
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1010 * MIB, "1010 MiB"),
+        (15.75 * GIB, "15.8 GiB"),
+        (2000 * GIB, "2000 GiB"),
+    ],
+)
+def test_sizes_in_memory(size, text):
+    assert _words._size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(999, "999 B"), (1500, "1.5 kB"), (999_700, "1000 kB"), (2.5e12, "2500 GB")]
+)
+def test_sizes_on_the_way(size, text):
+    assert _words._bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 µs"),
+        (1.5e-6, "1.5 µs"),
+        (999.9e-6, "1000 µs"),
+        (0.0123, "12.3 ms"),
+        (0.9999, "1000 ms"),
+        (2.345, "2.35 s"),
+    ],
+)
+def test_times(seconds, text):
+    assert _words._seconds(seconds) == text
