@@ -50,6 +50,7 @@ def lower_step(model: Any, batch: Any, replicas: int) -> LoweredStep:
         roles=_roles(model),
         arguments=_arguments(state),
         framework="JAX",
+        without_lines=lowered.as_text().encode(),
     )
 
 

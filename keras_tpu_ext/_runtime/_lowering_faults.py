@@ -60,23 +60,34 @@ def check_dtypes(leaves: Iterable[Any], model: Any) -> None:
     """
     if not any(str(leaf.dtype) in ("string", "object") or str(leaf.dtype).startswith("str") for leaf in leaves):
         return
-    kinds = ("StringLookup", "TextVectorization", "Hashing", "HashedCrossing")
+    raise lookup_fault("the batch holds strings", model)
+
+
+def lookup_fault(cause: str, model: Any) -> LoweringError:
+    """Return a fault of strings, with the first layer that looks something up, where there is one."""
+    kinds = ("StringLookup", "IntegerLookup", "TextVectorization", "Hashing", "HashedCrossing")
     layer = next((one for one in layers_of(model) if type(one).__name__ in kinds), None)
-    raise LoweringError("the batch holds strings", layer=_name(layer), line=_line_of_layer(layer), cure=IN_PIPELINE)
+    return LoweringError(cause, layer=_name(layer), line=_line_of_layer(layer), cure=IN_PIPELINE)
 
 
 def fault_of(error: BaseException, model: Any) -> LoweringError:
-    """Return the fault that an exception tells of."""
-    text = f"{type(error).__name__}: {error}"
-    layer = _layer_of_frames(error, model) or _layer_of_words(str(error), model)
-    line = _users_line(_frames_of(error)) or _line_of_layer(layer)
-    return LoweringError(_short(text), layer=_name(layer), line=line, cure=cure_of(text))
+    """Return the fault that an exception tells of, or one of those that it came of: Keras wraps and hides them."""
+    chain = [error]
+    while (deeper := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(deeper)
+    chain.reverse()
+    told = next((one for one in chain if cure_of(_in_words(one))), error)
+    layers = (_layer_of_frames(one, model) or _layer_of_words(str(one), model) for one in chain)
+    layer = next((layer for layer in layers if layer is not None), None)
+    line = next((line for one in chain if (line := _users_line(_frames_of(one)))), "") or _line_of_layer(layer)
+    return LoweringError(_short(_in_words(told)), layer=_name(layer), line=line, cure=cure_of(_in_words(told)))
 
 
-def fault_at(names: Iterable[str], cause: str, model: Any) -> LoweringError:
-    """Return a fault at an operation, of which one of `names` may tell the layer."""
+def fault_at(names: Iterable[str], cause: str, model: Any, error: BaseException | None = None) -> LoweringError:
+    """Return a fault at an operation, of which one of `names` may tell the layer, and `error` the line."""
     layer = next((found for name in names if (found := layer_at(name, model)) is not None), None)
-    return LoweringError(cause, layer=_name(layer), line=_line_of_layer(layer), cure=cure_of(cause))
+    line = "" if error is None else _users_line(_frames_of(error))
+    return LoweringError(cause, layer=_name(layer), line=line or _line_of_layer(layer), cure=cure_of(cause))
 
 
 def layer_at(name: str, model: Any) -> Any:
@@ -123,9 +134,9 @@ def _frames_of(error: BaseException) -> list[tuple[str, int]]:
 
 
 def _users_line(frames: list[tuple[str, int]]) -> str:
-    """Return file and line of the innermost frame that is in no library, below the call of `preflight`."""
+    """Return file and line of the innermost frame that is in no library, and inside of what this package calls."""
     places = [i for i, (file, _) in enumerate(frames) if "keras_tpu_ext" + os.sep in file]
-    below = frames[places[0] :] if places else frames
+    below = frames[places[-1] :] if places else frames
     own = [frame for frame in below if not any(library in frame[0] for library in _LIBRARIES)]
     return f"{os.path.basename(own[-1][0])}:{own[-1][1]}" if own else ""
 
@@ -143,6 +154,10 @@ def _line_of_layer(layer: Any) -> str:
 
 def _name(layer: Any) -> str:
     return "" if layer is None else str(layer.name)
+
+
+def _in_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _short(text: str, most: int = 300) -> str:

@@ -10,6 +10,7 @@ over replicas; a step lowered here has plain variables, so these few small colle
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -90,7 +91,8 @@ def _stablehlo(traced: Any, specs: list[Any], model: Any) -> str:
             raise
         raise fault from error
     check_static(text, model)
-    return text
+    # What TensorFlow calls the program has a number in it that counts functions.
+    return re.sub(r"^module @\S+", "module @step", text, count=1, flags=re.MULTILINE)
 
 
 def _described(leaf: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from keras_tpu_ext._runtime._lowering_faults import fault_at
+from keras_tpu_ext._runtime._lowering_faults import fault_at, lookup_fault
 from keras_tpu_ext._runtime.lowering import LoweringError
 
 _NO_KERNEL = re.compile(r"(\w+) \(No registered '(\w+)' OpKernel for \w+ devices.*?\{\{node ([^}]+)\}\}", re.DOTALL)
@@ -17,12 +17,14 @@ _DEFINITION = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 
 def without_kernel(error: Exception, model: Any) -> LoweringError | None:
     """Return the fault of operations that no TPU has; `None` where it is another one."""
+    if "is_initialized" in str(error):  # a table is a resource that is no variable
+        return lookup_fault("the model looks something up in a table of TensorFlow, which a TPU does not have", model)
     found = _NO_KERNEL.findall(str(error))
     if not found:
         return None
     names = sorted({operation for _, operation, _ in found})
     operations = f"the operation {names[0]}" if len(names) == 1 else f"the operations {', '.join(names)}"
-    return fault_at([node for _, _, node in found], f"a TPU does not have {operations} of TensorFlow", model)
+    return fault_at([node for _, _, node in found], f"a TPU does not have {operations} of TensorFlow", model, error)
 
 
 def check_static(program: str, model: Any) -> None:

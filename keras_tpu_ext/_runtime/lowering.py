@@ -19,6 +19,7 @@ class LoweredStep:
         roles: What other names stand for in the names of operations, such as `{"sgd": "(optimizer)"}`.
         arguments: What the arguments hold, such as `"conv1/kernel"`, by the names that operations have for them.
         framework: What the framework is called.
+        without_lines: The program without the user's lines, which change nothing; `None` where it has none.
         results: How many of the program's first results are no variables, where it is for the compiler's caller to
             let the others take the place of the variables' old values; `None` where the program says that itself.
     """
@@ -32,6 +33,15 @@ class LoweredStep:
     arguments: Mapping[str, str]
     framework: str
     results: int | None = None
+    without_lines: bytes | None = None
+
+    @property
+    def identity(self) -> bytes:
+        """What the result depends on."""
+        if self.without_lines is None:
+            return self.program
+        # With the lines go the names of operations, which are those of the layers.
+        return b"\n".join([self.without_lines, repr((self.layers, sorted(self.roles.items()))).encode()])
 
 
 class LoweringError(Exception):

@@ -16,7 +16,11 @@ from keras_tpu_ext.preflight.report import Buffer, Collectives, Fault, LayerTime
 from keras_tpu_ext.preflight.targets import Target
 
 _SHOWN_BUFFERS = 8
-_TOO_LITTLE = re.compile(r"Used ([\d.]+)([KMGTP]) of ([\d.]+)([KMGTP]) hbm")
+# As older and as newer compilers put it.
+_TOO_LITTLE = (
+    re.compile(r"Used ([\d.]+)([KMGTP]) of ([\d.]+)([KMGTP]) hbm"),
+    re.compile(r"total memory required for [\w ]+\(([\d.]+)([KMGTP])\) exceeds available HBM \(([\d.]+)([KMGTP])\)"),
+)
 _SPACE = re.compile(r"Ran out of memory in memory space (\w+)")
 _UNIT = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
@@ -129,7 +133,7 @@ def out_of_memory(error: str, target: Target) -> MemoryUse | None:
     space = _SPACE.search(error)
     if space is not None and space[1] != "hbm":  # on the chip, of which no smaller batch has to need less
         return None
-    found = _TOO_LITTLE.search(error)
+    found = next((match for pattern in _TOO_LITTLE if (match := pattern.search(error))), None)
     if found is None:
         return MemoryUse(None, target.generation.usable_hbm_bytes_per_core)
     needed = float(found[1]) * _UNIT[found[2]]

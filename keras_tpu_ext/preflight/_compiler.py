@@ -22,7 +22,7 @@ from keras_tpu_ext._runtime.lowering import LoweredStep
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
 from keras_tpu_ext.preflight.targets import Target
 
-_FORMAT = 2  # of what is kept; another number finds nothing of before
+_FORMAT = 3  # of what is kept; another number finds nothing of before
 _WORKER = Path(__file__).with_name("_compile_worker.py")
 # What a machine with a TPU sets for its own slice, and what would send the process looking for one.
 _OF_A_SLICE = ("TPU_", "CLOUD_TPU_", "MEGASCALE_", "XRT_")
@@ -74,8 +74,8 @@ def compile_for(
         "partitions": lowered.partitions,
         "results": lowered.results,
     }
-    environment = _environment()
-    key = _key(lowered.program, job, versions, environment.get("LIBTPU_INIT_ARGS", ""))
+    environment = _environment(target)
+    key = _key(lowered.identity, job, versions, environment.get("LIBTPU_INIT_ARGS", ""))
     kept = None if cache_dir is None else Path(cache_dir) / key
     if kept is not None and (found := _read(kept)) is not None:
         return found
@@ -122,10 +122,11 @@ def default_cache_dir() -> Path:
     return Path(base) / "keras_tpu_ext" / "preflight"
 
 
-def _environment() -> dict[str, str]:
+def _environment(target: Target) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_SLICE)}
     return {
         **inherited,
+        "LIBTPU_INIT_ARGS": " ".join([target.flags, os.environ.get("LIBTPU_INIT_ARGS", "")]).strip(),
         "JAX_PLATFORMS": "cpu",  # nothing is run on a TPU, it is compiled for one only
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # beside a process that trains, or compiles as well
         "TPU_SKIP_MDS_QUERY": "1",  # nobody is asked over the network which TPU this is

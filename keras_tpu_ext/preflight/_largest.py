@@ -12,6 +12,7 @@ from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.targets import Target
 
 _MOST_COMPILES = 6
+_NEAR = 16  # of a batch: how near the largest is found
 _ROWS = 8  # of a tile: a batch is a multiple of it, once it is larger
 
 
@@ -66,10 +67,12 @@ def _next(guess: int | None, fits: dict[int, bool]) -> int | None:
     """Return the batch to compile next; `None` where no batch is left between one that fits and one that does not."""
     low = max((batch for batch, does in fits.items() if does), default=0)
     high = min((batch for batch, does in fits.items() if not does), default=None)
-    step = _ROWS if low >= _ROWS else 1
+    step = max(low // _NEAR // _ROWS, 1) * _ROWS if low >= _ROWS else 1
     if high is not None and high - low <= step:
         return None
-    wanted = 2 * low if guess is None else guess
+    wanted = guess
+    if wanted is None:
+        wanted = 2 * low if high is None else _rounded((low + high) / 2)
     if wanted <= low:
         wanted = low + step
     if high is not None and wanted >= high:

@@ -12,6 +12,8 @@ from keras_tpu_ext.hardware import TPU_GENERATIONS, TpuGeneration, parse_acceler
 # How XLA calls the generations in the name of a topology.
 _PREFIX = {"7x": "tpu7x"}
 _FLAT = ("v2", "v3", "v5e", "v6e")  # chips in a 2D grid; those of the others are in a 3D one
+# Sums that a SparseCore takes over come back in a form that jaxlib 0.10.2 cannot read; so the TensorCore takes them.
+_FLAGS = {"7x": "--xla_tpu_enable_sparse_core_collective_offload_all_reduce=false"}
 _MEGACORE = ("v4",)  # where that has to be said
 _HOST = {"v5e": 8, "v6e": 8}  # chips of one host, where they are not 4
 _WRITE = 'Write target="v5e-8", or v2-8, v3-8, v4-8, v5p-8, v6e-8, 7x-8, or a pod such as "v5e-256".'
@@ -27,6 +29,7 @@ class Target:
         chips: Number of chips.
         topology: What XLA calls it, such as `"v5e:2x4"`.
         topology_options: What else has to be said for it.
+        flags: Flags of the compiler's, before those of the user's own `LIBTPU_INIT_ARGS`.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Target:
     chips: int
     topology: str
     topology_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    flags: str = ""
 
     @property
     def devices(self) -> int:
@@ -64,7 +68,7 @@ def parse_target(name: str) -> Target:
     options: dict[str, Any] = {} if chips >= 4 else {"chips_per_host_bounds": [*grid, 1, 1][:3]}
     if generation.name in _MEGACORE:
         options["chip_config_name"] = "megacore"  # the two cores of a chip as one device, as JAX has them
-    return Target(generation.slice_name(chips), generation, chips, topology, options)
+    return Target(generation.slice_name(chips), generation, chips, topology, options, _FLAGS.get(generation.name, ""))
 
 
 def _grid(generation: TpuGeneration, chips: int) -> tuple[int, ...] | None:

@@ -38,6 +38,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def of_exact(folder):
+    keras.backend.clear_session()
     model = compiled(kte.TPUModel.from_model(network()))
     return kte.preflight(model, batch(), "v5e-8", cache_dir=folder, progress=False)
 
@@ -79,8 +80,8 @@ def test_devices_exchange_at_least_the_gradients(of_exact, of_stock):
     weights = sum(int(np.prod(weight.shape)) for weight in network().trainable_weights)
     for report in (of_exact, of_stock):
         assert report.collectives.count >= 1
-        assert report.collectives.bytes >= 4 * weights
-    assert of_exact.collectives.count <= of_stock.collectives.count + 4
+        assert report.collectives.bytes >= 2 * weights  # in bfloat16, where the compiler may
+    assert of_exact.collectives.count <= of_stock.collectives.count
 
 
 def test_the_exact_step_costs_no_more_than_kerass(of_exact, of_stock):
@@ -93,6 +94,7 @@ def test_what_was_compiled_is_kept(of_exact, folder, monkeypatch):
         raise AssertionError("it was compiled before")
 
     monkeypatch.setattr(subprocess, "Popen", fails)
+    keras.backend.clear_session()  # or the names of its parts are others
     model = compiled(kte.TPUModel.from_model(network()))
     again = kte.preflight(model, batch(), "v5e-8", cache_dir=folder, progress=False)
     assert again.time == of_exact.time

@@ -1,5 +1,7 @@
 """What keeps a model on TensorFlow from a TPU is told with layer, line and cure."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -10,15 +12,20 @@ import keras_tpu_ext as kte
 
 class OnHost(keras.layers.Layer):
     def call(self, x):
-        y = tf.py_function(lambda value: value * 2, [x], tf.float32)  # line 13
+        y = tf.py_function(lambda value: value * 2, [x], tf.float32)  # on_host
         y.set_shape(x.shape)
         return y
 
 
 class Kept(keras.layers.Layer):
-    def call(self, x):  # line 19
+    def call(self, x):  # kept
         rows = tf.boolean_mask(x, x[:, 0] > 0)
         return x + tf.reduce_mean(tf.linalg.matmul(rows, rows, transpose_a=True))
+
+
+def line_of(name):
+    lines = Path(__file__).read_text().splitlines()
+    return f"test_tensorflow_faults.py:{next(i for i, line in enumerate(lines, 1) if line.endswith(f'# {name}'))}"
 
 
 def report_of(layer):
@@ -33,7 +40,7 @@ def report_of(layer):
 def test_a_python_function():
     report = report_of(OnHost(name="on_host"))
     assert not report.ok
-    assert (report.fault.layer, report.fault.line) == ("on_host", "test_tensorflow_faults.py:13")
+    assert (report.fault.layer, report.fault.line) == ("on_host", line_of("on_host"))
     assert report.fault.cause == "a TPU does not have the operation EagerPyFunc of TensorFlow"
     assert "no Python runs on a TPU" in report.fault.cure
 
@@ -41,7 +48,7 @@ def test_a_python_function():
 def test_a_shape_that_depends_on_values():
     report = report_of(Kept(name="kept"))
     assert not report.ok
-    assert (report.fault.layer, report.fault.line) == ("kept", "test_tensorflow_faults.py:19")
+    assert (report.fault.layer, report.fault.line) == ("kept", line_of("kept"))
     assert "depends on values" in report.fault.cause
     assert "mask with keras.ops.where" in report.fault.cure
 

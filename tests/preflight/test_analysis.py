@@ -25,6 +25,14 @@ def test_what_is_needed_and_what_is_there_is_read(used, needed, available):
     assert not found.fits
 
 
+def test_newer_compilers_put_it_in_another_way():
+    error = (
+        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (16.75G) exceeds available HBM (7.48G). HLO module: jit_step."
+    )
+    assert out_of_memory(error, V5E) == MemoryUse(int(16.75 * 2**30), int(7.48 * 2**30))
+
+
 @pytest.mark.parametrize("error", ["RESOURCE_EXHAUSTED: something else", f"{START}hbm."])
 def test_without_figures_it_is_known_only_that_it_does_not_fit(error):
     found = out_of_memory(error, V5E)

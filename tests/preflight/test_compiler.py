@@ -28,8 +28,9 @@ with open(os.environ["RUNS"], "a") as file:
     file.write("x")
 job = json.loads((folder / "job.json").read_text())
 program = (folder / "program").read_bytes().decode()
-if program == "wrong":
-    result = {"error": "ValueError: no such thing"}
+errors = {"wrong": "ValueError: no such thing", "large": "RESOURCE_EXHAUSTED: too large"}
+if program in errors:
+    result = {"error": errors[program]}
 else:
     (folder / "module.hlo").write_text(f"HLO of {program}")
     names = ("LIBTPU_INIT_ARGS", "TPU_NAME", "JAX_PLATFORMS", "MEGASCALE_X")
@@ -99,13 +100,11 @@ def test_what_was_compiled_is_kept(worker, tmp_path):
     assert [path.name.split(".", 1)[1] for path in folder.iterdir()] == ["json.gz"]
 
 
-def test_what_does_not_compile_is_kept_too(worker, tmp_path):
-    first, second = (
-        compiled(step(b"wrong"), cache_dir=tmp_path / "c"),
-        compiled(step(b"wrong"), cache_dir=tmp_path / "c"),
-    )
-    assert runs(tmp_path) == 1
-    assert (second.error, second.was_kept) == (first.error, True)
+@pytest.mark.parametrize(("program", "times"), [(b"wrong", 2), (b"large", 1)])
+def test_of_what_does_not_compile_it_is_kept_only_that_it_does_not_fit(worker, tmp_path, program, times):
+    first, second = (compiled(step(program), cache_dir=tmp_path / "c") for _ in range(2))
+    assert runs(tmp_path) == times
+    assert (second.error, second.was_kept) == (first.error, times == 1)
 
 
 def test_nothing_is_kept_where_that_is_not_wanted(worker, tmp_path):
@@ -167,6 +166,12 @@ def test_a_kept_file_that_is_not_whole_is_made_anew(worker, tmp_path, spoiled):
 def test_a_folder_that_cannot_be_written_loses_no_result(worker, tmp_path):
     (tmp_path / "file").write_text("")
     assert compiled(cache_dir=tmp_path / "file" / "c").hlo == "HLO of a program"
+
+
+def test_a_program_that_came_from_other_lines_is_the_same_and_one_of_other_layers_is_not(worker, tmp_path):
+    for program, layers in ((b"line 1", ("a",)), (b"line 2", ("a",)), (b"line 2", ("b",))):
+        compiled(step(program, without_lines=b"same", layers=layers), cache_dir=tmp_path / "c")
+    assert runs(tmp_path) == 2
 
 
 def test_the_folder_is_the_users_cache(monkeypatch, tmp_path):
