@@ -74,9 +74,9 @@ test-keras3-both: $(BOTH)/.ready
 
 test-compiler: $(COMPILER)/.ready
 	@echo "The TPU compiler, with Keras 3 on JAX, Keras 3 on TensorFlow and Keras 2:"
-	$(JAX_TESTS) JAX_PLATFORMS=cpu $(COMPILER)/bin/python -m pytest tests/compiler
-	$(COMPILER)/bin/python -m pytest tests/compiler
-	TF_USE_LEGACY_KERAS=1 $(COMPILER)/bin/python -m pytest tests/compiler
+	$(JAX_TESTS) JAX_PLATFORMS=cpu KTE_SHARE=1/3 $(COMPILER)/bin/python -m pytest tests/compiler
+	KTE_SHARE=2/3 $(COMPILER)/bin/python -m pytest tests/compiler
+	TF_USE_LEGACY_KERAS=1 KTE_SHARE=3/3 $(COMPILER)/bin/python -m pytest tests/compiler
 
 test-keras2-tf215: $(if $(PYTHON215),$(TF215)/.ready)
 	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"

@@ -12,6 +12,8 @@ import keras_tpu_ext as kte
 from keras_tpu_ext import cli
 from keras_tpu_ext._parity.made_up import make_up_batch
 from keras_tpu_ext.parity import ParityReport, ParityRow
+from keras_tpu_ext.preflight.report import Fault
+from preflight.reports import report
 
 MODULE = """
     import keras
@@ -184,3 +186,64 @@ def test_a_batch_that_cannot_be_made_up_says_what_to_write(shape, dtype, loss, w
     assert str(caught.value).endswith(
         "Let the function return (model, batch), or name a function that returns one: --batch module:function."
     )
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the command hands to `preflight`, with one report in its place."""
+    calls = []
+
+    def ask(model, batch, target, per_replica_batch, **options):
+        calls.append({"model": model, "batch": batch, "target": target, "per_replica": per_replica_batch, **options})
+        return report(fault=ask.fault)
+
+    ask.fault, ask.calls = None, calls
+    monkeypatch.setattr(cli, "preflight", ask)
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("arguments", "per_replica", "rows"),
+    [
+        (["cli_models:model"], 128, 1),
+        (["cli_models:model", "--batch", "64", "--target", "v3-8"], 8, 1),
+        (["cli_models:with_batch"], None, 3),
+        (["cli_models:with_batch", "--batch", "64", "--target", "v3-8"], 8, 3),
+    ],
+)
+def test_preflight_takes_the_batch_of_the_function_or_makes_one_up(
+    folder, asked, capsys, arguments, per_replica, rows
+):
+    assert cli.main(["preflight", *arguments]) == 0
+    assert capsys.readouterr().out.startswith("'resnet50' on v5e-8")
+    (call,) = asked.calls
+    assert (call["per_replica"], len(call["batch"][0])) == (per_replica, rows)
+    assert (call["find_largest_batch"], call["timeout_s"], call["progress"]) == (False, 600.0, True)
+
+
+def test_preflight_prints_json_draws_and_exits_by_the_verdict(folder, asked, capsys):
+    asked.fault = Fault("no", "dense")
+    options = ["--json", "--largest", "--quiet", "--timeout", "9"]
+    assert cli.main(["preflight", "cli_models:model", *options]) == 1
+    assert json.loads(capsys.readouterr().out)["fault"]["layer"] == "dense"
+    (call,) = asked.calls
+    assert (call["find_largest_batch"], call["timeout_s"], call["progress"]) == (True, 9.0, False)
+    asked.fault = None
+    assert cli.main(["preflight", "cli_models:model", "--plot", "drawn.png"]) == 0
+    assert (folder / "drawn.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            ["cli_models:model", "--batch", "63"],
+            "--batch 63 cannot be shared evenly by the 8 replicas of v5e-8. Write ",
+        ),
+        (["cli_models:model", "--target", "v9-8"], "There is no TPU slice 'v9-8'"),
+        (["cli_models:uncompiled"], "cli_models:uncompiled must return a compiled model; "),
+    ],
+)
+def test_what_preflight_cannot_ask_is_one_sentence_and_status_2(folder, asked, capsys, arguments, text):
+    assert cli.main(["preflight", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"keras-tpu-ext preflight: {text}")

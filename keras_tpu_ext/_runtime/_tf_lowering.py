@@ -9,6 +9,7 @@ over replicas; a step lowered here has plain variables, so these few small colle
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable
@@ -22,6 +23,9 @@ from keras_tpu_ext._runtime._tf_lowering_faults import check_static, without_ker
 from keras_tpu_ext._runtime._tf_own_step import guarded
 from keras_tpu_ext._runtime._tf_step import ExactStep
 from keras_tpu_ext._runtime.lowering import LoweredStep, LoweringError
+
+_TOO_OLD = f"TensorFlow {tf.__version__} cannot write what the TPU compiler reads (StableHLO)"
+_NEWER = "ask with TensorFlow 2.16 or newer; for Keras 2 there, install tf-keras and set TF_USE_LEGACY_KERAS=1"
 
 
 def lower_step(
@@ -84,7 +88,10 @@ def lower_step(
 
 def _stablehlo(traced: Any, specs: list[Any], model: Any) -> str:
     try:
-        text = str(traced.experimental_get_compiler_ir(*specs)(stage="stablehlo", platform_name="CPU"))
+        read = traced.experimental_get_compiler_ir(*specs)
+        if "platform_name" not in inspect.signature(read).parameters:
+            raise LoweringError(_TOO_OLD, cure=_NEWER)
+        text = str(read(stage="stablehlo", platform_name="CPU"))
     except (ValueError, tf.errors.OpError) as error:
         fault = without_kernel(error, model)
         if fault is None:

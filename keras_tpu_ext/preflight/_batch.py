@@ -43,6 +43,12 @@ def shapes_of(batch: Any, target: Target, per_replica_batch: int | None) -> tupl
     if not specs or any(not spec.shape for spec in specs):
         raise ArgumentError(f"`batch` holds single numbers where arrays were needed. {_WRITE}")
     sizes = sorted({spec.shape[0] for spec in specs}, key=str)
+    if any(None in spec.shape[1:] for spec in specs):
+        found = next(spec.shape for spec in specs if None in spec.shape[1:])
+        raise ArgumentError(
+            f"Every dimension of `batch` behind the examples must have a size; got {found}. A TPU compiles for one "
+            "size: pad the data, or write the size that you will train with."
+        )
     if per_replica_batch is not None:
         return with_examples((x, y, sample_weight), per_replica_batch * target.devices)
     if len(sizes) != 1 or not isinstance(sizes[0], int) or sizes[0] < 1:

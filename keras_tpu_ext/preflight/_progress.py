@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from types import TracebackType
 from typing import Any
 
@@ -24,7 +23,6 @@ class Progress:
         self._last = -1
 
     def __enter__(self) -> Progress:
-        self._begun = time.monotonic()
         return self
 
     def __exit__(

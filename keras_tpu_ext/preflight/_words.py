@@ -95,7 +95,9 @@ def _of_time(report: PreflightReport, time: StepTime) -> Iterator[str]:
     if report.collectives is not None and report.devices > 1:
         found = report.collectives
         yield _row(
-            "network", f"{found.count} collectives of {_bytes(found.bytes)}: at least {_seconds(found.seconds)}"
+            "network",
+            f"{found.count} collective{'' if found.count == 1 else 's'} of {_bytes(found.bytes)}: at least "
+            f"{_seconds(found.seconds)}",
         )
     yield _row(
         "host", f"has to deliver {_bytes(report.host_bytes_per_sec or 0)}/s ({_bytes(report.host_bytes)} a step)"

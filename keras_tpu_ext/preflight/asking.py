@@ -152,4 +152,4 @@ def _check(model: Any, per_replica_batch: Any, timeout_s: Any) -> None:
 def _folder(cache_dir: Any) -> Any:
     if isinstance(cache_dir, bool):
         return default_cache_dir() if cache_dir else None
-    return cache_dir
+    return os.path.expanduser(cache_dir)

@@ -15,7 +15,7 @@ _FLAT = ("v2", "v3", "v5e", "v6e")  # chips in a 2D grid; those of the others ar
 # Sums that a SparseCore takes over come back in a form that jaxlib 0.10.2 cannot read; so the TensorCore takes them.
 _FLAGS = {"7x": "--xla_tpu_enable_sparse_core_collective_offload_all_reduce=false"}
 _MEGACORE = ("v4",)  # where that has to be said
-_HOST = {"v5e": 8, "v6e": 8}  # chips of one host, where they are not 4
+_SINGLE = ("v5e", "v6e")  # which come as a single chip too
 _WRITE = 'Write target="v5e-8", or v2-8, v3-8, v4-8, v5p-8, v6e-8, 7x-8, or a pod such as "v5e-256".'
 
 
@@ -77,7 +77,7 @@ def _grid(generation: TpuGeneration, chips: int) -> tuple[int, ...] | None:
     if chips != 2**exponent or chips > generation.pod_chips:
         return None
     if generation.name in _FLAT:
-        if chips < 4 and (chips > 1 or generation.name not in _HOST):
+        if chips < 4 and (chips > 1 or generation.name not in _SINGLE):
             return None
         return (2 ** (exponent // 2), 2 ** math.ceil(exponent / 2))
     if chips < 4:

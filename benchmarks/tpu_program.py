@@ -1,0 +1,80 @@
+"""What the TPU compiler makes of `TPUModel`'s train step beside that of plain Keras: time, memory, collectives.
+
+    make .envs/keras3-compiler/.ready
+    JAX_PLATFORMS=cpu KERAS_BACKEND=jax .envs/keras3-compiler/bin/python benchmarks/tpu_program.py
+    KERAS_BACKEND=tensorflow .envs/keras3-compiler/bin/python benchmarks/tpu_program.py [--targets v3-8 v5e-8]
+
+ResNet-50 from keras.applications, 224 x 224, mixed_bfloat16, SGD with momentum, 128 images on each core or chip, as a
+`keras.Model` and as `TPUModel.from_model` of it. No TPU runs anything: times are the compiler's estimates. The last
+line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+
+import keras_tpu_ext as kte
+
+
+def compiled(exact: bool) -> Any:
+    """Return ResNet-50, as a `TPUModel` or a plain Keras model."""
+    keras.utils.clear_session()
+    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+    model = keras.applications.ResNet50(
+        weights=None, input_shape=(224, 224, 3), classes=1000, classifier_activation=None
+    )
+    if exact:
+        model = kte.TPUModel.from_model(model)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
+    return model
+
+
+def main() -> None:
+    """Print a line for each target and model, then JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--targets", nargs="+", default=["v3-8", "v5e-8"], help="default: v3-8 v5e-8")
+    parser.add_argument("--per-replica-batch", type=int, default=128, help="images on a core or chip (default: 128)")
+    options = parser.parse_args()
+    batch = keras.KerasTensor((1, 224, 224, 3), "float32"), keras.KerasTensor((1,), "int32")
+    rows = []
+    print("target  model      ms/step  images/s  GiB of HBM  collectives    MB  compiled in")
+    for target in options.targets:
+        for name, exact in (("keras", False), ("TPUModel", True)):
+            report = kte.preflight(compiled(exact), batch, target, options.per_replica_batch, progress=False)
+            if report.time is None or report.memory is None or report.collectives is None:
+                raise SystemExit(str(report))
+            row = {
+                "target": target,
+                "model": name,
+                "seconds": report.step_seconds,
+                "samples_per_sec": report.samples_per_sec,
+                "hbm_bytes": report.memory.needed,
+                "collectives": report.collectives.count,
+                "collective_bytes": report.collectives.bytes,
+                "by_compiler": report.time.by_compiler,
+                "compile_seconds": report.compile_seconds,
+                "versions": report.versions,
+            }
+            rows.append(row)
+            print(
+                f"{target:7s} {name:10s} {1e3 * report.time.seconds:7.1f} {row['samples_per_sec']:9,.0f} "
+                f"{(report.memory.needed or 0) / 2**30:11.2f} {row['collectives']:12d} "
+                f"{row['collective_bytes'] / 1e6:5.1f} {row['compile_seconds']:10.0f} s",
+                flush=True,
+            )
+        stock, exact_row = rows[-2:]
+        time, memory = (exact_row[key] / stock[key] for key in ("seconds", "hbm_bytes"))
+        print(f"{target:7s} TPUModel / keras: time {time:.3f}, memory {memory:.3f}", flush=True)
+    print(json.dumps({"benchmark": "tpu_program", "backend": keras.backend.backend(), "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
