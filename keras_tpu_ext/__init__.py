@@ -6,6 +6,8 @@ from keras_tpu_ext import data as data
 from keras_tpu_ext import errors as errors
 from keras_tpu_ext import hardware as hardware
 from keras_tpu_ext import precision as precision
+from keras_tpu_ext.doctor import DoctorReport as DoctorReport
+from keras_tpu_ext.doctor import doctor as doctor
 from keras_tpu_ext.errors import KteError as KteError
 from keras_tpu_ext.models import LossScale as LossScale
 from keras_tpu_ext.models import TPUModel as TPUModel

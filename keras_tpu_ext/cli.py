@@ -15,6 +15,7 @@ from typing import Any
 from keras_tpu_ext import _runtime, data
 from keras_tpu_ext._parity.made_up import make_up_batch
 from keras_tpu_ext._parity.named import call, find_named
+from keras_tpu_ext.doctor import DoctorReport, doctor
 from keras_tpu_ext.errors import ArgumentError, KteError
 from keras_tpu_ext.parity import ParityReport, check_source
 from keras_tpu_ext.preflight import PreflightReport, preflight
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("keras-tpu-ext", description="Take an existing Keras model to TPUs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add(commands, "parity", "does a model train on N replicas as on one device?", _parity_arguments, _parity_report)
+    _add(commands, "doctor", "what machine is this, and what is to be mended?", _doctor_arguments, _doctor_report)
     _add(commands, "preflight", "does a train step fit a TPU, and how fast?", _preflight_arguments, _preflight_report)
     _add(commands, "advise", "what makes an input pipeline slow?", _advise_arguments, _advise_report)
     _add(commands, "tfrecords", "write images into TFRecord shards", _tfrecords_arguments, _tfrecords_report)
@@ -114,6 +116,15 @@ def _check_model(result: Any, options: argparse.Namespace) -> None:
             f"{options.function} must return a compiled model; {result.name!r} is not compiled. "
             'Write model.compile("adam", loss, metrics=[...]) before `return model`.'
         )
+
+
+def _doctor_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("paths", metavar="PATH", nargs="*", help="where data and checkpoints are to be")
+    command.add_argument("--start", action="store_true", help="start the TPU as well")
+
+
+def _doctor_report(options: argparse.Namespace) -> DoctorReport:
+    return doctor(paths=options.paths, start=options.start)
 
 
 def _preflight_arguments(command: argparse.ArgumentParser) -> None:

@@ -1,0 +1,111 @@
+"""`doctor()`: what machine this is, which path will run on it, and what to fix."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Mapping, Sequence
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._doctor import findings as find
+from keras_tpu_ext._doctor.machine import holders, place_of
+from keras_tpu_ext._doctor.report import DoctorReport as DoctorReport
+from keras_tpu_ext._doctor.report import Finding as Finding
+from keras_tpu_ext.errors import KteError
+from keras_tpu_ext.hardware import Hardware, detect, find_tpu
+from keras_tpu_ext.precision import recommended_policy
+from keras_tpu_ext.strategy import strategy_scope
+
+_PACKAGES = (
+    *("keras", "tf-keras", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "jax", "jaxlib", "libtpu"),
+    *("tensorflow-addons", "keras-tpu-ext"),
+)
+
+
+def doctor(
+    *,
+    paths: Sequence[str] = (),
+    start: bool = False,
+    environ: Mapping[str, str] | None = None,
+    root: str | os.PathLike[str] = "/",
+    versions: Mapping[str, str] | None = None,
+) -> DoctorReport:
+    """Tell what this machine is, whether its TPU can be used as things are, and what to do next.
+
+    It looks and starts nothing: no device, no network, and it raises because of nothing that it finds. Versions that
+    cannot work together are refused before, when this package is imported, with the pair that works.
+
+    Args:
+        paths: Where data and checkpoints are to be, to tell whether the TPU can reach them; none by default.
+        start: Whether to start the TPU as well, which takes it and waits for it. Defaults to `False`.
+        environ: Environment variables; those of this process by default.
+        root: Folder taken for the root of the file system; `"/"` by default.
+        versions: Installed versions by package; by default those of this Python.
+
+    Returns:
+        A `DoctorReport`; `report.ok` says whether there is no problem.
+
+    Example:
+        ```python
+        print(kte.doctor(paths=["gs://my-bucket/train", "/tmp/checkpoints"]))
+        ```
+    """
+    environ = os.environ if environ is None else environ
+    versions = _installed() if versions is None else versions
+    hardware, address = detect(environ, root), find_tpu("auto", environ, root)
+    reached = "" if address is None else address.address
+    framework = _runtime.words.framework
+    policy, recommended = str(_runtime.get_dtype_policy().name), recommended_policy(hardware)
+    found: list[Finding] = []
+    if reached:
+        found += find.of_tpu(framework, versions, reached)
+        found += find.of_holders(holders(root) if reached == "local" else [])
+    found += find.of_paths([str(path) for path in paths], reached)
+    if hardware.kind == "gpu":
+        found += find.of_gpus(hardware, _runtime.count_gpus(), _runtime.words.no_gpu)
+    found += find.of_policy(policy, recommended, hardware)
+    if start and reached:
+        found += _started(reached)
+    found.sort(key=lambda finding: finding.kind != "problem")
+    return DoctorReport(
+        place=place_of(environ, hardware),
+        hardware=hardware,
+        tpu=reached,
+        framework=f"Keras {_runtime.keras.__version__.split('.')[0]} on {framework}",
+        versions={name: versions[name] for name in _PACKAGES if name in versions},
+        policy=policy,
+        findings=tuple(found),
+        next_step=_next_step(hardware, reached, found),
+    )
+
+
+def _started(address: str) -> list[Finding]:
+    try:
+        scope = strategy_scope(require="tpu", tpu=address)
+    except KteError as error:
+        return [Finding("problem", " ".join(str(error).split()).rstrip("."))]
+    return [Finding("advice", f"the TPU was started: {scope}")]
+
+
+def _next_step(hardware: Hardware, tpu: str, found: Sequence[Finding]) -> str:
+    problem = next((finding for finding in found if finding.kind == "problem"), None)
+    if problem is not None:
+        return problem.write or "mend the problem above, and run keras-tpu-ext doctor again"
+    if tpu:
+        return 'with kte.strategy_scope(require="tpu", precision="auto") as scope: ... # make the model in it'
+    if hardware.kind == "gpu":
+        return 'with kte.strategy_scope(precision="auto") as scope: ... # make the model in it'
+    return (
+        "keras-tpu-ext preflight module:function --target v5e-8 asks the TPU compiler from here; "
+        "kte.strategy_scope(replicas=8) rehearses"
+    )
+
+
+def _installed() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,143 @@
+"""What `doctor` says of machines: folders and variables as those of Kaggle, Colab, TPU VMs, a GPU box and a laptop.
+
+They were written from what those places are documented to set (see `_tpu_evidence.py`), not copied from machines.
+"""
+
+import json
+import os
+import sys
+
+import pytest
+
+import keras_tpu_ext as kte
+from keras_tpu_ext import cli
+from keras_tpu_ext._runtime import words
+
+IS_JAX = words.framework == "JAX"
+JAX_IMAGE = {"keras": "3.15.1", "jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.52", "tensorflow-cpu": "2.21.0"}
+TF_IMAGE = {"keras": "3.15.1", "tensorflow-tpu": "2.20.0", "libtpu": "0.0.31"}
+GOOGLE = "0x1ae0"
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Return what makes a machine: devices, PCI ids of chips, and processes with what they have open."""
+
+    def make(devices=(), pci="", chips=0, processes=()):
+        for device in devices:
+            path = tmp_path / "dev" / device
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("")
+        for i in range(chips):
+            folder = tmp_path / f"sys/bus/pci/devices/0000:00:{i:02x}.0"
+            folder.mkdir(parents=True)
+            (folder / "vendor").write_text(GOOGLE)
+            (folder / "device").write_text(pci)
+        for pid, command, open_files in processes:
+            folder = tmp_path / "proc" / str(pid)
+            (folder / "fd").mkdir(parents=True)
+            (folder / "cmdline").write_text(command.replace(" ", "\0"))
+            for number, file in enumerate(open_files):
+                os.symlink(file, folder / "fd" / str(number))
+        return tmp_path
+
+    return make
+
+
+def own_image():
+    return JAX_IMAGE if IS_JAX else TF_IMAGE
+
+
+def test_kaggle_with_a_tpu(machine):
+    root = machine(devices=[f"vfio/{i}" for i in range(8)], pci="0x0063", chips=8)
+    environ = {"KAGGLE_KERNEL_RUN_TYPE": "Interactive", "TPU_ACCELERATOR_TYPE": "v5litepod-8", "TPU_WORKER_ID": "0"}
+    report = kte.doctor(environ=environ, root=root, versions=own_image())
+    assert (report.place, report.tpu, report.hardware.generation.name) == ("Kaggle", "local", "v5e")
+    assert report.ok, str(report)
+    assert "8 chips of 1 device, 16 GiB of memory each" in str(report)
+    assert report.next_step.startswith('with kte.strategy_scope(require="tpu"')
+
+
+def test_a_tpu_vm_counts_chips_and_cores(machine):
+    root = machine(devices=[f"accel{i}" for i in range(4)], pci="0x0027", chips=4)
+    environ = {"TPU_ACCELERATOR_TYPE": "v3-8"}
+    report = kte.doctor(environ=environ, root=root, versions=own_image())
+    assert report.place == "a Cloud TPU VM"
+    assert "4 chips of 2 devices, 16 GiB of memory each" in str(report)
+    assert json.loads(json.dumps(report.to_dict()))["hardware"]["chips"] == 4
+
+
+def test_a_framework_that_cannot_use_the_tpu_is_told_what_can(machine):
+    versions = {"keras": "3.15.1", "tensorflow-cpu": "2.21.0", "jax": "0.10.2"}
+    report = kte.doctor(environ={}, root=machine(devices=["accel0"], pci="0x0063", chips=1), versions=versions)
+    assert not report.ok
+    (problem,) = (finding for finding in report.findings if finding.kind == "problem")
+    if IS_JAX:
+        assert problem.text == "a TPU is there, and JAX has no libtpu to use it with"
+        assert problem.write == "pip install 'jax[tpu]'"
+    else:
+        assert problem.text == "a TPU is there, and tensorflow-cpu from PyPI has no kernels for TPUs"
+        assert "pip install tensorflow-tpu 'libtpu==0.0.31'" in problem.write
+    assert report.next_step == problem.write
+
+
+def test_colab_with_a_tpu_behind_the_network(machine):
+    environ = {"COLAB_RELEASE_TAG": "release", "COLAB_TPU_ADDR": "10.0.0.2:8470"}
+    paths = ["gs://bucket/train", "/content/checkpoints"]
+    report = kte.doctor(environ=environ, root=machine(), versions=own_image(), paths=paths)
+    assert (report.place, report.tpu) == ("Colab", "grpc://10.0.0.2:8470")
+    texts = [str(finding) for finding in report.findings if finding.kind == "problem"]
+    assert any("cannot reach /content/checkpoints on this machine's disk" in text for text in texts)
+    assert not any("gs://bucket/train" in text for text in texts)
+    assert any("JAX reaches the TPU of its own machine only" in text for text in texts) == IS_JAX
+
+
+def test_who_holds_the_chip_is_named(machine):
+    processes = [(4711, "python train.py", ["/dev/null", "/dev/accel0"]), (4712, "sshd", ["/dev/null"])]
+    root = machine(devices=["accel0"], pci="0x0027", chips=1, processes=processes)
+    report = kte.doctor(environ={}, root=root, versions=own_image())
+    assert "PROBLEM: process 4711 (python train.py) holds the TPU, and one process at a time can" in str(report)
+    assert "4712" not in str(report)
+    assert report.next_step == "kill 4711, or restart that notebook's kernel"
+
+
+def test_a_gpu_that_the_framework_does_not_see(machine):
+    report = kte.doctor(environ={}, root=machine(devices=["nvidia0"]), versions={"keras": "3.15.1"})
+    assert report.place == "a machine with a GPU"
+    assert "PROBLEM: a GPU is there, and the framework sees none. Write: check that `nvidia-smi`" in str(report)
+
+
+def test_a_laptop_is_led_to_the_compiler(machine):
+    report = kte.doctor(environ={}, root=machine(), versions={"keras": "3.15.1"})
+    assert report.ok
+    assert (report.place, report.tpu, report.findings) == ("a machine without accelerators", "", ())
+    assert "keras-tpu-ext preflight module:function" in report.next_step
+    assert "Next: keras-tpu-ext preflight" in report._repr_html_()
+
+
+def test_another_dtype_policy_is_advice_and_no_problem(machine):
+    root = machine(devices=["accel0"], pci="0x0063", chips=1)
+    report = kte.doctor(environ={}, root=root, versions=own_image())
+    assert report.ok
+    assert "advice: the dtype policy is float32, and this hardware is made for mixed_bfloat16" in str(report)
+
+
+def test_nothing_is_started_unless_that_is_asked_for(machine, monkeypatch):
+    started = []
+    monkeypatch.setattr(
+        sys.modules["keras_tpu_ext.doctor"], "strategy_scope", lambda **options: started.append(options) or "scope"
+    )
+    root = machine(devices=["accel0"], pci="0x0063", chips=1)
+    kte.doctor(environ={}, root=root, versions=own_image())
+    assert started == []
+    report = kte.doctor(environ={}, root=root, versions=own_image(), start=True)
+    assert started == [{"require": "tpu", "tpu": "local"}]
+    assert "advice: the TPU was started: scope" in str(report)
+
+
+def test_the_command_prints_it_and_exits_by_the_verdict(capsys, monkeypatch):
+    monkeypatch.setenv("COLAB_TPU_ADDR", "10.0.0.2:8470")
+    assert cli.main(["doctor", "/tmp/data"]) == 1
+    assert "cannot reach /tmp/data" in capsys.readouterr().out
+    assert cli.main(["doctor", "/tmp/data", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["tpu"] == "grpc://10.0.0.2:8470"
