@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from keras_tpu_ext._runtime.lowering import LoweredStep
+from keras_tpu_ext._runtime.lowering import LoweredStep, LoweringError
 from keras_tpu_ext.preflight._analysis import Analysis, out_of_memory
 from keras_tpu_ext.preflight._compiler import Compiled
 from keras_tpu_ext.preflight.report import PreflightReport
@@ -38,7 +38,10 @@ def largest_batch(
         batch = _next(guess, fits)
         if batch is None:
             break
-        lowered, compiled = compiled_for(batch * target.devices)
+        try:
+            lowered, compiled = compiled_for(batch * target.devices)
+        except LoweringError:  # a model may be made for some sizes only
+            break
         memory = (
             out_of_memory(compiled.error, target) if compiled.error else Analysis(lowered, compiled, target).memory()
         )

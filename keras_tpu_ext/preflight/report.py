@@ -197,12 +197,12 @@ class PreflightReport:
     @property
     def samples_per_sec(self) -> float | None:
         """Examples per second in all, by the estimate."""
-        return None if self.time is None else self.global_batch / self.time.seconds
+        return None if not self.step_seconds else self.global_batch / self.step_seconds
 
     @property
     def host_bytes_per_sec(self) -> float | None:
         """Bytes per second that the hosts have to deliver for that, all together."""
-        return None if self.time is None else self.host_bytes / self.time.seconds
+        return None if not self.step_seconds else self.host_bytes / self.step_seconds
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data for JSON."""
