@@ -30,7 +30,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     Puts `throughput/batches_per_sec` and `throughput/samples_per_sec` into `logs`: after each batch the rate
     over the last `window` executions, at the end of an epoch the rate of the whole epoch. An execution is one
-    call of the train function, which runs `steps_per_execution` batches. Executions that begin within 20 ms of each
+    call of the train function, which runs `steps_per_execution` batches. Executions that begin within 50 ms of each
     other show one rate. `throughput/device/samples_per_sec` is
     the same for one device: a chip, and on TPU v2, v3 and 7x a core. Only with `tokens_per_sample` there is
     `throughput/tokens_per_sec`.
@@ -53,7 +53,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
     The rates after each batch start two executions after the warm-up.
 
     Samples are counted by Keras's own loss tracker, short last batches included. It is read at epoch ends and
-    after the warm-up, then ever more seldom, from each window to every 16 while batches keep their size, because
+    after the warm-up, then ever more seldom, from each window to every 64 while batches keep their size, because
     reading waits for the device. A `train_step` of your own that does not
     keep that tracker needs `batch_size`; without it samples per second are left out, with a warning. Where several
     processes train together, all of them need the callback, because they read that tracker together.
