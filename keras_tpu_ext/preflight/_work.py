@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from keras_tpu_ext.hardware import TpuGeneration
 from keras_tpu_ext.preflight._hlo import Computation, Instruction, Module
 from keras_tpu_ext.preflight._hlo_flops import flops_of
+from keras_tpu_ext.preflight._shapes import Shape
 
 # Names for what was there before, or made while compiling: nothing is done for them.
 _FREE = frozenset(
@@ -112,9 +113,8 @@ class Timeline:
         return Work(instruction, times, seconds, "bytes" if seconds else "nothing", flops, moved, logical)
 
     def _flops(self, computation: Computation, instruction: Instruction) -> float:
-        names = [computation.name, *_computations_in(self._module, instruction)]
         total = 0.0
-        for name in names[1:]:
+        for name in _computations_in(self._module, instruction):
             inner = self._module.computations[name]
             shapes = {one.name: one.shape for one in inner.instructions}
             total += sum(flops_of(one, shapes) for one in inner.instructions)
@@ -157,7 +157,7 @@ def _computations_in(module: Module, instruction: Instruction) -> Iterator[str]:
                 yield from _computations_in(module, inner)
 
 
-def _touched(arrays: list, instruction: Instruction, opcodes: set[str]) -> list:
+def _touched(arrays: list[Shape], instruction: Instruction, opcodes: set[str]) -> list[Shape]:
     """Return what a lookup or an update touches: rows, and not the table that they are in."""
     results = [shape.padded_bytes for shape in instruction.shape.arrays()]
     if opcodes & {*_UPDATES}:
