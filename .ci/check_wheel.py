@@ -40,6 +40,7 @@ def main(uv: str, python: str) -> None:
         if gone or len(new) != 1 or not new[0].startswith("keras-tpu-ext"):
             sys.exit(f"Installing {wheel.name} changed the environment.\nGone: {gone}\nNew: {new}")
         call(environment, "-c", "import keras_tpu_ext; print(keras_tpu_ext.strategy_scope())")
+        call(environment.with_name("keras-tpu-ext"), "doctor")
     print(f"{wheel.name}: installed offline beside {len(before)} packages, of which none has changed.")
 
 

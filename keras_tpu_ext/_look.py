@@ -1,7 +1,8 @@
-"""Reading variables, folders and files without ever failing."""
+"""Reading variables, folders, files and versions without ever failing."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 from collections.abc import Mapping
 
@@ -34,3 +35,11 @@ def read(root: str | os.PathLike[str], file: str) -> str:
             return stream.read(_READ_LIMIT)
     except (OSError, ValueError):
         return ""
+
+
+def version(package: str) -> str | None:
+    """The installed version of a package, which is not imported; `None` where there is none."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -101,15 +101,16 @@ def _batch_of(result: Any, options: argparse.Namespace) -> tuple[Any, bool]:
     """Return the batch that comes with a model, or one that is made up for it, and whether it is made up."""
     if isinstance(result, tuple) and len(result) == 2:
         return result[1], False
-    _check_model(result, options)
+    _check_model(result, options, "a compiled Keras model, (model, batch) or (build_model, batch)")
     return make_up_batch(result, 8 * max(options.replicas, 1) + 3), True
 
 
-def _check_model(result: Any, options: argparse.Namespace) -> None:
+def _check_model(result: Any, options: argparse.Namespace, wanted: str) -> None:
+    """Refuse what is no compiled model; `wanted` is what the function may return."""
     if not isinstance(result, _runtime.keras.Model):
         raise ArgumentError(
-            f"{options.function} must return a compiled Keras model, (model, batch) or (build_model, batch); it "
-            f"returned {type(result).__name__}. Write `return model` at its end."
+            f"{options.function} must return {wanted}; it returned "
+            f"{type(result).__name__}. Write `return model` at its end."
         )
     if not _runtime.is_compiled(result):
         raise ArgumentError(
@@ -134,6 +135,7 @@ def _preflight_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--target", default="v5e-8", help="a TPU slice, v3-8 or v5e-256 say (default: v5e-8)")
     command.add_argument("--batch", type=int, help="examples in a batch over all replicas (default: 128 a replica)")
     command.add_argument("--largest", action="store_true", help="compile a few times more, for the largest batch")
+    command.add_argument("--pipeline", metavar="MODULE:FUNCTION", help="a function that returns an input pipeline")
     command.add_argument("--plot", metavar="FILE", help="draw the report, into preflight.png say")
     command.add_argument("--timeout", type=float, default=600.0, help="seconds for each compile (default: 600)")
     command.add_argument("--quiet", action="store_true", help="show no progress")
@@ -142,7 +144,7 @@ def _preflight_arguments(command: argparse.ArgumentParser) -> None:
 def _preflight_report(options: argparse.Namespace) -> PreflightReport:
     result = call(find_named(options.function))
     model, batch = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-    _check_model(model, options)
+    _check_model(model, options, "a compiled Keras model or (model, batch)")
     devices = parse_target(options.target).devices
     per_replica, rest = (128, 0) if options.batch is None else divmod(options.batch, devices)
     if rest or per_replica < 1:
@@ -160,6 +162,7 @@ def _preflight_report(options: argparse.Namespace) -> PreflightReport:
         options.target,
         per_replica,
         find_largest_batch=options.largest,
+        pipeline=None if options.pipeline is None else call(find_named(options.pipeline)),
         timeout_s=options.timeout,
         progress=not options.quiet,
     )

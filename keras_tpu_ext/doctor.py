@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Mapping, Sequence
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._doctor import findings as find
-from keras_tpu_ext._doctor.machine import holders, place_of
+from keras_tpu_ext._doctor.machine import holders, installed, place_of
 from keras_tpu_ext._doctor.report import DoctorReport as DoctorReport
 from keras_tpu_ext._doctor.report import Finding as Finding
 from keras_tpu_ext.errors import KteError
 from keras_tpu_ext.hardware import Hardware, detect, find_tpu
 from keras_tpu_ext.precision import recommended_policy
 from keras_tpu_ext.strategy import strategy_scope
-
-_PACKAGES = (
-    *("keras", "tf-keras", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "jax", "jaxlib", "libtpu"),
-    *("tensorflow-addons", "keras-tpu-ext"),
-)
 
 
 def doctor(
@@ -32,8 +26,9 @@ def doctor(
 ) -> DoctorReport:
     """Tell what this machine is, whether its TPU can be used as things are, and what to do next.
 
-    It looks and starts nothing: no device, no network, and it raises because of nothing that it finds. Versions that
-    cannot work together are refused before, when this package is imported, with the pair that works.
+    It looks and starts nothing: no device, no network, and it raises because of nothing that it finds. Where versions
+    cannot work together, importing this package raises an error with the pair that works; the command
+    `keras-tpu-ext doctor` tells what it can there too.
 
     Args:
         paths: Where data and checkpoints are to be, to tell whether the TPU can reach them; none by default.
@@ -51,12 +46,12 @@ def doctor(
         ```
     """
     environ = os.environ if environ is None else environ
-    versions = _installed() if versions is None else versions
+    versions = installed() if versions is None else versions
     hardware, address = detect(environ, root), find_tpu("auto", environ, root)
     reached = "" if address is None else address.address
     framework = _runtime.words.framework
     policy, recommended = str(_runtime.get_dtype_policy().name), recommended_policy(hardware)
-    found: list[Finding] = []
+    found = list(find.of_pairs(versions))
     if reached:
         found += find.of_tpu(framework, versions, reached)
         found += find.of_holders(holders(root) if reached == "local" else [])
@@ -71,8 +66,8 @@ def doctor(
         place=place_of(environ, hardware),
         hardware=hardware,
         tpu=reached,
-        framework=f"Keras {_runtime.keras.__version__.split('.')[0]} on {framework}",
-        versions={name: versions[name] for name in _PACKAGES if name in versions},
+        framework=f"{_runtime.words.keras} on {framework}",
+        versions=dict(versions),
         policy=policy,
         findings=tuple(found),
         next_step=_next_step(hardware, reached, found),
@@ -99,13 +94,3 @@ def _next_step(hardware: Hardware, tpu: str, found: Sequence[Finding]) -> str:
         "keras-tpu-ext preflight module:function --target v5e-8 asks the TPU compiler from here; "
         "kte.strategy_scope(replicas=8) rehearses"
     )
-
-
-def _installed() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

@@ -54,6 +54,7 @@ def test_kaggle_with_a_tpu(machine):
     report = kte.doctor(environ=environ, root=root, versions=own_image())
     assert (report.place, report.tpu, report.hardware.generation.name) == ("Kaggle", "local", "v5e")
     assert report.ok, str(report)
+    assert report.framework == f"{words.keras} on {words.framework}"
     assert "8 chips of 1 device, 16 GiB of memory each" in str(report)
     assert report.next_step.startswith('with kte.strategy_scope(require="tpu"')
 
@@ -141,3 +142,11 @@ def test_the_command_prints_it_and_exits_by_the_verdict(capsys, monkeypatch):
     assert "cannot reach /tmp/data" in capsys.readouterr().out
     assert cli.main(["doctor", "/tmp/data", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["tpu"] == "grpc://10.0.0.2:8470"
+
+
+def test_packages_that_break_each_other_are_told_on_every_framework(machine):
+    versions = {**own_image(), "tensorflow-tpu": "2.20.0", "libtpu": "0.0.51"}
+    report = kte.doctor(environ={}, root=machine(), versions=versions)
+    assert not report.ok
+    assert "PROBLEM: tensorflow-tpu 2.20.0 ends the process when it is imported with libtpu 0.0.51" in str(report)
+    assert report.next_step == "pip install 'libtpu==0.0.31'"

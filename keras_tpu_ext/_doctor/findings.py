@@ -6,9 +6,29 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from keras_tpu_ext._doctor.machine import Holder
 from keras_tpu_ext._doctor.report import Finding
+from keras_tpu_ext._version_pairs import NEWEST_LIBTPU_FOR_TENSORFLOW, Versions, problem_of_packages
 from keras_tpu_ext.hardware import Hardware
 
-_LIBTPU = "0.0.31"  # the newest that tensorflow-tpu imports with, see _runtime/version_pairs.py
+_LIBTPU = ".".join(map(str, NEWEST_LIBTPU_FOR_TENSORFLOW))
+
+
+def finding_of(problem: str) -> Finding:
+    """Return a problem from a text that says behind "Write:" what to write."""
+    cause, _, write = " ".join(problem.split()).partition(" Write: ")
+    return Finding("problem", cause.rstrip("."), write)
+
+
+def of_pairs(versions: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield packages whose import ends the process, or which overwrite each other, whoever imports them."""
+    found = Versions(
+        tensorflow=versions.get("tensorflow"),
+        tensorflow_cpu=versions.get("tensorflow-cpu"),
+        tensorflow_tpu=versions.get("tensorflow-tpu"),
+        libtpu=versions.get("libtpu"),
+    )
+    problem = problem_of_packages(found)
+    if problem:
+        yield finding_of(problem)
 
 
 def of_tpu(framework: str, versions: Mapping[str, str], address: str) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What a machine's environment and files tell beside its hardware: what it is, and who holds its TPU."""
+"""What a machine tells beside its hardware: what it is, what is installed, and who holds its TPU."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ _PLACES = (
     ("Kaggle", ("KAGGLE_KERNEL_RUN_TYPE", "KAGGLE_URL_BASE")),
     ("Colab", ("COLAB_RELEASE_TAG", "COLAB_TPU_ADDR", "COLAB_BACKEND_VERSION")),
     ("a pod of Google Kubernetes Engine", ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",)),
+)
+_PACKAGES = (
+    *("keras", "tf-keras", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "jax", "jaxlib", "libtpu"),
+    *("tensorflow-addons", "keras-tpu-ext"),
 )
 _CHIPS = re.compile(r"/dev/(accel[0-9]+|vfio/[0-9]+)")
 
@@ -36,6 +40,11 @@ def place_of(environ: Mapping[str, str], hardware: Hardware) -> str:
     return {"tpu": "a machine that reaches a TPU", "gpu": "a machine with a GPU"}.get(
         hardware.kind, "a machine without accelerators"
     )
+
+
+def installed() -> dict[str, str]:
+    """Return the versions of the packages that matter, as far as this Python has them."""
+    return {name: version for name in _PACKAGES if (version := _look.version(name)) is not None}
 
 
 def holders(root: str | os.PathLike[str]) -> list[Holder]:

@@ -3,7 +3,7 @@
 So one replica's step is lowered with what it exchanges with the others. As under `TPUStrategy` each tensor is reduced
 by itself, and a gather is a sum over buffers that are zero elsewhere.
 
-Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
+Private names of TensorFlow that this module leans on (tests/_runtime/test_tensorflow_private_names.py watches them):
 `distribute_lib._DefaultDistributionExtended` and `gen_xla_ops`.
 """
 

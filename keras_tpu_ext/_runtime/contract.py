@@ -42,11 +42,13 @@ class Words:
         framework: What the framework is called, such as `"TensorFlow"`.
         no_gpu: What to do where it should see a GPU and sees none.
         plain_model: What is not that of one device where it trains a plain `keras.Model` on replicas.
+        keras: What its Keras is called, such as `"Keras 3"`.
     """
 
     framework: str
     no_gpu: str
     plain_model: str
+    keras: str = "Keras 3"
 
 
 class Overflow(NamedTuple):

@@ -46,4 +46,6 @@ from keras_tpu_ext._runtime._tf_words import words as _words
 from keras_tpu_ext._runtime._tf_workers import open_workers as open_workers
 
 PyDataset = keras.utils.Sequence
-words = dataclasses.replace(_words, plain_model="its step on replicas is a mean of each replica's own mean")
+words = dataclasses.replace(
+    _words, plain_model="its step on replicas is a mean of each replica's own mean", keras="Keras 2"
+)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -12,7 +11,8 @@ import sys
 from collections.abc import Mapping
 from types import ModuleType
 
-from keras_tpu_ext._runtime.version_pairs import Versions, check_pairs
+from keras_tpu_ext._look import version as installed_version
+from keras_tpu_ext._version_pairs import Versions, check_pairs
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
 WORKING = {
@@ -66,7 +66,7 @@ def choose() -> str:
         RuntimeNotSupportedError: If this release does not work on that runtime, its framework is not installed, or
             its packages do not fit each other. The text says what was found, what works and what to write.
     """
-    version = _installed("keras")
+    version = installed_version("keras")
     if _takes_tensorflow(version):
         check_pairs(_versions(), legacy=_is_legacy(os.environ))
     backend = _keras3_backend(version)
@@ -142,19 +142,12 @@ def _keras3_backend(version: str | None) -> str | None:
 def _versions() -> Versions:
     """Return the versions of the packages that must fit each other, read without importing any of them."""
     tensorflows = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-macos", "tf-nightly")
-    there = [(name, version) for name in tensorflows if (version := _installed(name))]
+    there = [(name, version) for name in tensorflows if (version := installed_version(name))]
     return Versions(
         tensorflow=there[0][1] if there else None,
-        tensorflow_cpu=_installed("tensorflow-cpu"),
-        keras=_installed("keras"),
-        tf_keras=_installed("tf-keras") or _installed("tf_keras"),
-        tensorflow_tpu=_installed("tensorflow-tpu"),
-        libtpu=_installed("libtpu"),
+        tensorflow_cpu=installed_version("tensorflow-cpu"),
+        keras=installed_version("keras"),
+        tf_keras=installed_version("tf-keras") or installed_version("tf_keras"),
+        tensorflow_tpu=installed_version("tensorflow-tpu"),
+        libtpu=installed_version("libtpu"),
     )
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -27,6 +27,13 @@ class FitMeter:
         batch_size: Examples per step over all replicas, or `None` to go by readings.
         replicas: Number of replicas.
         began: Clock time in seconds at which the `fit` began.
+
+    Attributes:
+        begins: Begins of executions that are noted only, each with its first batch and its time. The list stays the
+            same: whoever adds to it has the cheapest of hooks.
+        ends: Their ends likewise, each with its last batch.
+        quiet_until: Time before which a begin may be noted only.
+        quiet_for: Number of noted begins from which on it may not.
     """
 
     def __init__(self, *, window: int, warmup: int, batch_size: int | None, replicas: int, began: float) -> None:
@@ -42,7 +49,9 @@ class FitMeter:
         self._rates = RateWindow(window)
         self._batches_per_sec: float | None = None
         self._begun = 0
-        self._work_at = began
+        self.begins: list[tuple[int, float]] = []
+        self.ends: list[tuple[int, float]] = []
+        self.quiet_until, self.quiet_for = began, 0
         self._due, self._spacing = 0, window
         self.begin_epoch(0)
 
@@ -55,23 +64,21 @@ class FitMeter:
         """Start the sums of an epoch."""
         self._epoch = epoch
         self.executions = EpochExecutions()
-        self._new: list[tuple[int, float]] = []
+        self.begins.clear()
+        self.ends.clear()
         self.examples.start_epoch()
         self._step_times, self._epoch_step_times = self.step_times, StepTimes()
         self._measured_before = (self._rates.steps, self._rates.seconds)
         self._examples_left_out: float | None = 0.0
         self._reading: tuple[int, float | None, bool] | None = None
 
-    def begin(self, batch: int, now: float, read_examples: Callable[[], float | None]) -> bool:
-        """Note the begin of an execution; return whether the rates may be others now.
+    def begin(self, batch: int, now: float, read_examples: Callable[[], float | None]) -> None:
+        """Note the begin of an execution, and work off what was noted before.
 
         Where a reading is due `read_examples` is called, ever more seldom while batches keep their size: it may take
         as long as a short step. When it is due goes by counting: where several processes train together, all read.
         """
-        self._new.append((batch, now))
-        if now < self._work_at and self._begun + len(self._new) <= self._warmup + self._due:
-            return False
-        self._work_at = now + _AT_ONCE
+        self.begins.append((batch, now))
         self.catch_up()
         after_warmup = self._begun - 1 - self._warmup
         if after_warmup >= self._due:
@@ -79,16 +86,18 @@ class FitMeter:
                 examples = read_examples() if self.examples.needs_readings else None
                 self._reading = (batch, examples, after_warmup == 0)
             self._due = after_warmup + self._spacing
-        return True
+        self.quiet_until, self.quiet_for = now + _AT_ONCE, self._warmup + self._due - self._begun
 
     def catch_up(self) -> None:
-        """Work off the begins that were noted only."""
-        if not self._new:
-            return
-        self._measure(self.executions.begin(self._new))
-        self._take_reading()
-        self._begun += len(self._new)
-        self._new.clear()
+        """Work off what was noted only."""
+        if self.ends:
+            self.executions.end(*max(self.ends))
+            self.ends.clear()
+        if self.begins:
+            self._measure(self.executions.begin(self.begins))
+            self._take_reading()
+            self._begun += len(self.begins)
+            self.begins.clear()
 
     def end_epoch(self, steps: int, examples: float | None) -> tuple[float, float | None]:
         """Note the end of an epoch and return its batches and samples per second.

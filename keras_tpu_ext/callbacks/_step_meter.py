@@ -13,10 +13,12 @@ class StepMeter:
 
     Attributes:
         executions: How many executions the epoch has begun, those of a `pause` included.
+        noted: Times of begins that are not worked off yet; the list stays the same.
     """
 
     def __init__(self, window: int) -> None:
         self._window = window
+        self.noted: list[float] = []
         self._recent: deque[tuple[float, int]] = deque()
         self._sum: list[float] = [0.0, 0]  # of the window; kept, because it is asked for at every batch
         self.start_epoch()
@@ -26,6 +28,7 @@ class StepMeter:
         self._epoch: list[float] = [0.0, 0]
         self._last: tuple[float, int] | None = None
         self.executions = 0
+        self.noted.clear()
 
     def begin(self, now: float, steps: int) -> None:
         """Note that an execution of `steps` steps begins."""
@@ -37,6 +40,12 @@ class StepMeter:
             self._epoch[0] += seconds
             self._epoch[1] += of
         self._last = (now, steps)
+
+    def work_off(self, steps: int) -> None:
+        """Work off what was noted, executions of `steps` steps each."""
+        for now in self.noted:
+            self.begin(now, steps)
+        self.noted.clear()
 
     def pause(self) -> None:
         """Note an execution whose time is not to be counted, nor that since the last begin."""

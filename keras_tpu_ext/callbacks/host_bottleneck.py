@@ -167,8 +167,9 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         """Stand in the train function's place, which other callbacks may have made anew; or take the time only."""
         if self._looks_on:
             now = self.clock()
-            self._meter.begin(now, self._steps)
+            self._noted.append(now)
             if now >= self._show_at:
+                self._meter.work_off(self._steps)
                 self._show_at, self._is_shown = now + _AT_ONCE, False
             return
         self._batch, self._is_announced = batch, True
@@ -187,6 +188,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         """Put the value of the epoch into `logs`, and print what is new."""
         if self._probe is not None:
             self._probe.spoil()
+        self._meter.work_off(self._steps)
         self._executions_of_epoch = self._meter.executions
         step_seconds = self._meter.of_epoch() or (self._found[-1].step_seconds if self._found else None)
         fraction = self._wait_fraction(step_seconds)
@@ -201,6 +203,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
 
     def _start(self) -> None:
         self._meter = StepMeter(self.window)
+        self._noted = self._meter.noted
         self._found: list[ProbedInput] = []
         self._verdicts: list[tuple[int, InputVerdict]] = []
         self._probe: InputProbe | None = None

@@ -142,7 +142,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
             )
         self.clock = clock
         self._fitting = False
-        self._rolling: dict[str, float] | None = None
+        self._rolling: dict[str, float] = {}
         self._log: ScalarLog | None = None
         self._start_fit()
 
@@ -228,27 +228,29 @@ class Throughput(_runtime.keras.callbacks.Callback):
         self._steps_before = _runtime.train_steps(self.model)
         self._first_step = self._steps_so_far if self._steps_before is None else self._steps_before
 
+    # Between two batches the processor's caches have been used by others, so that what these two hooks look at costs
+    # more than what they do: they note the time, and the rest is done for many batches at once.
+
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Take the time, the one thing that has to happen at each batch."""
-        if self._devices.is_looking:
-            self._look_for_flops(batch, self._read_examples)
-        if self._meter.begin(batch, self.clock() - self._not_measured, self._read_examples):
-            self._rolling = None
+        now, begins = self.clock() - self._not_measured, self._begins
+        if now < self._quiet_until and len(begins) < self._quiet_for:
+            begins.append((batch, now))
+        else:
+            self._begin(batch, now)
         if self._log is not None:
             self._log.begin(self._first_step + batch, self._rolling_logs)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the rolling rates into `logs`."""
-        self._meter.executions.end(batch, self.clock() - self._not_measured)
+        self._ends.append((batch, self.clock() - self._not_measured))
         if logs is not None:
-            rolling = self._rolling
-            if rolling is None:
-                rolling = self._rolling = self._rolling_logs()
-            logs.update(rolling)
+            logs.update(self._rolling)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Read the count of examples before validation sets it back."""
         if self._fitting:
+            self._meter.catch_up()
             self._examples_at_test = (self._meter.executions.last_batch, self._read_examples())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -269,6 +271,16 @@ class Throughput(_runtime.keras.callbacks.Callback):
             self._log.end_epoch(epoch, {**rates, **self._step_seconds_of_epoch()})
         self._warn()
 
+    def _begin(self, batch: int, now: float) -> None:
+        """Work off what was noted, and make the rates anew."""
+        meter, devices = self._meter, self._devices
+        if devices.is_looking:
+            self._look_for_flops(batch, self._read_examples)
+            now = self.clock() - self._not_measured
+        meter.begin(batch, now, self._read_examples)
+        self._rolling = self._rolling_logs()
+        self._quiet_until, self._quiet_for = meter.quiet_until, 0 if devices.is_looking else meter.quiet_for
+
     def _rolling_logs(self) -> dict[str, float]:
         batches, samples = self._meter.rates()
         return {} if batches is None else self._devices.rate.logs(batches, samples)
@@ -285,7 +297,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         self._not_measured = 0.0
         self._steps_so_far = 0
         self._first_step = 0
-        self._rolling = None
+        self._rolling = {}
         self._warned: set[str] = set()
         self._meter: FitMeter = FitMeter(
             window=self.window,
@@ -294,6 +306,8 @@ class Throughput(_runtime.keras.callbacks.Callback):
             replicas=self._devices.rate.replicas,
             began=self.clock(),
         )
+        self._begins, self._ends = self._meter.begins, self._meter.ends
+        self._quiet_until, self._quiet_for = self._meter.quiet_until, 0
 
     def _read_examples(self) -> float | None:
         # On JAX even `self.model` has its price, copying the state back: only here, never at each batch.

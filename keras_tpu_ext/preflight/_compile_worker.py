@@ -3,7 +3,7 @@
 It is run as a file, so that nothing of this package, nor a framework but JAX, is imported. It reads `job.json` and
 `program`, StableHLO in MLIR's bytecode, from the folder, and writes `module.hlo` and `result.json` there.
 
-Private names of JAX that it leans on (tests/preflight/test_compiler.py watches them): `jax._src.compiler.
+Private names of JAX that it leans on (tests/compiler/test_private_names.py watches them): `jax._src.compiler.
 get_compile_options`, `jax._src.interpreters.mlir.make_ir_context`, `jax._src.lib.xla_client.DeviceList`, and of a
 device's client `compile`. `jax.experimental.topologies` is public, but an experiment.
 """

@@ -14,6 +14,7 @@ from private_names import RUNTIME, check_attribute, check_import, model
 IMPORTED = {
     "jax._src.xla_bridge:backends_are_initialized": "_jax_devices.py",
     "jax._src.distributed:global_state": "_jax_devices.py",
+    "jax._src.interpreters.mlir:module_to_bytecode": "_jax_lowering.py",
     "keras.src.backend.jax.distribution_lib:initialize_rng": "_jax_devices.py",
     "keras.src.backend.jax.trainer:JAXTrainer.__init__": "_jax_scope.py",
     "keras.src.backend.jax.trainer:JAXTrainer._symbolic_build": "_keras3_jax_step.py",

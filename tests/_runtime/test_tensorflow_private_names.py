@@ -1,11 +1,13 @@
-"""The private names of tf.data that `_runtime` leans on, on Keras 2 and 3; see test_keras3_private_names.py."""
+"""The private names of tf.data and tf.distribute that `_runtime` leans on; see test_keras3_private_names.py."""
 
 import inspect
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute import distribute_lib
 
 from keras_tpu_ext._runtime import _tf_pipeline as pipeline
+from keras_tpu_ext._runtime._tf_compile_only import _Extended
 from keras_tpu_ext._runtime._tf_stage_kinds import KINDS, PARALLEL_INTERLEAVE, SLICES, TENSORS
 from private_names import RUNTIME, check_attribute, check_import
 
@@ -87,9 +89,26 @@ def test_a_stage_with_an_unknown_attribute_is_left_alone():
     assert pipeline.kind_of(stage) is None
 
 
-@pytest.mark.parametrize("path", ["tensorflow.python.framework.op_def_registry:get"])
+IMPORTED = {
+    "tensorflow.python.framework.op_def_registry:get": "_tf_pipeline_functions.py",
+    "tensorflow.python.distribute.distribute_lib:_DefaultDistributionExtended._gather_to_implementation": (
+        "_tf_compile_only.py"
+    ),
+    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_all_reduce": "_tf_compile_only.py",
+    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_replica_id": "_tf_compile_only.py",
+    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_dynamic_update_slice": "_tf_compile_only.py",
+}
+
+
+@pytest.mark.parametrize("path", IMPORTED)
 def test_it_is_still_there(path):
-    check_import(path, "_tf_pipeline_functions.py")
+    check_import(path, IMPORTED[path])
+
+
+def test_a_strategy_that_only_compiles_overrides_what_there_is():
+    own = {name for name in vars(_Extended) if not name.startswith("__")} - {"_all_reduce"}
+    missing = {name for name in own if not hasattr(distribute_lib._DefaultDistributionExtended, name)}
+    assert not missing, f"{missing} is gone: mend {RUNTIME}_tf_compile_only.py"
 
 
 ATTRIBUTES = {

@@ -47,8 +47,8 @@ def check_pairs(versions: Versions, *, legacy: bool) -> None:
         raise RuntimeNotSupportedError(problem)
 
 
-def _problem(versions: Versions, legacy: bool) -> str:
-    tensorflow, keras = _numbers(versions.tensorflow), _numbers(versions.keras)
+def problem_of_packages(versions: Versions) -> str:
+    """Return what is wrong with the packages of TensorFlow whichever Keras is used; empty where nothing is."""
     if versions.tensorflow_tpu and versions.libtpu and _numbers(versions.libtpu) > NEWEST_LIBTPU_FOR_TENSORFLOW:
         newest = ".".join(map(str, NEWEST_LIBTPU_FOR_TENSORFLOW))
         return (
@@ -62,6 +62,14 @@ def _problem(versions: Versions, legacy: bool) -> str:
             "(tf-keras asks for tensorflow). Write: pip uninstall -y tensorflow tensorflow-cpu, and then: pip "
             f"install tensorflow-cpu=={cpu}; install tf-keras with --no-deps."
         )
+    return ""
+
+
+def _problem(versions: Versions, legacy: bool) -> str:
+    tensorflow, keras = _numbers(versions.tensorflow), _numbers(versions.keras)
+    problem = problem_of_packages(versions)
+    if problem:
+        return problem
     if legacy:
         return _problem_of_legacy(versions)
     if tensorflow and keras and tensorflow < (2, 16) and keras >= (3,):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_tpu_ext._runtime.version_pairs import Versions, check_pairs
+from keras_tpu_ext._version_pairs import Versions, check_pairs
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
 GOOD = [

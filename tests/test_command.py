@@ -1,0 +1,68 @@
+"""The command where the package refuses to be imported: what is told then, and that nothing is imported for it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import keras_tpu_ext_command as command
+
+# A Python whose packages seem to be these, of which TensorFlow would end the process.
+PROGRAM = """
+import importlib.metadata, sys
+there, really = {"tensorflow-tpu": "2.20.0", "libtpu": "0.0.51"}, importlib.metadata.version
+importlib.metadata.version = lambda name: there.get(name) or really(name)
+import keras_tpu_ext_command
+status = keras_tpu_ext_command.main(sys.argv[1:])
+assert not {"keras", "tf_keras", "tensorflow", "jax"} & set(sys.modules)
+sys.exit(status)
+"""
+CAUSE = (
+    "tensorflow-tpu 2.20.0 ends the process when it is imported with libtpu 0.0.51; it works with libtpu up to 0.0.31"
+)
+CURE = "pip install 'libtpu==0.0.31'"
+
+
+def refused(*arguments):
+    environ = {**os.environ, "KERAS_BACKEND": "tensorflow"}
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], env=environ, capture_output=True, text=True, check=False
+    )
+
+
+def test_doctor_tells_what_it_can_without_a_framework():
+    done = refused("doctor", "/tmp/data")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("machine       ")
+    assert f"PROBLEM: {CAUSE}. Write: {CURE}" in done.stdout
+    assert "tensorflow-tpu 2.20.0" in done.stdout
+    assert done.stdout.rstrip().endswith(f"Next: {CURE}")
+    assert done.stderr == ""
+
+
+def test_doctor_tells_it_as_json():
+    done = refused("doctor", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["ok"], found["next_step"]) == (1, False, CURE)
+    assert found["findings"] == [{"kind": "problem", "text": CAUSE, "write": CURE}]
+
+
+def test_the_other_commands_say_why_in_one_line():
+    done = refused("preflight", "module:function")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"keras-tpu-ext: {CAUSE}. Write: {CURE}\n"
+
+
+def test_what_is_no_refusal_is_raised(monkeypatch):
+    monkeypatch.setitem(sys.modules, "keras_tpu_ext.cli", None)
+    monkeypatch.delattr("keras_tpu_ext.cli", raising=False)
+    with pytest.raises(ImportError, match=r"keras_tpu_ext\.cli"):
+        command.main(["parity"])
+
+
+def test_where_nothing_is_refused_it_is_the_command_line(capsys, monkeypatch):
+    monkeypatch.setenv("COLAB_TPU_ADDR", "10.0.0.2:8470")
+    assert command.main(["doctor", "/tmp/data"]) == 1
+    assert "cannot reach /tmp/data" in capsys.readouterr().out
