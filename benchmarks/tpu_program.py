@@ -14,27 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
+from _resnet50 import batch, compiled
 
 import keras_tpu_ext as kte
-
-
-def compiled(exact: bool) -> Any:
-    """Return ResNet-50, as a `TPUModel` or a plain Keras model."""
-    keras.utils.clear_session()
-    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
-    model = keras.applications.ResNet50(
-        weights=None, input_shape=(224, 224, 3), classes=1000, classifier_activation=None
-    )
-    if exact:
-        model = kte.TPUModel.from_model(model)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
-    return model
 
 
 def main() -> None:
@@ -43,12 +29,11 @@ def main() -> None:
     parser.add_argument("--targets", nargs="+", default=["v3-8", "v5e-8"], help="default: v3-8 v5e-8")
     parser.add_argument("--per-replica-batch", type=int, default=128, help="images on a core or chip (default: 128)")
     options = parser.parse_args()
-    batch = keras.KerasTensor((1, 224, 224, 3), "float32"), keras.KerasTensor((1,), "int32")
     rows = []
     print("target  model      ms/step  images/s  GiB of HBM  collectives    MB  compiled in")
     for target in options.targets:
         for name, exact in (("keras", False), ("TPUModel", True)):
-            report = kte.preflight(compiled(exact), batch, target, options.per_replica_batch, progress=False)
+            report = kte.preflight(compiled(exact=exact), batch(), target, options.per_replica_batch, progress=False)
             if report.time is None or report.memory is None or report.collectives is None:
                 raise SystemExit(str(report))
             row = {

@@ -1,0 +1,30 @@
+"""The ResNet-50 that benchmarks of preflight compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+import keras_tpu_ext as kte
+
+SIDE, CLASSES = 224, 1000
+
+
+def compiled(*, exact: bool, policy: str = "mixed_bfloat16") -> Any:
+    """Return keras.applications' ResNet-50 without weights, as a `TPUModel` or a plain Keras model."""
+    keras.utils.clear_session()
+    keras.mixed_precision.set_dtype_policy(policy)
+    model = keras.applications.ResNet50(
+        weights=None, input_shape=(SIDE, SIDE, 3), classes=CLASSES, classifier_activation=None
+    )
+    if exact:
+        model = kte.TPUModel.from_model(model)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
+    return model
+
+
+def batch() -> tuple[Any, Any]:
+    """Return what an image and its label are like."""
+    return keras.KerasTensor((1, SIDE, SIDE, 3), "float32"), keras.KerasTensor((1,), "int32")

@@ -1,0 +1,90 @@
+"""What preflight estimates of ResNet-50's training, beside what others have published of theirs on real TPUs.
+
+    make .envs/keras3-compiler/.ready
+    JAX_PLATFORMS=cpu KERAS_BACKEND=jax .envs/keras3-compiler/bin/python benchmarks/published_rates.py
+
+Compiled is ResNet-50 from keras.applications as a `TPUModel` in mixed_bfloat16, with the batch of the published run.
+Published are whole trainings: steps times batch, by the wall time that is given, with evaluation, checkpoints and
+the first compile in it, of the same network in other code, on input pipelines of their own. No TPU runs anything
+here. The rows are a table for docs/preflight.md, which a test compares with it; the last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+from _resnet50 import batch, compiled
+
+import keras_tpu_ext as kte
+
+IMAGES = 1_281_167  # of ImageNet's training set
+FLAX = "[Flax](https://github.com/google/flax/blob/1dbd90eaedcb/examples/imagenet/README.md)"
+HAIKU = "[Haiku](https://github.com/google-deepmind/dm-haiku/blob/017e2a3e4a60/examples/imagenet/README.md)"
+
+
+class Run(NamedTuple):
+    """A training on a slice: its batch over all cores, and where it is published its images, seconds and source."""
+
+    target: str
+    batch: int
+    images: float = 0.0
+    seconds: float = 0.0
+    source: str = ""
+
+    @property
+    def rate(self) -> float | None:
+        """Images per second that were published, or `None`."""
+        return self.images / self.seconds if self.seconds else None
+
+
+RUNS = (
+    Run("v2-8", 512),
+    Run("v2-32", 1024, 125_100 * 1024, 2.5 * 3600, FLAX),
+    Run("v3-8", 1024, 125_100 * 1024, 4.4 * 3600, FLAX),
+    Run("v3-32", 1024, 125_100 * 1024, 2.1 * 3600, FLAX),
+    Run("v3-32", 1024, 90 * IMAGES, 130 * 60, HAIKU),
+    Run("v3-128", 4096, 90 * IMAGES, 33 * 60, HAIKU),
+    Run("v5e-8", 1024),
+    Run("v5e-32", 4096),
+    Run("v5e-256", 32768),
+)
+
+
+def main() -> None:
+    """Print a table of all runs, then JSON."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    rows = []
+    print("| slice | batch | each core or chip | estimated images/s | published | whose |")
+    print("| --- | ---: | ---: | ---: | ---: | --- |")
+    for run in RUNS:
+        report = kte.preflight(compiled(exact=True), batch(), run.target, _each(run), progress=False)
+        if report.samples_per_sec is None or not report.ok:
+            raise SystemExit(str(report))
+        published = "" if run.rate is None else f"{run.rate:,.0f}"
+        print(
+            f"| {run.target} | {run.batch:,} | {report.per_replica_batch} | {report.samples_per_sec:,.0f} | "
+            f"{published} | {run.source} |",
+            flush=True,
+        )
+        found = {"estimated": report.samples_per_sec, "published": run.rate, "versions": report.versions}
+        rows.append({"target": run.target, "batch": run.batch, **found})
+    print(json.dumps({"benchmark": "published_rates", "backend": keras.backend.backend(), "rows": rows}))
+
+
+def _each(run: Run) -> int:
+    generation, cores = run.target.split("-")
+    return (
+        run.batch
+        // (int(cores) // kte.hardware.TPU_GENERATIONS[generation].tensorcores_per_chip)
+        // (kte.hardware.TPU_GENERATIONS[generation].cores_per_chip)
+    )
+
+
+if __name__ == "__main__":
+    main()
