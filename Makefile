@@ -22,6 +22,8 @@ PYTHON215 ?= $(shell for p in $(PYTHON) python3.11 python3.10; do \
 	$$p -c "import sys; sys.exit(sys.version_info[:2] > (3, 11))" 2>/dev/null && echo $$p && break; done)
 # The TPU compiler, beside everything that preflight lowers with.
 COMPILER := .envs/keras3-compiler
+# TensorFlow with kernels for TPUs.
+TPU_KERNELS := .envs/keras3-tpu-kernels
 LINT := .envs/lint
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Trust what the machine trusts, a company's proxy say, as pip does.
@@ -44,16 +46,16 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive check-wheel benchmarks clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive check-wheel benchmarks clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
 
-test: lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-keras2-tf215 test-keras2-tf221 check-wheel
+test: lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 check-wheel
 	@echo "Ran: ruff, import-linter and mypy; the tests on Keras 3 on TensorFlow, on Keras 3 on JAX without TensorFlow,"
 	@echo "and on Keras 2 on TensorFlow 2.15 and 2.21, each with another sixteenth of the parity suite's cases that cover"
 	@echo "all pairs, and of long tests that are much alike a share (make exhaustive runs all on each); what is about"
-	@echo "Keras 3 on JAX with TensorFlow and Grain beside it; what asks the TPU compiler; and the wheel."
+	@echo "Keras 3 on JAX with TensorFlow and Grain beside it; what asks the TPU compiler, also with tensorflow-tpu; and the wheel."
 
 lint: $(LINT)/.ready
 	$(LINT)/bin/ruff check .
@@ -78,6 +80,11 @@ test-compiler: $(COMPILER)/.ready
 	$(JAX_TESTS) JAX_PLATFORMS=cpu KTE_SHARE=1/3 $(COMPILER)/bin/python -m pytest tests/compiler
 	KTE_SHARE=2/3 $(COMPILER)/bin/python -m pytest tests/compiler
 	TF_USE_LEGACY_KERAS=1 KTE_SHARE=3/3 $(COMPILER)/bin/python -m pytest tests/compiler
+
+# Without a TPU: libtpu is not to ask the network for one.
+test-tpu-kernels: $(TPU_KERNELS)/.ready
+	@echo "TensorFlow with kernels for TPUs:"
+	TPU_SKIP_MDS_QUERY=1 KTE_SHARE=1/6 $(TPU_KERNELS)/bin/python -m pytest tests/compiler tests/_runtime/test_tensorflow_on_values.py
 
 test-keras2-tf215: $(if $(PYTHON215),$(TF215)/.ready)
 	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"

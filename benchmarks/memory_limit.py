@@ -1,4 +1,4 @@
-"""Where ResNet-50 in float32 fills a v5e-8: what preflight says of batches of 2048 and 4096, and the largest that fits.
+"""Where ResNet-50 in float32 fills a v5e-8: what preflight says of 2048 and 4096 images, and the largest that fits.
 
     make .envs/keras3-compiler/.ready
     JAX_PLATFORMS=cpu KERAS_BACKEND=jax .envs/keras3-compiler/bin/python benchmarks/memory_limit.py

@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from keras_tpu_ext._runtime.lowering import LoweringError
@@ -83,10 +83,10 @@ def fault_of(error: BaseException, model: Any) -> LoweringError:
     return LoweringError(_short(_in_words(told)), layer=_name(layer), line=line, cure=cure_of(_in_words(told)))
 
 
-def fault_at(names: Iterable[str], cause: str, model: Any, error: BaseException | None = None) -> LoweringError:
-    """Return a fault at an operation, of which one of `names` may tell the layer, and `error` the line."""
+def fault_at(names: Iterable[str], cause: str, model: Any, frames: Sequence[tuple[str, int]] = ()) -> LoweringError:
+    """Return a fault at an operation, of which one of `names` may tell the layer, and files and lines the line."""
     layer = next((found for name in names if (found := layer_at(name, model)) is not None), None)
-    line = "" if error is None else _users_line(_frames_of(error))
+    line = _users_line(list(frames))
     return LoweringError(cause, layer=_name(layer), line=line or _line_of_layer(layer), cure=cure_of(cause))
 
 

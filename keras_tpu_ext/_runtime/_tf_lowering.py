@@ -1,8 +1,9 @@
 """The train step of a model on TensorFlow as a program for TPUs, lowered from shapes: nothing is run.
 
-TensorFlow lowers it as for a CPU, whose operations have the same meaning; one that no TPU has is found where it has
-no XLA kernel at all. Where variables are replicated, stock Keras also averages what a BatchNormalization remembers
-over replicas; a step lowered here has plain variables, so these few small collectives are not in it.
+TensorFlow for TPUs lowers it with its kernels for TPUs. Another TensorFlow lowers it as for a CPU: these kernels have
+the same meaning, and tensorflow-tpu 2.20 has all of them for TPUs too, without complex128. Where variables are
+replicated, stock Keras also averages what a BatchNormalization remembers over replicas; a step lowered here has plain
+variables, so these few small collectives are not in it.
 
 `experimental_get_compiler_ir` is an experiment of TensorFlow's, and 2.15 has no StableHLO there.
 """
@@ -20,8 +21,10 @@ import tensorflow as tf
 from keras_tpu_ext._runtime._lowering_faults import check_dtypes, told
 from keras_tpu_ext._runtime._tf_compile_only import CompileOnlyStrategy
 from keras_tpu_ext._runtime._tf_lowering_faults import check_static, without_kernel
+from keras_tpu_ext._runtime._tf_on_values import OnValues
 from keras_tpu_ext._runtime._tf_own_step import guarded
 from keras_tpu_ext._runtime._tf_step import ExactStep
+from keras_tpu_ext._runtime._tf_tpu import has_tpu_kernels
 from keras_tpu_ext._runtime.lowering import LoweredStep, LoweringError
 
 _TOO_OLD = f"TensorFlow {tf.__version__} cannot write what the TPU compiler reads (StableHLO)"
@@ -87,19 +90,36 @@ def lower_step(
 
 
 def _stablehlo(traced: Any, specs: list[Any], model: Any) -> str:
+    concrete = traced.get_concrete_function(*specs)
     try:
-        read = traced.experimental_get_compiler_ir(*specs)
-        if "platform_name" not in inspect.signature(read).parameters:
-            raise LoweringError(_TOO_OLD, cure=_NEWER)
-        text = str(read(stage="stablehlo", platform_name="CPU"))
+        text = _by_tpu_kernels(concrete, specs) if has_tpu_kernels() else _text_of(traced, specs, "CPU")
     except (ValueError, tf.errors.OpError) as error:
-        fault = without_kernel(error, model)
+        fault = without_kernel(error, model, concrete.graph)
         if fault is None:
             raise
         raise fault from error
     check_static(text, model)
     # What TensorFlow calls the program has a number in it that counts functions.
     return re.sub(r"^module @\S+", "module @step", text, count=1, flags=re.MULTILINE)
+
+
+def _by_tpu_kernels(concrete: Any, specs: list[Any]) -> str:
+    """Return the program as TensorFlow for TPUs writes it: it takes no variables there, and knows no CPU."""
+    on_values = OnValues(concrete)
+    count = len(on_values.specs)
+
+    def step(*tensors: Any) -> Any:
+        results, after = on_values(tensors[:count], *tensors[count:])
+        return [*results, *after]
+
+    return _text_of(tf.function(step, jit_compile=True, autograph=False), [*on_values.specs, *specs], "TPU")
+
+
+def _text_of(traced: Any, specs: list[Any], platform: str) -> str:
+    read = traced.experimental_get_compiler_ir(*specs)
+    if "platform_name" not in inspect.signature(read).parameters:
+        raise LoweringError(_TOO_OLD, cure=_NEWER)
+    return str(read(stage="stablehlo", platform_name=platform))
 
 
 def _described(leaf: Any) -> Any:

@@ -61,7 +61,7 @@ def _check_answers(address: str) -> None:
 
 def has_tpu_kernels() -> bool:
     """Return whether this TensorFlow was built to run on a TPU of its own machine; starts nothing."""
-    return bool(kernels.get_registered_kernels_for_op("ConfigureDistributedTPU").kernel)
+    return bool(kernels.get_registered_kernels_for_op("_ConfigureDistributedTPU").kernel)
 
 
 def explain_tpu_failure(address: str, error: BaseException) -> str:

@@ -90,6 +90,10 @@ def test_a_stage_with_an_unknown_attribute_is_left_alone():
 
 
 IMPORTED = {
+    "tensorflow:Graph._create_op_internal": "_tf_on_values.py",
+    "tensorflow:Graph._get_function": "_tf_on_values.py",
+    "tensorflow:Graph._add_function_recursive": "_tf_on_values.py",
+    "tensorflow.python.ops.resource_variable_ops:get_eager_safe_handle_data": "_tf_on_values.py",
     "tensorflow.python.framework.op_def_registry:get": "_tf_pipeline_functions.py",
     "tensorflow.python.distribute.distribute_lib:_DefaultDistributionExtended._gather_to_implementation": (
         "_tf_compile_only.py"

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kind_of_keras import IS_KERAS2
+from kind_of_keras import IS_KERAS2, IS_TENSORFLOW_FOR_TPUS
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.mark.skipif(IS_KERAS2, reason="the examples are for Keras 3")
+@pytest.mark.skipif(IS_TENSORFLOW_FOR_TPUS, reason="with another TensorFlow they are run")
 @pytest.mark.parametrize("example", ["fashion_mnist", "reuters", "dcgan"])
 def test_an_example(example, tmp_path):
     command = Path(sys.executable).with_name("keras-tpu-ext")

@@ -7,7 +7,7 @@ import pytest
 NAMES = [
     "jax._src.compiler:get_compile_options",
     "jax._src.interpreters.mlir:make_ir_context",
-    "jax._src.lib.xla_client:DeviceList",
+    "jax._src.lib:xla_client.DeviceList",
     "jax.experimental.topologies:get_topology_desc",
     "jaxlib.mlir.ir:Module.parse",
 ]
