@@ -62,6 +62,7 @@ lint: $(LINT)/.ready
 	$(LINT)/bin/ruff format --check .
 	$(LINT)/bin/lint-imports
 	$(LINT)/bin/mypy
+	$(LINT)/bin/python benchmarks/docs_tables.py --check
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
@@ -118,7 +119,7 @@ exhaustive: lint $(TF)/.ready $(JAX)/.ready $(BOTH)/.ready $(TF215)/.ready $(TF2
 check-wheel: $(UV)
 	$(UV) run --no-project --python $(PYTHON) .ci/check_wheel.py $(UV) $(PYTHON)
 
-benchmarks: $(TF)/.ready $(JAX)/.ready $(BOTH)/.ready .envs/peers/.ready
+benchmarks: $(TF)/.ready $(JAX)/.ready $(BOTH)/.ready $(COMPILER)/.ready .envs/peers/.ready
 	$(TF)/bin/python benchmarks/step_time.py
 	KERAS_BACKEND=jax $(JAX)/bin/python benchmarks/step_time.py
 	PYTHONPATH=.envs/peers $(TF)/bin/python benchmarks/callback_overhead.py
@@ -126,6 +127,10 @@ benchmarks: $(TF)/.ready $(JAX)/.ready $(BOTH)/.ready .envs/peers/.ready
 	$(TF)/bin/python benchmarks/host_bottleneck.py
 	KERAS_BACKEND=jax $(JAX)/bin/python benchmarks/host_bottleneck.py
 	$(TF)/bin/python benchmarks/input_ladder.py
+	JAX_PLATFORMS=cpu KERAS_BACKEND=jax $(COMPILER)/bin/python benchmarks/tpu_program.py
+	KERAS_BACKEND=tensorflow $(COMPILER)/bin/python benchmarks/tpu_program.py
+	JAX_PLATFORMS=cpu KERAS_BACKEND=jax $(COMPILER)/bin/python benchmarks/published_rates.py
+	JAX_PLATFORMS=cpu KERAS_BACKEND=jax $(COMPILER)/bin/python benchmarks/memory_limit.py
 
 $(UV):
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .envs/tools 'uv>=0.8'

@@ -89,21 +89,26 @@ class SlowHost(kte._runtime.PyDataset):
         return self.batch
 
 
-def pipeline(batches: int, seconds: float | None) -> Any:
-    """Return batches that the host makes in `seconds` each, or that are there; on TensorFlow by `tf.data`."""
+def pipeline(batches: int, seconds: float | None, *, tuned: bool = True) -> Any:
+    """Return batches that the host makes in `seconds` each, or that are there; on TensorFlow by `tf.data`.
+
+    The truth is found without tf.data's tuner, for which the end of a pipeline now and then waits for seconds.
+    """
     source = SlowHost(batches, seconds or 0.0)
     if ON_JAX:
         return source
     import tensorflow as tf
 
+    options = tf.data.Options()
+    options.autotune.enabled = tuned
     if seconds is None:
-        return tf.data.Dataset.from_tensors(source[0]).repeat(batches).prefetch(2)
+        return tf.data.Dataset.from_tensors(source[0]).repeat(batches).prefetch(2).with_options(options)
 
     def made(i: Any) -> Any:
         x, y = tf.numpy_function(source.__getitem__, [i], [tf.float32, tf.float32])
         return tf.ensure_shape(x, (ROWS, FEATURES)), tf.ensure_shape(y, (ROWS, 1))
 
-    return tf.data.Dataset.range(batches).map(made).prefetch(2)
+    return tf.data.Dataset.range(batches).map(made).prefetch(2).with_options(options)
 
 
 class StepSeconds(keras.callbacks.Callback):
@@ -134,7 +139,7 @@ class StepSeconds(keras.callbacks.Callback):
 def step_seconds(model: Any, batches: int, host: float | None) -> float:
     """Return the seconds of a step in the second epoch of a `fit`, without the callback."""
     timer = StepSeconds(batches)
-    model.fit(pipeline(batches, host), epochs=2, verbose=0, shuffle=False, callbacks=[timer])
+    model.fit(pipeline(batches, host, tuned=False), epochs=2, verbose=0, shuffle=False, callbacks=[timer])
     return timer.seconds[1]
 
 

@@ -6,7 +6,7 @@
 Compiled is ResNet-50 from keras.applications as a `TPUModel` in mixed_bfloat16, with the batch of the published run.
 Published are whole trainings: steps times batch, by the wall time that is given, with evaluation, checkpoints and
 the first compile in it, of the same network in other code, on input pipelines of their own. No TPU runs anything
-here. The rows are a table for docs/preflight.md, which a test compares with it; the last line is JSON.
+here. The last line is JSON, from which docs_tables.py makes the table in docs/preflight.md.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def main() -> None:
             f"{published} | {run.source} |",
             flush=True,
         )
-        found = {"estimated": report.samples_per_sec, "published": run.rate, "versions": report.versions}
-        rows.append({"target": run.target, "batch": run.batch, **found})
+        found = {"estimated": report.samples_per_sec, "published": run.rate, "source": run.source}
+        rows.append({"target": run.target, "batch": run.batch, **found, "versions": report.versions})
     print(json.dumps({"benchmark": "published_rates", "backend": keras.backend.backend(), "rows": rows}))
 
 

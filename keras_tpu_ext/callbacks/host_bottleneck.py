@@ -59,7 +59,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     Such a probe runs once an epoch, with up to 1 % of its executions on either side, and at least three. The devices
     stand still while it takes batches, which costs time only where they do not wait for data anyway; an epoch has no
     probe where the last one cost more than 0.5 % of the time since. In epochs of fewer than 300 executions there is
-    one probe in a `fit`. The first executions, which compile, and validation do not count, and neither does a probe.
+    one probe in a `fit`. The first executions, which compile, and validation do not count, and neither does a probe;
+    nor does, of ten or more, the longest one: a single pause is the process's, and better input does not cure it.
 
     Where the devices are this machine's CPU cores, the pipeline works on the same cores, and both slow each other
     down: a step then computes for longer while data is made, and that is no waiting.

@@ -1,0 +1,95 @@
+"""Writes the tables of docs/ from what benchmarks have printed, so that no number there is typed by hand.
+
+    python benchmarks/docs_tables.py            # writes them anew
+    python benchmarks/docs_tables.py --check    # exits with 1 where a table is another one
+
+In docs/*.md a table stands between `<!-- table: NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+GIB = 2**30
+_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def result(name: str) -> Any:
+    """Return the JSON in the last line of a file of results."""
+    return json.loads((ROOT / "benchmarks" / "results" / name).read_text().splitlines()[-1])
+
+
+def published_rates() -> Iterator[str]:
+    """Yield a row for each slice: the estimate, and what others have published."""
+    yield "| slice | batch | estimated images/s | published images/s | estimated / published | whose |"
+    yield "| --- | ---: | ---: | ---: | ---: | --- |"
+    for row in result("published_rates.txt")["rows"]:
+        published, ratio = "", ""
+        if row["published"] is not None:
+            published, ratio = f"{row['published']:,.0f}", f"{row['estimated'] / row['published']:.2f}"
+        cells = row["target"], f"{row['batch']:,}", f"{row['estimated']:,.0f}", published, ratio, row["source"]
+        yield f"| {' | '.join(cells)} |"
+
+
+def tpu_program() -> Iterator[str]:
+    """Yield a row for each framework and slice: the step of `TPUModel` beside that of plain Keras."""
+    yield "| framework | slice | step | by that of Keras | HBM | by that of Keras | collectives | of Keras |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for framework, file in (("JAX", "tpu_program-jax.txt"), ("TensorFlow", "tpu_program-tensorflow.txt")):
+        rows = result(file)["rows"]
+        for stock, exact in zip(rows[::2], rows[1::2], strict=True):
+            time, memory = (exact[key] / stock[key] for key in ("seconds", "hbm_bytes"))
+            step, size = f"{1e3 * exact['seconds']:.1f} ms", f"{exact['hbm_bytes'] / GIB:.2f} GiB"
+            counts = f"{exact['collectives']} | {stock['collectives']}"
+            yield f"| {framework} | {exact['target']} | {step} | {time:.3f} | {size} | {memory:.3f} | {counts} |"
+
+
+def memory_limit() -> Iterator[str]:
+    """Yield a row for each batch of ResNet-50 in float32."""
+    yield "| batch | each chip | needed | there | temporaries | fits | largest batch of a chip |"
+    yield "| ---: | ---: | ---: | ---: | ---: | --- | ---: |"
+    for row in result("memory_limit-jax.txt")["rows"]:
+        memory = row["memory"]
+        sizes = [memory[key] for key in ("needed", "available", "temporaries")]
+        needed, there, temporaries = ("" if size is None else f"{size / GIB:.2f} GiB" for size in sizes)
+        how = f"compiled, in {row['seconds']:.0f} s" if row["largest_was_compiled"] else "worked out"
+        largest = f"{row['largest_per_replica_batch']} ({how})"
+        cells = f"{row['batch']:,}", str(row["batch"] // 8), needed, there, temporaries, "yes" if row["ok"] else "no"
+        yield f"| {' | '.join([*cells, largest])} |"
+
+
+TABLES = {table.__name__: table for table in (published_rates, tpu_program, memory_limit)}
+
+
+def main() -> int:
+    """Write the tables, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing, and exit with 1 where one is another")
+    options = parser.parse_args()
+    others = []
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        text = path.read_text()
+        new = _TABLE.sub(lambda found: found[1] + "\n".join(TABLES[found[2]]()) + "\n" + found[3], text)
+        if new != text:
+            others.append(path.name)
+            if not options.check:
+                path.write_text(new)
+    if options.check and others:
+        print(
+            f"The tables of {', '.join(others)} are not those of benchmarks/results. Write: {_WRITE}", file=sys.stderr
+        )
+        return 1
+    return 0
+
+
+_WRITE = "python benchmarks/docs_tables.py"
+
+if __name__ == "__main__":
+    sys.exit(main())
