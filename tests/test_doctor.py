@@ -1,6 +1,7 @@
 """What `doctor` says of machines: folders and variables as those of Kaggle, Colab, TPU VMs, a GPU box and a laptop.
 
-They were written from what those places are documented to set (see `_tpu_evidence.py`), not copied from machines.
+They were written from what those places are documented to set (see `_tpu_evidence.py`), and what users of theirs set
+anew from what they found there; not copied from machines.
 """
 
 import json
@@ -50,7 +51,18 @@ def own_image():
 
 def test_kaggle_with_a_tpu(machine):
     root = machine(devices=[f"vfio/{i}" for i in range(8)], pci="0x0063", chips=8)
-    environ = {"KAGGLE_KERNEL_RUN_TYPE": "Interactive", "TPU_ACCELERATOR_TYPE": "v5litepod-8", "TPU_WORKER_ID": "0"}
+    environ = {
+        "KAGGLE_KERNEL_RUN_TYPE": "Interactive",
+        "ISTPUVM": "1",
+        "PJRT_DEVICE": "TPU",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+        "TPU_CHIPS_PER_HOST_BOUNDS": "2,4,1",
+        "TPU_HOST_BOUNDS": "1,1,1",
+        "TPU_RUNTIME_METRICS_PORTS": "8431,8432,8433,8434,8435,8436,8437,8438",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_WORKER_ID": "0",
+    }
     report = kte.doctor(environ=environ, root=root, versions=own_image())
     assert (report.place, report.tpu, report.hardware.generation.name) == ("Kaggle", "local", "v5e")
     assert report.ok, str(report)
