@@ -90,9 +90,10 @@ class FitMeter:
 
     def catch_up(self) -> None:
         """Work off what was noted only."""
-        if self.ends:
-            self.executions.end(*max(self.ends))
-            self.ends.clear()
+        count = len(self.ends)  # Keras on JAX may note another one in the meantime, in another thread
+        if count:
+            self.executions.end(*max(self.ends[:count]))
+            del self.ends[:count]
         if self.begins:
             self._measure(self.executions.begin(self.begins))
             self._take_reading()

@@ -1,0 +1,31 @@
+"""What is noted in one thread while another one works it off."""
+
+from keras_tpu_ext.callbacks._fit_meter import FitMeter
+
+
+class Late(list):
+    """A list to which another thread adds while somebody reads it."""
+
+    late = ((2, 9.0),)
+
+    def _grow(self):
+        self.extend(self.late)
+        self.late = ()
+
+    def __getitem__(self, key):
+        found = super().__getitem__(key)
+        self._grow()
+        return found
+
+    def __iter__(self):
+        yield from list.copy(self)
+        self._grow()
+
+
+def test_an_end_that_comes_in_the_meantime_is_not_lost():
+    meter = FitMeter(window=20, warmup=1, batch_size=8, replicas=1, began=0.0)
+    meter.ends = Late([(0, 3.0), (1, 6.0)])
+    meter.catch_up()
+    assert (meter.executions.last_batch, meter.executions.ended) == (1, 6.0)
+    meter.catch_up()
+    assert (meter.executions.last_batch, meter.executions.ended) == (2, 9.0)
