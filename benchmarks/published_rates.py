@@ -22,6 +22,7 @@ import keras
 from _resnet50 import batch, compiled
 
 import keras_tpu_ext as kte
+from keras_tpu_ext.preflight.targets import parse_target
 
 IMAGES = 1_281_167  # of ImageNet's training set
 FLAX = "[Flax](https://github.com/google/flax/blob/1dbd90eaedcb/examples/imagenet/README.md)"
@@ -63,7 +64,8 @@ def main() -> None:
     print("| slice | batch | each core or chip | estimated images/s | published | whose |")
     print("| --- | ---: | ---: | ---: | ---: | --- |")
     for run in RUNS:
-        report = kte.preflight(compiled(exact=True), batch(), run.target, _each(run), progress=False)
+        each = run.batch // parse_target(run.target).devices
+        report = kte.preflight(compiled(exact=True), batch(), run.target, each, progress=False)
         if report.samples_per_sec is None or not report.ok:
             raise SystemExit(str(report))
         published = "" if run.rate is None else f"{run.rate:,.0f}"
@@ -75,15 +77,6 @@ def main() -> None:
         found = {"estimated": report.samples_per_sec, "published": run.rate, "source": run.source}
         rows.append({"target": run.target, "batch": run.batch, **found, "versions": report.versions})
     print(json.dumps({"benchmark": "published_rates", "backend": keras.backend.backend(), "rows": rows}))
-
-
-def _each(run: Run) -> int:
-    generation, cores = run.target.split("-")
-    return (
-        run.batch
-        // (int(cores) // kte.hardware.TPU_GENERATIONS[generation].tensorcores_per_chip)
-        // (kte.hardware.TPU_GENERATIONS[generation].cores_per_chip)
-    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def model():
     return made
 
 
-def check_import(path, module):
+def check_import(path, module, folder=RUNTIME):
     """Fail unless `package.module:name.attribute` is there."""
     package, _, names = path.partition(":")
     try:
@@ -25,8 +25,8 @@ def check_import(path, module):
         for name in names.split("."):
             thing = getattr(thing, name)
     except (ImportError, AttributeError) as error:
-        pytest.fail(f"{path} is gone ({error}): mend {RUNTIME}{module}")
-    assert thing is not None, f"{path} is None: mend {RUNTIME}{module}"
+        pytest.fail(f"{path} is gone ({error}): mend {folder}{module}")
+    assert thing is not None, f"{path} is None: mend {folder}{module}"
 
 
 def check_attribute(name, read, module):

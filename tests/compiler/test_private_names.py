@@ -1,8 +1,8 @@
 """The private names of JAX that the compiler's process leans on; see tests/_runtime/test_keras3_private_names.py."""
 
-import importlib
-
 import pytest
+
+from private_names import check_import
 
 NAMES = [
     "jax._src.compiler:get_compile_options",
@@ -15,8 +15,4 @@ NAMES = [
 
 @pytest.mark.parametrize("path", NAMES)
 def test_it_is_still_there(path):
-    module, _, names = path.partition(":")
-    found = importlib.import_module(module)
-    for name in names.split("."):
-        found = getattr(found, name, None)
-        assert found is not None, f"{path} is gone: mend keras_tpu_ext/preflight/_compile_worker.py"
+    check_import(path, "_compile_worker.py", "keras_tpu_ext/preflight/")
