@@ -13,7 +13,7 @@ from keras_tpu_ext.callbacks._step_times import StepTimes
 from keras_tpu_ext.callbacks._thinned import Thinned
 
 _MOST_RECORDS = 4096
-_AT_ONCE = 0.05  # seconds: begins closer than that are worked off together, which takes a fraction of the time
+_AT_ONCE = 0.2  # seconds: begins closer than that are worked off together, which takes a fraction of the time
 _MOST_WINDOWS = 64  # between two readings
 
 

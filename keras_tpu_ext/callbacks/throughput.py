@@ -30,9 +30,9 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     Puts `throughput/batches_per_sec` and `throughput/samples_per_sec` into `logs`: after each batch the rate
     over the last `window` executions, at the end of an epoch the rate of the whole epoch. An execution is one
-    call of the train function, which runs `steps_per_execution` batches. Executions that begin within 50 ms of each
-    other show one rate. `throughput/device/samples_per_sec` is
-    the same for one device: a chip, and on TPU v2, v3 and 7x a core. Only with `tokens_per_sample` there is
+    call of the train function, which runs `steps_per_execution` batches. Executions that begin within 0.2 s of
+    each other show one rate. `throughput/device/samples_per_sec` is the same for one device: a chip, and on TPU v2,
+    v3 and 7x a core. Only with `tokens_per_sample` there is
     `throughput/tokens_per_sec`.
 
     `throughput/device/mfu` is the model FLOPs utilisation, from 0 to 1: the FLOPs that the model needs, by the peak
