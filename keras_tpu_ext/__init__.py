@@ -5,6 +5,7 @@ from keras_tpu_ext import callbacks as callbacks
 from keras_tpu_ext import data as data
 from keras_tpu_ext import errors as errors
 from keras_tpu_ext import hardware as hardware
+from keras_tpu_ext import layers as layers
 from keras_tpu_ext import precision as precision
 from keras_tpu_ext.doctor import DoctorReport as DoctorReport
 from keras_tpu_ext.doctor import doctor as doctor

@@ -6,6 +6,7 @@ from keras_tpu_ext._runtime.select import load as _load
 _runtime = _load()
 
 keras = _runtime.keras
+ops = _runtime.ops
 PyDataset = _runtime.PyDataset
 TrainStep = _runtime.TrainStep
 tree = _runtime.tree
@@ -37,6 +38,11 @@ output_activations = _runtime.output_activations
 path_of = _runtime.path_of
 sees_its_replica_only = _runtime.sees_its_replica_only
 softmaxes = _runtime.softmaxes
+
+# The batch that a layer is called with
+place_in_batch = _runtime.place_in_batch
+row_weights = _runtime.row_weights
+sum_over_replicas = _runtime.sum_over_replicas
 
 # Dtype policies
 get_dtype_policy = _runtime.get_dtype_policy

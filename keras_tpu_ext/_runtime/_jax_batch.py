@@ -110,3 +110,14 @@ def part_that_counts() -> Any:
 def known_examples(rows: int | None) -> Any:
     """Return how many rows are examples, which on JAX is always known."""
     return rows if BATCH.real is None else BATCH.examples
+
+
+def row_weights(inputs: Any) -> Any:
+    """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts."""
+    real = real_of(inputs)
+    return None if real is None else jnp.reshape(real, (-1, *[1] * (inputs.ndim - 1))).astype("float32")
+
+
+def place_in_batch(rows: int) -> tuple[int, int]:
+    """Return 0 and `rows`: a program on JAX holds the whole batch."""
+    return 0, rows

@@ -74,15 +74,27 @@ def _convert_to_tensor(value: Any, dtype: Any = None) -> Any:
 
 # As in `keras.ops`, which Keras 2 has not.
 ops = types.SimpleNamespace(
+    arange=lambda stop, dtype=None: tf.range(tf.cast(stop, dtype), dtype=dtype),
     cast=tf.cast,
     convert_to_numpy=lambda tensor: tf.convert_to_tensor(tensor).numpy(),
     convert_to_tensor=_convert_to_tensor,
+    custom_gradient=tf.custom_gradient,
     divide_no_nan=tf.math.divide_no_nan,
     equal=tf.equal,
+    expand_dims=tf.expand_dims,
     logical_and=tf.logical_and,
     logical_not=tf.logical_not,
+    maximum=tf.maximum,
+    ones=tf.ones,
     ones_like=tf.ones_like,
+    reshape=tf.reshape,
+    rsqrt=tf.math.rsqrt,
+    segment_sum=tf.math.unsorted_segment_sum,
     shape=_shape,
+    square=tf.square,
+    stop_gradient=tf.stop_gradient,
     sum=tf.reduce_sum,
+    take=tf.gather,
     where=tf.where,
+    zeros_like=tf.zeros_like,
 )

@@ -18,13 +18,13 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime._hooks import replaced
 from keras_tpu_ext._runtime._keras2_names import private
-from keras_tpu_ext._runtime._tf_batch import BATCH, real_of
+from keras_tpu_ext._runtime._tf_batch import BATCH
 from keras_tpu_ext._runtime._tf_moments import (
     any_example,
     moments_of_all,
     moments_of_rows,
     regulariser_of_examples,
-    row_weights,
+    weights_of,
 )
 
 BatchNormalizationBase: Any = private("layers.normalization.batch_normalization").BatchNormalizationBase
@@ -34,7 +34,7 @@ _Place = tuple[Any, str, Callable[[Any], Any]]
 
 def sees_its_replica_only(normalisation: Any) -> bool:
     """Return whether a `BatchNormalization` takes mean and variance of a part of the batch."""
-    return not getattr(normalisation, "synchronized", False)
+    return not any(getattr(normalisation, name, False) for name in ("synchronized", "is_exact_over_replicas"))
 
 
 @contextlib.contextmanager
@@ -93,7 +93,7 @@ class _Moments:
         self._count: Any = None
 
     def __call__(self, inputs: Any, axes: Any, keep_dims: bool, mask: Any = None) -> tuple[Any, Any]:
-        weights = row_weights(inputs, real_of(inputs))
+        weights = weights_of(inputs)
         if mask is not None:
             weights *= tf.cast(mask, inputs.dtype)[..., tf.newaxis]
         function = moments_of_all if self._layer.synchronized else moments_of_rows

@@ -23,13 +23,13 @@ from keras_tpu_ext._runtime._tf_moments import (
     moments_of_all,
     moments_of_rows,
     regulariser_of_examples,
-    row_weights,
+    weights_of,
 )
 
 
 def sees_its_replica_only(normalisation: Any) -> bool:
     """Return whether a `BatchNormalization` takes mean and variance of a part of the batch."""
-    return not getattr(normalisation, "synchronized", False)
+    return not any(getattr(normalisation, name, False) for name in ("synchronized", "is_exact_over_replicas"))
 
 
 @contextlib.contextmanager
@@ -46,13 +46,13 @@ def _moments(layer: Any, stock: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
     """Return mean and variance; on a replica without examples those that change nothing."""
     real = real_of(inputs)
     if layer.synchronized and (mask is not None or real is not None or BATCH.has_any is not None):
-        weights = row_weights(inputs, real)  # Keras looks at one replica where there is a mask
+        weights = weights_of(inputs)  # Keras looks at one replica where there is a mask
         weights = weights if mask is None else weights * tf.cast(mask, inputs.dtype)[..., tf.newaxis]
         return moments_of_all(inputs, layer._reduction_axes, weights)
     if real is None:
         mean, variance = stock(inputs, mask)
     elif mask is None:
-        mean, variance = moments_of_rows(inputs, layer._reduction_axes, row_weights(inputs, real))
+        mean, variance = moments_of_rows(inputs, layer._reduction_axes, weights_of(inputs))
     else:
         mean, variance = stock(inputs, only_real(mask))
     there = any_example()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._tf_empty import with_notes
+from keras_tpu_ext._runtime._tf_empty import one_row_if_empty, with_notes
 from keras_tpu_ext._runtime._tf_replicas import batch_size, gather_batch, num_replicas, whole_batch_view
 from keras_tpu_ext._runtime._tf_replicas import sum_over_replicas as sum_over_replicas
 from keras_tpu_ext._runtime.padding import MARK, PaddedBatch
@@ -160,3 +160,31 @@ def part_that_counts() -> Any:
 def known_examples(rows: int | None) -> int | None:
     """Return how many of this replica's rows Keras would know to be examples: none in a graph, or where padded."""
     return rows if BATCH.real is None else None
+
+
+def row_weights(inputs: Any) -> Any:
+    """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts."""
+    real = real_of(inputs)
+    if real is None and BATCH.has_any is None:
+        return None
+    ones = [1] * (inputs.shape.rank - 1)
+    weights = tf.ones([1, *ones], tf.float32)
+    if real is not None:
+        weights = one_row_if_empty(tf.reshape(tf.cast(real, tf.float32), [-1, *ones]), BATCH.has_any)
+    return weights if BATCH.has_any is None else weights * tf.cast(BATCH.has_any, tf.float32)
+
+
+def place_in_batch(rows: Any) -> tuple[Any, Any]:
+    """Return the number of this replica's first row in the whole batch, and how many rows that has.
+
+    Args:
+        rows: How many this replica has; an int where that is static, and so the same on every replica.
+    """
+    count = num_replicas()
+    if count == 1:
+        return 0, rows
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    if isinstance(rows, int) and not tf.executing_eagerly():
+        return replica * rows, count * rows
+    (sizes,) = sum_over_replicas([tf.one_hot(replica, count, rows, 0, dtype=tf.int32)])
+    return tf.reduce_sum(sizes[:replica]), tf.reduce_sum(sizes)

@@ -9,8 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._tf_batch import BATCH, only_real, part_that_counts
-from keras_tpu_ext._runtime._tf_empty import one_row_if_empty
+from keras_tpu_ext._runtime._tf_batch import BATCH, only_real, part_that_counts, row_weights
 from keras_tpu_ext._runtime._tf_replicas import sum_over_replicas
 
 
@@ -29,13 +28,10 @@ def any_example() -> Any:
     return BATCH.has_any if BATCH.real is None else BATCH.examples > 0
 
 
-def row_weights(inputs: Any, real: Any) -> Any:
-    """Return weights of one or zero that broadcast to `inputs`; a row that stands in for none has zero."""
-    ones = [1] * (inputs.shape.rank - 1)
-    weights = tf.ones([1, *ones], inputs.dtype)
-    if real is not None:
-        weights = one_row_if_empty(tf.reshape(tf.cast(real, inputs.dtype), [-1, *ones]), BATCH.has_any)
-    return weights if BATCH.has_any is None else weights * tf.cast(BATCH.has_any, inputs.dtype)
+def weights_of(inputs: Any) -> Any:
+    """Return weights of one or zero, in the dtype of `inputs`, that broadcast to them; where all rows count, ones."""
+    weights = row_weights(inputs)
+    return tf.ones([1] * inputs.shape.rank, inputs.dtype) if weights is None else tf.cast(weights, inputs.dtype)
 
 
 def moments_of_rows(inputs: Any, axes: Any, weights: Any) -> tuple[Any, Any]:

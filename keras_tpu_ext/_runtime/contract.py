@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
@@ -71,6 +71,7 @@ class Runtime(Protocol):
     """The names that `keras_tpu_ext._runtime` re-exports from the runtime in use."""
 
     keras: ModuleType
+    ops: Any  # functions as in `keras.ops`; on Keras 2 those that layers here need
     PyDataset: type
     TrainStep: type
     tree: Any  # `flatten`, `map_structure`, `pack_sequence_as` as in `keras.tree`
@@ -143,6 +144,22 @@ class Runtime(Protocol):
 
     def show_as_they_are(self, names: Iterable[str]) -> None:
         """Let progress bars show the last value of the log keys `names` and not their average; for good."""
+
+    def place_in_batch(self, rows: Any) -> tuple[Any, Any]:
+        """Return, while a layer is called, which row of the whole batch is this replica's first, and how many it has.
+
+        Args:
+            rows: How many rows this replica has; an int where that is static. Then so is the second result.
+        """
+
+    def row_weights(self, inputs: Any) -> Any:
+        """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts.
+
+        A row does not count if it fills a batch up, or stands in for none on a replica without examples.
+        """
+
+    def sum_over_replicas(self, values: Sequence[Any]) -> list[Any]:
+        """Return each tensor, or Python number, summed over all replicas; no gradient may go through it."""
 
     def sees_its_replica_only(self, normalisation: Any) -> bool:
         """Return whether a `BatchNormalization` takes mean and variance of a part of the batch."""

@@ -15,6 +15,7 @@ from keras_tpu_ext._runtime._keras2_graph import is_compiled as is_compiled
 from keras_tpu_ext._runtime._keras2_graph import output_activations as output_activations
 from keras_tpu_ext._runtime._keras2_lowering import lower_step as lower_step
 from keras_tpu_ext._runtime._keras2_names import keras as keras
+from keras_tpu_ext._runtime._keras2_names import ops as ops
 from keras_tpu_ext._runtime._keras2_names import path_of as path_of
 from keras_tpu_ext._runtime._keras2_names import tree as tree
 from keras_tpu_ext._runtime._keras2_policy import get_dtype_policy as get_dtype_policy
@@ -26,6 +27,9 @@ from keras_tpu_ext._runtime._keras2_step import TrainStep as TrainStep
 from keras_tpu_ext._runtime._keras2_watch import loss_scale as loss_scale
 from keras_tpu_ext._runtime._keras2_watch import record_gradients as record_gradients
 from keras_tpu_ext._runtime._keras2_watch import skipped_steps as skipped_steps
+from keras_tpu_ext._runtime._tf_batch import place_in_batch as place_in_batch
+from keras_tpu_ext._runtime._tf_batch import row_weights as row_weights
+from keras_tpu_ext._runtime._tf_batch import sum_over_replicas as sum_over_replicas
 from keras_tpu_ext._runtime._tf_counts import device_name as device_name
 from keras_tpu_ext._runtime._tf_counts import examples_seen as examples_seen
 from keras_tpu_ext._runtime._tf_counts import num_replicas as num_replicas

@@ -1,7 +1,11 @@
 """Keras 3 on JAX: what today's TPU images offer; TensorFlow need not be there."""
 
 import keras as keras
+from keras import ops as ops
 
+from keras_tpu_ext._runtime._jax_batch import place_in_batch as place_in_batch
+from keras_tpu_ext._runtime._jax_batch import row_weights as row_weights
+from keras_tpu_ext._runtime._jax_batch import sum_over_replicas as sum_over_replicas
 from keras_tpu_ext._runtime._jax_counts import examples_seen as examples_seen
 from keras_tpu_ext._runtime._jax_counts import train_steps as train_steps
 from keras_tpu_ext._runtime._jax_devices import count_gpus as count_gpus

@@ -1,6 +1,7 @@
 """Keras 3 on TensorFlow: the reference runtime."""
 
 import keras as keras
+from keras import ops as ops
 
 from keras_tpu_ext._runtime._keras3_addons import import_addons as import_addons
 from keras_tpu_ext._runtime._keras3_audit import losses as losses
@@ -23,6 +24,9 @@ from keras_tpu_ext._runtime._keras3_tf_rows import sees_its_replica_only as sees
 from keras_tpu_ext._runtime._keras3_tf_step import TrainStep as TrainStep
 from keras_tpu_ext._runtime._keras3_watch import loss_scale as loss_scale
 from keras_tpu_ext._runtime._keras3_watch import record_gradients as record_gradients
+from keras_tpu_ext._runtime._tf_batch import place_in_batch as place_in_batch
+from keras_tpu_ext._runtime._tf_batch import row_weights as row_weights
+from keras_tpu_ext._runtime._tf_batch import sum_over_replicas as sum_over_replicas
 from keras_tpu_ext._runtime._tf_counts import device_name as device_name
 from keras_tpu_ext._runtime._tf_counts import examples_seen as examples_seen
 from keras_tpu_ext._runtime._tf_counts import num_replicas as num_replicas

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._arguments import whole_number
 from keras_tpu_ext._runtime.contract import Overflow
-from keras_tpu_ext.callbacks._arguments import whole_number
 
 _SCALE, _SKIPPED = "loss_scale/value", "loss_scale/skipped_steps"
 _MOST_NAMES = 3

@@ -1,4 +1,4 @@
-"""Checks of callback arguments."""
+"""Checks of the arguments of callbacks and layers."""
 
 from __future__ import annotations
 

@@ -1,0 +1,150 @@
+"""Batch normalisation that is the same at any number of replicas, in fewer passes over memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._arguments import whole_number
+from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.layers._moments import moments_of, normalise
+from keras_tpu_ext.layers._parts import WholeBatch, parts_of
+
+ops = _runtime.ops
+
+_NOT_OFFERED = ("synchronized", "renorm", "renorm_clipping", "renorm_momentum")
+
+
+@_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
+class BatchNormalization(_runtime.keras.layers.BatchNormalization):
+    """Normalises with the mean and variance of all examples of a batch, on however many replicas they are.
+
+    It is a `keras.layers.BatchNormalization`, with the same weights and the same outputs in inference, so a model may
+    have one in the place of the other. What differs is training:
+
+    - The moments are those of the **whole batch** on every runtime. Keras takes those of a replica's part on
+      TensorFlow, unless `synchronized=True`, which it does not offer on JAX.
+    - With `ghost_batch_size` they are those of that many consecutive examples of the whole batch. The result
+      depends on the batch and on this number, never on the number of replicas. A part that lies on one replica needs
+      no communication: with the batch of one core as `ghost_batch_size`, no normalisation waits for other cores.
+      Source: Hoffer et al., Train longer, generalize better, 2017, section 4, https://arxiv.org/abs/1705.08741
+      ("Ghost Batch Normalization"). Where the batch is no multiple of it, the last part is smaller.
+    - Rows that fill a batch up (`data.pad_batches`, and what `TPUModel` does with uneven ones) are no examples.
+    - Sums are float32 also for bfloat16 inputs, from which mean and variance come in one pass, and the gradient takes
+      two passes and reads the inputs as they came. The mean of squares is taken around `moving_mean`, since
+      float32 would lose the variance of inputs that are far from nought. Source of the gradient: Ioffe and Szegedy,
+      Batch Normalization, 2015, section 3, https://arxiv.org/abs/1502.03167.
+
+    `moving_mean` and `moving_variance` follow the average over the parts, each by its number of examples, and no
+    Bessel's correction is made (Keras 3 makes none; Keras 2 does in its fused kernel).
+
+    Args:
+        axis: The axis of the channels. Defaults to -1.
+        momentum: What is kept of the moving averages at each step. Defaults to 0.99.
+        epsilon: Added to the variance. Defaults to 1e-3.
+        ghost_batch_size: Number of consecutive examples whose moments are taken together, or `None` (default) for
+            the whole batch.
+        **kwargs: All other arguments of `keras.layers.BatchNormalization`, except `renorm`. `synchronized` is
+            accepted and makes no difference.
+
+    Call arguments:
+        inputs: Tensor of shape `(batch, ..., channels)`, or with the channels on `axis`.
+        training: Whether to use the moments of the batch. As in Keras, a layer with `trainable=False` never does.
+        mask: Boolean tensor of the shape of `inputs` without `axis`: what is `False` does not count in the moments.
+
+    Raises:
+        ArgumentError: If `ghost_batch_size` is not a whole number of at least 1, or `renorm` is asked for; when
+            it is built, if `axis` is several, or that of the batch; when it is called, if `mask` has another rank.
+
+    Example:
+        ```python
+        import keras
+        import keras_tpu_ext as kte
+
+        inputs = keras.Input((32, 32, 3))
+        x = keras.layers.Conv2D(64, 3, use_bias=False)(inputs)
+        x = kte.layers.BatchNormalization(ghost_batch_size=128)(x)
+        model = keras.Model(inputs, keras.layers.ReLU()(x))
+        ```
+    """
+
+    is_exact_over_replicas = True
+
+    def __init__(
+        self,
+        axis: int = -1,
+        momentum: float = 0.99,
+        epsilon: float = 1e-3,
+        *,
+        ghost_batch_size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.pop("synchronized", None)
+        if kwargs.get("renorm"):
+            raise ArgumentError(
+                "renorm=True is not offered: it corrects for small batches on each replica, and here the moments are "
+                "those of the whole batch. Write: BatchNormalization() without it, or "
+                "keras.layers.BatchNormalization(renorm=True)"
+            )
+        super().__init__(axis=axis, momentum=momentum, epsilon=epsilon, **kwargs)
+        self.ghost_batch_size = ghost_batch_size
+        if ghost_batch_size is not None:
+            owner = type(self).__name__
+            self.ghost_batch_size = whole_number(owner, "ghost_batch_size", ghost_batch_size, least=1, write=128)
+
+    def build(self, input_shape: Any) -> None:
+        """Make the weights of a `keras.layers.BatchNormalization`."""
+        axes = self.axis if isinstance(self.axis, (list, tuple)) else [self.axis]
+        rank = len(input_shape)
+        if len(axes) != 1 or not -rank < axes[0] < rank or not axes[0]:
+            raise ArgumentError(
+                f"axis must be the one axis of the channels, from 1 to {rank - 1} or -1 for inputs of shape "
+                f"{tuple(input_shape)}; it came as {self.axis!r}. Write: {type(self).__name__}(axis=-1)"
+            )
+        self._axis = int(axes[0]) % rank
+        super().build(input_shape)
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """Return the inputs normalised."""
+        if not (training and self.trainable):
+            return super().call(inputs, training=False)
+        if mask is not None and len(mask.shape) != len(inputs.shape) - 1:
+            raise ArgumentError(
+                f"mask must have the shape of the inputs without axis {self.axis}; it came with shape "
+                f"{tuple(mask.shape)} for inputs of shape {tuple(inputs.shape)}. Write: layer(x, mask=keep) with one "
+                "value for every place of x, such as (batch, height, width)"
+            )
+        parts = parts_of(inputs, self._axis, self.ghost_batch_size)
+        values, weights = parts.view(inputs), parts.view_weights(self._weights(inputs, mask))
+        gamma, beta, shift = (self._value(parts, weight) for weight in (self.gamma, self.beta, self.moving_mean))
+        moments = moments_of(parts, values, weights, shift)
+        self._follow(*parts.averages([moments.mean, moments.variance], moments.local_count))
+        return parts.back(normalise(parts, values, moments, gamma, beta, self.epsilon))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the constructor."""
+        config = {**super().get_config(), "ghost_batch_size": self.ghost_batch_size}
+        return {name: value for name, value in config.items() if name not in _NOT_OFFERED}
+
+    def _weights(self, inputs: Any, mask: Any) -> Any:
+        """Return weights that broadcast to the inputs, zero for what does not count; `None` where all does."""
+        weights = _runtime.row_weights(inputs)
+        if mask is None:
+            return weights
+        kept = ops.expand_dims(ops.cast(mask, "float32"), self._axis)
+        return kept if weights is None else kept * weights
+
+    def _follow(self, mean: Any, variance: Any) -> None:
+        """Let the moving averages follow the moments of this batch."""
+        for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            before = ops.convert_to_tensor(average)
+            value = ops.cast(value, before.dtype)
+            average.assign(before * self.momentum + value * (1 - self.momentum))
+
+    def _value(self, parts: WholeBatch, weight: Any) -> Any:
+        """Return the value of a weight for the sums, in a shape that broadcasts to the inputs; `None` stays."""
+        if weight is None:
+            return None
+        value = ops.convert_to_tensor(weight)
+        wide = "float64" in str(value.dtype)
+        return parts.of_channels(value if wide else ops.cast(value, "float32"))
