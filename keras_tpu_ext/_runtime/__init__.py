@@ -27,6 +27,8 @@ scope = _runtime.scope
 import_addons = _runtime.import_addons
 
 # Models
+calls = _runtime.calls
+clone = _runtime.clone
 draws_random_numbers = _runtime.draws_random_numbers
 expects_logits = _runtime.expects_logits
 flatten_layers = _runtime.flatten_layers

@@ -1,17 +1,19 @@
 """What a Keras 2 model made of inputs and outputs tells about itself.
 
 Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
-`engine.functional.Functional` with `_nested_inputs` and `_nested_outputs`, `Layer._flatten_layers`,
-`engine.base_layer.BaseRandomLayer`, `Model._is_compiled`, `_fn_kwargs` of losses, and `_keras_history` of
-symbolic tensors.
+`engine.functional.Functional` with `_nested_inputs`, `_nested_outputs` and `_nodes_by_depth`,
+`Layer._flatten_layers`, `engine.base_layer.BaseRandomLayer`, `Model._is_compiled`, `_fn_kwargs` of losses, and
+`_keras_history` of symbolic tensors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext._runtime._keras2_functional import Functional
-from keras_tpu_ext._runtime._keras2_names import keras, private
+from keras_tpu_ext._runtime._keras2_names import keras, private, tree
+from keras_tpu_ext._runtime.contract import Call
 
 _BaseRandomLayer: Any = private("engine.base_layer").BaseRandomLayer
 
@@ -25,6 +27,18 @@ def inputs_and_outputs(model: Any) -> tuple[Any, Any] | None:
 def functional_of(model: Any) -> Any:
     """Return `model` if it is a graph of inputs and outputs, as a built `Sequential` is; else `None`."""
     return model if isinstance(model, Functional) and model.outputs else None
+
+
+def calls(model: Any) -> list[Call]:
+    """Return what is called in a model of inputs and outputs, without what models in it call."""
+    nodes = [node for of_depth in model._nodes_by_depth.values() for node in of_depth]
+    return [Call(node.layer, node.keras_inputs, tree.flatten(node.outputs)) for node in nodes]
+
+
+def clone(model: Any, copy_of: Callable[[Any], Any]) -> Any:
+    """Return a model of inputs and outputs like `model`, not compiled, with `copy_of(layer)` for each layer."""
+    plain = keras.Model(model._nested_inputs, model._nested_outputs, name=model.name)
+    return keras.models.clone_model(plain, clone_function=copy_of)
 
 
 def output_activations(model: Any) -> list[tuple[str, str, str]]:

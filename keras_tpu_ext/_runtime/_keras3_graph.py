@@ -1,16 +1,19 @@
 """What a Keras 3 model made of inputs and outputs tells about itself.
 
 Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
-`Functional._inputs_struct` and `_outputs_struct`, `Sequential._functional`, `Layer._flatten_layers`, and
-`_keras_history` of symbolic tensors.
+`Functional._inputs_struct`, `_outputs_struct` and `_nodes_by_depth`, `Sequential._functional`,
+`Layer._flatten_layers`, and `_keras_history` of symbolic tensors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras.src.models.functional import Functional
+
+from keras_tpu_ext._runtime.contract import Call
 
 
 def inputs_and_outputs(model: Any) -> tuple[Any, Any] | None:
@@ -24,6 +27,36 @@ def functional_of(model: Any) -> Any:
     if isinstance(model, keras.Sequential):
         model = model._functional
     return model if isinstance(model, Functional) else None
+
+
+def calls(model: Any) -> list[Call]:
+    """Return what is called in a model of inputs and outputs, without what models in it call."""
+    nodes = [node for of_depth in functional_of(model)._nodes_by_depth.values() for node in of_depth]
+    return [Call(node.operation, node.input_tensors, node.outputs) for node in nodes]
+
+
+def clone(model: Any, copy_of: Callable[[Any], Any]) -> Any:
+    """Return a model of inputs and outputs like `model`, not compiled, with `copy_of(layer)` for each layer."""
+    copies: dict[int, Any] = {}
+
+    def once(layer: Any) -> Any:
+        if isinstance(layer, keras.layers.InputLayer) or not isinstance(layer, keras.layers.Layer):
+            return layer
+        if id(layer) not in copies:
+            copies[id(layer)] = copy_of(layer)
+        return copies[id(layer)]
+
+    functional = functional_of(model)
+    inputs, outputs = functional._inputs_struct, functional._outputs_struct
+    # Keras would name them after the tensors, and not as the layers that data in a dict is matched with.
+    like = keras.tree.map_structure(
+        lambda one: keras.Input(
+            batch_shape=one.shape, dtype=one.dtype, sparse=one.sparse, name=one._keras_history.operation.name
+        ),
+        inputs,
+    )
+    plain = keras.Model(inputs, outputs, name=model.name)
+    return keras.models.clone_model(plain, like, clone_function=once)
 
 
 def output_activations(model: Any) -> list[tuple[str, str, str]]:

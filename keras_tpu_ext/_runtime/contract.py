@@ -67,6 +67,20 @@ class Overflow(NamedTuple):
     of: int
 
 
+class Call(NamedTuple):
+    """One call of a layer, or of an operation between layers, in a model of inputs and outputs.
+
+    Attributes:
+        layer: What is called.
+        inputs: The symbolic tensors that it gets.
+        outputs: Those that it returns.
+    """
+
+    layer: Any
+    inputs: list[Any]
+    outputs: list[Any]
+
+
 class Runtime(Protocol):
     """The names that `keras_tpu_ext._runtime` re-exports from the runtime in use."""
 
@@ -129,6 +143,12 @@ class Runtime(Protocol):
 
     def flatten_layers(self, model: Any) -> list[Any]:
         """Return all layers of `model` at any depth, without the model itself."""
+
+    def calls(self, model: Any) -> list[Call]:
+        """Return what is called in a model of inputs and outputs, without what models in it call."""
+
+    def clone(self, model: Any, copy_of: Callable[[Any], Any]) -> Any:
+        """Return a model of inputs and outputs like `model`, not compiled, with `copy_of(layer)` for each layer."""
 
     def expects_logits(self, loss: Any) -> bool:
         """Return whether a Keras loss applies softmax or sigmoid itself."""

@@ -7,6 +7,8 @@ from keras_tpu_ext._runtime._keras3_addons import import_addons as import_addons
 from keras_tpu_ext._runtime._keras3_audit import losses as losses
 from keras_tpu_ext._runtime._keras3_audit import metrics as metrics
 from keras_tpu_ext._runtime._keras3_audit import softmaxes as softmaxes
+from keras_tpu_ext._runtime._keras3_graph import calls as calls
+from keras_tpu_ext._runtime._keras3_graph import clone as clone
 from keras_tpu_ext._runtime._keras3_graph import draws_random_numbers as draws_random_numbers
 from keras_tpu_ext._runtime._keras3_graph import expects_logits as expects_logits
 from keras_tpu_ext._runtime._keras3_graph import flatten_layers as flatten_layers

@@ -1,3 +1,4 @@
 """Layers for models that train on TPUs."""
 
 from keras_tpu_ext.layers.batch_normalization import BatchNormalization as BatchNormalization
+from keras_tpu_ext.layers.for_tpu import for_tpu as for_tpu

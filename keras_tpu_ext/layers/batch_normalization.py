@@ -72,7 +72,7 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
 
     def __init__(
         self,
-        axis: int = -1,
+        axis: Any = -1,
         momentum: float = 0.99,
         epsilon: float = 1e-3,
         *,
@@ -86,6 +86,8 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
                 "those of the whole batch. Write: BatchNormalization() without it, or "
                 "keras.layers.BatchNormalization(renorm=True)"
             )
+        if isinstance(axis, (list, tuple)) and len(axis) == 1:  # as Keras 2 has it in the config of a built layer
+            axis = axis[0]
         super().__init__(axis=axis, momentum=momentum, epsilon=epsilon, **kwargs)
         self.ghost_batch_size = ghost_batch_size
         if ghost_batch_size is not None:
