@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -11,13 +12,21 @@ import keras_tpu_ext as kte
 SIDE, CLASSES = 224, 1000
 
 
-def compiled(*, exact: bool, policy: str = "mixed_bfloat16") -> Any:
-    """Return keras.applications' ResNet-50 without weights, as a `TPUModel` or a plain Keras model."""
+def compiled(*, exact: bool, policy: str = "mixed_bfloat16", change: Callable[[Any], Any] | None = None) -> Any:
+    """Return keras.applications' ResNet-50 without weights, as a `TPUModel` or a plain Keras model.
+
+    Args:
+        exact: Whether it is a `TPUModel`.
+        policy: The dtype policy.
+        change: What to do with the Keras model first.
+    """
     keras.utils.clear_session()
     keras.mixed_precision.set_dtype_policy(policy)
     model = keras.applications.ResNet50(
         weights=None, input_shape=(SIDE, SIDE, 3), classes=CLASSES, classifier_activation=None
     )
+    if change is not None:
+        model = change(model)
     if exact:
         model = kte.TPUModel.from_model(model)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
