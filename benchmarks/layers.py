@@ -1,0 +1,214 @@
+"""What each layer costs a TPU beside what Keras has for the same, by the compiler's estimate.
+
+    make .envs/keras3-compiler/.ready
+    JAX_PLATFORMS=cpu KERAS_BACKEND=jax .envs/keras3-compiler/bin/python benchmarks/layers.py [--only NAME ...]
+
+Each row is the train step, forward and backward, of a small `TPUModel` with the layer in it and of the same model
+with Keras's, under mixed_bfloat16, 128 examples on each core or chip, SGD. What was tried and is not shipped has rows too.
+No TPU runs anything: times are the compiler's cycles at the nominal clock, and where it gives none, bytes by the
+bandwidth. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+from _space_to_depth import SpaceToDepthConv2D
+from keras import layers
+
+import keras_tpu_ext as kte
+
+PER_REPLICA = 128
+CLASSES = 10
+
+
+class Case(NamedTuple):
+    """One layer at one shape.
+
+    Attributes:
+        name: What is compared.
+        shape: At what shape, in words.
+        inputs: Shape and dtype of what the model gets for an example, with the layer and with Keras's.
+        ours: Makes the part of the model that is compared, from its inputs.
+        stock: The same of Keras.
+    """
+
+    name: str
+    shape: str
+    inputs: tuple[tuple[tuple[int, ...], str], tuple[tuple[int, ...], str]]
+    ours: Callable[[Any], Any]
+    stock: Callable[[Any], Any]
+
+
+def same(shape: tuple[int, ...], dtype: str = "float32") -> Any:
+    """Return the same inputs for both."""
+    return ((shape, dtype), (shape, dtype))
+
+
+def normalisations() -> Iterator[Case]:
+    """Yield `BatchNormalization` between two 1 x 1 convolutions, at the shapes of ResNet-50."""
+
+    def between(kind: Any, channels: int, **options: Any) -> Callable[[Any], Any]:
+        def part(x: Any) -> Any:
+            x = layers.Conv2D(channels, 1, use_bias=False)(x)
+            x = layers.ReLU()(kind(**options)(x))
+            return layers.GlobalAveragePooling2D()(layers.Conv2D(64, 1, use_bias=False)(x))
+
+        return part
+
+    for side, channels in ((112, 64), (56, 256), (28, 512), (14, 1024), (7, 2048)):
+        shape, stock = f"{side} x {side} x {channels}", between(layers.BatchNormalization, channels)
+        inputs = same((side, side, 64))
+        ours = between(kte.layers.BatchNormalization, channels)
+        yield Case("BatchNormalization", shape, inputs, ours, stock)
+        ghosts = between(kte.layers.BatchNormalization, channels, ghost_batch_size=PER_REPLICA)
+        yield Case("BatchNormalization, ghost batches of 128", shape, inputs, ghosts, stock)
+
+    def dense(kind: Any) -> Callable[[Any], Any]:
+        return lambda x: layers.ReLU()(kind()(layers.Dense(4096, use_bias=False)(x)))
+
+    ours, stock = dense(kte.layers.BatchNormalization), dense(layers.BatchNormalization)
+    yield Case("BatchNormalization", "4096", same((1024,)), ours, stock)
+
+
+def biases() -> Iterator[Case]:
+    """Yield a convolution before a normalisation, without and with the bias."""
+
+    def part(channels: int, use_bias: bool) -> Callable[[Any], Any]:
+        def build(x: Any) -> Any:
+            x = layers.Conv2D(channels, 1, use_bias=use_bias)(x)
+            x = layers.ReLU()(kte.layers.BatchNormalization()(x))
+            return layers.GlobalAveragePooling2D()(layers.Conv2D(64, 1, use_bias=False)(x))
+
+        return build
+
+    for side, channels in ((56, 256), (14, 1024)):
+        inputs = same((side, side, 64))
+        yield Case(
+            "no bias before it", f"{side} x {side} x {channels}", inputs, part(channels, False), part(channels, True)
+        )
+
+
+def stems() -> Iterator[Case]:
+    """Yield strided convolutions of images as convolutions of blocks: not shipped."""
+    for name, side, filters, kernel, strides in (
+        ("ResNet's stem", 224, 64, 7, 2),
+        ("EfficientNet's stem", 224, 32, 3, 2),
+        ("ViT's patches", 224, 768, 16, 16),
+        ("ConvNeXt's stem", 224, 96, 4, 4),
+    ):
+        shape = f"{name}, {kernel} x {kernel} / {strides}, {filters} of {side} x {side} x 3"
+
+        def after(first: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            return lambda x: layers.GlobalAveragePooling2D()(layers.ReLU()(first(x)))
+
+        stock = after(layers.Conv2D(filters, kernel, strides, padding="same"))
+        ours = after(SpaceToDepthConv2D(filters, kernel, strides, 3))
+        yield Case("SpaceToDepthConv2D", shape, same((side, side, 3)), ours, stock)
+        border = -(-kernel // strides) * strides - strides
+        blocks = (side + border) // strides
+        there = (((blocks, blocks, 3 * strides**2), "float32"), ((side, side, 3), "float32"))
+        on_host = after(SpaceToDepthConv2D(filters, kernel, strides, 3, on_host=True))
+        yield Case("SpaceToDepthConv2D, blocks made on the host", shape, there, on_host, stock)
+
+
+def outputs() -> Iterator[Case]:
+    """Yield a classifier's last layer in float32, as Keras does it with `dtype`: not shipped."""
+
+    def head(units: int, dtype: str | None) -> Callable[[Any], Any]:
+        return lambda x: layers.Dense(units, activation="softmax", dtype=dtype)(layers.Dense(2048, "relu")(x))
+
+    for units in (1000, 30000):
+        inputs = same((2048,))
+        yield Case(
+            'Dense(..., "softmax", dtype="float32")',
+            f"2048 to {units}",
+            inputs,
+            head(units, "float32"),
+            head(units, None),
+        )
+
+
+def widths() -> Iterator[Case]:
+    """Yield layers with a width that fills tiles of 128, against one that does not: not shipped."""
+
+    def perceptron(width: int) -> Callable[[Any], Any]:
+        return lambda x: layers.Dense(width, "relu")(layers.Dense(width, "relu")(x))
+
+    def network(width: int) -> Callable[[Any], Any]:
+        def part(x: Any) -> Any:
+            for _ in range(2):
+                x = layers.Conv2D(width, 3, padding="same", activation="relu")(x)
+            return layers.GlobalAveragePooling2D()(x)
+
+        return part
+
+    for width, padded in ((300, 384), (1000, 1024), (4000, 4096)):
+        yield Case(
+            "widths of 128", f"Dense {width} as {padded}", same((1024,)), perceptron(padded), perceptron(width)
+        )
+    for width, padded in ((48, 128), (96, 128), (200, 256)):
+        shape = f"Conv2D {width} as {padded}, 28 x 28"
+        yield Case("widths of 128", shape, same((28, 28, 64)), network(padded), network(width))
+
+
+KINDS = (normalisations, biases, stems, outputs, widths)
+
+
+def measured(part: Callable[[Any], Any], inputs: tuple[tuple[int, ...], str], target: str) -> dict[str, Any]:
+    """Return what the compiler says of the train step of a model with a part."""
+    shape, dtype = inputs
+    x = keras.Input(shape, dtype=dtype)
+    model = kte.TPUModel(x, layers.Dense(CLASSES, dtype="float32")(part(x)))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    batch = keras.KerasTensor((1, *shape), dtype), keras.KerasTensor((1,), "int32")
+    report = kte.preflight(model, batch, target, PER_REPLICA, progress=False)
+    if report.time is None or report.memory is None:
+        raise SystemExit(str(report))
+    return {
+        "seconds": report.step_seconds,
+        "hbm_bytes": report.memory.needed,
+        "host_bytes": report.host_bytes,
+        "by_compiler": report.time.by_compiler,
+        "unknown_loops": report.time.unknown_loops,
+        "versions": report.versions,
+    }
+
+
+def main() -> None:
+    """Print a line for each layer, shape and target, then JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--targets", nargs="+", default=["v3-8", "v5e-8", "v6e-8"], help="default: v3-8 v5e-8 v6e-8")
+    names = [kind.__name__ for kind in KINDS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="default: all")
+    options = parser.parse_args()
+    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+    rows = []
+    for kind in KINDS:
+        for case in kind() if kind.__name__ in options.only else ():
+            for target in options.targets:
+                keras.utils.clear_session()
+                ours, stock = (
+                    measured(part, inputs, target)
+                    for part, inputs in zip((case.ours, case.stock), case.inputs, strict=True)
+                )
+                rows.append({"layer": case.name, "shape": case.shape, "target": target, "ours": ours, "stock": stock})
+                time, memory = (ours[key] / stock[key] for key in ("seconds", "hbm_bytes"))
+                print(
+                    f"{case.name}, {case.shape}, {target}: {1e3 * ours['seconds']:.3f} ms against "
+                    f"{1e3 * stock['seconds']:.3f} ms, time {time:.3f}, HBM {memory:.3f}",
+                    flush=True,
+                )
+    print(json.dumps({"benchmark": "layers", "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
