@@ -4,8 +4,8 @@
     JAX_PLATFORMS=cpu KERAS_BACKEND=jax .envs/keras3-compiler/bin/python benchmarks/layers.py [--only NAME ...]
 
 Each row is the train step, forward and backward, of a small `TPUModel` with the layer in it and of the same model
-with Keras's, under mixed_bfloat16, 128 examples on each core or chip, SGD. What was tried and is not shipped has rows too.
-No TPU runs anything: times are the compiler's cycles at the nominal clock, and where it gives none, bytes by the
+with Keras's, under mixed_bfloat16, 128 examples on each core or chip, SGD. What was tried and is not shipped has rows
+too. No TPU runs anything: times are the compiler's cycles at the nominal clock, and where it gives none, bytes by the
 bandwidth. The last line is JSON.
 """
 

@@ -26,6 +26,7 @@ from keras_tpu_ext._runtime._keras3_graph import functional_of
 from keras_tpu_ext._runtime._keras_metrics import heeds_weights
 
 _METHODS = (
+    "augment",
     "train_step",
     "test_step",
     "predict_step",

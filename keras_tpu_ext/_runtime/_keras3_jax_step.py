@@ -36,10 +36,11 @@ from keras_tpu_ext._runtime._keras3_jax_descent import Weights, descend, flush
 from keras_tpu_ext._runtime._keras3_jax_pace import DevicePace
 from keras_tpu_ext._runtime._keras3_jax_state import StatelessStepState, stateless
 from keras_tpu_ext._runtime._keras3_pace import enumerate_at_pace
+from keras_tpu_ext._runtime._keras_augment import Augments
 from keras_tpu_ext._runtime._keras_auto_steps import AutoSteps
 
 
-class TrainStep(ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, FunctionalByShape):
+class TrainStep(Augments, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, FunctionalByShape):
     """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
 
     _batch_facts = _jax_batch
@@ -94,6 +95,7 @@ class TrainStep(ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, FunctionalByShap
         """
         trainable, non_trainable, optimizer, metrics = state
         x, y, sample_weight = _unpacked(data)
+        x, y, non_trainable = self._augmented(x, y, non_trainable)
 
         def scaled_loss(trainable: Any) -> tuple[Any, Any]:
             loss, aux = self.compute_loss_and_updates(
@@ -158,6 +160,14 @@ class TrainStep(ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, FunctionalByShap
         if self.predict_function is None or force:
             self._adopt_variables()
             self.predict_function = make_predict_function(self)
+
+    def _augmented(self: Any, x: Any, y: Any, values: Any) -> tuple[Any, Any, Any]:
+        """Return the batch as the model is to see it, and the next values of what is not trained."""
+        if not self._augments():
+            return x, y, values
+        changed: list[Any] = []
+        values = stateless(lambda: changed.extend(self.augment(x, y)), self.non_trainable_variables, values)
+        return changed[0], changed[1], values
 
     def _number_of_examples(self, x: Any) -> Any:
         rows = next(leaf for leaf in jax.tree.leaves(x)).shape[0]

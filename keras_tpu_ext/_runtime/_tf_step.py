@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime._keras_augment import Augments
 from keras_tpu_ext._runtime._tf_batch import (
     BATCH,
     gather_examples,
@@ -30,7 +31,7 @@ from keras_tpu_ext._runtime._tf_replicas import (
 from keras_tpu_ext._runtime.padding import PaddedBatch, PaddedOutputs, without_own_weights
 
 
-class ExactStep:
+class ExactStep(Augments):
     """Train and test steps in which every replica works on its share of the global loss.
 
     The runtime's `TrainStep` inherits from this and provides what differs between Keras 2 and Keras 3:
@@ -62,6 +63,7 @@ class ExactStep:
         with known_batch(data):
             (BATCH.total,) = sum_over_replicas([BATCH.examples])
             before = self._snapshot()
+            x, y = self._augmented(x, y)
             with tf.GradientTape() as tape:
                 y_pred = self._predictions(x, training=True)
                 loss, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
@@ -78,6 +80,7 @@ class ExactStep:
         x, y, sample_weight = self._unpack(without_own_weights(data))
         with known_batch(data):
             (BATCH.total,) = sum_over_replicas([BATCH.examples])
+            x, y = self._augmented(x, y)
             with tf.GradientTape() as tape:
                 y_pred = self._predictions(x, training=True)
                 loss, _ = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
@@ -169,6 +172,13 @@ class ExactStep:
 
     def _note_skipped_by(self, optimizer: Any) -> None:
         """Note, in a replica, that a step of `optimizer` was skipped: as a rule it does not count."""
+
+    def _augmented(self: Any, x: Any, y: Any) -> tuple[Any, Any]:
+        """Return the batch as the model is to see it."""
+        if not self._augments():
+            return x, y
+        there = BATCH.has_any
+        return no_row_if_empty(self.augment(*one_row_if_empty((x, y), there)), there)
 
     def _predictions(self: Any, x: Any, *, training: bool) -> Any:
         """Return the predictions, and keep the `add_loss` terms as shares."""

@@ -1,0 +1,61 @@
+"""`TPUModel.augment`: what the user does to a training batch inside the step."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tpu_ext as kte
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(44, 6)).astype("float32")  # batches of 16 over 8 replicas: the last one, of 12, is uneven
+Y = RNG.normal(size=(44, 1)).astype("float32")
+EPOCHS = {"batch_size": 16, "epochs": 2, "shuffle": False, "verbose": 0}
+
+
+class Augmenting(kte.TPUModel):
+    """Sees its inputs the other way round, and twice its targets."""
+
+    def augment(self, x, y):
+        return x[:, ::-1], 2 * y
+
+
+def trained(kind, x, y, **options):
+    keras.utils.set_random_seed(5)
+    inputs = keras.Input((6,))
+    model = kind(inputs, keras.layers.Dense(1)(inputs))
+    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"], **options)
+    history = model.fit(x, y, **EPOCHS).history
+    return model, history
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}, {"steps_per_execution": 2}])
+@pytest.mark.parametrize("replicas", [1, 8])
+def test_a_batch_is_trained_on_as_it_was_augmented(replicas, options):
+    plain, expected = trained(kte.TPUModel, X[:, ::-1], 2 * Y)
+    if options.get("gradient_accumulation_steps"):
+        plain, expected = trained(kte.TPUModel, X[:, ::-1], 2 * Y, **options)
+    with kte.strategy_scope(replicas=replicas):
+        model, history = trained(Augmenting, X, Y, **options)
+    for key, values in expected.items():
+        np.testing.assert_allclose(history[key], values, rtol=1e-5)  # float32 sums in another order
+    for weight, other in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, other, rtol=1e-5, atol=1e-6)
+
+
+def test_evaluate_and_predict_see_the_batch_as_it_came():
+    model, _ = trained(Augmenting, X, Y)
+    inputs = keras.Input((6,))
+    plain = keras.Model(inputs, model.layers[-1](inputs))
+    plain.compile(loss="mse", metrics=["mae"])
+    np.testing.assert_allclose(model.evaluate(X, Y, verbose=0), plain.evaluate(X, Y, verbose=0), rtol=1e-6)
+    np.testing.assert_allclose(model.predict(X, verbose=0), plain.predict(X, verbose=0), rtol=1e-6)
+
+
+def test_train_on_batch_is_augmented_too():
+    model, _ = trained(Augmenting, X, Y)
+    plain, _ = trained(kte.TPUModel, X[:, ::-1], 2 * Y)
+    np.testing.assert_allclose(
+        model.train_on_batch(X[:16], Y[:16]), plain.train_on_batch(X[:16, ::-1], 2 * Y[:16]), rtol=1e-5
+    )
