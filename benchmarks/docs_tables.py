@@ -12,7 +12,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,53 @@ def memory_limit() -> Iterator[str]:
         yield f"| {' | '.join([*cells, largest])} |"
 
 
-TABLES = {table.__name__: table for table in (published_rates, tpu_program, memory_limit)}
+def resnet50_layers() -> Iterator[str]:
+    """Yield a row for each framework, slice and variant of ResNet-50."""
+    yield "| framework | slice | layers | step | by that of Keras | images/s | HBM | collectives |"
+    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    for framework, file in (("JAX", "resnet50_layers-jax.txt"), ("TensorFlow", "resnet50_layers-tensorflow.txt")):
+        stock: dict[str, Any] = {}
+        for row in result(file)["rows"]:
+            by_stock = row["seconds"] / stock.setdefault(row["target"], row)["seconds"]
+            step, size = f"{1e3 * row['seconds']:.1f} ms", f"{row['hbm_bytes'] / GIB:.2f} GiB"
+            rate = f"{row['samples_per_sec']:,.0f}"
+            cells = framework, row["target"], row["variant"], step, f"{by_stock:.3f}", rate, size
+            yield f"| {' | '.join(cells)} | {row['collectives']} |"
+
+
+def _layers(is_wanted: Callable[[str], bool]) -> Iterator[str]:
+    """Yield a row for each layer and shape, with a pair of columns for each slice."""
+    rows = [row for row in result("layers-jax.txt")["rows"] if is_wanted(row["layer"])]
+    targets = list(dict.fromkeys(row["target"] for row in rows))
+    yield f"| layer | shape | {' | '.join(f'{target}: time | HBM' for target in targets)} |"
+    yield f"| --- | --- | {' | '.join(['---:'] * 2 * len(targets))} |"
+    cases: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        ours, stock = row["ours"], row["stock"]
+        time, size = (ours[key] / stock[key] for key in ("seconds", "hbm_bytes"))
+        times = f"{1e3 * ours['seconds']:.3g} ms, {time:.2f}"
+        cases.setdefault((row["layer"], row["shape"]), {})[row["target"]] = f"{times} | {size:.2f}"
+    for (layer, shape), cells in cases.items():
+        yield f"| {layer} | {shape} | {' | '.join(cells[target] for target in targets)} |"
+
+
+_NOT_SHIPPED = ("SpaceToDepthConv2D", "Dense(", "widths of 128")
+
+
+def layers() -> Iterator[str]:
+    """Yield a row for each shape of a layer that is shipped."""
+    return _layers(lambda name: not name.startswith(_NOT_SHIPPED))
+
+
+def layers_not_shipped() -> Iterator[str]:
+    """Yield a row for each shape of what was tried and is not shipped."""
+    return _layers(lambda name: name.startswith(_NOT_SHIPPED))
+
+
+TABLES = {
+    table.__name__: table
+    for table in (published_rates, tpu_program, memory_limit, resnet50_layers, layers, layers_not_shipped)
+}
 
 
 def main() -> int:

@@ -81,6 +81,14 @@ ATTRIBUTES = {
     "Model._steps_per_execution": (lambda: trained()._steps_per_execution, "_keras2_step.py"),
     "Model._is_compiled": (lambda: model()._is_compiled, "_keras2_graph.py"),
     "Functional._nested_inputs": (lambda: model()._nested_inputs, "_keras2_graph.py"),
+    "Functional._nodes_by_depth": (
+        lambda: [
+            (node.layer, node.keras_inputs, node.outputs)
+            for of_depth in model()._nodes_by_depth.values()
+            for node in of_depth
+        ],
+        "_keras2_graph.py",
+    ),
     "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.layer.name, "_keras2_graph.py"),
     "Layer._eager_losses": (lambda: model().layers[1]._eager_losses == [], "_keras2_own_losses.py"),
     "Layer._callable_losses": (lambda: model().layers[1]._callable_losses == [], "_keras2_own_losses.py"),

@@ -52,6 +52,14 @@ def epoch_in_a_backup():
 ATTRIBUTES = {
     "Functional._inputs_struct": (lambda: model()._inputs_struct, "_keras3_graph.py"),
     "Functional._outputs_struct": (lambda: model()._outputs_struct, "_keras3_graph.py"),
+    "Functional._nodes_by_depth": (
+        lambda: [
+            (node.operation, node.input_tensors, node.outputs)
+            for of_depth in model()._nodes_by_depth.values()
+            for node in of_depth
+        ],
+        "_keras3_graph.py",
+    ),
     "Sequential._functional": (
         lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])._functional.outputs,
         "_keras3_graph.py",
