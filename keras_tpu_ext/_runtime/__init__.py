@@ -44,6 +44,11 @@ place_in_batch = _runtime.place_in_batch
 row_weights = _runtime.row_weights
 sum_over_replicas = _runtime.sum_over_replicas
 
+# What a layer computes with
+exact_product = _runtime.exact_product
+own_dtypes = _runtime.own_dtypes
+value_at_call = _runtime.value_at_call
+
 # Dtype policies
 get_dtype_policy = _runtime.get_dtype_policy
 parse_dtype_policy = _runtime.parse_dtype_policy

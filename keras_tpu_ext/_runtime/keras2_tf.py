@@ -16,6 +16,7 @@ from keras_tpu_ext._runtime._keras2_graph import output_activations as output_ac
 from keras_tpu_ext._runtime._keras2_lowering import lower_step as lower_step
 from keras_tpu_ext._runtime._keras2_names import keras as keras
 from keras_tpu_ext._runtime._keras2_names import ops as ops
+from keras_tpu_ext._runtime._keras2_names import own_dtypes as own_dtypes
 from keras_tpu_ext._runtime._keras2_names import path_of as path_of
 from keras_tpu_ext._runtime._keras2_names import tree as tree
 from keras_tpu_ext._runtime._keras2_policy import get_dtype_policy as get_dtype_policy
@@ -42,10 +43,12 @@ from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
 from keras_tpu_ext._runtime._tf_executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime._tf_product import exact_product as exact_product
 from keras_tpu_ext._runtime._tf_scalar_file import scalar_files as scalar_files
 from keras_tpu_ext._runtime._tf_scope import distribute as distribute
 from keras_tpu_ext._runtime._tf_scope import scope as scope
 from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu
+from keras_tpu_ext._runtime._tf_values import value_at_call as value_at_call
 from keras_tpu_ext._runtime._tf_words import words as _words
 from keras_tpu_ext._runtime._tf_workers import open_workers as open_workers
 

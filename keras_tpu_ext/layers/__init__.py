@@ -1,3 +1,5 @@
 """Layers for models that train on TPUs."""
 
 from keras_tpu_ext.layers.batch_normalization import BatchNormalization as BatchNormalization
+from keras_tpu_ext.layers.device_normalization import DeviceNormalization as DeviceNormalization
+from keras_tpu_ext.layers.one_hot_embedding import OneHotEmbedding as OneHotEmbedding
