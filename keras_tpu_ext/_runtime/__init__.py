@@ -45,9 +45,10 @@ row_weights = _runtime.row_weights
 sum_over_replicas = _runtime.sum_over_replicas
 
 # What a layer computes with
+asks_for_shapes = _runtime.asks_for_shapes
 exact_product = _runtime.exact_product
 own_dtypes = _runtime.own_dtypes
-value_at_call = _runtime.value_at_call
+value_of = _runtime.value_of
 
 # Dtype policies
 get_dtype_policy = _runtime.get_dtype_policy

@@ -11,15 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_ext._runtime._keras3_names import asks_for_shapes
 
+def value_of(variable: Any) -> Any:
+    """Return what `variable` holds as an array; `None` where this process cannot see it.
 
-def value_at_call(variable: Any) -> Any:
-    """Return what `variable` holds, while a layer is called; `None` where it cannot be seen, or shapes are asked for.
-
-    In a traced step `variable.value` would be what stands for it.
+    In a traced step `variable.value` would be what stands for it. In `fit` there is none: Keras has taken it away.
     """
     value = variable._value
-    if asks_for_shapes() or isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array):
+    if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer) or value.is_deleted():
         return None
-    return np.asarray(value) if value.is_fully_addressable and not value.is_deleted() else None
+    return np.asarray(value) if value.is_fully_addressable or value.is_fully_replicated else None

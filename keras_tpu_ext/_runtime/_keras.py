@@ -16,7 +16,6 @@ LossScaleOptimizer: Any = _names.LossScaleOptimizer
 keras: Any = _names.keras
 ops: Any = _names.ops
 tree: Any = _names.tree
-asks_for_shapes: Any = _names.asks_for_shapes
 mask_of: Any = _names.mask_of
 new_variable: Any = _names.new_variable
 path_of: Any = _names.path_of

@@ -173,11 +173,11 @@ class Runtime(Protocol):
     def own_dtypes(self) -> AbstractContextManager[Any]:
         """Return a context in which variables are read in their own dtype, not in the compute dtype of the layer."""
 
-    def value_at_call(self, variable: Any) -> Any:
-        """Return what `variable` holds, while a layer is called or traced; `None` where it cannot be seen.
+    def asks_for_shapes(self) -> bool:
+        """Return whether Keras calls layers for the shapes of their outputs only."""
 
-        That is where Keras asks for shapes only, and where the value is on another process or gone.
-        """
+    def value_of(self, variable: Any) -> Any:
+        """Return what `variable` holds as an array, also while a step is traced; `None` where it cannot be seen."""
 
     def sees_its_replica_only(self, normalisation: Any) -> bool:
         """Return whether a `BatchNormalization` takes mean and variance of a part of the batch."""

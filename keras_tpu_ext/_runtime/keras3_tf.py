@@ -13,6 +13,7 @@ from keras_tpu_ext._runtime._keras3_graph import flatten_layers as flatten_layer
 from keras_tpu_ext._runtime._keras3_graph import inputs_and_outputs as inputs_and_outputs
 from keras_tpu_ext._runtime._keras3_graph import is_compiled as is_compiled
 from keras_tpu_ext._runtime._keras3_graph import output_activations as output_activations
+from keras_tpu_ext._runtime._keras3_names import asks_for_shapes as asks_for_shapes
 from keras_tpu_ext._runtime._keras3_names import own_dtypes as own_dtypes
 from keras_tpu_ext._runtime._keras3_names import path_of as path_of
 from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_policy
@@ -46,7 +47,7 @@ from keras_tpu_ext._runtime._tf_scalar_file import scalar_files as scalar_files
 from keras_tpu_ext._runtime._tf_scope import distribute as distribute
 from keras_tpu_ext._runtime._tf_scope import scope as scope
 from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu
-from keras_tpu_ext._runtime._tf_values import value_at_call as value_at_call
+from keras_tpu_ext._runtime._tf_values import value_of as value_of
 from keras_tpu_ext._runtime._tf_words import words as words
 from keras_tpu_ext._runtime._tf_workers import open_workers as open_workers
 
