@@ -145,6 +145,14 @@ def test_training_on_replicas_is_that_of_keras_on_one(articles, replicas):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_it_trains_under_every_policy(articles, policy):
+    with kte.strategy_scope(require="cpu", replicas=2, precision=policy):
+        model = classifier(kte.layers.OneHotEmbedding, kte.TPUModel)
+        _, loss = trained(model, model.get_weights(), articles)
+    assert loss[1] < loss[0]
+
+
 def test_a_model_is_saved_and_read(articles, tmp_path):
     model = classifier(kte.layers.OneHotEmbedding)
     model.save(tmp_path / "model.keras")
