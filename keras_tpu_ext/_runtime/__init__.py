@@ -46,6 +46,12 @@ place_in_batch = _runtime.place_in_batch
 row_weights = _runtime.row_weights
 sum_over_replicas = _runtime.sum_over_replicas
 
+# What a layer computes with
+asks_for_shapes = _runtime.asks_for_shapes
+exact_product = _runtime.exact_product
+own_dtypes = _runtime.own_dtypes
+value_of = _runtime.value_of
+
 # Dtype policies
 get_dtype_policy = _runtime.get_dtype_policy
 parse_dtype_policy = _runtime.parse_dtype_policy

@@ -1,13 +1,15 @@
 """What Keras 2 calls what `_keras.py` offers; there it is `tf.keras`, whatever package that comes from.
 
 Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
-`mixed_precision.loss_scale_optimizer.BaseLossScaleOptimizer`.
+`mixed_precision.loss_scale_optimizer.BaseLossScaleOptimizer`, `mixed_precision.autocast_variable.
+enable_auto_cast_variables`, and the names of the graphs in `_SHAPES_ONLY`.
 """
 
 from __future__ import annotations
 
 import importlib
 import types
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -26,6 +28,9 @@ def private(name: str) -> Any:
     return importlib.import_module(f"{PACKAGE}.src.{name}")
 
 
+# Graphs in which Keras calls layers for the shapes of their outputs.
+_SHAPES_ONLY = ("_scratch_graph", "build_graph", "keras_graph")
+_enable_auto_cast_variables: Any = private("mixed_precision.autocast_variable").enable_auto_cast_variables
 LossScaleOptimizer: Any = private("mixed_precision.loss_scale_optimizer").BaseLossScaleOptimizer
 
 
@@ -61,6 +66,19 @@ def new_variable(value: Any, dtype: str, name: str, *, per_replica: bool = False
     return tf.Variable(value, trainable=False, dtype=dtype, name=name, **kind)
 
 
+def asks_for_shapes() -> bool:
+    """Return whether layers are called for the shapes of their outputs only."""
+    return not tf.executing_eagerly() and str(getattr(tf.compat.v1.get_default_graph(), "name", "")).endswith(
+        _SHAPES_ONLY
+    )
+
+
+def own_dtypes() -> AbstractContextManager[Any]:
+    """Return a context in which variables are read in their own dtype, not in the compute dtype of the layer."""
+    context: AbstractContextManager[Any] = _enable_auto_cast_variables(None)
+    return context
+
+
 def _shape(tensor: Any) -> tuple[Any, ...]:
     """Return the sizes, as numbers where they are static."""
     dynamic: Any = None if tensor.shape.is_fully_defined() else tf.shape(tensor)
@@ -76,6 +94,7 @@ def _convert_to_tensor(value: Any, dtype: Any = None) -> Any:
 ops = types.SimpleNamespace(
     arange=lambda stop, dtype=None: tf.range(tf.cast(stop, dtype), dtype=dtype),
     cast=tf.cast,
+    clip=tf.clip_by_value,
     convert_to_numpy=lambda tensor: tf.convert_to_tensor(tensor).numpy(),
     convert_to_tensor=_convert_to_tensor,
     custom_gradient=tf.custom_gradient,
@@ -91,6 +110,7 @@ ops = types.SimpleNamespace(
     rsqrt=tf.math.rsqrt,
     segment_sum=tf.math.unsorted_segment_sum,
     shape=_shape,
+    sqrt=tf.sqrt,
     square=tf.square,
     stop_gradient=tf.stop_gradient,
     sum=tf.reduce_sum,

@@ -1,15 +1,16 @@
 """What Keras 3 calls what `_keras.py` offers.
 
 Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
-`backend.get_keras_mask` and `set_keras_mask`.
+`backend.get_keras_mask` and `set_keras_mask`, `backend.AutocastScope`, `backend.in_symbolic_scope`.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras as keras
-from keras.src.backend import get_keras_mask, set_keras_mask
+from keras.src.backend import AutocastScope, get_keras_mask, in_symbolic_scope, set_keras_mask
 
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 ops = keras.ops
@@ -46,3 +47,14 @@ def new_variable(value: Any, dtype: str, name: str, *, per_replica: bool = False
     if per_replica:
         kind = {"synchronization": "on_read", "aggregation": "sum"}
     return keras.Variable(value, trainable=False, dtype=dtype, name=name, **kind)
+
+
+def asks_for_shapes() -> bool:
+    """Return whether layers are called for the shapes of their outputs only."""
+    return bool(in_symbolic_scope())
+
+
+def own_dtypes() -> AbstractContextManager[Any]:
+    """Return a context in which variables are read in their own dtype, not in the compute dtype of the layer."""
+    context: AbstractContextManager[Any] = AutocastScope(None)
+    return context

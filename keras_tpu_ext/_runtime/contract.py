@@ -181,6 +181,24 @@ class Runtime(Protocol):
     def sum_over_replicas(self, values: Sequence[Any]) -> list[Any]:
         """Return each tensor, or Python number, summed over all replicas; no gradient may go through it."""
 
+    def exact_product(self, ones: Any, values: Any, *, transposed: bool = False) -> Any:
+        """Return the product of a matrix of ones and zeros with another one; no factor is rounded, sums are float32.
+
+        Args:
+            ones: Matrix of ones and zeros, in the dtype of `values`.
+            values: Matrix of floats; for float64 the sums are float64.
+            transposed: Whether `ones` is to be transposed first.
+        """
+
+    def own_dtypes(self) -> AbstractContextManager[Any]:
+        """Return a context in which variables are read in their own dtype, not in the compute dtype of the layer."""
+
+    def asks_for_shapes(self) -> bool:
+        """Return whether Keras calls layers for the shapes of their outputs only."""
+
+    def value_of(self, variable: Any) -> Any:
+        """Return what `variable` holds as an array, also while a step is traced; `None` where it cannot be seen."""
+
     def sees_its_replica_only(self, normalisation: Any) -> bool:
         """Return whether a `BatchNormalization` takes mean and variance of a part of the batch."""
 

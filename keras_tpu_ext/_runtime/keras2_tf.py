@@ -16,8 +16,10 @@ from keras_tpu_ext._runtime._keras2_graph import inputs_and_outputs as inputs_an
 from keras_tpu_ext._runtime._keras2_graph import is_compiled as is_compiled
 from keras_tpu_ext._runtime._keras2_graph import output_activations as output_activations
 from keras_tpu_ext._runtime._keras2_lowering import lower_step as lower_step
+from keras_tpu_ext._runtime._keras2_names import asks_for_shapes as asks_for_shapes
 from keras_tpu_ext._runtime._keras2_names import keras as keras
 from keras_tpu_ext._runtime._keras2_names import ops as ops
+from keras_tpu_ext._runtime._keras2_names import own_dtypes as own_dtypes
 from keras_tpu_ext._runtime._keras2_names import path_of as path_of
 from keras_tpu_ext._runtime._keras2_names import tree as tree
 from keras_tpu_ext._runtime._keras2_policy import get_dtype_policy as get_dtype_policy
@@ -44,10 +46,12 @@ from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
 from keras_tpu_ext._runtime._tf_executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime._tf_product import exact_product as exact_product
 from keras_tpu_ext._runtime._tf_scalar_file import scalar_files as scalar_files
 from keras_tpu_ext._runtime._tf_scope import distribute as distribute
 from keras_tpu_ext._runtime._tf_scope import scope as scope
 from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu
+from keras_tpu_ext._runtime._tf_values import value_of as value_of
 from keras_tpu_ext._runtime._tf_words import words as _words
 from keras_tpu_ext._runtime._tf_workers import open_workers as open_workers
 

@@ -1,4 +1,6 @@
 """Layers for models that train on TPUs."""
 
 from keras_tpu_ext.layers.batch_normalization import BatchNormalization as BatchNormalization
+from keras_tpu_ext.layers.device_normalization import DeviceNormalization as DeviceNormalization
 from keras_tpu_ext.layers.for_tpu import for_tpu as for_tpu
+from keras_tpu_ext.layers.one_hot_embedding import OneHotEmbedding as OneHotEmbedding

@@ -38,6 +38,7 @@ ATTRIBUTES = {
         lambda: "optimizer_variables" in inspect.signature(model().compute_loss_and_updates).parameters,
         "_jax_flops.py",
     ),
+    "Variable._value": (lambda: keras.Variable(np.zeros(2, "float32"))._value, "_jax_values.py"),
     "LossFunctionWrapper.fn": (lambda: keras.losses.MeanSquaredError().fn, "_keras3_jax_rows.py"),
     "JAXEpochIterator.data_adapter": (
         lambda: JAXEpochIterator(x=np.ones((4, 2)), batch_size=2).data_adapter.get_numpy_iterator,

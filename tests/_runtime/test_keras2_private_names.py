@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._keras2_names import PACKAGE
+from keras_tpu_ext._runtime._keras2_names import PACKAGE, asks_for_shapes
 from keras_tpu_ext._runtime._keras2_step import _SAVED_EPOCH
 from private_names import RUNTIME, check_attribute, check_import, model
 
 IMPORTED = {
     "mixed_precision.loss_scale_optimizer:BaseLossScaleOptimizer": "_keras2_names.py",
+    "mixed_precision.autocast_variable:enable_auto_cast_variables": "_keras2_names.py",
     "engine.functional:Functional": "_keras2_functional.py",
     "engine.training:is_functional_model_init_params": "_keras2_functional.py",
     "engine.base_layer:BaseRandomLayer": "_keras2_graph.py",
@@ -127,3 +128,30 @@ def test_compiled_operations_of_addons_are_loaded_through_one_class():
 
     assert tfa is not None
     check_import("tensorflow_addons.utils.resource_loader:LazySO.ops", "_keras2_addons.py")
+
+
+def test_layers_are_told_from_the_graph_that_they_are_asked_for_shapes():
+    found = []
+
+    class Looking(tf.keras.layers.Layer):
+        def call(self, inputs):
+            found.append(asks_for_shapes())
+            return inputs
+
+    class Subclassed(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.layer = Looking()
+
+        def call(self, inputs):
+            return self.layer(inputs)
+
+    inputs = tf.keras.Input((2,))
+    model = tf.keras.Model(inputs, Looking()(inputs))
+    Subclassed().build((None, 2))
+    assert found, f"mend {RUNTIME}_keras2_names.py"
+    assert all(found), f"mend {RUNTIME}_keras2_names.py"
+    found.clear()
+    model.predict(np.ones((2, 2)), verbose=0)
+    model(np.ones((2, 2)))
+    assert found == [False, False], f"mend {RUNTIME}_keras2_names.py"

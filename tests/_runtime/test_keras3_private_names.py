@@ -30,6 +30,8 @@ IMPORTED = {
     "keras.src.utils:file_utils.File": "_keras3_chief.py",
     "keras.src.backend:get_keras_mask": "_keras3_names.py",
     "keras.src.backend:set_keras_mask": "_keras3_names.py",
+    "keras.src.backend:AutocastScope": "_keras3_names.py",
+    "keras.src.backend:in_symbolic_scope": "_keras3_names.py",
     "keras.src.ops.nn:Softmax": "_keras3_audit.py",
     "keras.src.ops.nn:LogSoftmax": "_keras3_audit.py",
     "keras:layers.BatchNormalization._moments": "_keras3_alone.py",

@@ -1,0 +1,206 @@
+"""Normalisation of images on the device, so that the host sends bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.layers._streamed import Streamed, batches_of
+
+ops = _runtime.ops
+
+
+@_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
+class DeviceNormalization(_runtime.keras.layers.Layer):
+    """Turns images of bytes into floats around nought on the device, so that bytes travel there.
+
+    A batch of uint8 is a quarter of one of float32, for the host's memory and on the way to the device; the cast and
+    `(x - mean) / sqrt(variance)` become part of the first operation that reads them.
+
+    It takes the arguments of `keras.layers.Normalization`, and has the same weights. What differs:
+
+    - The arithmetic is float32 (float64 for float64) whatever the dtype policy, and its result is rounded once, to
+      the compute dtype. Keras rounds inputs, mean and variance first: under `mixed_bfloat16` 123.675 becomes 123.5.
+    - `mean` and `variance` are read when the layer is called, also in a compiled step: after `set_weights` or a
+      second `adapt` the new ones count. Keras keeps those that it had.
+    - `adapt` sums in float64 on the host, needs no TensorFlow, and gives the mean and variance of all values
+      together. Rows that fill a batch up (`data.pad_batches`) are no examples.
+    - A layer that knows no mean yet is an error and not the identity.
+
+    Inputs are subtracted from before they are scaled: folded into one `x * scale + offset`, the result would lose
+    digits where the mean is large beside the deviation, and a TPU's time is the same. In float32 the result is off by
+    at most 4e-7 of itself and 1e-7 of `mean / sqrt(variance)`.
+
+    Args:
+        axis: The axis, or axes, whose places have a mean each; `None` for one mean in all. Defaults to -1.
+        mean: Mean of each place: a number, or values that broadcast to `axis`. `None` (default) waits for `adapt`.
+        variance: Variance of each place, likewise; it goes with `mean`. One of nought counts as 1e-14, as in Keras.
+        invert: Whether to turn normalised inputs back. Defaults to `False`.
+        **kwargs: Arguments of `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: Tensor of any dtype of numbers, such as uint8 of shape `(batch, height, width, channels)`.
+
+    Raises:
+        ArgumentError: If only one of `mean` and `variance` is there, or a variance is negative; when it is built, if
+            they do not fit the inputs; when it is called, if it was never adapted.
+
+    Example:
+        ```python
+        import keras
+        import keras_tpu_ext as kte
+
+        images = keras.Input((224, 224, 3), dtype="uint8")
+        x = kte.layers.DeviceNormalization(mean=[123.675, 116.28, 103.53], variance=[3410.0, 3262.7, 3291.9])(images)
+        model = keras.Model(images, keras.layers.Conv2D(64, 7, strides=2)(x))
+        ```
+    """
+
+    def __init__(
+        self, *, axis: Any = -1, mean: Any = None, variance: Any = None, invert: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(
+            **{"autocast": False, **kwargs}
+        )  # an input in bfloat16 would be rounded before the mean is off
+        self.supports_masking = True
+        self.axis = () if axis is None else (axis,) if np.ndim(axis) == 0 else tuple(axis)
+        if (mean is None) != (variance is None):
+            missing, there = ("variance", "mean") if variance is None else ("mean", "variance")
+            raise ArgumentError(
+                f"mean and variance must come together; only {there} came. Write: DeviceNormalization(mean=..., "
+                f"variance=...) with {missing} too, or leave out both and call adapt(data)"
+            )
+        if variance is not None and not np.all(np.asarray(variance, "float64") >= 0):
+            raise ArgumentError(
+                f"variance must be nought or more; it came as {variance!r}. Write: DeviceNormalization(mean=..., "
+                "variance=deviation**2)"
+            )
+        self.mean = mean
+        self.variance = variance
+        self.invert = invert
+        self._knows = None if mean is None else True  # `None` where that was never seen
+
+    def build(self, input_shape: Any) -> None:
+        """Make the weights of a `keras.layers.Normalization`, if there is no `mean`."""
+        shape, rank = tuple(input_shape), len(input_shape)
+        if not all(-rank <= axis < rank and shape[axis] is not None for axis in self.axis):
+            raise ArgumentError(
+                f"axis must name dimensions of known size of the inputs, whose shape is {shape}; it came as "
+                f"{self.axis}. Write: DeviceNormalization(axis=-1), or axis=None for one mean in all"
+            )
+        self._kept = tuple(sorted(axis % rank for axis in self.axis))
+        self._sizes = tuple(int(shape[axis]) for axis in self._kept)
+        self._broadcast = tuple(int(shape[axis]) if axis in self._kept else 1 for axis in range(rank))
+        if self.mean is not None:
+            self._constants = [self._fitting(name) for name in ("mean", "variance")]
+        else:
+            options = {"dtype": self._wide, "trainable": False}
+            self.adapt_mean = self.add_weight(name="mean", shape=self._sizes, initializer="zeros", **options)
+            self.adapt_variance = self.add_weight(name="variance", shape=self._sizes, initializer="ones", **options)
+            self.count = self.add_weight(name="count", shape=(), initializer="zeros", dtype="int32", trainable=False)
+        super().build(input_shape)
+
+    def adapt(self, data: Any, *, steps: int | None = None) -> None:
+        """Take mean and variance from data, on the host.
+
+        Args:
+            data: An array, a `tf.data.Dataset`, a `PyDataset`, or an iterable of batches; a batch may be `(x, y)`.
+            steps: Number of batches to take, or `None` (default) for all. Only for what gives batches.
+
+        Raises:
+            ArgumentError: If the layer has a `mean` of its own, or the data are none, have no end, are no numbers, or
+                do not fit the layer.
+        """
+        if self.mean is not None:
+            raise ArgumentError(
+                f"adapt must have a mean to find; this layer came with mean={self.mean!r}. Write: "
+                "DeviceNormalization() without mean and variance"
+            )
+        found = None
+        for batch in batches_of(data, steps):
+            self._fit_to(batch.shape)
+            found = Streamed(self._kept) if found is None else found
+            found.add(batch)
+        if found is None or not found.count:
+            raise ArgumentError("data must have examples; there were none. Write: layer.adapt(images)")
+        self.adapt_mean.assign(found.mean.astype(self._wide))
+        self.adapt_variance.assign(found.variance.astype(self._wide))
+        self.count.assign(min(found.count, 2**31 - 1))
+        self._knows = True
+
+    def call(self, inputs: Any) -> Any:
+        """Return the inputs normalised, in the compute dtype."""
+        mean, variance = self._moments()
+        values = ops.cast(inputs, self._wide)
+        deviation = ops.maximum(ops.sqrt(variance), _runtime.keras.backend.epsilon())
+        result = values * deviation + mean if self.invert else (values - mean) * (1.0 / deviation)
+        return ops.cast(result, self.compute_dtype)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the inputs."""
+        return input_shape
+
+    @property
+    def variables(self) -> list[Any]:
+        """The variables. For `fit` on JAX Keras asks for them, then takes away the values that `call` looks for."""
+        self._look()
+        return super().variables
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the constructor."""
+        config = {**super().get_config(), "axis": list(self.axis) or None, "invert": self.invert}
+        for name, values in (("mean", self.mean), ("variance", self.variance)):
+            config[name] = None if values is None else np.asarray(values).tolist()
+        return config
+
+    @property
+    def _wide(self) -> str:
+        """The dtype of the arithmetic."""
+        return "float64" if self.variable_dtype == "float64" else "float32"
+
+    def _fitting(self, name: str) -> np.ndarray:
+        """Return `mean` or `variance` in a shape that broadcasts to the inputs."""
+        values = np.asarray(getattr(self, name), "float64")
+        try:
+            return np.broadcast_to(values, self._sizes).reshape(self._broadcast).astype(self._wide)
+        except ValueError:
+            raise ArgumentError(
+                f"{name} must be a number or fit {self._sizes}, the size of the inputs on axis {self.axis or None}; "
+                f"it came with shape {values.shape}. Write: DeviceNormalization({name}=[...]), one for each channel"
+            ) from None
+
+    def _fit_to(self, shape: tuple[int, ...]) -> None:
+        """Build for a batch of `shape`, or see that it fits what was built."""
+        if not self.built:
+            self.build(shape)
+        fits = len(shape) == len(self._broadcast)
+        if not fits or tuple(shape[axis] for axis in self._kept) != self._sizes:
+            raise ArgumentError(
+                f"data must have {len(self._broadcast)} dimensions, size {self._sizes} on axis {self.axis or None} "
+                f"as when it was built; a batch came with shape {shape}. Write: layer.adapt(batches_of_images)"
+            )
+
+    def _moments(self) -> list[Any]:
+        """Return mean and variance as tensors that broadcast to the inputs."""
+        if self.mean is not None:
+            return [ops.convert_to_tensor(values) for values in self._constants]
+        self._look()
+        if self._knows is False and not _runtime.asks_for_shapes():
+            raise ArgumentError(
+                f"{self.name} must know the mean and variance of its inputs; it was called without. Write: "
+                "layer.adapt(images) first, or DeviceNormalization(mean=..., variance=...)"
+            )
+        with _runtime.own_dtypes():
+            return [ops.reshape(weight, self._broadcast) for weight in (self.adapt_mean, self.adapt_variance)]
+
+    def _look(self) -> None:
+        """See whether the weights are still those that the layer began with; others may come from a file."""
+        if self._knows or not self.built:
+            return
+        values = [_runtime.value_of(weight) for weight in (self.adapt_mean, self.adapt_variance, self.count)]
+        if not any(value is None for value in values):
+            mean, variance, count = values
+            self._knows = bool(count or np.any(mean) or np.any(variance != 1))

@@ -1,0 +1,40 @@
+"""Products in which nothing is rounded, also where a device multiplies float32 as bfloat16."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime import _tf_product
+
+
+def test_a_float32_is_split_into_three_bfloat16():
+    values = np.random.default_rng(0).normal(size=1000).astype("float32") * np.float32(10.0) ** np.arange(
+        -20, 20, 0.04
+    )
+    parts = [part.numpy() for part in _tf_product._split(tf.constant(values, tf.float32))]
+    assert len(parts) == 3
+    for part in parts:
+        np.testing.assert_array_equal(tf.cast(tf.cast(part, tf.bfloat16), tf.float32), part)
+    np.testing.assert_array_equal(parts[0] + (parts[1] + parts[2]), values.astype("float32"))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_a_row_comes_back_as_it_is(dtype, monkeypatch):
+    matmul = tf.matmul
+
+    def like_a_tpu(a, b, **options):
+        if b.dtype == tf.float32:
+            a, b = (tf.cast(tf.cast(factor, tf.bfloat16), tf.float32) for factor in (a, b))
+        return matmul(a, b, **options)
+
+    if dtype != "float16":  # on a TPU its products have two passes
+        monkeypatch.setattr(tf, "matmul", like_a_tpu)
+    values = tf.cast(np.random.default_rng(0).normal(size=(5, 3)), dtype)
+    ones = tf.cast(np.eye(5)[[3, 1]], dtype)
+    wide = "float64" if dtype == "float64" else "float32"
+    got = _runtime.exact_product(ones, values)
+    assert got.dtype == wide
+    np.testing.assert_array_equal(got, tf.cast(tf.gather(values, [3, 1]), wide))
+    transposed = _runtime.exact_product(tf.transpose(ones), values, transposed=True)
+    np.testing.assert_array_equal(transposed, got)
