@@ -9,6 +9,7 @@ In docs/*.md a table stands between `<!-- table: NAME -->` and `<!-- end -->`.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import sys
@@ -81,7 +82,7 @@ def resnet50_layers() -> Iterator[str]:
 
 def _layers(is_wanted: Callable[[str], bool]) -> Iterator[str]:
     """Yield a row for each layer and shape, with a pair of columns for each slice."""
-    rows = [row for row in result("layers-jax.txt")["rows"] if is_wanted(row["layer"])]
+    rows = [row for name in _LAYERS for row in result(f"layers-{name}-jax.txt")["rows"] if is_wanted(row["layer"])]
     targets = list(dict.fromkeys(row["target"] for row in rows))
     yield f"| layer | shape | {' | '.join(f'{target}: time | HBM' for target in targets)} |"
     yield f"| --- | --- | {' | '.join(['---:'] * 2 * len(targets))} |"
@@ -95,6 +96,7 @@ def _layers(is_wanted: Callable[[str], bool]) -> Iterator[str]:
         yield f"| {layer} | {shape} | {' | '.join(cells[target] for target in targets)} |"
 
 
+_LAYERS = ("normalisations", "biases", "embeddings", "images", "augmentation", "stems", "outputs", "widths")
 _NOT_SHIPPED = ("SpaceToDepthConv2D", "Dense(", "widths of 128")
 
 
@@ -108,9 +110,32 @@ def layers_not_shipped() -> Iterator[str]:
     return _layers(lambda name: name.startswith(_NOT_SHIPPED))
 
 
+def break_even() -> Iterator[str]:
+    """Yield a row for each slice: up to how many words a one-hot product costs no more than a lookup."""
+    yield "| slice | if the scatter were free | if it costs what the compiler says of it alone |"
+    yield "| --- | ---: | ---: |"
+    scatter = {(row["target"], row["vocabulary"]): row["seconds"] for row in result("embedding_scatter.txt")["rows"]}
+    more: dict[str, dict[int, float]] = {}
+    for row in result("layers-embeddings-jax.txt")["rows"]:
+        vocabulary = int(row["shape"].split(" ")[0].replace(",", ""))
+        more.setdefault(row["target"], {})[vocabulary] = row["ours"]["seconds"] - row["stock"]["seconds"]
+    for target, by_vocabulary in more.items():
+        counted = {size: seconds - scatter[target, size] for size, seconds in by_vocabulary.items()}
+        yield f"| {target} | {_zero_of(by_vocabulary):,.0f} words | {_zero_of(counted):,.0f} words |"
+
+
+def _zero_of(points: dict[int, float]) -> float:
+    """Return where a line through neighbouring points crosses zero for the first time."""
+    places = sorted(points)
+    for low, high in itertools.pairwise(places):
+        if points[low] <= 0 < points[high]:
+            return low + (high - low) * points[low] / (points[low] - points[high])
+    raise ValueError(f"no crossing in {points}")
+
+
 TABLES = {
     table.__name__: table
-    for table in (published_rates, tpu_program, memory_limit, resnet50_layers, layers, layers_not_shipped)
+    for table in (published_rates, tpu_program, memory_limit, resnet50_layers, layers, layers_not_shipped, break_even)
 }
 
 

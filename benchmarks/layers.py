@@ -159,7 +159,34 @@ def widths() -> Iterator[Case]:
         yield Case("widths of 128", shape, same((28, 28, 64)), network(padded), network(width))
 
 
-KINDS = (normalisations, biases, stems, outputs, widths)
+def embeddings() -> Iterator[Case]:
+    """Yield lookups of 128 tokens an example; Keras's scatter, for which there is no estimate, counts as nothing."""
+    for vocabulary in (100, 1000, 10_000, 30_000):
+
+        def mean(kind: Any, vocabulary: int = vocabulary) -> Callable[[Any], Any]:
+            return lambda ids: layers.GlobalAveragePooling1D()(kind(vocabulary, 512)(ids))
+
+        ours, stock = mean(kte.layers.OneHotEmbedding), mean(layers.Embedding)
+        yield Case("OneHotEmbedding", f"{vocabulary:,} words, 512 wide", same((128,), "int32"), ours, stock)
+
+
+def images() -> Iterator[Case]:
+    """Yield a first convolution behind a normalisation of images."""
+
+    def first(kind: Any) -> Callable[[Any], Any]:
+        def part(x: Any) -> Any:
+            x = kind(mean=[123.675, 116.28, 103.53], variance=[3409.976, 3262.694, 3291.891])(x)
+            return layers.GlobalAveragePooling2D()(layers.ReLU()(layers.Conv2D(64, 7, 2)(x)))
+
+        return part
+
+    ours, stock = first(kte.layers.DeviceNormalization), first(layers.Normalization)
+    of_bytes, of_floats = ((224, 224, 3), "uint8"), ((224, 224, 3), "float32")
+    yield Case("DeviceNormalization", "224 x 224 x 3, both uint8", (of_bytes, of_bytes), ours, stock)
+    yield Case("DeviceNormalization", "224 x 224 x 3, uint8 against float32", (of_bytes, of_floats), ours, stock)
+
+
+KINDS = (normalisations, biases, embeddings, images, stems, outputs, widths)
 
 
 def measured(part: Callable[[Any], Any], inputs: tuple[tuple[int, ...], str], target: str) -> dict[str, Any]:
