@@ -192,8 +192,11 @@ KINDS = (normalisations, biases, embeddings, images, stems, outputs, widths)
 def measured(part: Callable[[Any], Any], inputs: tuple[tuple[int, ...], str], target: str) -> dict[str, Any]:
     """Return what the compiler says of the train step of a model with a part."""
     shape, dtype = inputs
+    keras.utils.clear_session()  # which forgets the policy too
+    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
     x = keras.Input(shape, dtype=dtype)
     model = kte.TPUModel(x, layers.Dense(CLASSES, dtype="float32")(part(x)))
+    assert model.dtype_policy.name == "mixed_bfloat16"
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss)
     batch = keras.KerasTensor((1, *shape), dtype), keras.KerasTensor((1,), "int32")
@@ -217,12 +220,10 @@ def main() -> None:
     names = [kind.__name__ for kind in KINDS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="default: all")
     options = parser.parse_args()
-    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
     rows = []
     for kind in KINDS:
         for case in kind() if kind.__name__ in options.only else ():
             for target in options.targets:
-                keras.utils.clear_session()
                 ours, stock = (
                     measured(part, inputs, target)
                     for part, inputs in zip((case.ours, case.stock), case.inputs, strict=True)
