@@ -13,6 +13,12 @@ from keras_tpu_ext._runtime.select import chosen
 from layers.catalogue import Row
 
 
+def tensor(values: Any, dtype: str | None = None) -> Any:
+    """Return a tensor of an array."""
+    values = keras.ops.convert_to_tensor(values)
+    return values if dtype is None else keras.ops.cast(values, dtype)
+
+
 def array(tensor: Any) -> np.ndarray:
     """Return a tensor in NumPy, of a dtype that NumPy has."""
     return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32")))
@@ -160,3 +166,30 @@ def _on_jax(layer: Any, inputs: Any, upstream: np.ndarray, compiled: bool, call:
     for variable, value in zip(layer.non_trainable_variables, after, strict=True):
         variable.assign(value)
     return outputs, [of_inputs, *of_trained]
+
+
+def differentiate_twice(layer: Any, inputs: Any, upstream: np.ndarray, **call: Any) -> Any:
+    """Return the gradient of the sum of the squared gradient of `sum(outputs * upstream)` to `inputs`."""
+    inputs = tensor(inputs)
+    if chosen() == "keras3_jax":
+        import jax
+
+        variables = [[variable.value for variable in kind] for kind in _variables(layer)]
+
+        def slope(inputs):
+            return jax.grad(lambda x: (layer.stateless_call(*variables, x, **call)[0] * upstream).sum())(inputs)
+
+        return jax.grad(lambda x: (slope(x) ** 2).sum())(inputs)
+    import tensorflow as tf
+
+    with tf.GradientTape() as outer:
+        outer.watch(inputs)
+        with tf.GradientTape() as inner:
+            inner.watch(inputs)
+            total = tf.reduce_sum(layer(inputs, **call) * upstream)
+        penalty = tf.reduce_sum(inner.gradient(total, inputs) ** 2)
+    return outer.gradient(penalty, inputs, unconnected_gradients="zero")
+
+
+def _variables(layer: Any) -> tuple[Any, Any]:
+    return layer.trainable_variables, layer.non_trainable_variables
