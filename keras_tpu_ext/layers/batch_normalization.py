@@ -57,7 +57,8 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
 
     Raises:
         ArgumentError: If `ghost_batch_size` is not a whole number of at least 1, or `renorm` or `virtual_batch_size`
-            is asked for; when it is built, if `axis` is several, or that of the batch; when it is called, if `mask` has another rank.
+            is asked for; when it is built, if `axis` is several, or that of the batch; when it is called, if `mask`
+            has another rank.
 
     Example:
         ```python
