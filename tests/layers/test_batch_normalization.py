@@ -8,6 +8,9 @@ import pytest
 from sklearn.datasets import load_digits
 
 import keras_tpu_ext as kte
+from keras_tpu_ext._parity.findings import findings
+from keras_tpu_ext._parity.layers import look
+from keras_tpu_ext.parity import ParityRow
 from kind_of_keras import IS_KERAS2
 from layers.checks import array, call_and_differentiate, differentiate_twice, dtype_of, tensor
 from layers.normalised import Weights, normalise
@@ -396,6 +399,23 @@ def test_sizes_that_are_not_known_before(ghost_batch_size):
     expected = normalise(inputs, inputs, weights, momentum=0.0, ghost_batch_size=ghost_batch_size)
     assert_close(array(layer.moving_mean), expected.moving_mean)
     assert_close(array(layer.moving_variance), expected.moving_variance)
+
+
+def facts_of(cls, **options):
+    inputs = keras.Input((3,))
+    model = kte.TPUModel(inputs, keras.layers.Dense(1)(cls(name="norm", **options)(inputs)))
+    return look(model, [])
+
+
+def test_a_check_of_parity_has_nothing_to_say_of_it():
+    """Of Keras's layer it has where that sees its replica only, which it does on TensorFlow."""
+    assert facts_of(kte.layers.BatchNormalization).local_normalisations == ()
+    assert facts_of(kte.layers.BatchNormalization, ghost_batch_size=8).local_normalisations == ()
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    facts = facts_of(keras.layers.BatchNormalization)
+    assert facts.local_normalisations == (("'norm'",) if on_tensorflow else ())
+    told = " ".join(findings(facts, [ParityRow("one step", "loss", 0.5, 1e-5, False)]))
+    assert ("BatchNormalization 'norm' sees only its replica" in told) is on_tensorflow
 
 
 # -- errors ------------------------------------------------------------------------------------------------------

@@ -44,7 +44,8 @@ def on_images(model_class, ghost_batch_size):
     inputs = keras.Input((8, 8, 1))
     x = keras.layers.Conv2D(4, 3, use_bias=False)(inputs)
     x = kte.layers.BatchNormalization(momentum=0.8, ghost_batch_size=ghost_batch_size)(x)
-    x = keras.layers.Flatten()(keras.layers.Activation("tanh")(x))
+    # TensorFlow 2.15 fails where a tanh follows the normalisation of a convolution, on CPUs.
+    x = keras.layers.Flatten()(keras.layers.Activation("softplus")(x))
     if ghost_batch_size == 1:  # of one value nothing is left but rounding, which would decide on the accuracy
         ghost_batch_size = None
     x = kte.layers.BatchNormalization(momentum=0.8, center=False, ghost_batch_size=ghost_batch_size)(x)
@@ -166,8 +167,9 @@ def test_windows_of_several_batches(digits, ghost_batch_size, padded):
 @pytest.mark.parametrize(
     ("policy", "options", "tolerance"),
     [
-        # An output of float16 has 11 bits and one of bfloat16 has 8; of some an order of adding decides the last.
-        ("mixed_float16", {"loss_scale": "dynamic"}, 2.0**-8),
+        # An output of float16 has 11 bits and one of bfloat16 has 8; the order of adding decides the last of them, in
+        # each of eight steps.
+        ("mixed_float16", {"loss_scale": "dynamic"}, 2.0**-6),
         ("mixed_bfloat16", {}, 2.0**-5),
     ],
 )
