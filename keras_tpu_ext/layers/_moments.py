@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.layers._parts import WholeBatch
+from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.layers._parts import Moments, WholeBatch
 
 ops = _runtime.ops
-
-
-class Moments(NamedTuple):
-    """What a normalisation knows of each part of the batch; tensors broadcast to the inputs.
-
-    Attributes:
-        mean: The mean.
-        variance: The variance, without Bessel's correction.
-        count: Over how many values, on all replicas together.
-        local_count: How many of them this replica has.
-        weights: One for what counts and zero for what does not; `None` where all counts.
-    """
-
-    mean: Any
-    variance: Any
-    count: Any
-    local_count: Any
-    weights: Any
 
 
 def moments_of(parts: WholeBatch, values: Any, weights: Any, shift: Any) -> Moments:
@@ -41,7 +24,7 @@ def moments_of(parts: WholeBatch, values: Any, weights: Any, shift: Any) -> Mome
     around = ops.stop_gradient(ops.cast(values, shift.dtype)) - shift
     squares = ops.square(around)
     if weights is None:
-        local_count = parts.local_count(values)
+        local_count = parts.local_count(around)
     else:
         weights = ops.cast(weights, shift.dtype)
         around, squares = weights * around, weights * squares
@@ -77,11 +60,25 @@ def normalise(parts: WholeBatch, values: Any, moments: Moments, gamma: Any, beta
                 through_moments = moments.weights * through_moments
             of_values = ops.cast(gamma * inverse * (upstream - through_moments), values.dtype)
             own_beta, own_gamma = (parts.of_channels(parts.over_parts(value)) for value in sums)
+            of_values, own_gamma, own_beta = _differentiable_once(of_values, own_gamma, own_beta)
             return of_values, own_gamma, own_beta, ops.zeros_like(mean), ops.zeros_like(inverse)
 
         return outputs, gradients
 
     return normalised(values, gamma, beta, mean, inverse)
+
+
+@ops.custom_gradient
+def _differentiable_once(*gradients: Any) -> tuple[Any, Any]:
+    """Return gradients that refuse to be differentiated: the moments in them would be taken for constants."""
+
+    def refuse(*args: Any, upstream: Any = None) -> Any:
+        raise ArgumentError(
+            "The gradient of kte.layers.BatchNormalization in training cannot be differentiated again, as a gradient "
+            "penalty asks for. Write: keras.layers.BatchNormalization() in that model, or call it with training=False"
+        )
+
+    return gradients, refuse
 
 
 def _by(values: Any, count: Any) -> Any:

@@ -7,11 +7,29 @@ with the same three methods, so that the mathematics of the layer stands once.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_tpu_ext import _runtime
 
 ops = _runtime.ops
+
+
+class Moments(NamedTuple):
+    """What a normalisation knows of each part of the batch; tensors broadcast to the inputs.
+
+    Attributes:
+        mean: The mean.
+        variance: The variance, without Bessel's correction.
+        count: Over how many values, on all replicas together.
+        local_count: How many of them this replica has.
+        weights: One for what counts and zero for what does not; `None` where all counts.
+    """
+
+    mean: Any
+    variance: Any
+    count: Any
+    local_count: Any
+    weights: Any
 
 
 def parts_of(inputs: Any, axis: int, ghost_batch_size: int | None) -> WholeBatch:
@@ -55,7 +73,7 @@ class WholeBatch:
         """Return over how many values of `view` each of `local_sums` goes, where all count."""
         sizes = ops.shape(values)
         count = math.prod(sizes[i] for i in self._axes)
-        return float(count) if isinstance(count, int) else ops.cast(count, "float32")
+        return float(count) if isinstance(count, int) else ops.cast(count, values.dtype)
 
     def view(self, values: Any) -> Any:
         """Return `values`, in the shape in which this does its sums."""
@@ -77,9 +95,14 @@ class WholeBatch:
         """Return `local_sums` added up over all parts: one number for each channel."""
         return ops.reshape(sums, (-1,))
 
-    def averages(self, values: list[Any], local_count: Any) -> list[Any]:
-        """Return what parts have on average, one number for each channel; each part counts by its size."""
-        return [ops.reshape(value, (-1,)) for value in values]
+    def averages(self, moments: Moments) -> list[Any]:
+        """Return mean and variance as parts have them on average, each by its size, and the size of all.
+
+        They are one number for each channel, and the size may be one for all of them.
+        """
+        count = moments.count
+        count = count if isinstance(count, float) else ops.reshape(count, (-1,))
+        return [ops.reshape(moments.mean, (-1,)), ops.reshape(moments.variance, (-1,)), count]
 
 
 class SeveralParts(WholeBatch):
@@ -89,11 +112,12 @@ class SeveralParts(WholeBatch):
         """Return the sum over the parts of this replica."""
         return ops.reshape(ops.sum(sums, axis=0), (-1,))
 
-    def averages(self, values: list[Any], local_count: Any) -> list[Any]:
+    def averages(self, moments: Moments) -> list[Any]:
         """Return averages over the parts of all replicas."""
-        weighted = [local_count * value for value in (*values, ops.ones_like(values[0]))]
+        values = (moments.mean, moments.variance, ops.ones_like(moments.mean))
+        weighted = [moments.local_count * value for value in values]
         *sums, count = _runtime.sum_over_replicas([self.over_parts(value) for value in weighted])
-        return [ops.divide_no_nan(value, count) for value in sums]
+        return [*(ops.divide_no_nan(value, count) for value in sums), count]
 
 
 class EqualParts(SeveralParts):

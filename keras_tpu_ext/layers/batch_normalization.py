@@ -36,7 +36,10 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
       Batch Normalization, 2015, section 3, https://arxiv.org/abs/1502.03167.
 
     `moving_mean` and `moving_variance` follow the average over the parts, each by its number of examples, and no
-    Bessel's correction is made (Keras 3 makes none; Keras 2 does in its fused kernel).
+    Bessel's correction is made (Keras 3 makes none; Keras 2 does in its fused kernel). A batch of which nothing
+    counts leaves them as they are.
+
+    In training the gradient cannot be differentiated again, and says so where a gradient penalty asks for it.
 
     Args:
         axis: The axis of the channels. Defaults to -1.
@@ -44,8 +47,8 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
         epsilon: Added to the variance. Defaults to 1e-3.
         ghost_batch_size: Number of consecutive examples whose moments are taken together, or `None` (default) for
             the whole batch.
-        **kwargs: All other arguments of `keras.layers.BatchNormalization`, except `renorm`. `synchronized` is
-            accepted and makes no difference.
+        **kwargs: All other arguments of `keras.layers.BatchNormalization`, except `renorm`, and on Keras 2
+            `virtual_batch_size`. `synchronized` is accepted and makes no difference.
 
     Call arguments:
         inputs: Tensor of shape `(batch, ..., channels)`, or with the channels on `axis`.
@@ -53,8 +56,9 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
         mask: Boolean tensor of the shape of `inputs` without `axis`: what is `False` does not count in the moments.
 
     Raises:
-        ArgumentError: If `ghost_batch_size` is not a whole number of at least 1, or `renorm` is asked for; when
-            it is built, if `axis` is several, or that of the batch; when it is called, if `mask` has another rank.
+        ArgumentError: If `ghost_batch_size` is not a whole number of at least 1, or `renorm` or `virtual_batch_size`
+            is asked for; when it is built, if `axis` is several, or that of the batch; when it is called, if `mask`
+            has another rank.
 
     Example:
         ```python
@@ -88,6 +92,12 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
             )
         if isinstance(axis, (list, tuple)) and len(axis) == 1:  # as Keras 2 has it in the config of a built layer
             axis = axis[0]
+        virtual = kwargs.pop("virtual_batch_size", None)  # Keras 2
+        if virtual is not None:
+            raise ArgumentError(
+                f"virtual_batch_size={virtual!r} is not offered: Keras 2 takes it of each replica's part. Write: "
+                f"{type(self).__name__}(ghost_batch_size={virtual!r}), which counts in the whole batch"
+            )
         super().__init__(axis=axis, momentum=momentum, epsilon=epsilon, **kwargs)
         self.ghost_batch_size = ghost_batch_size
         if ghost_batch_size is not None:
@@ -99,29 +109,33 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
         axes = self.axis if isinstance(self.axis, (list, tuple)) else [self.axis]
         rank = len(input_shape)
         if len(axes) != 1 or not -rank < axes[0] < rank or not axes[0]:
+            came = list(axes) if len(axes) > 1 else axes[0]
             raise ArgumentError(
                 f"axis must be the one axis of the channels, from 1 to {rank - 1} or -1 for inputs of shape "
-                f"{tuple(input_shape)}; it came as {self.axis!r}. Write: {type(self).__name__}(axis=-1)"
+                f"{tuple(input_shape)}; it came as {came!r}. Write: {type(self).__name__}(axis=-1)"
             )
         self._axis = int(axes[0]) % rank
         super().build(input_shape)
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Return the inputs normalised."""
-        if not (training and self.trainable):
-            return super().call(inputs, training=False)
         if mask is not None and len(mask.shape) != len(inputs.shape) - 1:
             raise ArgumentError(
-                f"mask must have the shape of the inputs without axis {self.axis}; it came with shape "
+                f"mask must have the shape of the inputs without axis {self._axis}; it came with shape "
                 f"{tuple(mask.shape)} for inputs of shape {tuple(inputs.shape)}. Write: layer(x, mask=keep) with one "
                 "value for every place of x, such as (batch, height, width)"
             )
+        if not (training and self.trainable):
+            return super().call(inputs, training=False)
+        if "float" not in str(inputs.dtype):
+            inputs = ops.cast(inputs, "float32")  # Keras lets whole numbers through as they are
         parts = parts_of(inputs, self._axis, self.ghost_batch_size)
         values, weights = parts.view(inputs), parts.view_weights(self._weights(inputs, mask))
         gamma, beta, shift = (self._value(parts, weight) for weight in (self.gamma, self.beta, self.moving_mean))
         moments = moments_of(parts, values, weights, shift)
-        self._follow(*parts.averages([moments.mean, moments.variance], moments.local_count))
-        return parts.back(normalise(parts, values, moments, gamma, beta, self.epsilon))
+        self._follow(*parts.averages(moments))
+        outputs = parts.back(normalise(parts, values, moments, gamma, beta, self.epsilon))
+        return ops.cast(outputs, self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the constructor."""
@@ -136,12 +150,13 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
         kept = ops.expand_dims(ops.cast(mask, "float32"), self._axis)
         return kept if weights is None else kept * weights
 
-    def _follow(self, mean: Any, variance: Any) -> None:
-        """Let the moving averages follow the moments of this batch."""
+    def _follow(self, mean: Any, variance: Any, count: Any) -> None:
+        """Let the moving averages follow the moments of this batch; they stay where `count`, its values, is zero."""
         for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             before = ops.convert_to_tensor(average)
             value = ops.cast(value, before.dtype)
-            average.assign(before * self.momentum + value * (1 - self.momentum))
+            after = before * self.momentum + value * (1 - self.momentum)
+            average.assign(after if isinstance(count, float) else ops.where(ops.equal(count, 0.0), before, after))
 
     def _value(self, parts: WholeBatch, weight: Any) -> Any:
         """Return the value of a weight for the sums, in a shape that broadcasts to the inputs; `None` stays."""

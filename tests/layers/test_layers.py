@@ -1,0 +1,22 @@
+"""What holds for every layer of the package; a new one takes part with a row in catalogue.py."""
+
+import keras
+import pytest
+
+import keras_tpu_ext as kte
+from layers.catalogue import LAYERS, names
+from layers.checks import check_layer
+
+
+def test_every_layer_has_a_row():
+    public = {
+        value
+        for value in vars(kte.layers).values()
+        if isinstance(value, type) and issubclass(value, keras.layers.Layer)
+    }
+    assert public == {row.layer for row in LAYERS}
+
+
+@pytest.mark.parametrize("row", LAYERS, ids=names(LAYERS))
+def test_a_layer_is_one_as_keras_wants_it(row, tmp_path):
+    check_layer(row, tmp_path)
