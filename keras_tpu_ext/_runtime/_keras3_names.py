@@ -46,3 +46,9 @@ def new_variable(value: Any, dtype: str, name: str, *, per_replica: bool = False
     if per_replica:
         kind = {"synchronization": "on_read", "aggregation": "sum"}
     return keras.Variable(value, trainable=False, dtype=dtype, name=name, **kind)
+
+
+def add_count(layer: Any, name: str) -> Any:
+    """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
+    options = {"trainable": False, "aggregation": "only_first_replica"}
+    return layer.add_weight(shape=(), dtype="int32", initializer="zeros", name=name, **options)

@@ -145,6 +145,18 @@ class Runtime(Protocol):
     def show_as_they_are(self, names: Iterable[str]) -> None:
         """Let progress bars show the last value of the log keys `names` and not their average; for good."""
 
+    def add_count(self, layer: Any, name: str) -> Any:
+        """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
+
+    def pick(self, equation: str, choice: Any, values: Any) -> Any:
+        """Return the einsum of `choice` and `values`, to the last bit, in the dtype of the values.
+
+        Args:
+            equation: As for `einsum`.
+            choice: Ones and zeros, booleans perhaps; at most one of those that are summed over is a one.
+            values: Finite numbers.
+        """
+
     def place_in_batch(self, rows: Any) -> tuple[Any, Any]:
         """Return, while a layer is called, which row of the whole batch is this replica's first, and how many it has.
 

@@ -14,6 +14,7 @@ from keras_tpu_ext._runtime._keras2_graph import inputs_and_outputs as inputs_an
 from keras_tpu_ext._runtime._keras2_graph import is_compiled as is_compiled
 from keras_tpu_ext._runtime._keras2_graph import output_activations as output_activations
 from keras_tpu_ext._runtime._keras2_lowering import lower_step as lower_step
+from keras_tpu_ext._runtime._keras2_names import add_count as add_count
 from keras_tpu_ext._runtime._keras2_names import keras as keras
 from keras_tpu_ext._runtime._keras2_names import ops as ops
 from keras_tpu_ext._runtime._keras2_names import path_of as path_of
@@ -42,6 +43,7 @@ from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
 from keras_tpu_ext._runtime._tf_executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime._tf_picking import pick as pick
 from keras_tpu_ext._runtime._tf_scalar_file import scalar_files as scalar_files
 from keras_tpu_ext._runtime._tf_scope import distribute as distribute
 from keras_tpu_ext._runtime._tf_scope import scope as scope

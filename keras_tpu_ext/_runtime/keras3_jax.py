@@ -16,6 +16,7 @@ from keras_tpu_ext._runtime._jax_devices import open_gpus as open_gpus
 from keras_tpu_ext._runtime._jax_devices import open_workers as open_workers
 from keras_tpu_ext._runtime._jax_flops import count_flops as count_flops
 from keras_tpu_ext._runtime._jax_lowering import lower_step as lower_step
+from keras_tpu_ext._runtime._jax_picking import pick as pick
 from keras_tpu_ext._runtime._jax_scalar_file import scalar_files as scalar_files
 from keras_tpu_ext._runtime._jax_scope import device_name as device_name
 from keras_tpu_ext._runtime._jax_scope import distribute as distribute
@@ -38,6 +39,7 @@ from keras_tpu_ext._runtime._keras3_graph import output_activations as output_ac
 from keras_tpu_ext._runtime._keras3_jax_executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime._keras3_jax_rows import sees_its_replica_only as sees_its_replica_only
 from keras_tpu_ext._runtime._keras3_jax_step import TrainStep as TrainStep
+from keras_tpu_ext._runtime._keras3_names import add_count as add_count
 from keras_tpu_ext._runtime._keras3_names import path_of as path_of
 from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy

@@ -13,6 +13,7 @@ from keras_tpu_ext._runtime._keras3_graph import flatten_layers as flatten_layer
 from keras_tpu_ext._runtime._keras3_graph import inputs_and_outputs as inputs_and_outputs
 from keras_tpu_ext._runtime._keras3_graph import is_compiled as is_compiled
 from keras_tpu_ext._runtime._keras3_graph import output_activations as output_activations
+from keras_tpu_ext._runtime._keras3_names import add_count as add_count
 from keras_tpu_ext._runtime._keras3_names import path_of as path_of
 from keras_tpu_ext._runtime._keras3_policy import get_dtype_policy as get_dtype_policy
 from keras_tpu_ext._runtime._keras3_policy import parse_dtype_policy as parse_dtype_policy
@@ -40,6 +41,7 @@ from keras_tpu_ext._runtime._tf_executions import intercept_executions as interc
 from keras_tpu_ext._runtime._tf_overflow import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime._tf_picking import pick as pick
 from keras_tpu_ext._runtime._tf_scalar_file import scalar_files as scalar_files
 from keras_tpu_ext._runtime._tf_scope import distribute as distribute
 from keras_tpu_ext._runtime._tf_scope import scope as scope
