@@ -10,16 +10,18 @@ import jax.numpy as jnp
 _OF_8_BITS = ("bfloat16", "uint8")  # numbers with no more significant bits than matrix units multiply at once
 
 
-def pick(equation: str, choice: Any, values: Any) -> Any:
-    """Return the einsum of `choice` and `values`, to the last bit, in the dtype of the values.
+def pick(values: Any, *choices: tuple[str, Any]) -> Any:
+    """Return `values` after one einsum with a choice after the other, to the last bit and in their own dtype.
 
     Args:
-        equation: As for `einsum`.
-        choice: Ones and zeros; at most one of those that are summed over is a one.
         values: Finite numbers.
+        *choices: Each an equation, as for `einsum`, and its first tensor, of booleans: at most one of those that are
+            summed over is true. The second tensor is `values`, or what the choice before has made of them.
     """
     wide = jnp.promote_types(values.dtype, jnp.float32)
     # A product of float32 is otherwise one of bfloat16 on TPUs, and of 11 bits on GPUs.
     precision = None if str(values.dtype) in _OF_8_BITS else jax.lax.Precision.HIGHEST
-    product = jnp.einsum(equation, choice.astype(wide), values.astype(wide), precision=precision)
-    return product.astype(values.dtype)
+    picked = values.astype(wide)
+    for equation, choice in choices:
+        picked = jnp.einsum(equation, choice.astype(wide), picked, precision=precision)
+    return picked.astype(values.dtype)

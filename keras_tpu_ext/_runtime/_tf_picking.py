@@ -9,20 +9,21 @@ import tensorflow as tf
 _AT_ONCE = ("bfloat16", "uint8", "float64")  # of 8 significant bits, or such as no matrix unit takes
 
 
-def pick(equation: str, choice: Any, values: Any) -> Any:
-    """Return the einsum of `choice` and `values`, to the last bit, in the dtype of the values.
+def pick(values: Any, *choices: tuple[str, Any]) -> Any:
+    """Return `values` after one einsum with a choice after the other, to the last bit and in their own dtype.
 
     Args:
-        equation: As for `einsum`.
-        choice: Ones and zeros; at most one of those that are summed over is a one.
         values: Finite numbers.
+        *choices: Each an equation, as for `einsum`, and its first tensor, of booleans: at most one of those that are
+            summed over is true. The second tensor is `values`, or what the choice before has made of them.
     """
     wide = tf.float64 if values.dtype == tf.float64 else tf.float32
-    choice, parts = tf.cast(choice, wide), [tf.cast(values, wide)]
+    parts = [tf.cast(values, wide)]
     if values.dtype.name not in _AT_ONCE:
         parts = _parts_of_8_bits(parts[0])
-    products = [tf.einsum(equation, choice, part) for part in parts]
-    return tf.cast(sum(products[1:], products[0]), values.dtype)
+    for equation, choice in choices:
+        parts = [tf.einsum(equation, tf.cast(choice, wide), part) for part in parts]
+    return tf.cast(tf.add_n(parts), values.dtype)
 
 
 def _parts_of_8_bits(values: Any) -> list[Any]:

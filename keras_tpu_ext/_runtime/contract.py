@@ -148,13 +148,13 @@ class Runtime(Protocol):
     def add_count(self, layer: Any, name: str) -> Any:
         """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
 
-    def pick(self, equation: str, choice: Any, values: Any) -> Any:
-        """Return the einsum of `choice` and `values`, to the last bit, in the dtype of the values.
+    def pick(self, values: Any, *choices: tuple[str, Any]) -> Any:
+        """Return `values` after one einsum with a choice after the other, to the last bit and in their own dtype.
 
         Args:
-            equation: As for `einsum`.
-            choice: Ones and zeros, booleans perhaps; at most one of those that are summed over is a one.
             values: Finite numbers.
+            *choices: Each an equation, as for `einsum`, and its first tensor, of booleans: at most one of those that
+                are summed over is true. The second tensor is `values`, or what the choice before has made of them.
         """
 
     def place_in_batch(self, rows: Any) -> tuple[Any, Any]:
