@@ -42,6 +42,7 @@ softmaxes = _runtime.softmaxes
 # Inside a layer
 add_count = _runtime.add_count
 pick = _runtime.pick
+with_shape = _runtime.with_shape
 
 # The batch that a layer is called with
 place_in_batch = _runtime.place_in_batch

@@ -157,6 +157,12 @@ class Runtime(Protocol):
                 are summed over is true. The second tensor is `values`, or what the choice before has made of them.
         """
 
+    def with_shape(self, values: Any, shape: Sequence[int | None]) -> Any:
+        """Return `values`, of which it is known that they have `shape`; `None` is for any size.
+
+        A step on Keras 2 knows no size of what a `Sequence` or a generator gives.
+        """
+
     def place_in_batch(self, rows: Any) -> tuple[Any, Any]:
         """Return, while a layer is called, which row of the whole batch is this replica's first, and how many it has.
 

@@ -43,11 +43,12 @@ from keras_tpu_ext._runtime._tf_devices import open_gpus as open_gpus
 from keras_tpu_ext._runtime._tf_executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow
-from keras_tpu_ext._runtime._tf_picking import pick as pick
 from keras_tpu_ext._runtime._tf_scalar_file import scalar_files as scalar_files
 from keras_tpu_ext._runtime._tf_scope import distribute as distribute
 from keras_tpu_ext._runtime._tf_scope import scope as scope
 from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu
+from keras_tpu_ext._runtime._tf_values import pick as pick
+from keras_tpu_ext._runtime._tf_values import with_shape as with_shape
 from keras_tpu_ext._runtime._tf_words import words as _words
 from keras_tpu_ext._runtime._tf_workers import open_workers as open_workers
 

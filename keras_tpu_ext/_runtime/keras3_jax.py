@@ -16,13 +16,14 @@ from keras_tpu_ext._runtime._jax_devices import open_gpus as open_gpus
 from keras_tpu_ext._runtime._jax_devices import open_workers as open_workers
 from keras_tpu_ext._runtime._jax_flops import count_flops as count_flops
 from keras_tpu_ext._runtime._jax_lowering import lower_step as lower_step
-from keras_tpu_ext._runtime._jax_picking import pick as pick
 from keras_tpu_ext._runtime._jax_scalar_file import scalar_files as scalar_files
 from keras_tpu_ext._runtime._jax_scope import device_name as device_name
 from keras_tpu_ext._runtime._jax_scope import distribute as distribute
 from keras_tpu_ext._runtime._jax_scope import num_replicas as num_replicas
 from keras_tpu_ext._runtime._jax_scope import scope as scope
 from keras_tpu_ext._runtime._jax_tpu import open_tpu as open_tpu
+from keras_tpu_ext._runtime._jax_values import pick as pick
+from keras_tpu_ext._runtime._jax_values import with_shape as with_shape
 from keras_tpu_ext._runtime._jax_watch import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime._jax_watch import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._jax_watch import watch_overflow as watch_overflow

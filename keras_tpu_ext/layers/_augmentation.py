@@ -35,6 +35,9 @@ class Augmentation(_runtime.keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         """Make the weight that counts the calls."""
+        # Here, and not only in the call: around that Keras 2 makes another error of one.
+        shape = self.compute_output_shape(input_shape)
+        self._built_for = tuple(input_shape[0] if isinstance(shape[0], tuple) else input_shape)[1:]
         self.calls = _runtime.add_count(self, "calls")
         self.built = True
 
@@ -64,6 +67,13 @@ class Augmentation(_runtime.keras.layers.Layer):
         # Afterwards: what Keras 3 makes of a variable on TensorFlow is read when it is used.
         self.calls.assign(key[1] + 1)
         return words
+
+    def known(self, images: Any) -> Any:
+        """Return `images` with a static height, width and number of channels."""
+        if None in tuple(images.shape)[1:]:
+            images = _runtime.with_shape(images, (None, *self._built_for))
+        self.check_images(images.shape, images.dtype)
+        return images
 
     def check_images(self, shape: Sequence[Any], dtype: Any = "float32") -> None:
         """Refuse what are no images.

@@ -28,7 +28,8 @@ class Mixing(Augmentation):
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Return images and labels, mixed."""
         images, labels = self._pair(inputs)
-        self._check(images.shape, labels.shape, images.dtype, labels.dtype)
+        images = self.known(images)
+        self._check_labels(labels.shape, labels.dtype)
         if not training:
             return images, labels
         return self.mix(images, labels, Neighbours(images))
@@ -40,7 +41,8 @@ class Mixing(Augmentation):
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, Any]:
         """Return the two shapes of the inputs."""
         images, labels = self._pair(input_shape)
-        self._check(images, labels)
+        self.check_images(images)
+        self._check_labels(labels)
         return tuple(images), tuple(labels)
 
     def get_config(self) -> dict[str, Any]:
@@ -52,14 +54,13 @@ class Mixing(Augmentation):
             return inputs
         owner = type(self).__name__
         raise ArgumentError(
-            f"{owner} needs a pair of images and labels; it was called with {type(inputs).__name__}. "
+            f"{owner} needs a pair of images and labels; it was called with one tensor, or more than two. "
             f"Write: images, labels = {owner}()((images, labels), training=True)"
         )
 
-    def _check(self, images: Any, labels: Any, dtype: Any = "float32", labels_dtype: Any = "float32") -> None:
-        self.check_images(images, dtype)
+    def _check_labels(self, labels: Any, dtype: Any = "float32") -> None:
         owner = type(self).__name__
-        name = getattr(labels_dtype, "name", str(labels_dtype))
+        name = getattr(dtype, "name", str(dtype))
         if len(labels) != 2 or "float" not in name:
             raise ArgumentError(
                 f"{owner} needs labels of floats and of shape (batch, classes), of which it mixes the parts; they "

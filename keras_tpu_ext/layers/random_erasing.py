@@ -92,7 +92,8 @@ class RandomErasing(Augmentation):
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Return the images, some of them erased in part."""
-        self._check(inputs)
+        inputs = self.known(inputs)
+        self._check_value(inputs)
         if not training:
             return inputs
         height, width = inputs.shape[1:3]
@@ -155,9 +156,8 @@ class RandomErasing(Augmentation):
             )
         return low, high
 
-    def _check(self, inputs: Any) -> None:
-        """Refuse inputs that are no images, and a value that they cannot hold."""
-        self.check_images(inputs.shape, inputs.dtype)
+    def _check_value(self, inputs: Any) -> None:
+        """Refuse a value that the inputs cannot hold."""
         self.compute_output_shape(tuple(inputs.shape))
         values = np.atleast_1d(self.value)
         if "uint8" in str(inputs.dtype) and not np.array_equal(values, np.clip(np.rint(values), 0, 255)):

@@ -81,7 +81,7 @@ class RandomFlipCrop(Augmentation):
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Return the crops."""
-        self.check_images(inputs.shape, inputs.dtype)
+        inputs = self.known(inputs)
         _, height, width, _ = self.compute_output_shape(tuple(inputs.shape))
         spare = [inputs.shape[1] + 2 * self.padding - height, inputs.shape[2] + 2 * self.padding - width]
         if not training:

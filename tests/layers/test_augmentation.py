@@ -102,7 +102,7 @@ def test_layers_of_several_classes_draw_different_numbers_of_one_seed():
     drawn = []
     for layer_class in ALL:
         layer = layer_class(seed=3)
-        layer.build((None, 8, 8, 1))
+        images_of(layer)  # builds it
         drawn.append(np.stack([numpy_of(word) for word in layer.draw(50, 4)]))
     assert len(np.unique(drawn)) == 4 * 4 * 50
 
@@ -213,8 +213,8 @@ def test_the_step_trains_on_what_loops_make_of_the_images():
         np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)
 
 
-# Eight replicas have two examples each. Of a batch of 13 the last is alone on its replica, and has no neighbour on one
-# device either; two replicas would have 7 and 6, and part two neighbours.
+# Eight replicas have two examples each. Of a batch of 13 the last is alone on its replica, and has no neighbour on
+# one device either; two replicas would have 7 and 6, and part two neighbours.
 @pytest.mark.parametrize("layer_class", [L.MixUp, L.CutMix])
 @pytest.mark.parametrize(("count", "numbers"), [(32, (1, 2, 8)), (29, (1, 8))])
 def test_mixing_is_that_of_one_device_where_replicas_have_even_numbers(layer_class, count, numbers):

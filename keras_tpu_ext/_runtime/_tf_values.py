@@ -1,7 +1,8 @@
-"""Picking values by a product with ones and zeros, which TPUs do many times faster than they gather."""
+"""What layers do with values beyond `keras.ops`: pick some of them, and know their shape."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +12,8 @@ _AT_ONCE = ("bfloat16", "uint8", "float64")  # of 8 significant bits, or such as
 
 def pick(values: Any, *choices: tuple[str, Any]) -> Any:
     """Return `values` after one einsum with a choice after the other, to the last bit and in their own dtype.
+
+    A product is what TPUs do many times faster than they gather.
 
     Args:
         values: Finite numbers.
@@ -42,3 +45,8 @@ def _upper_bits(values: Any) -> Any:
     """Return float32 numbers without the lower half of their bits."""
     mask = tf.constant(0xFFFF0000, tf.uint32)
     return tf.bitcast(tf.bitwise.bitwise_and(tf.bitcast(values, tf.uint32), mask), tf.float32)
+
+
+def with_shape(values: Any, shape: Sequence[int | None]) -> Any:
+    """Return `values`, of which it is known that they have `shape`; `None` is for any size."""
+    return tf.ensure_shape(values, shape)
