@@ -16,7 +16,7 @@ class MixUp(Mixing):
     Every example draws a part of its own from Beta(alpha, alpha). Its neighbour is the next example where its number
     in the whole batch is even, and the one before where it is odd, which a shuffled dataset makes as good as any
     other; so it needs no communication and no gather. It runs in the compiled step: every shape is static, and there
-    is no loop. The distribution function of the parts is off by at most 1/1024.
+    is no loop. The distribution function of the parts is off by at most 1/1024, and by what float32 rounds near 1.
 
     What an example gets depends on the seed, on how many calls with `training=True` there were before, and on its
     number in the whole batch. The result is the same at any number of replicas that have an even number of examples

@@ -6,6 +6,7 @@ import pytest
 
 import keras_tpu_ext as kte
 import plain_augmentation as plain
+from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError
 
 MixUp = kte.layers.MixUp
@@ -95,3 +96,18 @@ def test_inputs_that_are_no_pair_of_images_and_soft_labels_are_refused(layer_cla
         layer_class()(images, training=True)
     with pytest.raises(ArgumentError, match=rf"{owner} needs images of shape \(batch, height, width, channels\)"):
         layer_class()((images[..., 0], plain.one_hot(classes)), training=True)
+
+
+@pytest.mark.parametrize("layer_class", [MixUp, kte.layers.CutMix])
+@pytest.mark.parametrize(("rows", "examples"), [(8, 5), (8, 6), (7, 3)])
+def test_an_example_beside_a_row_that_fills_the_batch_up_is_not_mixed(layer_class, rows, examples, monkeypatch):
+    images, classes = plain.digits(rows)
+    labels = plain.one_hot(classes)
+    weights = (np.arange(rows) < examples).astype("float32").reshape(-1, 1, 1, 1)
+    monkeypatch.setattr(_runtime, "row_weights", lambda inputs: keras.ops.convert_to_tensor(weights))
+    layer = layer_class(alpha=1.0, seed=9)
+    got, got_labels = layer((images, labels), training=True)
+    function = plain.mix_up if layer_class is MixUp else plain.cut_mix
+    expected, expected_labels = function(layer, images[:examples], labels[:examples], 0)
+    np.testing.assert_allclose(numpy_of(got)[:examples], expected, atol=1e-4)
+    np.testing.assert_allclose(numpy_of(got_labels)[:examples], expected_labels, atol=1e-5)
