@@ -33,6 +33,27 @@ def whole_number(owner: str, name: str, value: object, *, least: int, write: int
     return number
 
 
+def probability(owner: str, name: str, value: object, *, write: float) -> float:
+    """Return `value` as a `float` from 0 to 1.
+
+    Args:
+        owner: Name of the class that takes the argument.
+        name: Name of the argument.
+        value: What came.
+        write: A value to suggest.
+
+    Raises:
+        ArgumentError: If `value` is no number from 0 to 1.
+    """
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not 0 <= float(value) <= 1:  # type: ignore[arg-type]
+        raise ArgumentError(
+            f"{name} must be a probability, a number from 0 to 1; it came as {value!r}. "
+            f"Write: {owner}({name}={write})"
+        )
+    return float(value)  # type: ignore[arg-type]
+
+
 def positive_number(owner: str, name: str, value: object, *, of: str, write: str) -> float:
     """Return `value` as a `float` above nought.
 

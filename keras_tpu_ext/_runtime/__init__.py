@@ -41,6 +41,11 @@ path_of = _runtime.path_of
 sees_its_replica_only = _runtime.sees_its_replica_only
 softmaxes = _runtime.softmaxes
 
+# Inside a layer
+add_count = _runtime.add_count
+pick = _runtime.pick
+with_shape = _runtime.with_shape
+
 # The batch that a layer is called with
 place_in_batch = _runtime.place_in_batch
 row_weights = _runtime.row_weights

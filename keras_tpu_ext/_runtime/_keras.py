@@ -16,6 +16,7 @@ LossScaleOptimizer: Any = _names.LossScaleOptimizer
 keras: Any = _names.keras
 ops: Any = _names.ops
 tree: Any = _names.tree
+add_count: Any = _names.add_count
 mask_of: Any = _names.mask_of
 new_variable: Any = _names.new_variable
 path_of: Any = _names.path_of

@@ -79,6 +79,12 @@ def own_dtypes() -> AbstractContextManager[Any]:
     return context
 
 
+def add_count(layer: Any, name: str) -> Any:
+    """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
+    options = {"trainable": False, "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
+    return layer.add_weight(shape=(), dtype="int32", initializer="zeros", name=name, **options)
+
+
 def _shape(tensor: Any) -> tuple[Any, ...]:
     """Return the sizes, as numbers where they are static."""
     dynamic: Any = None if tensor.shape.is_fully_defined() else tf.shape(tensor)
@@ -93,20 +99,29 @@ def _convert_to_tensor(value: Any, dtype: Any = None) -> Any:
 # As in `keras.ops`, which Keras 2 has not.
 ops = types.SimpleNamespace(
     arange=lambda stop, dtype=None: tf.range(tf.cast(stop, dtype), dtype=dtype),
+    bitwise_and=tf.bitwise.bitwise_and,
+    bitwise_left_shift=tf.bitwise.left_shift,
+    bitwise_or=tf.bitwise.bitwise_or,
+    bitwise_right_shift=tf.bitwise.right_shift,
+    bitwise_xor=tf.bitwise.bitwise_xor,
     cast=tf.cast,
     clip=tf.clip_by_value,
+    concatenate=tf.concat,
     convert_to_numpy=lambda tensor: tf.convert_to_tensor(tensor).numpy(),
     convert_to_tensor=_convert_to_tensor,
     custom_gradient=tf.custom_gradient,
     divide_no_nan=tf.math.divide_no_nan,
     equal=tf.equal,
     expand_dims=tf.expand_dims,
+    flip=lambda tensor, axis: tf.reverse(tensor, [axis]),
     logical_and=tf.logical_and,
     logical_not=tf.logical_not,
     maximum=tf.maximum,
     ones=tf.ones,
     ones_like=tf.ones_like,
+    pad=tf.pad,
     reshape=tf.reshape,
+    round=tf.round,
     rsqrt=tf.math.rsqrt,
     segment_sum=tf.math.unsorted_segment_sum,
     shape=_shape,

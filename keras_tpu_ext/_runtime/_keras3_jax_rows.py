@@ -54,7 +54,12 @@ _ELEMENTWISE = {
     *("Negative", "Power", "Relu", "Relu6", "Sigmoid", "Silu", "Softplus", "Sqrt", "Square", "Subtract", "Tanh"),
     "TrueDivide",
 }
-_MIXING = ("MixUp", "CutMix", "RandAugment", "AugMix")  # layers of Keras that mix the examples of a batch
+_MIXING = (
+    "MixUp",
+    "CutMix",
+    "RandAugment",
+    "AugMix",
+)  # layers of Keras that mix the examples of a batch; ours knows rows
 
 
 def works_by_example(model: Any) -> bool:
@@ -128,7 +133,7 @@ def _layer_is_known(layer: Any) -> bool:
     return (
         _is_known(type(layer))
         and not isinstance(layer, keras.layers.Lambda)
-        and type(layer).__name__ not in _MIXING
+        and not (type(layer).__name__ in _MIXING and type(layer).__module__.startswith("keras."))
         and all(function is None or _is_known(function) for function in functions)
         and 0 not in keras.tree.flatten(getattr(layer, "axis", None))
     )

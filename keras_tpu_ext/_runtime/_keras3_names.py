@@ -58,3 +58,9 @@ def own_dtypes() -> AbstractContextManager[Any]:
     """Return a context in which variables are read in their own dtype, not in the compute dtype of the layer."""
     context: AbstractContextManager[Any] = AutocastScope(None)
     return context
+
+
+def add_count(layer: Any, name: str) -> Any:
+    """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
+    options = {"trainable": False, "aggregation": "only_first_replica"}
+    return layer.add_weight(shape=(), dtype="int32", initializer="zeros", name=name, **options)

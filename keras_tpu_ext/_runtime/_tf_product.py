@@ -1,4 +1,8 @@
-"""Products on TensorFlow in which no factor is rounded."""
+"""Products with ones and zeros on TensorFlow, in which no number is rounded.
+
+TensorFlow has no word for a product of float32 that is one on TPUs, where it is one of bfloat16, and on newer GPUs,
+where it is one of TensorFloat-32. So numbers are split into some that are exact in these, whose products are added.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +10,49 @@ from typing import Any
 
 import tensorflow as tf
 
+_AT_ONCE = ("bfloat16", "uint8", "float64")  # of 8 significant bits, or such as no matrix unit takes
 _FIRST_HALF = -(2**16)  # sign, exponent and the first bits of a float32: those that a bfloat16 has
 
 
 def exact_product(ones: Any, values: Any, *, transposed: bool = False) -> Any:
     """Return the product of a matrix of ones and zeros with another one; sums are float32.
 
-    `tf.matmul` takes no precision, and TPUs multiply float32 as bfloat16, newer GPUs as TensorFloat-32. So a float32
-    is split into three numbers that are exact in these, and their products are added. Smaller floats need no split:
-    bfloat16 is exact in both, float16 in TensorFloat-32, and on TPUs nobody uses it.
-
     Args:
         ones: Matrix of ones and zeros, in the dtype of `values`.
         values: Matrix of floats.
         transposed: Whether `ones` is to be transposed first.
     """
-    if values.dtype == tf.float64:
-        return tf.matmul(ones, values, transpose_a=transposed)
-    ones = tf.cast(ones, tf.float32)
-    parts = _split(values) if values.dtype == tf.float32 else [tf.cast(values, tf.float32)]
-    first, *others = (tf.matmul(ones, part, transpose_a=transposed) for part in parts)
-    return first + tf.add_n(others) if others else first
+    parts = _parts(values)
+    return tf.add_n([tf.matmul(tf.cast(ones, part.dtype), part, transpose_a=transposed) for part in parts])
 
 
-def _split(values: Any) -> list[Any]:
-    """Return three float32 of eight bits each that add up to `values`."""
+def pick(values: Any, *choices: tuple[str, Any]) -> Any:
+    """Return `values` after one einsum with a choice after the other, to the last bit and in their own dtype.
+
+    A product is what TPUs do many times faster than they gather.
+
+    Args:
+        values: Finite numbers.
+        *choices: Each an equation, as for `einsum`, and its first tensor, of booleans: at most one of those that are
+            summed over is true. The second tensor is `values`, or what the choice before has made of them.
+    """
+    parts = _parts(values)
+    for equation, choice in choices:
+        parts = [tf.einsum(equation, tf.cast(choice, part.dtype), part) for part in parts]
+    return tf.cast(tf.add_n(parts), values.dtype)
+
+
+def _parts(values: Any) -> list[Any]:
+    """Return tensors that add up to `values`, in float32 or float64, which no device rounds in a product."""
+    wide = tf.cast(values, tf.float64 if values.dtype == tf.float64 else tf.float32)
+    return [wide] if values.dtype.name in _AT_ONCE else _parts_of_8_bits(wide)
+
+
+def _parts_of_8_bits(values: Any) -> list[Any]:
+    """Return three tensors that add up to `values`, each of numbers with at most 8 significant bits.
+
+    There is no gradient through bits: that of the whole goes through the last part.
+    """
     first = _first_half(values)
     second = _first_half(values - first)
     return [first, second, values - first - second]

@@ -165,6 +165,24 @@ class Runtime(Protocol):
     def show_as_they_are(self, names: Iterable[str]) -> None:
         """Let progress bars show the last value of the log keys `names` and not their average; for good."""
 
+    def add_count(self, layer: Any, name: str) -> Any:
+        """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
+
+    def pick(self, values: Any, *choices: tuple[str, Any]) -> Any:
+        """Return `values` after one einsum with a choice after the other, to the last bit and in their own dtype.
+
+        Args:
+            values: Finite numbers.
+            *choices: Each an equation, as for `einsum`, and its first tensor, of booleans: at most one of those that
+                are summed over is true. The second tensor is `values`, or what the choice before has made of them.
+        """
+
+    def with_shape(self, values: Any, shape: Sequence[int | None]) -> Any:
+        """Return `values`, of which it is known that they have `shape`; `None` is for any size.
+
+        A step on Keras 2 knows no size of what a `Sequence` or a generator gives.
+        """
+
     def place_in_batch(self, rows: Any) -> tuple[Any, Any]:
         """Return, while a layer is called, which row of the whole batch is this replica's first, and how many it has.
 

@@ -16,6 +16,7 @@ from keras_tpu_ext._runtime._keras2_graph import inputs_and_outputs as inputs_an
 from keras_tpu_ext._runtime._keras2_graph import is_compiled as is_compiled
 from keras_tpu_ext._runtime._keras2_graph import output_activations as output_activations
 from keras_tpu_ext._runtime._keras2_lowering import lower_step as lower_step
+from keras_tpu_ext._runtime._keras2_names import add_count as add_count
 from keras_tpu_ext._runtime._keras2_names import asks_for_shapes as asks_for_shapes
 from keras_tpu_ext._runtime._keras2_names import keras as keras
 from keras_tpu_ext._runtime._keras2_names import ops as ops
@@ -47,11 +48,13 @@ from keras_tpu_ext._runtime._tf_executions import intercept_executions as interc
 from keras_tpu_ext._runtime._tf_overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._tf_overflow import watch_overflow as watch_overflow
 from keras_tpu_ext._runtime._tf_product import exact_product as exact_product
+from keras_tpu_ext._runtime._tf_product import pick as pick
 from keras_tpu_ext._runtime._tf_scalar_file import scalar_files as scalar_files
 from keras_tpu_ext._runtime._tf_scope import distribute as distribute
 from keras_tpu_ext._runtime._tf_scope import scope as scope
 from keras_tpu_ext._runtime._tf_tpu import open_tpu as open_tpu
 from keras_tpu_ext._runtime._tf_values import value_of as value_of
+from keras_tpu_ext._runtime._tf_values import with_shape as with_shape
 from keras_tpu_ext._runtime._tf_words import words as _words
 from keras_tpu_ext._runtime._tf_workers import open_workers as open_workers
 

@@ -17,6 +17,7 @@ from keras_tpu_ext._runtime._jax_devices import open_workers as open_workers
 from keras_tpu_ext._runtime._jax_flops import count_flops as count_flops
 from keras_tpu_ext._runtime._jax_lowering import lower_step as lower_step
 from keras_tpu_ext._runtime._jax_product import exact_product as exact_product
+from keras_tpu_ext._runtime._jax_product import pick as pick
 from keras_tpu_ext._runtime._jax_scalar_file import scalar_files as scalar_files
 from keras_tpu_ext._runtime._jax_scope import device_name as device_name
 from keras_tpu_ext._runtime._jax_scope import distribute as distribute
@@ -24,6 +25,7 @@ from keras_tpu_ext._runtime._jax_scope import num_replicas as num_replicas
 from keras_tpu_ext._runtime._jax_scope import scope as scope
 from keras_tpu_ext._runtime._jax_tpu import open_tpu as open_tpu
 from keras_tpu_ext._runtime._jax_values import value_of as value_of
+from keras_tpu_ext._runtime._jax_values import with_shape as with_shape
 from keras_tpu_ext._runtime._jax_watch import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime._jax_watch import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime._jax_watch import watch_overflow as watch_overflow
@@ -42,6 +44,7 @@ from keras_tpu_ext._runtime._keras3_graph import output_activations as output_ac
 from keras_tpu_ext._runtime._keras3_jax_executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime._keras3_jax_rows import sees_its_replica_only as sees_its_replica_only
 from keras_tpu_ext._runtime._keras3_jax_step import TrainStep as TrainStep
+from keras_tpu_ext._runtime._keras3_names import add_count as add_count
 from keras_tpu_ext._runtime._keras3_names import asks_for_shapes as asks_for_shapes
 from keras_tpu_ext._runtime._keras3_names import own_dtypes as own_dtypes
 from keras_tpu_ext._runtime._keras3_names import path_of as path_of

@@ -1,0 +1,93 @@
+"""CutMix in the compiled step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext.layers._beta import LEVELS, quantiles
+from keras_tpu_ext.layers._mixing import Mixing, Neighbours, between
+from keras_tpu_ext.layers._random import below, look_up
+
+ops = _runtime.ops
+
+
+@_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
+class CutMix(Mixing):
+    """Puts a rectangle of its neighbour into each image, and mixes their labels by the area.
+
+    Every example draws a rectangle of its own: the part of the image that stays from Beta(alpha, alpha), of which
+    1024 equally probable quantiles are taken, and its middle from all pixels. What sticks out of the image is cut
+    off, and the labels are mixed by the area that is left. Its neighbour is the next example where its number in the
+    whole batch is even, and the one before where it is odd, which a shuffled dataset makes as good as any other; so
+    it needs no communication and no gather. It runs in the compiled step: every shape is static, there is no loop,
+    and nothing is cut.
+
+    What an example gets depends on the seed, on how many calls with `training=True` there were before, and on its
+    number in the whole batch. The result is the same at any number of replicas that have an even number of examples
+    each, on every framework and device. **An example without a neighbour is not mixed**: the last one of an odd
+    batch, one whose neighbour only fills a batch up, and on TensorFlow one whose neighbour is on another replica,
+    which happens where replicas have an odd number of examples. The number of calls is a weight, so that a model
+    that was saved goes on with other numbers. Without `training=True` it returns its inputs.
+
+    Source: Yun et al., CutMix, 2019, section 3.1 and appendix A, https://arxiv.org/abs/1905.04899.
+
+    Args:
+        alpha: Of the Beta distribution. Defaults to 1.0, by which all parts are equally probable.
+        seed: Whole number from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
+            saved with it.
+        **kwargs: As for every layer.
+
+    Call arguments:
+        inputs: Pair of images of shape `(batch, height, width, channels)`, floats or `uint8`, and labels of floats
+            of shape `(batch, classes)`. Both keep their dtype, also under a mixed precision policy.
+        training: Whether to mix.
+
+    Raises:
+        ArgumentError: If an option has no value that can work, or `seed` is `None` where several processes train
+            together; when it is called, if the inputs are no such pair.
+
+    Example:
+        ```python
+        import numpy as np
+        import keras_tpu_ext as kte
+
+        images, labels = np.ones((8, 32, 32, 3), "float32"), np.eye(8, 10, dtype="float32")
+        images, labels = kte.layers.CutMix(seed=0)((images, labels), training=True)
+        ```
+    """
+
+    first_draw = 3 << 16
+
+    def __init__(self, *, alpha: float = 1.0, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(alpha=alpha, seed=seed, **kwargs)
+
+    def mix(self, images: Any, labels: Any, neighbours: Neighbours) -> tuple[Any, Any]:
+        """Return images and labels, mixed."""
+        height, width = images.shape[1:3]
+        word, middle_row, middle_column = self.draw(ops.shape(images)[0], 3)
+        level = below(word, LEVELS)
+        top, bottom = self._edges(level, middle_row, height, neighbours)
+        left, right = self._edges(level, middle_column, width, neighbours)
+        inside = ops.reshape(_covered(top, bottom, height), (-1, height, 1, 1))
+        inside = inside & ops.reshape(_covered(left, right, width), (-1, 1, width, 1))
+        area = ops.cast((bottom - top) * (right - left), "float32")
+        mixed = ops.where(inside, neighbours.of(images), images)
+        return mixed, between(1 - area / np.float32(height * width), labels, neighbours.of(labels))
+
+    def _edges(self, level: Any, word: Any, size: int, neighbours: Neighbours) -> tuple[Any, Any]:
+        """Return where along an axis of `size` the rectangle begins and ends, an empty one without a neighbour."""
+        stays = quantiles(self.alpha, (np.arange(LEVELS) + 0.5) / LEVELS)
+        half = look_up((size * np.sqrt(1 - stays)).astype("int32") // 2, level)
+        middle = below(word, size)
+        edges = (ops.clip(edge, 0, size) for edge in (middle - half, middle + half))
+        first, last = (neighbours.only(edge, 0) for edge in edges)
+        return first, last
+
+
+def _covered(first: Any, last: Any, size: int) -> Any:
+    """Return for each example which places along an axis are from `first` to before `last`."""
+    places = ops.expand_dims(ops.arange(size, dtype="int32"), 0)
+    return (places >= ops.expand_dims(first, 1)) & (places < ops.expand_dims(last, 1))

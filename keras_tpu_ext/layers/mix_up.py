@@ -1,0 +1,65 @@
+"""MixUp in the compiled step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext.layers._beta import draw_beta
+from keras_tpu_ext.layers._mixing import Mixing, Neighbours, between
+
+
+@_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
+class MixUp(Mixing):
+    """Mixes each image, and its label, with those of its neighbour: `x = part * x + (1 - part) * neighbour`.
+
+    Every example draws a part of its own from Beta(alpha, alpha). Its neighbour is the next example where its number
+    in the whole batch is even, and the one before where it is odd, which a shuffled dataset makes as good as any
+    other; so it needs no communication and no gather. It runs in the compiled step: every shape is static, and there
+    is no loop. The distribution function of the parts is off by at most 1/1024, and by what float32 rounds near 1.
+
+    What an example gets depends on the seed, on how many calls with `training=True` there were before, and on its
+    number in the whole batch. The result is the same at any number of replicas that have an even number of examples
+    each, on every framework and device. **An example without a neighbour is not mixed**: the last one of an odd
+    batch, one whose neighbour only fills a batch up, and on TensorFlow one whose neighbour is on another replica,
+    which happens where replicas have an odd number of examples. The number of calls is a weight, so that a model
+    that was saved goes on with other numbers. Without `training=True` it returns its inputs.
+
+    Source: Zhang et al., mixup: Beyond Empirical Risk Minimization, 2017, section 2, https://arxiv.org/abs/1710.09412.
+
+    Args:
+        alpha: Of the Beta distribution; the smaller, the less is mixed. Defaults to 0.2.
+        seed: Whole number from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
+            saved with it.
+        **kwargs: As for every layer.
+
+    Call arguments:
+        inputs: Pair of images of shape `(batch, height, width, channels)`, floats or `uint8`, and labels of floats
+            of shape `(batch, classes)`. Both keep their dtype, also under a mixed precision policy; `uint8` is
+            rounded.
+        training: Whether to mix.
+
+    Raises:
+        ArgumentError: If an option has no value that can work, or `seed` is `None` where several processes train
+            together; when it is called, if the inputs are no such pair.
+
+    Example:
+        ```python
+        import numpy as np
+        import keras_tpu_ext as kte
+
+        images, labels = np.ones((8, 32, 32, 3), "float32"), np.eye(8, 10, dtype="float32")
+        images, labels = kte.layers.MixUp(seed=0)((images, labels), training=True)
+        ```
+    """
+
+    first_draw = 2 << 16
+
+    def __init__(self, *, alpha: float = 0.2, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(alpha=alpha, seed=seed, **kwargs)
+
+    def mix(self, images: Any, labels: Any, neighbours: Neighbours) -> tuple[Any, Any]:
+        """Return images and labels, mixed."""
+        (word,) = self.draw(_runtime.ops.shape(images)[0], 1)
+        part = neighbours.only(draw_beta(word, self.alpha), 1.0)
+        return between(part, images, neighbours.of(images)), between(part, labels, neighbours.of(labels))

@@ -1,0 +1,173 @@
+"""Random erasing of a rectangle of images, in the compiled step."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._arguments import probability as checked_probability
+from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.layers._augmentation import Augmentation
+from keras_tpu_ext.layers._random import below, look_up, uniform
+
+ops = _runtime.ops
+
+_LEVELS = 64  # of the area, and of the aspect ratio
+
+
+@_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
+class RandomErasing(Augmentation):
+    """Erases a rectangle of some images, of an area, an aspect ratio and a place of its own for each.
+
+    It runs in the compiled step, on the device: every shape is static, there is no loop, and nothing is cut. What an
+    example gets depends on the seed, on how many calls with `training=True` there were before, and on its number in
+    the whole batch: not on the number of replicas, the size of the batch, the framework, or the device. The number of
+    calls is a weight, so that a model that was saved goes on with other numbers. Without `training=True` it returns
+    its inputs.
+
+    Source: Zhong et al., Random Erasing Data Augmentation, 2017, algorithm 1, https://arxiv.org/abs/1708.04896. In
+    place of its loop, which draws until a rectangle fits, sizes are drawn from a list of all that fit, made of 64
+    areas and 64 aspect ratios when the size of the images is known; then the place is drawn from all in which the
+    rectangle is wholly in the image. Aspect ratios are spread evenly by their logarithm (the paper has them evenly by
+    themselves), so that upright rectangles are as frequent as lying ones.
+
+    Args:
+        probability: With what probability an image is erased. Defaults to 0.5.
+        scale: Smallest and largest area, as a part of that of the image. Defaults to `(0.02, 0.33)`.
+        ratio: Smallest and largest height by width. Defaults to `(0.3, 3.3)`.
+        value: What is put in: a number, or one for each channel. Defaults to 0.0.
+        seed: Whole number from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
+            saved with it.
+        **kwargs: As for every layer.
+
+    Call arguments:
+        inputs: Images of shape `(batch, height, width, channels)`, floats or `uint8`; they keep their dtype, also
+            under a mixed precision policy.
+        training: Whether to erase.
+
+    Raises:
+        ArgumentError: If an option has no value that can work, or `seed` is `None` where several processes train
+            together; when it is called, if the inputs are no such images, no rectangle fits in, or `value` does not
+            fit the channels or the dtype.
+
+    Example:
+        ```python
+        import keras
+        import keras_tpu_ext as kte
+
+        inputs = keras.Input((32, 32, 3))
+        x = kte.layers.RandomErasing(probability=0.25, seed=0)(inputs)
+        model = keras.Model(inputs, keras.layers.Conv2D(16, 3)(x))
+        ```
+    """
+
+    first_draw = 1 << 16
+
+    def __init__(
+        self,
+        *,
+        probability: float = 0.5,
+        scale: Sequence[float] = (0.02, 0.33),
+        ratio: Sequence[float] = (0.3, 3.3),
+        value: float | Sequence[float] = 0.0,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(seed=seed, **kwargs)
+        self.probability = checked_probability(type(self).__name__, "probability", probability, write=0.5)
+        self.scale = self._range("scale", scale, 1.0, "parts of the area, above 0 and at most 1", "(0.02, 0.33)")
+        self.ratio = self._range("ratio", ratio, np.inf, "heights by widths, above 0", "(0.3, 3.3)")
+        values = _finite_numbers(value if isinstance(value, (list, tuple)) else [value])
+        if not values:
+            raise ArgumentError(
+                f"value must be a number, or one for each channel; it came as {value!r}. "
+                f"Write: {type(self).__name__}(value=0.0)"
+            )
+        self.value = values if isinstance(value, (list, tuple)) else values[0]
+
+    def call(self, inputs: Any, training: Any = None) -> Any:
+        """Return the images, some of them erased in part."""
+        inputs = self.known(inputs)
+        self._check_value(inputs)
+        if not training:
+            return inputs
+        height, width = inputs.shape[1:3]
+        heights, widths = self._sizes(height, width)
+        chance, size, top, left = self.draw(ops.shape(inputs)[0], 4)
+        size = below(size, len(heights))
+        rows = self._covered(look_up(heights, size), top, height)
+        columns = self._covered(look_up(widths, size), left, width)
+        erased = ops.reshape(uniform(chance) < np.float32(self.probability), (-1, 1, 1, 1))
+        erased = erased & ops.reshape(rows, (-1, height, 1, 1)) & ops.reshape(columns, (-1, 1, width, 1))
+        value = ops.cast(ops.convert_to_tensor(np.asarray(self.value, "float32")), inputs.dtype)
+        return ops.where(erased, value, inputs)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
+        """Return the shape of the inputs."""
+        shape = tuple(input_shape)
+        self.check_images(shape)
+        self._sizes(*shape[1:3])
+        if isinstance(self.value, list) and len(self.value) not in (1, shape[3]):
+            raise ArgumentError(
+                f"value must be a number, or one for each of the {shape[3]} channels; it came as {self.value}. "
+                f"Write: {type(self).__name__}(value={[0.0] * shape[3]})"
+            )
+        return shape
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the constructor."""
+        names = ("probability", "scale", "ratio", "value")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+    def _sizes(self, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return heights and widths of all rectangles that fit in."""
+        levels = (np.arange(_LEVELS) + 0.5) / _LEVELS
+        area = height * width * (self.scale[0] + (self.scale[1] - self.scale[0]) * levels)
+        ratio = self.ratio[0] * (self.ratio[1] / self.ratio[0]) ** levels
+        area, ratio = (values.ravel() for values in np.meshgrid(area, ratio, indexing="ij"))
+        heights, widths = (np.rint(np.sqrt(values)).astype("int32") for values in (area * ratio, area / ratio))
+        fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
+        if not fits.any():
+            raise ArgumentError(
+                f"scale and ratio must allow a rectangle that fits in an image of {height} x {width} pixels; they "
+                f"came as {self.scale} and {self.ratio}. "
+                f"Write: {type(self).__name__}(scale=(0.02, 0.33), ratio=(0.3, 3.3))"
+            )
+        return heights[fits], widths[fits]
+
+    def _covered(self, size: Any, word: Any, of: int) -> Any:
+        """Return for each example which places along an axis of `of` the rectangle covers."""
+        first = ops.expand_dims(below(word, of + 1 - size), 1)
+        places = ops.expand_dims(ops.arange(of, dtype="int32"), 0)
+        return (places >= first) & (places < first + ops.expand_dims(size, 1))
+
+    def _range(self, name: str, pair: Any, most: float, of: str, write: str) -> tuple[float, float]:
+        values = _finite_numbers(pair) if isinstance(pair, (list, tuple)) else []
+        low, high = values if len(values) == 2 else (0.0, 0.0)
+        if not 0 < low <= high <= most:
+            raise ArgumentError(
+                f"{name} must be a smallest and a largest of {of}; it came as {pair!r}. "
+                f"Write: {type(self).__name__}({name}={write})"
+            )
+        return low, high
+
+    def _check_value(self, inputs: Any) -> None:
+        """Refuse a value that the inputs cannot hold."""
+        self.compute_output_shape(tuple(inputs.shape))
+        values = np.atleast_1d(self.value)
+        if "uint8" in str(inputs.dtype) and not np.array_equal(values, np.clip(np.rint(values), 0, 255)):
+            raise ArgumentError(
+                f"value must be whole and from 0 to 255 for images of dtype uint8; it came as {self.value}. "
+                f"Write: {type(self).__name__}(value=0.0)"
+            )
+
+
+def _finite_numbers(values: Sequence[Any]) -> list[float]:
+    """Return `values` as floats, none where one of them is no finite number."""
+    are = all(isinstance(one, numbers.Real) and not isinstance(one, bool) for one in values)
+    return [float(one) for one in values] if are and all(math.isfinite(one) for one in values) else []

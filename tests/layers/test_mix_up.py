@@ -1,0 +1,113 @@
+"""MixUp beside the same thing done by loops, with the same drawn numbers."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tpu_ext as kte
+import plain_augmentation as plain
+from keras_tpu_ext import _runtime
+from keras_tpu_ext.errors import ArgumentError
+
+MixUp = kte.layers.MixUp
+
+
+def numpy_of(values):
+    return np.asarray(keras.ops.convert_to_numpy(values))
+
+
+# Both take the quantiles in their own way, and are off by up to 1e-6; digits go up to 16.
+@pytest.mark.parametrize("count", [12, 13, 1])
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
+def test_it_is_what_loops_make_of_digits(count, alpha):
+    images, classes = plain.digits(count)
+    labels = plain.one_hot(classes)
+    layer = MixUp(alpha=alpha, seed=9)
+    for step in range(2):
+        got, got_labels = layer((images, labels), training=True)
+        expected, expected_labels = plain.mix_up(layer, images, labels, step)
+        np.testing.assert_allclose(numpy_of(got), expected, atol=1e-4)
+        np.testing.assert_allclose(numpy_of(got_labels), expected_labels, atol=1e-5)
+
+
+def test_whole_numbers_are_rounded_and_dtypes_kept():
+    images, labels = plain.photograph_parts(8), plain.one_hot(np.arange(8))
+    layer = MixUp(alpha=1.0, seed=9)
+    got, got_labels = layer((images, labels), training=True)
+    expected, _ = plain.mix_up(layer, images, labels, 0)
+    assert numpy_of(got).dtype == "uint8"
+    assert numpy_of(got_labels).dtype == "float32"
+    assert np.abs(numpy_of(got) - expected).max() < 0.501  # half a level, and what the quantiles are off
+
+
+def test_a_mixed_policy_does_not_round_labels():
+    images, classes = plain.digits(8)
+    labels = plain.one_hot(classes)
+    pairs = [
+        MixUp(alpha=1.0, seed=9, **how)((images, labels), training=True) for how in ({"dtype": "mixed_bfloat16"}, {})
+    ]
+    for rounded, exact in zip(*pairs, strict=True):
+        np.testing.assert_array_equal(numpy_of(rounded), numpy_of(exact))
+
+
+def test_every_example_has_a_part_of_its_own():
+    _, labels = MixUp(alpha=1.0, seed=3)(
+        (np.zeros((64, 2, 2, 1), "float32"), np.eye(64, dtype="float32")), training=True
+    )
+    parts = np.diag(numpy_of(labels))
+    assert len(np.unique(parts)) == 64
+    np.testing.assert_allclose(numpy_of(labels).sum(axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("training", [False, None])
+def test_without_training_it_returns_its_inputs(training):
+    images, classes = plain.digits(4)
+    got = MixUp()((images, plain.one_hot(classes)), training=training)
+    for have, want in zip(got, (images, plain.one_hot(classes)), strict=True):
+        np.testing.assert_array_equal(numpy_of(have), want)
+
+
+def test_symbols_have_the_shapes_and_dtypes_of_the_inputs():
+    images, labels = MixUp()((keras.Input((8, 8, 1), dtype="uint8"), keras.Input((10,))))
+    assert (tuple(images.shape), tuple(labels.shape)) == ((None, 8, 8, 1), (None, 10))
+    assert "uint8" in str(images.dtype)
+    assert "float32" in str(labels.dtype)
+
+
+@pytest.mark.parametrize("alpha", [0, -1.0, "much", float("inf"), True])
+def test_an_alpha_that_cannot_work_is_refused(alpha):
+    with pytest.raises(
+        ArgumentError, match=r"alpha must be a number above 0; it came as .*\. Write: MixUp\(alpha=0.2\)"
+    ):
+        MixUp(alpha=alpha)
+
+
+@pytest.mark.parametrize("layer_class", [MixUp, kte.layers.CutMix])
+def test_inputs_that_are_no_pair_of_images_and_soft_labels_are_refused(layer_class):
+    images, classes = plain.digits(4)
+    owner = layer_class.__name__
+    with pytest.raises(
+        ArgumentError, match=rf"{owner} needs labels of floats and of shape \(batch, classes\).*one_hot"
+    ):
+        layer_class()((images, classes), training=True)
+    with pytest.raises(ArgumentError, match=r"they came as int32 with shape \(4, 10\)"):
+        layer_class()((images, plain.one_hot(classes).astype("int32")), training=True)
+    with pytest.raises(ArgumentError, match=rf"{owner} needs a pair of images and labels"):
+        layer_class()(images, training=True)
+    with pytest.raises(ArgumentError, match=rf"{owner} needs images of shape \(batch, height, width, channels\)"):
+        layer_class()((images[..., 0], plain.one_hot(classes)), training=True)
+
+
+@pytest.mark.parametrize("layer_class", [MixUp, kte.layers.CutMix])
+@pytest.mark.parametrize(("rows", "examples"), [(8, 5), (8, 6), (7, 3)])
+def test_an_example_beside_a_row_that_fills_the_batch_up_is_not_mixed(layer_class, rows, examples, monkeypatch):
+    images, classes = plain.digits(rows)
+    labels = plain.one_hot(classes)
+    weights = (np.arange(rows) < examples).astype("float32").reshape(-1, 1, 1, 1)
+    monkeypatch.setattr(_runtime, "row_weights", lambda inputs: keras.ops.convert_to_tensor(weights))
+    layer = layer_class(alpha=1.0, seed=9)
+    got, got_labels = layer((images, labels), training=True)
+    function = plain.mix_up if layer_class is MixUp else plain.cut_mix
+    expected, expected_labels = function(layer, images[:examples], labels[:examples], 0)
+    np.testing.assert_allclose(numpy_of(got)[:examples], expected, atol=1e-4)
+    np.testing.assert_allclose(numpy_of(got_labels)[:examples], expected_labels, atol=1e-5)
