@@ -22,6 +22,7 @@ class Row:
         output_shape: With the batch; `None` is `shape`.
         masks: Whether it supports masking.
         draws: Whether it draws random numbers when it trains, a `keras.random.SeedGenerator` of its own on Keras 3.
+        keeps_dtype: Whether the outputs have the dtype of the inputs under every policy.
         call: More arguments of the call.
     """
 
@@ -34,6 +35,7 @@ class Row:
     output_shape: tuple[int, ...] | None = None
     masks: bool = False
     draws: bool = False
+    keeps_dtype: bool = False
     call: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -41,7 +43,8 @@ class Row:
         return f"{self.layer.__name__}({options}) {self.shape}"
 
 
-_NORM = kte.layers.BatchNormalization
+_L = kte.layers
+_NORM = _L.BatchNormalization
 
 LAYERS = [
     Row(_NORM, {}, (4, 3), trainable=2, non_trainable=2, masks=True),
@@ -62,7 +65,29 @@ LAYERS = [
         non_trainable=2,
         masks=True,
     ),
+    Row(
+        _L.OneHotEmbedding,
+        {"input_dim": 7, "output_dim": 3},
+        (4, 5),
+        trainable=1,
+        dtype="int32",
+        output_shape=(4, 5, 3),
+    ),
+    Row(_L.DeviceNormalization, {"mean": [0.5, 1.0, 2.0], "variance": [1.0, 4.0, 9.0]}, (4, 5, 5, 3), masks=True),
+    Row(_L.RandomFlipCrop, {"padding": 1, "seed": 1}, (4, 6, 6, 3), non_trainable=1, keeps_dtype=True),
+    Row(
+        _L.RandomFlipCrop,
+        {"height": 4, "seed": 1},
+        (4, 6, 6, 3),
+        non_trainable=1,
+        keeps_dtype=True,
+        output_shape=(4, 4, 6, 3),
+    ),
+    Row(_L.RandomErasing, {"seed": 1}, (4, 6, 6, 3), non_trainable=1, keeps_dtype=True, call={"training": True}),
 ]
+
+# They take and return pairs of images and labels, which no such check does: their own tests do what it would.
+OF_PAIRS = {_L.MixUp, _L.CutMix}
 
 
 def names(rows: list[Row]) -> list[str]:

@@ -76,8 +76,8 @@ def _check_dtypes(row: Row, inputs: np.ndarray, policy: str) -> None:
     output = layer(keras.ops.convert_to_tensor(inputs), **row.call)
     assert dtype_of(symbolic) == dtype_of(output), policy
     if np.issubdtype(row.dtype, np.floating) or row.trainable:
-        assert dtype_of(output) == compute
-    assert {dtype_of(weight) for weight in layer.weights} <= {"float32"}
+        assert dtype_of(output) == (row.dtype if row.keeps_dtype else compute)
+    assert {dtype_of(weight) for weight in layer.weights} <= {"float32", "int32"}
     assert np.isfinite(array(output)).all()
 
 
