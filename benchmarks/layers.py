@@ -96,6 +96,32 @@ def biases() -> Iterator[Case]:
         )
 
 
+def augmentation() -> Iterator[Case]:
+    """Yield augmentation of bytes; Keras's RandomCrop cannot be part of a step on JAX, its RandomTranslation can."""
+
+    def pooled(*augmented: Callable[[], Any]) -> Callable[[Any], Any]:
+        def part(x: Any) -> Any:
+            for make in augmented:
+                x = make()(x)
+            return layers.GlobalAveragePooling2D()(layers.Rescaling(1 / 255)(x))
+
+        return part
+
+    for side, padding in ((224, 28), (32, 4)):
+
+        def crop(padding: int = padding) -> Any:
+            return kte.layers.RandomFlipCrop(padding=padding)
+
+        def move() -> Any:
+            return layers.RandomTranslation(0.125, 0.125, fill_mode="constant")
+
+        shape = f"{side} x {side}, moved by up to {padding}, against RandomFlip and RandomTranslation"
+        stock = pooled(lambda: layers.RandomFlip("horizontal"), move)
+        yield Case("RandomFlipCrop", shape, same((side, side, 3), "uint8"), pooled(crop), stock)
+    ours, stock = pooled(kte.layers.RandomErasing), pooled(layers.RandomErasing)
+    yield Case("RandomErasing", "224 x 224", same((224, 224, 3), "uint8"), ours, stock)
+
+
 def stems() -> Iterator[Case]:
     """Yield strided convolutions of images as convolutions of blocks: not shipped."""
     for name, side, filters, kernel, strides in (
@@ -150,11 +176,11 @@ def widths() -> Iterator[Case]:
 
         return part
 
-    for width, padded in ((300, 384), (1000, 1024), (4000, 4096)):
+    for width, padded in ((1000, 1024), (4000, 4096)):
         yield Case(
             "widths of 128", f"Dense {width} as {padded}", same((1024,)), perceptron(padded), perceptron(width)
         )
-    for width, padded in ((48, 128), (96, 128), (200, 256)):
+    for width, padded in ((96, 128), (200, 256)):
         shape = f"Conv2D {width} as {padded}, 28 x 28"
         yield Case("widths of 128", shape, same((28, 28, 64)), network(padded), network(width))
 
@@ -186,7 +212,7 @@ def images() -> Iterator[Case]:
     yield Case("DeviceNormalization", "224 x 224 x 3, uint8 against float32", (of_bytes, of_floats), ours, stock)
 
 
-KINDS = (normalisations, biases, embeddings, images, stems, outputs, widths)
+KINDS = (normalisations, biases, embeddings, images, augmentation, stems, outputs, widths)
 
 
 def measured(part: Callable[[Any], Any], inputs: tuple[tuple[int, ...], str], target: str) -> dict[str, Any]:

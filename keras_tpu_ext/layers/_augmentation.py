@@ -32,13 +32,14 @@ class Augmentation(_runtime.keras.layers.Layer):
         # scaled.
         super().__init__(autocast=False, **kwargs)
         self.seed = self._checked(seed)
+        # A model that calls the layer in `augment` has its weight from the beginning.
+        self.calls = _runtime.add_count(self, "calls")
 
     def build(self, input_shape: Any) -> None:
-        """Make the weight that counts the calls."""
+        """Remember the shape, after a check."""
         # Here, and not only in the call: around that Keras 2 makes another error of one.
         shape = self.compute_output_shape(input_shape)
         self._built_for = tuple(input_shape[0] if isinstance(shape[0], tuple) else input_shape)[1:]
-        self.calls = _runtime.add_count(self, "calls")
         self.built = True
 
     def get_config(self) -> dict[str, Any]:

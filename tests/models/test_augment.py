@@ -59,3 +59,37 @@ def test_train_on_batch_is_augmented_too():
     np.testing.assert_allclose(
         model.train_on_batch(X[:16], Y[:16]), plain.train_on_batch(X[:16, ::-1], 2 * Y[:16]), rtol=1e-5
     )
+
+
+IMAGES = RNG.normal(size=(44, 6, 6, 2)).astype("float32")
+CLASSES = np.eye(3, dtype="float32")[RNG.integers(0, 3, 44)]
+
+
+class Mixing(kte.TPUModel):
+    """Mixes neighbours with a layer that counts its calls."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.mixup = kte.layers.MixUp(alpha=1.0, seed=4)
+
+    def augment(self, x, y):
+        return self.mixup((x, y), training=True)
+
+
+def test_a_layer_with_a_state_mixes_the_same_at_any_number_of_replicas():
+    def trained_on(replicas):
+        keras.utils.set_random_seed(5)
+        with kte.strategy_scope(replicas=replicas):
+            inputs = keras.Input((6, 6, 2))
+            model = Mixing(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(inputs)))
+            model.compile(keras.optimizers.SGD(0.1), keras.losses.CategoricalCrossentropy(from_logits=True))
+        history = model.fit(IMAGES[:32], CLASSES[:32], **EPOCHS).history["loss"]
+        return history, model.get_weights(), int(keras.ops.convert_to_numpy(model.mixup.calls))
+
+    history, weights, calls = trained_on(1)
+    assert calls == 4
+    of_eight = trained_on(8)
+    np.testing.assert_allclose(of_eight[0], history, rtol=1e-5)  # float32 sums in another order
+    for weight, other in zip(of_eight[1], weights, strict=True):
+        np.testing.assert_allclose(weight, other, rtol=1e-5, atol=1e-6)
+    assert of_eight[2] == calls
