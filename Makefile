@@ -38,7 +38,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 export KTE_PARITY_CASES ?= 1
 # What of the tests `make test` runs on Keras 2, where much is as with Keras 3 on TensorFlow.
 ON_KERAS2 := tests/parity tests/_runtime tests/addons/test_keras2_import.py tests/integration/test_handbook.py \
-	tests/test_doctor.py tests/test_command.py
+	tests/test_doctor.py tests/test_command.py tests/layers
 ON_TF215 := $(ON_KERAS2) tests/models tests/integration/test_large_batch.py tests/test_precision.py tests/test_strategy.py
 # Tests are about numbers and not about speed: XLA compiles a program of theirs in half the time without optimising.
 # And it keeps what it has compiled, for the other processes: more than half of the time of these tests goes into that.

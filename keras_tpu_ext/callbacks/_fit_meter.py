@@ -32,6 +32,7 @@ class FitMeter:
         begins: Begins of executions that are noted only, each with its first batch and its time. The list stays the
             same: whoever adds to it has the cheapest of hooks.
         ends: Their ends likewise, each with its last batch.
+        begun: Number of executions that have begun in this `fit`, those included that are noted only after `catch_up`.
         quiet_until: Time before which a begin may be noted only.
         quiet_for: Number of noted begins from which on it may not.
     """
@@ -48,7 +49,7 @@ class FitMeter:
         self._began = began
         self._rates = RateWindow(window)
         self._batches_per_sec: float | None = None
-        self._begun = 0
+        self.begun = 0
         self.begins: list[tuple[int, float]] = []
         self.ends: list[tuple[int, float]] = []
         self.quiet_until, self.quiet_for = began, 0
@@ -80,13 +81,13 @@ class FitMeter:
         """
         self.begins.append((batch, now))
         self.catch_up()
-        after_warmup = self._begun - 1 - self._warmup
+        after_warmup = self.begun - 1 - self._warmup
         if after_warmup >= self._due:
             if batch:
                 examples = read_examples() if self.examples.needs_readings else None
                 self._reading = (batch, examples, after_warmup == 0)
             self._due = after_warmup + self._spacing
-        self.quiet_until, self.quiet_for = now + _AT_ONCE, self._warmup + self._due - self._begun
+        self.quiet_until, self.quiet_for = now + _AT_ONCE, self._warmup + self._due - self.begun
 
     def catch_up(self) -> None:
         """Work off what was noted only."""
@@ -97,7 +98,7 @@ class FitMeter:
         if self.begins:
             self._measure(self.executions.begin(self.begins))
             self._take_reading()
-            self._begun += len(self.begins)
+            self.begun += len(self.begins)
             self.begins.clear()
 
     def end_epoch(self, steps: int, examples: float | None) -> tuple[float, float | None]:
@@ -120,7 +121,7 @@ class FitMeter:
         for execution in rest:
             self._measure([execution])
         self.completed += leave_out_last
-        self._begun = self.completed  # a begin without an end was no execution
+        self.begun = self.completed  # a begin without an end was no execution
         return self._close_epoch(total)
 
     def rates(self) -> tuple[float | None, float | None]:

@@ -251,13 +251,14 @@ class Throughput(_runtime.keras.callbacks.Callback):
         """Read the count of examples before validation sets it back."""
         if self._fitting:
             self._meter.catch_up()
-            self._examples_at_test = (self._meter.executions.last_batch, self._read_examples())
+            # Not by their ends: on JAX that of the last one may come in later than this.
+            self._examples_at_test = (self._meter.begun, self._read_examples())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the rates of the epoch into `logs`."""
         self._meter.catch_up()
         steps = self._steps_of_epoch()
-        if self._examples_at_test and self._examples_at_test[0] == self._meter.executions.last_batch:
+        if self._examples_at_test and self._examples_at_test[0] == self._meter.begun:
             examples = self._examples_at_test[1]
         else:
             examples = self._read_examples()

@@ -32,7 +32,9 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
     - Rows that fill a batch up (`data.pad_batches`, and what `TPUModel` does with uneven ones) are no examples.
     - Sums are float32 also for bfloat16 inputs, from which mean and variance come in one pass, and the gradient takes
       two passes and reads the inputs as they came. The mean of squares is taken around `moving_mean`, since
-      float32 would lose the variance of inputs that are far from nought. Source of the gradient: Ioffe and Szegedy,
+      float32 would lose the variance of inputs that are far from nought; until that has followed, in the first steps,
+      the variance of inputs whose mean is 1000 times their standard deviation is off by some per cent, and further
+      out it is lost. Normalise such inputs first. Source of the gradient: Ioffe and Szegedy,
       Batch Normalization, 2015, section 3, https://arxiv.org/abs/1502.03167.
 
     `moving_mean` and `moving_variance` follow the average over the parts, each by its number of examples, and no

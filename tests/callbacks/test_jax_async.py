@@ -1,5 +1,6 @@
 """Keras on JAX goes on dispatching steps while callbacks run in another thread, unless one of them forbids it."""
 
+import contextlib
 import threading
 
 import keras
@@ -119,3 +120,36 @@ def test_hooks_that_come_late_never_touch_the_model(scope8, name):
     callback.__class__ = Watched
     fit([callback], scope8, epochs=3)
     assert readers == {threading.main_thread()}
+
+
+class IsLate(keras.callbacks.Callback):
+    """Lets the hook after the last batch wait until the validation has begun, and trained examples were counted."""
+
+    async_safe = True
+
+    def __init__(self):
+        super().__init__()
+        self.validating = threading.Event()
+        self.was_late = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == BATCHES - 1:
+            self.was_late.append(self.validating.wait(timeout=30))
+
+    def on_test_begin(self, logs=None):
+        self.validating.set()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.validating.clear()
+
+
+def test_examples_are_counted_where_the_last_batch_ends_after_validation_has_begun():
+    late = IsLate()
+    ticks = iter(range(10**6))
+    throughput = kte.callbacks.Throughput(clock=lambda: float(next(ticks)), warmup=0)
+    validation = (np.ones((16, 6), "float32"), np.ones((16, 1), "float32"))
+    # The callback that is late stands before: what it holds up holds up Throughput's own hook.
+    fit([late, throughput], contextlib.nullcontext(), epochs=3, validation_data=validation)
+    assert late.was_late == [True, True, True]
+    for record in throughput.epoch_records:
+        assert record.samples_per_sec == pytest.approx(16 * record.batches_per_sec)
