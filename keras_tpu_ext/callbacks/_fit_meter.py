@@ -32,7 +32,7 @@ class FitMeter:
         begins: Begins of executions that are noted only, each with its first batch and its time. The list stays the
             same: whoever adds to it has the cheapest of hooks.
         ends: Their ends likewise, each with its last batch.
-        begun: Number of executions that have begun in this `fit`, those included that are noted only after `catch_up`.
+        begun: Number of executions that have begun in this `fit`, after `catch_up` with those that were noted only.
         quiet_until: Time before which a begin may be noted only.
         quiet_for: Number of noted begins from which on it may not.
     """
