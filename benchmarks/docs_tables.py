@@ -93,7 +93,7 @@ def _layers(is_wanted: Callable[[str], bool]) -> Iterator[str]:
         times = f"{1e3 * ours['seconds']:.3g} ms, {time:.2f}"
         cases.setdefault((row["layer"], row["shape"]), {})[row["target"]] = f"{times} | {size:.2f}"
     for (layer, shape), cells in cases.items():
-        yield f"| {layer} | {shape} | {' | '.join(cells[target] for target in targets)} |"
+        yield f"| {layer} | {shape} | {' | '.join(cells.get(target, ' | ') for target in targets)} |"
 
 
 _LAYERS = ("normalisations", "biases", "embeddings", "images", "augmentation", "stems", "outputs", "widths")
