@@ -18,8 +18,8 @@ class OneHotEmbedding(_runtime.keras.layers.Embedding):
     place of the other. What differs:
 
     - The gradient is a matrix product too. A TPU's matrix units add up all rows at once, where a scatter reads and
-      writes the table anew for each id. Work grows with `input_dim`: by the compiler's estimates it pays up to some
-      1000 words on a v5e or v6e, and some 100 on a v3.
+      writes the table anew for each id. Work grows with `input_dim`: by the compiler's estimates it pays up to
+      some hundred words on a v3, a thousand on a v5e and three thousand on a v6e (docs/layers.md).
     - The gradient is summed in float32 whatever the dtype policy. Under `mixed_bfloat16` on JAX Keras adds in
       bfloat16, where a sum of equal numbers stops growing once one more is less than half its last bit: 256 times a
       one, and no further.
