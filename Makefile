@@ -131,6 +131,10 @@ benchmarks: $(TF)/.ready $(JAX)/.ready $(BOTH)/.ready $(COMPILER)/.ready .envs/p
 	KERAS_BACKEND=tensorflow $(COMPILER)/bin/python benchmarks/tpu_program.py
 	JAX_PLATFORMS=cpu KERAS_BACKEND=jax $(COMPILER)/bin/python benchmarks/published_rates.py
 	JAX_PLATFORMS=cpu KERAS_BACKEND=jax $(COMPILER)/bin/python benchmarks/memory_limit.py
+	JAX_PLATFORMS=cpu KERAS_BACKEND=jax $(COMPILER)/bin/python benchmarks/layers.py
+	JAX_PLATFORMS=cpu $(COMPILER)/bin/python benchmarks/embedding_scatter.py
+	JAX_PLATFORMS=cpu KERAS_BACKEND=jax $(COMPILER)/bin/python benchmarks/resnet50_layers.py
+	KERAS_BACKEND=tensorflow $(COMPILER)/bin/python benchmarks/resnet50_layers.py --targets v5e-8
 
 $(UV):
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .envs/tools 'uv>=0.8'

@@ -122,6 +122,24 @@ def augmentation() -> Iterator[Case]:
     yield Case("RandomErasing", "224 x 224", same((224, 224, 3), "uint8"), ours, stock)
 
 
+def mixing() -> Iterator[Case]:
+    """Yield layers that mix images and labels, here the mean colours; Keras's do that outside a step only."""
+
+    def mixed(make: Callable[[], Any] | None) -> Callable[[Any], Any]:
+        def part(x: Any) -> Any:
+            labels = layers.GlobalAveragePooling2D(dtype="float32")(layers.Rescaling(1 / 255, dtype="float32")(x))
+            if make is not None:
+                x, labels = make()((x, labels))
+            return layers.Concatenate()([layers.GlobalAveragePooling2D()(layers.Rescaling(1 / 255)(x)), labels])
+
+        return part
+
+    for kind in (kte.layers.MixUp, kte.layers.CutMix):
+        for side in (224, 32):
+            inputs = same((side, side, 3), "uint8")
+            yield Case(kind.__name__, f"{side} x {side}, against nothing", inputs, mixed(kind), mixed(None))
+
+
 def stems() -> Iterator[Case]:
     """Yield strided convolutions of images as convolutions of blocks: not shipped."""
     for name, side, filters, kernel, strides in (
@@ -212,7 +230,7 @@ def images() -> Iterator[Case]:
     yield Case("DeviceNormalization", "224 x 224 x 3, uint8 against float32", (of_bytes, of_floats), ours, stock)
 
 
-KINDS = (normalisations, biases, embeddings, images, augmentation, stems, outputs, widths)
+KINDS = (normalisations, biases, embeddings, images, augmentation, mixing, stems, outputs, widths)
 
 
 def measured(part: Callable[[Any], Any], inputs: tuple[tuple[int, ...], str], target: str) -> dict[str, Any]:
@@ -239,28 +257,33 @@ def measured(part: Callable[[Any], Any], inputs: tuple[tuple[int, ...], str], ta
     }
 
 
+def line_of(row: dict[str, Any]) -> str:
+    """Return a row in words."""
+    ours, stock = row["ours"], row["stock"]
+    text = f"{row['layer']}, {row['shape']}, {row['target']}: {1e3 * ours['seconds']:.3f} ms"
+    if stock is None:
+        return text
+    time, memory = (ours[key] / stock[key] for key in ("seconds", "hbm_bytes"))
+    return f"{text} against {1e3 * stock['seconds']:.3f} ms, time {time:.3f}, HBM {memory:.3f}"
+
+
 def main() -> None:
     """Print a line for each layer, shape and target, then JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--targets", nargs="+", default=["v3-8", "v5e-8", "v6e-8"], help="default: v3-8 v5e-8 v6e-8")
     names = [kind.__name__ for kind in KINDS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="default: all")
+    parser.add_argument("--ours-only", action="store_true", help="for where Keras's cannot be compiled")
     options = parser.parse_args()
     rows = []
     for kind in KINDS:
         for case in kind() if kind.__name__ in options.only else ():
             for target in options.targets:
-                ours, stock = (
-                    measured(part, inputs, target)
-                    for part, inputs in zip((case.ours, case.stock), case.inputs, strict=True)
-                )
-                rows.append({"layer": case.name, "shape": case.shape, "target": target, "ours": ours, "stock": stock})
-                time, memory = (ours[key] / stock[key] for key in ("seconds", "hbm_bytes"))
-                print(
-                    f"{case.name}, {case.shape}, {target}: {1e3 * ours['seconds']:.3f} ms against "
-                    f"{1e3 * stock['seconds']:.3f} ms, time {time:.3f}, HBM {memory:.3f}",
-                    flush=True,
-                )
+                row: dict[str, Any] = {"layer": case.name, "shape": case.shape, "target": target}
+                row["ours"] = measured(case.ours, case.inputs[0], target)
+                row["stock"] = None if options.ours_only else measured(case.stock, case.inputs[1], target)
+                rows.append(row)
+                print(line_of(row), flush=True)
     print(json.dumps({"benchmark": "layers", "rows": rows}))
 
 

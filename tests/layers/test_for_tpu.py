@@ -72,6 +72,16 @@ def test_training_is_that_of_the_model():
     np.testing.assert_allclose(history(changed), history(model), rtol=1e-3)  # three epochs let rounding grow
 
 
+def test_predictions_in_bfloat16_are_those_of_the_model():
+    with kte.precision.policy_scope("mixed_bfloat16"):
+        model = classifier()
+        changed = kte.layers.for_tpu(model)
+    expected = model.predict(IMAGES, verbose=0).astype("float32")
+    found = changed.predict(IMAGES, verbose=0).astype("float32")
+    # bfloat16 has 8 bits, and each of six layers rounds.
+    np.testing.assert_allclose(found, expected, rtol=6 * 2**-8, atol=6 * 2**-8 * np.abs(expected).max())
+
+
 def test_the_model_itself_stays_as_it_was():
     model = classifier()
     before = model.get_weights()
