@@ -91,7 +91,7 @@ def _layers(is_wanted: Callable[[str], bool]) -> Iterator[str]:
         ours, stock = row["ours"], row["stock"]
         cell = f"{1e3 * ours['seconds']:.3g} ms"
         if stock is None:
-            cell = f"{cell}, Keras's cannot be compiled | "
+            cell = f"{cell}, no estimate of Keras's | "
         else:
             time, size = (ours[key] / stock[key] for key in ("seconds", "hbm_bytes"))
             cell = f"{cell}, {time:.2f} | {size:.2f}"
