@@ -127,7 +127,7 @@ def layers_not_shipped() -> Iterator[str]:
 
 def break_even() -> Iterator[str]:
     """Yield a row for each slice: up to how many words a one-hot product costs no more than a lookup."""
-    yield "| slice | if the scatter were free | if it costs what the compiler says of it alone |"
+    yield "| slice | if the scatter were free | if it costs what is estimated of it alone |"
     yield "| --- | ---: | ---: |"
     scatter = {(row["target"], row["vocabulary"]): row["seconds"] for row in result("embedding_scatter.txt")["rows"]}
     more: dict[str, dict[int, float]] = {}
@@ -136,7 +136,8 @@ def break_even() -> Iterator[str]:
         more.setdefault(row["target"], {})[vocabulary] = row["ours"]["seconds"] - row["stock"]["seconds"]
     for target, by_vocabulary in more.items():
         counted = {size: seconds - scatter[target, size] for size, seconds in by_vocabulary.items()}
-        yield f"| {target} | {_zero_of(by_vocabulary):,.0f} words | {_zero_of(counted):,.0f} words |"
+        free, estimated = (round(_zero_of(points), -2) for points in (by_vocabulary, counted))
+        yield f"| {target} | {free:,.0f} words | {estimated:,.0f} words |"
 
 
 def _zero_of(points: dict[int, float]) -> float:

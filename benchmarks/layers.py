@@ -124,7 +124,7 @@ def augmentation() -> Iterator[Case]:
 
 
 def mixing() -> Iterator[Case]:
-    """Yield layers that mix images and labels, here the mean colours; Keras's do that outside a step only."""
+    """Yield layers that mix images and labels, here the mean colours, beside none."""
 
     def mixed(make: Callable[[], Any] | None) -> Callable[[Any], Any]:
         def part(x: Any) -> Any:

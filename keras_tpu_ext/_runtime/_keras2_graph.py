@@ -32,7 +32,10 @@ def functional_of(model: Any) -> Any:
 def calls(model: Any) -> list[Call]:
     """Return what is called in a model of inputs and outputs, without what models in it call."""
     nodes = [node for of_depth in model._nodes_by_depth.values() for node in of_depth]
-    return [Call(node.layer, node.keras_inputs, tree.flatten(node.outputs)) for node in nodes]
+    return [
+        Call(node.layer, node.keras_inputs, tree.flatten(node.outputs), (node.call_kwargs or {}).get("training"))
+        for node in nodes
+    ]
 
 
 def clone(model: Any, copy_of: Callable[[Any], Any]) -> Any:

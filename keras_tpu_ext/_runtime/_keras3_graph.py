@@ -32,7 +32,10 @@ def functional_of(model: Any) -> Any:
 def calls(model: Any) -> list[Call]:
     """Return what is called in a model of inputs and outputs, without what models in it call."""
     nodes = [node for of_depth in functional_of(model)._nodes_by_depth.values() for node in of_depth]
-    return [Call(node.operation, node.input_tensors, node.outputs) for node in nodes]
+    return [
+        Call(node.operation, node.input_tensors, node.outputs, node.arguments.kwargs.get("training"))
+        for node in nodes
+    ]
 
 
 def clone(model: Any, copy_of: Callable[[Any], Any]) -> Any:

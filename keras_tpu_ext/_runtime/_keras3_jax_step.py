@@ -95,12 +95,12 @@ class TrainStep(Augments, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Functi
         """
         trainable, non_trainable, optimizer, metrics = state
         x, y, sample_weight = _unpacked(data)
-        x, y, non_trainable = self._augmented(x, y, non_trainable)
+        x, y, begun = self._augmented(x, y, non_trainable)
 
         def scaled_loss(trainable: Any) -> tuple[Any, Any]:
             loss, aux = self.compute_loss_and_updates(
                 trainable,
-                non_trainable,
+                begun,
                 metrics,
                 x,
                 y,
@@ -166,7 +166,7 @@ class TrainStep(Augments, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Functi
         if not self._augments():
             return x, y, values
         changed: list[Any] = []
-        values = stateless(lambda: changed.extend(self.augment(x, y)), self.non_trainable_variables, values)
+        values = stateless(lambda: changed.extend(self._pair(x, y)), self.non_trainable_variables, values)
         return changed[0], changed[1], values
 
     def _number_of_examples(self, x: Any) -> Any:

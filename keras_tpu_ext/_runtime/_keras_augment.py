@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from keras_tpu_ext.errors import ArgumentError
+
 
 class Augments:
     """A step that lets the user change its batch, on the device."""
@@ -27,3 +29,15 @@ class Augments:
     def _augments(self) -> bool:
         """Return whether anything is done to a batch."""
         return type(self).augment is not Augments.augment
+
+    def _pair(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Return what `augment` does.
+
+        Raises:
+            ArgumentError: If that is no pair.
+        """
+        pair: Any = self.augment(x, y)
+        if isinstance(pair, (tuple, list)) and len(pair) == 2:
+            return pair[0], pair[1]
+        came = f"{len(pair)} things" if isinstance(pair, (tuple, list)) else type(pair).__name__
+        raise ArgumentError(f"augment must return inputs and targets; it returned {came}. Write: return x, y")

@@ -178,7 +178,7 @@ class ExactStep(Augments):
         if not self._augments():
             return x, y
         there = BATCH.has_any
-        return no_row_if_empty(self.augment(*one_row_if_empty((x, y), there)), there)
+        return no_row_if_empty(self._pair(*one_row_if_empty((x, y), there)), there)
 
     def _predictions(self: Any, x: Any, *, training: bool) -> Any:
         """Return the predictions, and keep the `add_loss` terms as shares."""

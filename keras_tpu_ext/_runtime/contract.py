@@ -74,11 +74,13 @@ class Call(NamedTuple):
         layer: What is called.
         inputs: The symbolic tensors that it gets.
         outputs: Those that it returns.
+        training: The argument of that name; `None` where it is not set for good.
     """
 
     layer: Any
     inputs: list[Any]
     outputs: list[Any]
+    training: Any = None
 
 
 class Runtime(Protocol):

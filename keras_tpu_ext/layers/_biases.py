@@ -6,6 +6,7 @@ import collections
 from typing import Any
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext.layers.batch_normalization import BatchNormalization
 
 layers = _runtime.keras.layers
 
@@ -17,6 +18,8 @@ _WITH_BIAS = tuple(
         *("SeparableConv1D", "SeparableConv2D", "DepthwiseConv1D", "DepthwiseConv2D"),
     )
 )
+
+_NORMALISATIONS = (layers.BatchNormalization, BatchNormalization)  # and no subclass, which may do anything
 
 
 def needless_biases(model: Any) -> list[tuple[Any, Any]]:
@@ -32,9 +35,9 @@ def needless_biases(model: Any) -> list[tuple[Any, Any]]:
     makers = {id(tensor): call.layer for call in calls for tensor in call.outputs}
     found = []
     for call in calls:
-        if not isinstance(call.layer, layers.BatchNormalization) or times[id(call.layer)] != 1:
+        if type(call.layer) not in _NORMALISATIONS or times[id(call.layer)] != 1 or call.training is False:
             continue
-        (tensor,) = call.inputs
+        tensor = call.inputs[0]  # a mask may follow
         maker = makers.get(id(tensor))
         is_alone = users[id(tensor)] == 1 and times[id(maker)] == 1
         if is_alone and _has_plain_bias(maker) and _is_normalised(maker, call.layer, len(tensor.shape)):

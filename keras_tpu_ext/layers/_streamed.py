@@ -96,7 +96,7 @@ def _is_endless(data: Any) -> bool:
 def _inputs_in(batch: Any) -> np.ndarray:
     """Return the inputs of a batch, which may be `(x, y)` or `(x, y, sample_weight)`."""
     inputs = np.asarray(batch[0] if isinstance(batch, tuple) else batch)
-    if inputs.dtype == object or inputs.dtype.kind in "USV":
+    if inputs.dtype == object or (inputs.dtype.kind in "USV" and "float" not in inputs.dtype.name):
         raise ArgumentError(
             f"a batch must be an array of numbers, or a tuple with one first; it came as {type(batch).__name__} with "
             f"dtype {inputs.dtype}. Write: layer.adapt(dataset.map(lambda batch: batch['image']))"

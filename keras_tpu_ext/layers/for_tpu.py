@@ -16,7 +16,7 @@ _Stock = _runtime.keras.layers.BatchNormalization
 
 
 def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
-    """Return a copy of a model that computes the same and takes less time and memory to train on a TPU.
+    """Return a copy of a model that predicts the same and takes less time to train on a TPU.
 
     - Every `keras.layers.BatchNormalization` becomes a `keras_tpu_ext.layers.BatchNormalization`, whose gradient
       reads memory less often. On TensorFlow its moments are then those of the whole batch too, where Keras's are
@@ -26,7 +26,8 @@ def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
 
     Weights are copied, pretrained ones too: predictions are equal up to rounding. `model` stays as it is. What is
     left as it is: layers with `renorm`, biases with a regulariser or a constraint, those of a layer that is used more
-    than once or that has an activation, and those before a normalisation that is frozen (`trainable=False`).
+    than once or that has an activation, and those before a normalisation that is frozen (`trainable=False`) or called
+    with `training=False`.
     What was done is logged in one line. What each brings by the compiler's estimate is in docs/layers.md.
 
     Args:
@@ -76,14 +77,15 @@ class _Copying:
         self.replaced = self.left_out = 0
         self._ghost_batch_size = ghost_batch_size
 
-    def copy(self, model: Any) -> Any:
-        """Return the copy of a model with its weights."""
-        biases = {id(layer): normalisation for layer, normalisation in needless_biases(model)}
+    def copy(self, model: Any, *, learns: bool = True) -> Any:
+        """Return the copy of a model with its weights; unless it `learns`, no batch's mean takes a bias away."""
+        biases = {id(layer): normalisation for layer, normalisation in needless_biases(model) if learns}
+        infers = {id(call.layer) for call in _runtime.calls(model) if call.training is False}
         pairs: list[tuple[Any, Any]] = []
 
         def copy_of(layer: Any) -> Any:
             if isinstance(layer, _runtime.keras.Model) and _runtime.inputs_and_outputs(layer) is not None:
-                return self.copy(layer)
+                return self.copy(layer, learns=learns and id(layer) not in infers)
             pairs.append((layer, self._like(layer, without_bias=id(layer) in biases)))
             return pairs[-1][1]
 
@@ -92,6 +94,8 @@ class _Copying:
         for layer, new in pairs:
             is_bias = {id(layer.bias)} if id(layer) in biases else set()
             new.set_weights([_array(weight) for weight in layer.weights if id(weight) not in is_bias])
+            if hasattr(new, "finalize_state"):  # a Normalization of Keras makes constants of its weights
+                new.finalize_state()
             if id(layer) in offsets:
                 mean = new.moving_mean
                 mean.assign(_array(mean) - offsets[id(layer)])
@@ -100,6 +104,8 @@ class _Copying:
 
     def _like(self, layer: Any, *, without_bias: bool) -> Any:
         """Return a layer like another one, with weights of its own."""
+        if isinstance(layer, _runtime.keras.layers.Lambda):
+            return layer  # it has no weights, and Keras makes none from a config without being told that it is safe
         config = layer.get_config()
         if without_bias:
             config["use_bias"] = False

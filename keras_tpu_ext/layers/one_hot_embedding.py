@@ -99,7 +99,10 @@ class OneHotEmbedding(_runtime.keras.layers.Embedding):
 
     def _whole_numbers(self, ids: Any) -> Any:
         """Return `ids` in int32; those that are not in the table stay so."""
-        return ops.cast(ops.clip(ids, -1, self.input_dim) if "int64" in str(ids.dtype) else ids, "int32")
+        return ops.cast(
+            ops.clip(ids, -1, self.input_dim) if str(getattr(ids.dtype, "name", ids.dtype)) == "int64" else ids,
+            "int32",
+        )
 
 
 def _rows(table: Any, ids: Any, dtype: str) -> Any:

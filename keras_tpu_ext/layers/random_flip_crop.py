@@ -19,7 +19,7 @@ class RandomFlipCrop(Augmentation):
 
     It runs in the compiled step, on the device: every shape is static, and there is no loop. A crop is a product with
     ones and zeros, which the matrix units of a TPU do many times faster than it gathers; finite numbers come out of
-    it to the last bit.
+    it as they are. (One that is infinite or NaN spoils its row and column.)
 
     What an example gets depends on the seed, on how many calls with `training=True` there were before, and on its
     number in the whole batch: not on the number of replicas, the size of the batch, the framework, or the device. The

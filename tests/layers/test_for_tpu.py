@@ -135,6 +135,56 @@ def test_a_bias_that_matters_stays(layers):
     np.testing.assert_allclose(changed.predict(IMAGES, verbose=0), model.predict(IMAGES, verbose=0), **ROUNDING)
 
 
+class NeverLearns(keras.layers.BatchNormalization):
+    """A subclass may do anything: this one has its moving averages always."""
+
+    def call(self, inputs, **kwargs):
+        return super().call(inputs, training=False)
+
+
+def test_a_bias_before_a_normalisation_of_the_users_own_stays():
+    assert len(biases(kte.layers.for_tpu(of(keras.layers.Conv2D(3, 2), NeverLearns())))) == 1
+
+
+def test_a_bias_before_a_normalisation_that_is_called_for_inference_stays():
+    inputs = keras.Input((8, 8, 1))
+    seen = keras.layers.Conv2D(3, 2)(inputs)
+    model = keras.Model(inputs, keras.layers.BatchNormalization()(seen, training=False))
+    assert len(biases(kte.layers.for_tpu(model))) == 1
+
+
+def test_biases_of_a_model_inside_that_is_called_for_inference_stay():
+    inner = of(keras.layers.Conv2D(3, 2), keras.layers.BatchNormalization())
+    inputs = keras.Input((8, 8, 1))
+    model = keras.Model(inputs, keras.layers.Dense(2)(inner(inputs, training=False)))
+    assert len(kte.layers.for_tpu(model).weights) == len(model.weights)
+
+
+def test_an_adapted_normalisation_of_images_is_kept():
+    adapted = keras.layers.Normalization(axis=None)
+    adapted.adapt(IMAGES * 3 + 5)
+    model = of(adapted, keras.layers.Conv2D(3, 2), keras.layers.BatchNormalization())
+    adapted.adapt(IMAGES * 3 + 5)
+    changed = kte.layers.for_tpu(model)
+    np.testing.assert_allclose(changed.predict(IMAGES, verbose=0), model.predict(IMAGES, verbose=0), **ROUNDING)
+
+
+def test_a_mask_that_reaches_a_normalisation_does_no_harm():
+    ids = keras.Input((6,), dtype="int32")
+    x = keras.layers.Dense(8)(keras.layers.Embedding(10, 4, mask_zero=True)(ids))
+    model = unlike_new(keras.Model(ids, keras.layers.BatchNormalization()(x)))
+    changed = kte.layers.for_tpu(model)
+    assert not biases(changed)
+    some = RNG.integers(0, 10, (5, 6))
+    np.testing.assert_allclose(changed.predict(some, verbose=0), model.predict(some, verbose=0), **ROUNDING)
+
+
+def test_a_lambda_is_kept():
+    model = of(keras.layers.Lambda(lambda x: 2 * x), keras.layers.Conv2D(3, 2), keras.layers.BatchNormalization())
+    changed = kte.layers.for_tpu(model)
+    np.testing.assert_allclose(changed.predict(IMAGES, verbose=0), model.predict(IMAGES, verbose=0), **ROUNDING)
+
+
 def test_a_bias_with_another_user_stays():
     inputs = keras.Input((8, 8, 1))
     seen = keras.layers.Conv2D(3, 2)(inputs)

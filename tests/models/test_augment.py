@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
+from keras_tpu_ext.errors import ArgumentError
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(44, 6)).astype("float32")  # batches of 16 over 8 replicas: the last one, of 12, is uneven
@@ -93,3 +94,29 @@ def test_a_layer_with_a_state_mixes_the_same_at_any_number_of_replicas():
     for weight, other in zip(of_eight[1], weights, strict=True):
         np.testing.assert_allclose(weight, other, rtol=1e-5, atol=1e-6)
     assert of_eight[2] == calls
+
+
+def test_a_skipped_step_leaves_no_trace_of_what_was_drawn():
+    x = IMAGES[:32].copy()
+    x[0] = np.inf
+    inputs = keras.Input((6, 6, 2))
+    model = Mixing(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(inputs)))
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss, loss_scale="dynamic")
+    model.fit(x, CLASSES[:32], **{**EPOCHS, "epochs": 1})
+    assert int(keras.ops.convert_to_numpy(model.mixup.calls)) == 1  # of two steps the first was skipped
+
+
+@pytest.mark.parametrize(("returned", "came"), [(None, "NoneType"), ((1, 2, 3), "3 things")])
+def test_what_is_no_pair_is_told(returned, came):
+    class Forgets(kte.TPUModel):
+        def augment(self, x, y):
+            return returned
+
+    inputs = keras.Input((6,))
+    model = Forgets(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse", run_eagerly=True)
+    with pytest.raises(
+        ArgumentError, match=f"augment must return inputs and targets; it returned {came}. Write: return"
+    ):
+        model.fit(X, Y, **EPOCHS)
