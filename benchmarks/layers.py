@@ -124,21 +124,30 @@ def augmentation() -> Iterator[Case]:
 
 
 def mixing() -> Iterator[Case]:
-    """Yield layers that mix images and labels, here the mean colours, beside none."""
+    """Yield layers that mix images and labels, here the mean colours."""
 
-    def mixed(make: Callable[[], Any] | None) -> Callable[[Any], Any]:
+    def mixed(mix: Callable[[Any, Any], tuple[Any, Any]]) -> Callable[[Any], Any]:
         def part(x: Any) -> Any:
             labels = layers.GlobalAveragePooling2D(dtype="float32")(layers.Rescaling(1 / 255, dtype="float32")(x))
-            if make is not None:
-                x, labels = make()((x, labels))
+            x, labels = mix(x, labels)
             return layers.Concatenate()([layers.GlobalAveragePooling2D()(layers.Rescaling(1 / 255)(x)), labels])
 
         return part
 
-    for kind in (kte.layers.MixUp, kte.layers.CutMix):
+    def of_keras(kind: Any, x: Any, labels: Any) -> tuple[Any, Any]:
+        both = kind()({"images": x, "labels": labels})
+        return both["images"], both["labels"]
+
+    for name in ("MixUp", "CutMix"):
+        ours, stock = getattr(kte.layers, name), getattr(layers, name)
         for side in (224, 32):
-            inputs = same((side, side, 3), "uint8")
-            yield Case(kind.__name__, f"{side} x {side}, against nothing", inputs, mixed(kind), mixed(None))
+            yield Case(
+                name,
+                f"{side} x {side}",
+                same((side, side, 3), "uint8"),
+                mixed(lambda x, labels, ours=ours: ours()((x, labels))),
+                mixed(lambda x, labels, stock=stock: of_keras(stock, x, labels)),
+            )
 
 
 def stems() -> Iterator[Case]:
