@@ -94,10 +94,14 @@ def _layers(is_wanted: Callable[[str], bool]) -> Iterator[str]:
             cell = f"{cell}, no estimate of Keras's | "
         else:
             time, size = (ours[key] / stock[key] for key in ("seconds", "hbm_bytes"))
-            cell = f"{cell}, {time:.2f} | {size:.2f}"
+            cell = f"{cell}, {_factor(time)} | {_factor(size)}"
         cases.setdefault((row["layer"], row["shape"]), {})[row["target"]] = cell
     for (layer, shape), cells in cases.items():
         yield f"| {layer} | {shape} | {' | '.join(cells[target] for target in targets)} |"
+
+
+def _factor(number: float) -> str:
+    return f"{number:.2f}" if number >= 0.1 else f"{number:.1g}"
 
 
 _LAYERS = (
@@ -106,7 +110,7 @@ _LAYERS = (
     "embeddings",
     "images",
     "augmentation",
-    "augmentation-v6e",
+    "rotation",
     "mixing",
     "stems",
     "outputs",

@@ -97,17 +97,19 @@ def biases() -> Iterator[Case]:
         )
 
 
+def pooled(*augmented: Callable[[], Any]) -> Callable[[Any], Any]:
+    """Return a part that augments images of bytes and takes their mean."""
+
+    def part(x: Any) -> Any:
+        for make in augmented:
+            x = make()(x)
+        return layers.GlobalAveragePooling2D()(layers.Rescaling(1 / 255)(x))
+
+    return part
+
+
 def augmentation() -> Iterator[Case]:
     """Yield augmentation of bytes; Keras's RandomCrop cannot be part of a step on JAX, its RandomTranslation can."""
-
-    def pooled(*augmented: Callable[[], Any]) -> Callable[[Any], Any]:
-        def part(x: Any) -> Any:
-            for make in augmented:
-                x = make()(x)
-            return layers.GlobalAveragePooling2D()(layers.Rescaling(1 / 255)(x))
-
-        return part
-
     for side, padding in ((224, 28), (32, 4)):
 
         def crop(padding: int = padding) -> Any:
@@ -121,6 +123,37 @@ def augmentation() -> Iterator[Case]:
         yield Case("RandomFlipCrop", shape, same((side, side, 3), "uint8"), pooled(crop), stock)
     ours, stock = pooled(kte.layers.RandomErasing), pooled(layers.RandomErasing)
     yield Case("RandomErasing", "224 x 224", same((224, 224, 3), "uint8"), ours, stock)
+
+
+def rotation() -> Iterator[Case]:
+    """Yield rotation, alone and with what `RandomAffine` does with it."""
+
+    def affine() -> Any:
+        return kte.layers.RandomAffine(rotation=0.05, zoom=0.1, translation=0.1)
+
+    stock = pooled(
+        lambda: layers.RandomFlip("horizontal"),
+        lambda: layers.RandomRotation(0.05, fill_mode="constant"),
+        lambda: layers.RandomZoom(0.1, fill_mode="constant"),
+        lambda: layers.RandomTranslation(0.1, 0.1, fill_mode="constant"),
+    )
+    for side in (224, 32):
+        shape = f"{side} x {side}, against RandomFlip, RandomRotation, RandomZoom and RandomTranslation"
+        yield Case("RandomAffine", shape, same((side, side, 3), "uint8"), pooled(affine), stock)
+    for most, dtype, words in (
+        (0.05, "uint8", ""),
+        (0.05, "float32", " of float32"),
+        (0.5, "uint8", " to any angle"),
+    ):
+
+        def rotate(most: float = most) -> Any:
+            return kte.layers.RandomAffine(rotation=most, zoom=0.0, translation=0.0, horizontal=False)
+
+        def as_keras(most: float = most) -> Any:
+            return layers.RandomRotation(most, fill_mode="constant")
+
+        shape = f"224 x 224, rotation alone{words}, against RandomRotation"
+        yield Case("RandomAffine", shape, same((224, 224, 3), dtype), pooled(rotate), pooled(as_keras))
 
 
 def mixing() -> Iterator[Case]:
@@ -160,17 +193,51 @@ def stems() -> Iterator[Case]:
     ):
         shape = f"{name}, {kernel} x {kernel} / {strides}, {filters} of {side} x {side} x 3"
 
-        def after(first: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            return lambda x: layers.GlobalAveragePooling2D()(layers.ReLU()(first(x)))
+        def after(first: Any, *arguments: Any, **options: Any) -> Callable[[Any], Any]:
+            return lambda x: layers.GlobalAveragePooling2D()(layers.ReLU()(first(*arguments, **options)(x)))
 
-        stock = after(layers.Conv2D(filters, kernel, strides, padding="same"))
-        ours = after(SpaceToDepthConv2D(filters, kernel, strides, 3))
+        stock = after(layers.Conv2D, filters, kernel, strides, padding="same")
+        ours = after(SpaceToDepthConv2D, filters, kernel, strides, 3)
         yield Case("SpaceToDepthConv2D", shape, same((side, side, 3)), ours, stock)
         border = -(-kernel // strides) * strides - strides
         blocks = (side + border) // strides
         there = (((blocks, blocks, 3 * strides**2), "float32"), ((side, side, 3), "float32"))
-        on_host = after(SpaceToDepthConv2D(filters, kernel, strides, 3, on_host=True))
+        on_host = after(SpaceToDepthConv2D, filters, kernel, strides, 3, on_host=True)
         yield Case("SpaceToDepthConv2D, blocks made on the host", shape, there, on_host, stock)
+
+
+def patches() -> Iterator[Case]:
+    """Yield whole models whose patches come as blocks made on the host, where the first layer is a product."""
+
+    def transformer(size: int) -> Callable[[Any], Any]:
+        def part(x: Any) -> Any:
+            x = layers.Reshape((196, 768))(layers.Conv2D(768, size, size)(x))
+            for _ in range(12):
+                y = layers.LayerNormalization()(x)
+                x = layers.Add()([x, layers.MultiHeadAttention(12, 64)(y, y)])
+                y = layers.Dense(3072, activation="gelu")(layers.LayerNormalization()(x))
+                x = layers.Add()([x, layers.Dense(768)(y)])
+            return layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))
+
+        return part
+
+    def convnext(is_stock: bool) -> Callable[[Any], Any]:
+        def part(x: Any) -> Any:
+            model = keras.applications.ConvNeXtTiny(
+                include_top=False, weights=None, pooling="avg", include_preprocessing=False, input_shape=(224, 224, 3)
+            )
+            if is_stock:
+                return model(x)
+            stem = model.layers[1]
+            return keras.Model(stem.output, model.output)(stem.layers[1](layers.Conv2D(96, 1)(x)))
+
+        return part
+
+    name, image = "SpaceToDepthConv2D, blocks made on the host", ((224, 224, 3), "float32")
+    ours, stock = transformer(1), transformer(16)
+    yield Case(name, "all of ViT-B/16", (((14, 14, 768), "float32"), image), ours, stock)
+    ours, stock = convnext(False), convnext(True)
+    yield Case(name, "all of ConvNeXt-T", (((56, 56, 48), "float32"), image), ours, stock)
 
 
 def outputs() -> Iterator[Case]:
@@ -240,7 +307,7 @@ def images() -> Iterator[Case]:
     yield Case("DeviceNormalization", "224 x 224 x 3, uint8 against float32", (of_bytes, of_floats), ours, stock)
 
 
-KINDS = (normalisations, biases, embeddings, images, augmentation, mixing, stems, outputs, widths)
+KINDS = (normalisations, biases, embeddings, images, augmentation, rotation, mixing, stems, patches, outputs, widths)
 
 
 def measured(part: Callable[[Any], Any], inputs: tuple[tuple[int, ...], str], target: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.stats
 
 WORD = 2**32
-FIRST_DRAWS = {"RandomFlipCrop": 0, "RandomErasing": 65536, "MixUp": 131072, "CutMix": 196608}
+FIRST_DRAWS = {"RandomFlipCrop": 0, "RandomErasing": 65536, "MixUp": 131072, "CutMix": 196608, "RandomAffine": 262144}
 
 
 def threefry(key, counter):
@@ -79,6 +79,79 @@ def erasing(layer, images, step, first=0):
             top, left = below(top, images.shape[1] - height + 1), below(left, images.shape[2] - width + 1)
             out[n, top : top + height, left : left + width] = layer.value
     return out
+
+
+def affine_numbers(layer, drawn, height, width):
+    """What an example draws: the slopes of rows and columns, their scales, how far it moves, and whether it lies."""
+    one = 2**14
+    turns = layer.rotation * ((2 * below(drawn[0], 1024) + 1) / 1024 - 1)
+    quarters = round(4 * turns)
+    rest = 2 * math.pi * (turns - quarters / 4)
+    tangent, cosine, secant = (round(one * value) for value in (math.tan(rest), math.cos(rest), 1 / math.cos(rest)))
+    zoom = one + below(drawn[3], 2 * round(layer.zoom * one) + 1) - round(layer.zoom * one)
+    slope = below(drawn[4], 2 * round(layer.shear * one) + 1) - round(layer.shear * one) - tangent
+    down, right = (
+        (below(word, 4097) - 2048) * round(layer.translation * size * 256) // 2048
+        for word, size in ((drawn[5], height), (drawn[6], width))
+    )
+    right -= slope // 16 * down // 1024
+    upside = -1 if layer.vertical and drawn[1] >= WORD // 2 else 1
+    aside = -1 if layer.horizontal and drawn[2] >= WORD // 2 else 1
+    lies = quarters % 2 == 1
+    if lies:
+        upside, aside = aside, upside
+    upside *= -1 if quarters % 4 in (2, 3) else 1
+    aside *= -1 if quarters % 4 in (1, 2) else 1
+    scales = upside * (zoom * cosine // one), aside * (zoom * secant // one)
+    return slope, scales, (down, right), upside * aside * tangent, lies
+
+
+def on_line(values, place, is_whole):
+    """What is at a place, in 256ths, between values along the first axis; beyond them are zeros."""
+    first, part = place // 256, place % 256
+    near, far = (values[i] if 0 <= i < len(values) else np.zeros_like(values[0]) for i in (first, first + 1))
+    between = (256 - part) * near + part * far
+    return between if is_whole else between / 256
+
+
+def affine(layer, images, step, first=0):
+    """With whole numbers for `uint8`, which are rounded after each of four times; otherwise float64."""
+    is_whole = images.dtype == np.uint8
+    count, height, width, _ = images.shape
+
+    def resampled(lines, places, half_up):
+        """Each of the lines at places of its own."""
+        out = np.array(
+            [[on_line(line, place, is_whole) for place in of] for line, of in zip(lines, places, strict=True)]
+        )
+        if is_whole:  # half of 256 goes up, or to the even neighbour
+            out = (out + 128) // 256 if half_up else np.rint(out / 256).astype("int64")
+        return out
+
+    def slanted(slope, size):
+        return [slope * (2 * i - (size - 1)) // 128 for i in range(size)]
+
+    results = []
+    for n in range(count):
+        slope, scales, (down, right), steep, lies = affine_numbers(
+            layer, words(layer, step, first + n, 7), height, width
+        )
+        image = images[n].astype("int64" if is_whole else "float64")
+        # Wide enough for all that was in the image, whatever the slope.
+        beside, above = height, width
+        places = [[256 * j + by for j in range(-beside, width + beside)] for by in slanted(slope, height)]
+        image = resampled(image, places, True)
+        places = [
+            (scales[0] * (2 * i - (height - 1)) // 128) + down + 128 * (height - 1)
+            for i in range(-above, height + above)
+        ]
+        image = resampled(image.swapaxes(0, 1), [places] * (width + 2 * beside), False).swapaxes(0, 1)
+        places = [by + right + 128 * (width + 2 * beside - 1) for by in slanted(scales[1], width)]
+        image = resampled(image, [places] * (height + 2 * above), False)
+        places = [[256 * (i + above) + by for i in range(height)] for by in slanted(steep, width)]
+        image = resampled(image.swapaxes(0, 1), places, True).swapaxes(0, 1)
+        results.append(image.swapaxes(0, 1) if lies else image)
+    return np.array(results).astype("uint8" if is_whole else "float64")
 
 
 def neighbour(n, count):

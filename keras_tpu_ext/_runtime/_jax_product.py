@@ -27,20 +27,28 @@ def exact_product(ones: Any, values: Any, *, transposed: bool = False) -> Any:
 
 
 def pick(values: Any, *choices: tuple[str, Any]) -> Any:
-    """Return `values` after one einsum with a choice after the other, to the last bit and in their own dtype.
+    """Return `values` after one einsum with a choice after the other, in their own dtype.
 
     A product is what TPUs do many times faster than they gather.
 
     Args:
         values: Finite numbers.
-        *choices: Each an equation, as for `einsum`, and its first tensor, of booleans: at most one of those that are
-            summed over is true. The second tensor is `values`, or what the choice before has made of them.
+        *choices: Each an equation, as for `einsum`, and its first tensor. The second is `values`, or what the choice
+            before has made of them. The first is of booleans, of which at most one of those that are summed over is
+            true, and then every bit is kept; or of float32 weights of at most 8 significant bits, and then the result
+            is rounded to the dtype of `values`.
     """
     wide = jnp.promote_types(values.dtype, jnp.float32)
     picked = values.astype(wide)
     for equation, choice in choices:
         picked = jnp.einsum(equation, choice.astype(wide), picked, precision=_precision(values))
+        if choice.dtype != bool:  # what comes out may have more bits than the next product keeps
+            picked = _rounded(picked, values.dtype).astype(wide)
     return picked.astype(values.dtype)
+
+
+def _rounded(values: Any, dtype: Any) -> Any:
+    return (jnp.round(values) if jnp.issubdtype(dtype, jnp.integer) else values).astype(dtype)
 
 
 def _precision(values: Any) -> Any:

@@ -130,6 +130,7 @@ ops = types.SimpleNamespace(
     stop_gradient=tf.stop_gradient,
     sum=tf.reduce_sum,
     take=tf.gather,
+    transpose=tf.transpose,
     where=tf.where,
     zeros_like=tf.zeros_like,
 )

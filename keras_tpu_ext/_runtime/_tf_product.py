@@ -27,19 +27,27 @@ def exact_product(ones: Any, values: Any, *, transposed: bool = False) -> Any:
 
 
 def pick(values: Any, *choices: tuple[str, Any]) -> Any:
-    """Return `values` after one einsum with a choice after the other, to the last bit and in their own dtype.
+    """Return `values` after one einsum with a choice after the other, in their own dtype.
 
     A product is what TPUs do many times faster than they gather.
 
     Args:
         values: Finite numbers.
-        *choices: Each an equation, as for `einsum`, and its first tensor, of booleans: at most one of those that are
-            summed over is true. The second tensor is `values`, or what the choice before has made of them.
+        *choices: Each an equation, as for `einsum`, and its first tensor. The second is `values`, or what the choice
+            before has made of them. The first is of booleans, of which at most one of those that are summed over is
+            true, and then every bit is kept; or of float32 weights of at most 8 significant bits, and then the result
+            is rounded to the dtype of `values`.
     """
     parts = _parts(values)
     for equation, choice in choices:
         parts = [tf.einsum(equation, tf.cast(choice, part.dtype), part) for part in parts]
+        if choice.dtype != tf.bool:  # what comes out may have more bits than the next product keeps
+            parts = _parts(_rounded(tf.add_n(parts), values.dtype))
     return tf.cast(tf.add_n(parts), values.dtype)
+
+
+def _rounded(values: Any, dtype: Any) -> Any:
+    return tf.cast(tf.round(values) if dtype.is_integer else values, dtype)
 
 
 def _parts(values: Any) -> list[Any]:

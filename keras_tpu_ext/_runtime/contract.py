@@ -171,12 +171,14 @@ class Runtime(Protocol):
         """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
 
     def pick(self, values: Any, *choices: tuple[str, Any]) -> Any:
-        """Return `values` after one einsum with a choice after the other, to the last bit and in their own dtype.
+        """Return `values` after one einsum with a choice after the other, in their own dtype.
 
         Args:
             values: Finite numbers.
-            *choices: Each an equation, as for `einsum`, and its first tensor, of booleans: at most one of those that
-                are summed over is true. The second tensor is `values`, or what the choice before has made of them.
+            *choices: Each an equation, as for `einsum`, and its first tensor. The second is `values`, or what the
+                choice before has made of them. The first is of booleans, of which at most one of those that are
+                summed over is true, and then every bit is kept; or of float32 weights of at most 8 significant bits,
+                and then the result is rounded to the dtype of `values`.
         """
 
     def with_shape(self, values: Any, shape: Sequence[int | None]) -> Any:

@@ -6,5 +6,6 @@ from keras_tpu_ext.layers.device_normalization import DeviceNormalization as Dev
 from keras_tpu_ext.layers.for_tpu import for_tpu as for_tpu
 from keras_tpu_ext.layers.mix_up import MixUp as MixUp
 from keras_tpu_ext.layers.one_hot_embedding import OneHotEmbedding as OneHotEmbedding
+from keras_tpu_ext.layers.random_affine import RandomAffine as RandomAffine
 from keras_tpu_ext.layers.random_erasing import RandomErasing as RandomErasing
 from keras_tpu_ext.layers.random_flip_crop import RandomFlipCrop as RandomFlipCrop

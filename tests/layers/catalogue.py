@@ -83,6 +83,7 @@ LAYERS = [
         keeps_dtype=True,
         output_shape=(4, 4, 6, 3),
     ),
+    Row(_L.RandomAffine, {"seed": 1}, (4, 6, 5, 3), non_trainable=1, keeps_dtype=True, call={"training": True}),
     Row(_L.RandomErasing, {"seed": 1}, (4, 6, 6, 3), non_trainable=1, keeps_dtype=True, call={"training": True}),
 ]
 

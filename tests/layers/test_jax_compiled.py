@@ -14,6 +14,7 @@ L = kte.layers
     "layer",
     [
         L.RandomFlipCrop(height=6, padding=1, seed=0),
+        L.RandomAffine(rotation=0.5, seed=0),
         L.RandomErasing(seed=0),
         L.MixUp(seed=0),
         L.CutMix(seed=0),
