@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 import zlib
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.select import chosen
+from kind_of_keras import keras as keras  # what the tests mean by `import keras`
 
 REPLICAS = 8
 
@@ -29,10 +29,6 @@ if chosen() != "keras3_jax" or importlib.util.find_spec("tensorflow") is None:
     collect_ignore_glob.append("both/*")  # these are about JAX with TensorFlow beside it
 if importlib.util.find_spec("libtpu") is None:
     collect_ignore_glob.append("compiler/*")  # these ask the TPU compiler
-if chosen() == "keras2_tf":
-    from keras2_facade import keras3_names
-
-    sys.modules["keras"] = keras3_names()  # what the tests mean by `import keras`
 
 # No test is about time, and one that failed once must fail again.
 hypothesis.settings.register_profile("kte", deadline=None, derandomize=True)

@@ -94,16 +94,17 @@ def affine_numbers(layer, drawn, height, width):
         (below(word, 4097) - 2048) * round(layer.translation * size * 256) // 2048
         for word, size in ((drawn[5], height), (drawn[6], width))
     )
-    right -= slope // 16 * down // 1024
     upside = -1 if layer.vertical and drawn[1] >= WORD // 2 else 1
     aside = -1 if layer.horizontal and drawn[2] >= WORD // 2 else 1
-    lies = quarters % 2 == 1
-    if lies:
-        upside, aside = aside, upside
+    is_transposed = quarters % 2 == 1
+    if is_transposed:
+        upside, aside, down, right = aside, upside, right, down
     upside *= -1 if quarters % 4 in (2, 3) else 1
     aside *= -1 if quarters % 4 in (1, 2) else 1
-    scales = upside * (zoom * cosine // one), aside * (zoom * secant // one)
-    return slope, scales, (down, right), upside * aside * tangent, lies
+    of_rows, of_columns = upside * (zoom * cosine // one), aside * (zoom * secant // one)
+    steep = upside * aside * tangent
+    moves = of_rows * (down + steep * right // one) // one, of_columns * right // one
+    return slope, (of_rows, of_columns), moves, steep, is_transposed
 
 
 def on_line(values, place, is_whole):
@@ -133,7 +134,7 @@ def affine(layer, images, step, first=0):
 
     results = []
     for n in range(count):
-        slope, scales, (down, right), steep, lies = affine_numbers(
+        slope, scales, (down, right), steep, is_transposed = affine_numbers(
             layer, words(layer, step, first + n, 7), height, width
         )
         image = images[n].astype("int64" if is_whole else "float64")
@@ -150,7 +151,7 @@ def affine(layer, images, step, first=0):
         image = resampled(image, [places] * (height + 2 * above), False)
         places = [[256 * (i + above) + by for i in range(height)] for by in slanted(steep, width)]
         image = resampled(image.swapaxes(0, 1), places, True).swapaxes(0, 1)
-        results.append(image.swapaxes(0, 1) if lies else image)
+        results.append(image.swapaxes(0, 1) if is_transposed else image)
     return np.array(results).astype("uint8" if is_whole else "float64")
 
 

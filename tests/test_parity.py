@@ -9,7 +9,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 
@@ -21,6 +20,7 @@ from keras_tpu_ext._parity.job import PARTS, Facts, Outcome, Part, Quantity
 from keras_tpu_ext._parity.layers import look, silence_dropout
 from keras_tpu_ext._parity.worker import nearly_equal
 from keras_tpu_ext.parity import ParityReport, ParityRow
+from kind_of_keras import IS_KERAS2, keras
 from plain_models import batch, rows_by_key
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,9 +94,9 @@ def test_dropout_is_switched_off_and_named(exact_report):
 def test_a_script_can_check_its_own_builder(tmp_path):
     script = tmp_path / "my_script.py"
     script.write_text(
-        textwrap.dedent("""
+        textwrap.dedent(f"""
         import json
-        import keras
+        {"from tensorflow import keras" if IS_KERAS2 else "import keras"}
         import numpy as np
         import keras_tpu_ext as kte
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from keras_tpu_ext.errors import ArgumentError
@@ -34,10 +35,25 @@ class Augments:
         """Return what `augment` does.
 
         Raises:
-            ArgumentError: If that is no pair.
+            ArgumentError: If that is no pair, or has another number of rows.
         """
         pair: Any = self.augment(x, y)
-        if isinstance(pair, (tuple, list)) and len(pair) == 2:
-            return pair[0], pair[1]
-        came = f"{len(pair)} things" if isinstance(pair, (tuple, list)) else type(pair).__name__
-        raise ArgumentError(f"augment must return inputs and targets; it returned {came}. Write: return x, y")
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            came = f"{len(pair)} things" if isinstance(pair, (tuple, list)) else type(pair).__name__
+            raise ArgumentError(f"augment must return inputs and targets; it returned {came}. Write: return x, y")
+        got, returned = set(_rows_of((x, y))), set(_rows_of(pair))
+        if got and returned - got:
+            raise ArgumentError(
+                f"augment must return as many rows as it got, {min(got)}; it returned {min(returned - got)}. Write: "
+                "dataset.map(...) before dataset.batch(...) for what makes more or fewer examples"
+            )
+        return pair[0], pair[1]
+
+
+def _rows_of(data: Any) -> Iterator[int]:
+    """Yield the first sizes of the tensors in nested data, as far as they are known."""
+    if isinstance(data, (dict, list, tuple)):
+        for part in data.values() if isinstance(data, dict) else data:
+            yield from _rows_of(part)
+    elif len(getattr(data, "shape", ())) and data.shape[0] is not None:
+        yield int(data.shape[0])

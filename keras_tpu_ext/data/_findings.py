@@ -13,6 +13,7 @@ from keras_tpu_ext._runtime import _tf_stage_kinds as kinds
 from keras_tpu_ext._runtime._tf_pipeline_functions import deeds_of
 from keras_tpu_ext.data._rewriting import READS, Rewriting, has_threads, opens_files_in_parallel
 from keras_tpu_ext.data.advice import Finding
+from keras_tpu_ext.data.skipped import has_ledger
 
 _BATCHES = {kinds.BATCH, kinds.PARALLEL_BATCH, kinds.PADDED_BATCH}
 _PARALLEL = "num_parallel_calls=tf.data.AUTOTUNE"
@@ -33,7 +34,7 @@ def find(dataset: Any, replicas: int, tpu: str) -> list[Finding]:
 def _sequential(dataset: Any, stages: list[Any]) -> Iterator[Finding]:
     """What does one thing after the other; the kinds are those of `Rewriting`."""
     by_name: dict[str, list[Any]] = {}
-    for stage in stages:
+    for stage in _written_by_the_user(stages):
         by_name.setdefault(pipeline.name_of(stage), []).append(stage)
     maps = [one for one in by_name.get(kinds.MAP, []) if not deeds_of(one).runs_python]
     if maps:
@@ -63,6 +64,12 @@ def _sequential(dataset: Any, stages: list[Any]) -> Iterator[Finding]:
     if "prefetch" in _applied(dataset, "prefetch"):
         what = "Nothing is prefetched at the end: while the devices train, no batch is made ahead."
         yield Finding("prefetch", what, "dataset = dataset.prefetch(tf.data.AUTOTUNE)")
+
+
+def _written_by_the_user(stages: list[Any]) -> list[Any]:
+    """Return `stages` without those of which `images` or `tfrecords` is made: nobody can write other lines there."""
+    inside = {id(one) for stage in stages if has_ledger(stage) for one in pipeline.stages_of(stage)}
+    return [stage for stage in stages if id(stage) not in inside]
 
 
 def _applied(dataset: Any, rewrite: str) -> set[str]:

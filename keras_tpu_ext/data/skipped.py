@@ -126,6 +126,11 @@ def keep_ledger(dataset: Any, ledger: Ledger) -> Any:
     return dataset
 
 
+def has_ledger(dataset: Any) -> bool:
+    """Return whether this is what `images` or `tfrecords` returned."""
+    return isinstance(getattr(dataset, _LEDGER, None), Ledger)
+
+
 def skipped(dataset: Any) -> SkippedRecords:
     """Return what a dataset has left out because it could not be read.
 
@@ -147,11 +152,11 @@ def skipped(dataset: Any) -> SkippedRecords:
         print(kte.data.skipped(train))
         ```
     """
-    ledger = getattr(dataset, _LEDGER, None)
-    if not isinstance(ledger, Ledger):
+    if not has_ledger(dataset):
         raise ArgumentError(
             f"skipped needs the dataset that images or tfrecords returned; got {type(dataset).__name__} without a "
             'record of what it left out. Write train = kte.data.images(..., on_error="skip"), give fit '
             "train.map(...), and ask skipped(train)."
         )
+    ledger: Ledger = getattr(dataset, _LEDGER)
     return ledger.read()

@@ -49,6 +49,7 @@ class Augmentation(_runtime.keras.layers.Layer):
     def compute_output_spec(self, inputs: Any, training: Any = None) -> Any:
         """Return symbols for the outputs, of the dtypes of the inputs; Keras 3 asks for it."""
         tensors = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+        self.check_images(tensors[0].shape, tensors[0].dtype)
         shapes = self.compute_output_shape(_shape_of(inputs))
         symbol = _runtime.keras.KerasTensor
         if tensors is not inputs:
@@ -71,7 +72,7 @@ class Augmentation(_runtime.keras.layers.Layer):
 
     def known(self, images: Any) -> Any:
         """Return `images` with a static height, width and number of channels."""
-        if None in tuple(images.shape)[1:]:
+        if getattr(images.shape, "rank", 4) is None or None in tuple(images.shape)[1:]:
             images = _runtime.with_shape(images, (None, *self._built_for))
         self.check_images(images.shape, images.dtype)
         return images
@@ -87,8 +88,8 @@ class Augmentation(_runtime.keras.layers.Layer):
         if len(shape) != 4 or any(size is None for size in list(shape)[1:]):
             raise ArgumentError(
                 f"{owner} needs images of shape (batch, height, width, channels), of which all but the batch are "
-                f"known; they came with shape {tuple(shape)}. Write: keras.Input((224, 224, 3)), or batch the images "
-                "of a dataset first"
+                f"known; they came with shape {tuple(shape)}. Write: keras.Input((224, 224, 3)), batch the images of "
+                "a dataset first, or call layer.build((None, 224, 224, 3)) where the data do not tell"
             )
         name = getattr(dtype, "name", str(dtype))
         if "float" not in name and name != "uint8":

@@ -15,7 +15,7 @@ ops = _runtime.ops
 PARTS = 256  # of a pixel: what weighs two neighbours has 8 bits then, which matrix units multiply exactly
 
 
-def moved(images: Any, amounts: Any, most: int, axis: int) -> Any:
+def sheared(images: Any, amounts: Any, most: int, axis: int) -> Any:
     """Return images in which pixel `i` of each line shows what was at `i + most` and its amount further.
 
     The largest amount is halved again and again: at each half every line moves so far or does not. So nothing is

@@ -13,7 +13,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.layers._augmentation import Augmentation
 from keras_tpu_ext.layers._random import below, look_up
-from keras_tpu_ext.layers._resampling import PARTS, moved, scaled
+from keras_tpu_ext.layers._resampling import PARTS, scaled, sheared
 
 ops = _runtime.ops
 
@@ -35,10 +35,13 @@ class RandomAffine(Augmentation):
     number of calls is a weight, so that a model that was saved goes on with other numbers. Without `training=True` it
     returns its inputs.
 
-    The numbers mean what they mean in Keras's `RandomRotation`, `RandomZoom`, `RandomShear` and `RandomTranslation`.
-    Images keep their dtype, also under a mixed precision policy, and `uint8` ones cost least. What comes from beyond
-    the border is 0. Places are right to some 256ths of a pixel. Between pixels it interpolates along one axis after
-    the other, four times where it rotates (Keras once, in both), and rounds `uint8` each time.
+    The numbers mean what they mean in Keras's `RandomShear`, `RandomRotation`, `RandomZoom` and `RandomTranslation`,
+    and are used in this order, with the flips after the rotation. Images keep their dtype, also under a mixed
+    precision policy; on a TPU `uint8` ones cost least. What comes from beyond the border is 0. Places are right to a
+    twentieth of a pixel at 224 x 224. Between pixels it interpolates along one axis after the other, four times where
+    it rotates (Keras once, in both), and rounds `uint8` each time. One number that is infinite or NaN spoils the
+    image. Images that are many times as high as wide take much memory: they are padded by the way of their uppermost
+    row.
 
     Source of the three parts: Catmull and Smith, 3-D transformations of images in scanline order, SIGGRAPH 1980,
     https://doi.org/10.1145/800250.807505, here with the scaling on its own.
@@ -46,7 +49,7 @@ class RandomAffine(Augmentation):
     Args:
         rotation: Largest angle to either side as a fraction of a full turn, up to 0.5. Defaults to 0.05, which is 18
             degrees. Above 0.125 images must be square, because some change their height for their width.
-        zoom: Images show between `1 - zoom` and `1 + zoom` of their height and width; below 1. Defaults to 0.1.
+        zoom: Images show between `1 - zoom` and `1 + zoom` of their height and width; at most 0.99. Defaults to 0.1.
         shear: How far rows are moved to either side at most, as a part of their distance from the middle, up to 1.
             Defaults to 0.0.
         translation: How far images are moved to either side at most, as a part of their height and width, up to 1.
@@ -93,7 +96,9 @@ class RandomAffine(Augmentation):
     ) -> None:
         super().__init__(seed=seed, **kwargs)
         self.rotation = self._number("rotation", rotation, 0.5, "a fraction of a full turn", 0.05)
-        self.zoom = self._number("zoom", zoom, 0.99, "how much more or less images show", 0.1)
+        self.zoom = self._number(
+            "zoom", zoom, 0.99, "how much more or less of their height and width images show", 0.1
+        )
         self.shear = self._number("shear", shear, 1.0, "a part of the distance from the middle", 0.1)
         self.translation = self._number("translation", translation, 1.0, "a part of the height and width", 0.1)
         self.horizontal, self.vertical = bool(horizontal), bool(vertical)
@@ -101,6 +106,7 @@ class RandomAffine(Augmentation):
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Return the images, transformed."""
         inputs = self.known(inputs)
+        self._check_sizes(tuple(inputs.shape))
         return self._transformed(inputs) if training else inputs
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
@@ -116,7 +122,7 @@ class RandomAffine(Augmentation):
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
     def _transformed(self, images: Any) -> Any:
-        """Return images in which what is at `p` was at `rows(scales(columns(turn(p)))) + moves`, from the middle.
+        """Return images in which what is at `p` was at `rows(scales(columns(turn(p + moves))))`, from the middle.
 
         That is `[1 m; 0 1] [w 0; 0 h] [1 0; k 1]` and quarters of a turn. A rotation by up to 45 degrees has
         `m = -tan`, `w = 1 / cos`, `h = cos` and `k = tan`.
@@ -124,52 +130,54 @@ class RandomAffine(Augmentation):
         _, height, width, _ = images.shape
         angles = _angles(self.rotation)
         drawn = self._drawn(angles, ops.shape(images)[0], height, width)
-        beside = _reach(angles.steepest + round(self.shear * _ONE), height)
-        above = _reach(angles.steepest, width)
+        margin_x = _reach(angles.steepest + round(self.shear * _ONE), height)
+        margin_y = _reach(angles.steepest, width)
 
-        if beside:
-            images = ops.pad(images, [[0, 0], [0, 0], [2 * beside, 2 * beside], [0, 0]])
-            images = moved(images, _from_middle(drawn.rows, height), beside, axis=2)
+        if margin_x:
+            images = ops.pad(images, [[0, 0], [0, 0], [2 * margin_x, 2 * margin_x], [0, 0]])
+            images = sheared(images, _from_middle(drawn.rows, height), margin_x, axis=2)
         (of_rows, of_columns), (down, right) = drawn.scales, drawn.moves
-        rows = _from_middle(of_rows, height + 2 * above) + _middle(down, height)
-        columns = _from_middle(of_columns, width) + _middle(right, width + 2 * beside)
+        rows = _from_middle(of_rows, height + 2 * margin_y) + _middle(down, height)
+        columns = _from_middle(of_columns, width) + _middle(right, width + 2 * margin_x)
         images = scaled(images, rows, columns)
-        if above:
-            images = moved(images, _from_middle(drawn.columns, width), above, axis=1)
+        if margin_y:
+            images = sheared(images, _from_middle(drawn.columns, width), margin_y, axis=1)
         if not angles.odd.any():
             return images
-        lying = ops.transpose(images, (0, 2, 1, 3))
-        return ops.where(ops.reshape(drawn.lies, (-1, 1, 1, 1)), lying, images)
+        transposed = ops.transpose(images, (0, 2, 1, 3))
+        return ops.where(ops.reshape(drawn.is_transposed, (-1, 1, 1, 1)), transposed, images)
 
     def _drawn(self, angles: _Angles, count: Any, height: int, width: int) -> _Drawn:
         """Return what each of `count` examples draws."""
         words = self.draw(count, 7)
         angle = below(words[0], _ANGLES)
-        tangent, lies = look_up(angles.tangents, angle), ops.equal(look_up(angles.odd, angle), 1)
-        signs = self._flips(words[1:3], lies)
+        tangent, is_transposed = look_up(angles.tangents, angle), ops.equal(look_up(angles.odd, angle), 1)
+        signs = self._flips(words[1:3], is_transposed)
         signs = [sign * look_up(table, angle) for sign, table in zip(signs, angles.signs, strict=True)]
-        zoom = _ONE + _either_way(words[3], round(self.zoom * _ONE))
+        zoom = _ONE + _symmetric(words[3], round(self.zoom * _ONE))
         scales = [zoom * look_up(table, angle) // _ONE for table in angles.scales]
-        slope = _either_way(words[4], round(self.shear * _ONE)) - tangent
+        of_rows, of_columns = (sign * scale for sign, scale in zip(signs, scales, strict=True))
+        columns = signs[0] * signs[1] * tangent
+        # They move when all else is done, so what moves them here goes through all that comes after.
         down, right = (
-            _either_way(word, 2048) * round(self.translation * size * PARTS) // 2048
+            _symmetric(word, 2048) * round(self.translation * size * PARTS) // 2048
             for word, size in zip(words[5:], (height, width), strict=True)
         )
+        down, right = ops.where(is_transposed, right, down), ops.where(is_transposed, down, right)
         return _Drawn(
-            rows=slope,
-            scales=[sign * scale for sign, scale in zip(signs, scales, strict=True)],
-            columns=signs[0] * signs[1] * tangent,
-            # Images move before their rows do: what these add for `down` is taken off here.
-            moves=[down, right - slope // 16 * down // (_ONE // 16)],
-            lies=lies,
+            rows=_symmetric(words[4], round(self.shear * _ONE)) - tangent,
+            scales=[of_rows, of_columns],
+            columns=columns,
+            moves=[_scaled(of_rows, down + _scaled(columns, right)), _scaled(of_columns, right)],
+            is_transposed=is_transposed,
         )
 
-    def _flips(self, words: Sequence[Any], lies: Any) -> list[Any]:
+    def _flips(self, words: Sequence[Any], is_transposed: Any) -> list[Any]:
         """Return the signs of rows and of columns, before the image changes its height for its width."""
         ones = ops.cast(ops.ones_like(words[0]), "int32")
         vertical = ones - 2 * below(words[0], 2) if self.vertical else ones
         horizontal = ones - 2 * below(words[1], 2) if self.horizontal else ones
-        return [ops.where(lies, horizontal, vertical), ops.where(lies, vertical, horizontal)]
+        return [ops.where(is_transposed, horizontal, vertical), ops.where(is_transposed, vertical, horizontal)]
 
     def _check_sizes(self, shape: tuple[Any, ...]) -> None:
         """Refuse sizes that cannot be transformed."""
@@ -188,7 +196,7 @@ class RandomAffine(Augmentation):
 
     def _number(self, name: str, value: Any, most: float, of: str, write: float) -> float:
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if not is_number or not 0 <= float(value) <= most:
+        if not is_number or not 0 <= value <= most:
             raise ArgumentError(
                 f"{name} must be {of}, a number from 0 to {most}; it came as {value!r}. "
                 f"Write: {type(self).__name__}({name}={write})"
@@ -221,15 +229,15 @@ class _Drawn(NamedTuple):
         rows: The slope of rows, in parts of `_ONE`.
         scales: Of rows and of columns, likewise, with their signs.
         columns: The slope of columns, likewise.
-        moves: Down and to the right, in 256ths of a pixel.
-        lies: Whether the image changes its height for its width.
+        moves: Down and to the right in the image before it is scaled, in 256ths of a pixel.
+        is_transposed: Whether the image changes its height for its width.
     """
 
     rows: Any
     scales: list[Any]
     columns: Any
     moves: list[Any]
-    lies: Any
+    is_transposed: Any
 
 
 def _angles(rotation: float) -> _Angles:
@@ -245,9 +253,15 @@ def _angles(rotation: float) -> _Angles:
     return _Angles(tangents, (cosines, secants), (rows, columns), quarters % 2, int(np.abs(tangents).max()))
 
 
-def _either_way(word: Any, most: int) -> Any:
+def _symmetric(word: Any, most: int) -> Any:
     """Return a whole number from `-most` to `most`, which is below 32768."""
     return below(word, 2 * most + 1) - most
+
+
+def _scaled(values: Any, amounts: Any) -> Any:
+    """Return `values * amounts` in whole parts of `_ONE`, in 32 bits also where the product is not."""
+    half = 128
+    return (values // half * amounts + values % half * amounts // half) // (_ONE // half)
 
 
 def _from_middle(slope: Any, size: int) -> Any:

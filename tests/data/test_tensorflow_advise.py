@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import keras_tpu_ext as kte
 from keras_tpu_ext.data import Advice, Finding, _measuring
+from sample_images import write_crops
 
 RANGE = tf.data.Dataset.range(640)
 AUTO = tf.data.AUTOTUNE
@@ -381,3 +382,16 @@ def test_only_tf_data_is_looked_at():
         kte.errors.ArgumentError, match=r"got list_iterator. Write kte.data.advise\(tf.data.Dataset.f"
     ):
         kte.data.advise(iter([1]))
+
+
+def test_nothing_is_wrong_with_what_images_and_tfrecords_return_and_later_stages_are_looked_at(tmp_path):
+    write_crops(tmp_path / "photos", 20)
+    kte.data.write_tfrecords(tmp_path / "photos", tmp_path / "shards", progress=False)
+    options = {"batch_size": 16, "size": (32, 32), "shuffle": True, "drop_remainder": True}
+    for dataset in (
+        kte.data.images(tmp_path / "photos", **options),
+        kte.data.tfrecords(tmp_path / "shards", **options),
+    ):
+        assert list(looked_at(dataset)) == []
+        (found,) = looked_at(dataset.map(lambda x, y: (x, y + 1)).prefetch(AUTO))
+        assert found.kind == "map"

@@ -167,6 +167,14 @@ def test_what_are_no_images_is_refused(layer_class, images, text):
         assert f"{layer_class.__name__} {text}" in str(raised.value)
 
 
+@pytest.mark.keras3("on Keras 2 AutoGraph makes an error of its own of it, with the same text")
+@pytest.mark.parametrize("layer_class", ALL)
+def test_symbols_that_are_no_images_are_refused(layer_class):
+    symbols = keras.Input((8, 8, 1), dtype="int32")
+    with pytest.raises(ArgumentError, match=f"{layer_class.__name__} needs images of floats or of dtype uint8; they"):
+        layer_class()(symbols if layer_class in ON_IMAGES else (symbols, keras.Input((10,))))
+
+
 @pytest.mark.parametrize("layer_class", ON_IMAGES)
 def test_sizes_that_are_not_known_are_refused(layer_class):
     with pytest.raises(

@@ -98,20 +98,32 @@ def test_zoom_translation_and_shear_go_as_far_as_they_were_asked_for():
             np.testing.assert_allclose(matrices[:, 1, 1], matrices[:, 0, 0], atol=1e-3)
 
 
-def test_all_together_are_the_product_of_a_shear_a_rotation_a_zoom_and_flips():
+def matrix_of(layer, example, height, width):
+    """The matrix of what an example draws: a shear, a rotation, flips and a zoom, of what was moved."""
+    drawn = plain.words(layer, 0, example, 7)
+    angle = 2 * np.pi * layer.rotation * (2 * (plain.below(drawn[0], 1024) + 0.5) / 1024 - 1)
+    rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    is_flipped = [layer.horizontal and drawn[2] >= 2**31, layer.vertical and drawn[1] >= 2**31]
+    zoom, shear, down, right = (2 * plain.uniform(word) - 1 for word in drawn[3:])
+    linear = np.array([[1, layer.shear * shear], [0, 1]]) @ rotation
+    linear = linear * np.where(is_flipped, -1, 1) * (1 + layer.zoom * zoom)
+    return np.column_stack([linear, linear @ [layer.translation * width * right, layer.translation * height * down]])
+
+
+def test_all_together_are_the_product_of_a_shear_a_rotation_flips_a_zoom_and_a_translation():
     layer = RandomAffine(rotation=0.5, zoom=0.2, shear=0.3, translation=0.1, vertical=True, seed=9)
     matrices, off = matrices_of(layer, 40, 36, 36)
     assert off < 0.02
     for n, matrix in enumerate(matrices):
-        drawn = plain.words(layer, 0, n, 7)
-        angle = 2 * np.pi * 0.5 * (2 * (plain.below(drawn[0], 1024) + 0.5) / 1024 - 1)
-        rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        flips = np.diag([1 - 2 * (drawn[2] >= 2**31), 1 - 2 * (drawn[1] >= 2**31)])
-        zoom = 1 + 0.2 * (2 * plain.uniform(drawn[3]) - 1)
-        shear = np.array([[1, 0.3 * (2 * plain.uniform(drawn[4]) - 1)], [0, 1]])
-        np.testing.assert_allclose(matrix[:, :2], shear @ rotation @ flips * zoom, atol=4e-3)
-        moves = [3.6 * (2 * plain.uniform(word) - 1) for word in (drawn[6], drawn[5])]
-        np.testing.assert_allclose(matrix[:, 2], moves, atol=0.02)
+        assert np.all(np.abs(matrix - matrix_of(layer, n, 36, 36)) < [4e-3, 4e-3, 0.02])
+
+
+def test_places_are_right_to_a_twentieth_of_a_pixel():
+    layer = RandomAffine(seed=9)
+    matrices, off = matrices_of(layer, 8, 224, 224)
+    corner = np.array([111.5, 111.5, 1])
+    for n, matrix in enumerate(matrices):
+        assert np.abs((matrix - matrix_of(layer, n, 224, 224)) @ corner).max() + off < 1 / 20
 
 
 def test_flips_alone_and_nothing_at_all_keep_every_bit():
@@ -168,10 +180,17 @@ def test_gradients_go_where_the_pixels_came_from():
             "rotation must be a fraction of a full turn, a number from 0 to 0.5; it came as 18. "
             "Write: RandomAffine(rotation=0.05)",
         ),
-        ({"zoom": 1.0}, "zoom must be how much more or less images show, a number from 0 to 0.99; it came as 1.0"),
+        (
+            {"zoom": 1.0},
+            "zoom must be how much more or less of their height and width images show, a number from 0 to 0.99; it",
+        ),
         ({"shear": -0.1}, "shear must be a part of the distance from the middle, a number from 0 to 1.0; it came as"),
         ({"translation": (0.1, 0.1)}, "translation must be a part of the height and width, a number from 0 to 1.0;"),
         ({"rotation": float("nan")}, "it came as nan. Write: RandomAffine(rotation=0.05)"),
+        (
+            {"rotation": 10**400},
+            "rotation must be a fraction of a full turn, a number from 0 to 0.5; it came as 1000",
+        ),
         ({"zoom": True}, "it came as True. Write: RandomAffine(zoom=0.1)"),
     ],
 )
@@ -189,6 +208,10 @@ def test_images_that_cannot_be_turned_so_far_are_refused():
         "rotation=0.2. Write: RandomAffine(rotation=0.125), or cut them square first"
     ) in str(raised.value)
     assert RandomAffine(rotation=0.125)(np.zeros((2, 8, 9, 1), "float32"), training=True).shape == (2, 8, 9, 1)
+    layer = RandomAffine(rotation=0.2)
+    layer(np.zeros((2, 8, 8, 1), "float32"))
+    with pytest.raises(ArgumentError, match="images must be square"):  # also when it was built for others
+        layer(np.zeros((2, 8, 1, 1), "float32"), training=True)
     with pytest.raises(
         ArgumentError, match="images must be below 4096 pixels high and wide; they came with height 8"
     ):

@@ -120,3 +120,15 @@ def test_what_is_no_pair_is_told(returned, came):
         ArgumentError, match=f"augment must return inputs and targets; it returned {came}. Write: return"
     ):
         model.fit(X, Y, **EPOCHS)
+
+
+def test_another_number_of_rows_is_told():
+    class Doubles(kte.TPUModel):
+        def augment(self, x, y):
+            return keras.ops.concatenate([x, x], axis=0), keras.ops.concatenate([y, y], axis=0)
+
+    inputs = keras.Input((6,))
+    model = Doubles(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse", run_eagerly=True)
+    with pytest.raises(ArgumentError, match=r"as many rows as it got, \d+; it returned \d+. Write: dataset.map"):
+        model.fit(X, Y, **EPOCHS)
