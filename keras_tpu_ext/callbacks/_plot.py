@@ -86,8 +86,7 @@ def _draw_epochs(axes: Any, epochs: Sequence[EpochThroughput], unit: str) -> Non
         if rate is not None and not math.isnan(rate):
             axes.plot([epoch.began, epoch.ended], [rate, rate], color=_EPOCH, linewidth=2.5, alpha=0.9, label=label)
             label = None
-    every = max(1, math.ceil(len(epochs) / 8))
-    for epoch in epochs[::every]:
+    for epoch in _named(epochs):
         axes.annotate(
             f"epoch {epoch.epoch + 1}",
             (epoch.began, 1.0),
@@ -101,6 +100,15 @@ def _draw_epochs(axes: Any, epochs: Sequence[EpochThroughput], unit: str) -> Non
     for before, after in itertools.pairwise(epochs):
         axes.axvspan(before.ended, after.began, color=_OUTSIDE, label=label, linewidth=0.5)
         label = None
+
+
+def _named(epochs: Sequence[EpochThroughput]) -> list[EpochThroughput]:
+    """Return the epochs whose names there is room for: an eighth of the picture for each."""
+    named: list[EpochThroughput] = []
+    for epoch in epochs:
+        if not named or epoch.began - named[-1].began >= epochs[-1].ended / 8:
+            named.append(epoch)
+    return named
 
 
 def _draw_line(axes: Any, records: Sequence[ThroughputRecord], unit: str) -> list[float]:

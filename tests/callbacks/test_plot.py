@@ -1,3 +1,4 @@
+import itertools
 import sys
 
 import pytest
@@ -31,6 +32,17 @@ def test_samples_are_drawn_over_time_with_median_epochs_and_gaps():
     assert figure.axes[0].get_ylabel() == "samples per second"
     assert figure.axes[0].get_ylim() == (0, pytest.approx(1.15 * 32))
     assert [patch.get_x() for patch in figure.axes[0].patches] == [3.0]
+
+
+def test_names_of_short_epochs_do_not_lie_upon_each_other():
+    began = [0.0, 9.0, 9.2, 9.4, 10.0, 10.4, 12.0]
+    epochs = [EpochThroughput(n, at, at + 0.1, 4.0, 32.0) for n, at in enumerate(began)]
+    figure = draw(RECORDS, epochs, window=20)
+    figure.draw_without_rendering()
+    texts = figure.axes[0].texts
+    assert [text.get_text() for text in texts] == ["epoch 1", "epoch 2", "epoch 7"]
+    boxes = [text.get_window_extent() for text in texts]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_percentiles_and_an_axis_for_the_device():

@@ -167,7 +167,7 @@ def test_what_are_no_images_is_refused(layer_class, images, text):
         assert f"{layer_class.__name__} {text}" in str(raised.value)
 
 
-@pytest.mark.keras3("on Keras 2 AutoGraph makes an error of its own of it, with the same text")
+@pytest.mark.keras3("AutoGraph makes an error of its own of it, with the same text")
 @pytest.mark.parametrize("layer_class", ALL)
 def test_symbols_that_are_no_images_are_refused(layer_class):
     symbols = keras.Input((8, 8, 1), dtype="int32")
