@@ -113,6 +113,7 @@ _LAYERS = (
     "rotation",
     "mixing",
     "stems",
+    "patches",
     "outputs",
     "widths",
 )
