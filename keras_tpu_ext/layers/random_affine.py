@@ -168,7 +168,7 @@ class RandomAffine(Augmentation):
             rows=_symmetric(words[4], round(self.shear * _ONE)) - tangent,
             scales=[of_rows, of_columns],
             columns=columns,
-            moves=[_scaled(of_rows, down + _scaled(columns, right)), _scaled(of_columns, right)],
+            moves=[_times(of_rows, down + _times(columns, right)), _times(of_columns, right)],
             is_transposed=is_transposed,
         )
 
@@ -258,10 +258,10 @@ def _symmetric(word: Any, most: int) -> Any:
     return below(word, 2 * most + 1) - most
 
 
-def _scaled(values: Any, amounts: Any) -> Any:
-    """Return `values * amounts` in whole parts of `_ONE`, in 32 bits also where the product is not."""
-    half = 128
-    return (values // half * amounts + values % half * amounts // half) // (_ONE // half)
+def _times(scale: Any, amounts: Any) -> Any:
+    """Return `scale * amounts // _ONE`, for which 32 bits do where they do not for the product."""
+    root = 128  # of `_ONE`
+    return (scale // root * amounts + scale % root * amounts // root) // root
 
 
 def _from_middle(slope: Any, size: int) -> Any:
