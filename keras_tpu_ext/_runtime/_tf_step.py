@@ -178,7 +178,8 @@ class ExactStep(Augments):
         if not self._augments():
             return x, y
         there = BATCH.has_any
-        return no_row_if_empty(self._pair(*one_row_if_empty((x, y), there)), there)
+        x, y = one_row_if_empty((x, y), there)
+        return no_row_if_empty(self._pair(_as_declared(x, getattr(self, "inputs", None)), y), there)
 
     def _predictions(self: Any, x: Any, *, training: bool) -> Any:
         """Return the predictions, and keep the `add_loss` terms as shares."""
@@ -262,3 +263,10 @@ def _share_of_own_loss(loss: Any) -> Any:
     if not loss.shape.rank:
         share *= tf.cast(BATCH.examples, share.dtype) / tf.cast(BATCH.total, share.dtype)
     return share
+
+
+def _as_declared(x: Any, inputs: Any) -> Any:
+    """Return `x` with the sizes of a model's only input, where the data do not tell them, as those of a generator."""
+    if not isinstance(x, tf.Tensor) or not inputs or len(inputs) != 1 or x.shape.rank != len(inputs[0].shape):
+        return x
+    return tf.ensure_shape(x, (None, *inputs[0].shape[1:])) if None in tuple(x.shape)[1:] else x
