@@ -70,9 +70,9 @@ def resnet50_layers() -> Iterator[str]:
     """Yield a row for each framework, slice and variant of ResNet-50."""
     yield "| framework | slice | layers | step | by that of Keras | images/s | HBM | collectives |"
     yield "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"
-    for framework, file in (("JAX", "resnet50_layers-jax.txt"), ("TensorFlow", "resnet50_layers-tensorflow.txt")):
+    for framework, file in (("JAX", "jax"), ("JAX", "v6e-jax"), ("TensorFlow", "tensorflow")):
         stock: dict[str, Any] = {}
-        for row in result(file)["rows"]:
+        for row in result(f"resnet50_layers-{file}.txt")["rows"]:
             by_stock = row["seconds"] / stock.setdefault(row["target"], row)["seconds"]
             step, size = f"{1e3 * row['seconds']:.1f} ms", f"{row['hbm_bytes'] / GIB:.2f} GiB"
             rate = f"{row['samples_per_sec']:,.0f}"
