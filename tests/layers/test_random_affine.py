@@ -33,6 +33,7 @@ def matrices_of(layer, count, height=40, width=30):
     return np.array(matrices), off
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     "options",
     [
@@ -51,6 +52,7 @@ def test_it_is_what_loops_make_of_photographs(options):
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 3e-7), ("bfloat16", 2e-2), ("float16", 2e-3)])
 @pytest.mark.parametrize("size", [(9, 11), (11, 8)])
 def test_it_is_what_loops_make_of_floats(dtype, tolerance, size):
