@@ -33,8 +33,8 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 
 # `make test` has half an hour on two cores. Of the parity suite it runs, on each runtime, another sixteenth of the
-# cases that cover all pairs of values, and of the tests that are long and much alike (marked `spread`) one sixth on
-# TensorFlow and another on JAX, and a twelfth on each Keras 2. `make exhaustive` runs every case and every test on each.
+# cases that cover all pairs of values, and of the tests that are long and much alike (marked `spread`) one fourth on
+# TensorFlow and another on JAX, and an eighth on each Keras 2. `make exhaustive` runs every case and every test on each.
 export KTE_PARITY_CASES ?= 1
 # What of the tests `make test` runs on Keras 2, where much is as with Keras 3 on TensorFlow.
 ON_KERAS2 := tests/parity tests/_runtime tests/addons/test_keras2_import.py tests/integration/test_handbook.py \
@@ -66,11 +66,11 @@ lint: $(LINT)/.ready
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
-	KTE_PARITY_PART=1/16 KTE_SHARE=1/6 $(TF)/bin/python -m pytest -n 2
+	KTE_PARITY_PART=1/16 KTE_SHARE=1/4 $(TF)/bin/python -m pytest -n 2
 
 test-keras3-jax: $(JAX)/.ready
 	@echo "Keras 3 on JAX, without TensorFlow:"
-	$(JAX_TESTS) KTE_PARITY_PART=5/16 KTE_SHARE=2/6 $(JAX)/bin/python -m pytest -n 2
+	$(JAX_TESTS) KTE_PARITY_PART=5/16 KTE_SHARE=2/4 $(JAX)/bin/python -m pytest -n 2
 
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"
@@ -89,11 +89,11 @@ test-tpu-kernels: $(TPU_KERNELS)/.ready
 
 test-keras2-tf215: $(if $(PYTHON215),$(TF215)/.ready)
 	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"
-	$(if $(PYTHON215),KTE_PARITY_PART=9/16 KTE_SHARE=3/12 $(TF215)/bin/python -m pytest -n 2 $(ON_TF215),@echo "NOT RUN: it needs Python 3.10 or 3.11")
+	$(if $(PYTHON215),KTE_PARITY_PART=9/16 KTE_SHARE=3/8 $(TF215)/bin/python -m pytest -n 2 $(ON_TF215),@echo "NOT RUN: it needs Python 3.10 or 3.11")
 
 test-keras2-tf221: $(TF221)/.ready
 	@echo "Keras 2 on TensorFlow 2.21, with tf-keras and TensorFlow Addons:"
-	TF_USE_LEGACY_KERAS=1 KTE_PARITY_PART=13/16 KTE_SHARE=4/12 $(TF221)/bin/python -m pytest -n 2 $(ON_KERAS2)
+	TF_USE_LEGACY_KERAS=1 KTE_PARITY_PART=13/16 KTE_SHARE=4/8 $(TF221)/bin/python -m pytest -n 2 $(ON_KERAS2)
 
 parity: KTE_PARITY_CASES = 320
 parity: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
