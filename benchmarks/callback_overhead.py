@@ -40,7 +40,7 @@ import numpy as np
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime import keras
-from keras_tpu_ext._runtime.select import chosen
+from keras_tpu_ext._runtime.common.select import chosen
 
 BATCH, FEATURES = 64, 64
 WIDTHS = (64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704)

@@ -25,7 +25,7 @@ import numpy as np
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime import keras
-from keras_tpu_ext._runtime.select import chosen
+from keras_tpu_ext._runtime.common.select import chosen
 
 ON_JAX = chosen() == "keras3_jax"
 RATIOS = (0.0, 0.25, 0.5, 0.9, 1.1, 2.0, 4.0)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_tpu_ext import _runtime, data
-from keras_tpu_ext._parity.made_up import make_up_batch
 from keras_tpu_ext._parity.named import call, find_named
+from keras_tpu_ext._parity.synthetic_batch import make_up_batch
 from keras_tpu_ext.doctor import DoctorReport, doctor
 from keras_tpu_ext.errors import ArgumentError, KteError
 from keras_tpu_ext.parity import ParityReport, check_source

@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime.select import chosen
+from keras_tpu_ext._runtime.common.select import chosen
 from kind_of_keras import keras as keras  # what the tests mean by `import keras`
 
 REPLICAS = 8

@@ -6,7 +6,7 @@ What a fresh process is to build says `from kind_of_keras import keras`: there i
 import sys
 
 from keras_tpu_ext._look import version
-from keras_tpu_ext._runtime.select import chosen
+from keras_tpu_ext._runtime.common.select import chosen
 
 IS_KERAS2 = chosen() == "keras2_tf"
 IS_TENSORFLOW_FOR_TPUS = version("tensorflow-tpu") is not None

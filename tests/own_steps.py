@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from keras_tpu_ext._runtime.select import chosen
+from keras_tpu_ext._runtime.common.select import chosen
 
 
 class _OnTensorFlow(keras.Model):

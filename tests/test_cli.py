@@ -10,7 +10,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import cli
-from keras_tpu_ext._parity.made_up import make_up_batch
+from keras_tpu_ext._parity.synthetic_batch import make_up_batch
 from keras_tpu_ext.parity import ParityReport, ParityRow
 from keras_tpu_ext.preflight.report import Fault
 from preflight.reports import report

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._parity.checks import Stage, act, in_one_line
 from keras_tpu_ext._parity.job import PARTS, Failure, Job, Outcome, Part
 from keras_tpu_ext._parity.layers import look, silence_dropout
-from keras_tpu_ext._parity.scenes import Stage, act, in_one_line
 from keras_tpu_ext.errors import ArgumentError, KteError
 from keras_tpu_ext.strategy import strategy_scope
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-from keras_tpu_ext._runtime.executions import BatchesAhead, Execution, Stage
+from keras_tpu_ext._runtime.common.executions import BatchesAhead, Execution, Stage
 
 _MOST_BYTES = 2**28  # of batches taken ahead, which are in memory all at once
 _DRAINED = 0.1  # of a step: what came quicker was in a buffer

@@ -6,8 +6,8 @@ import warnings
 from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.executions import Execution, Interception
-from keras_tpu_ext._runtime.flops import FlopsCount, UncountableError
+from keras_tpu_ext._runtime.common.executions import Execution, Interception
+from keras_tpu_ext._runtime.common.flops import FlopsCount, UncountableError
 
 _ANY_SIZE = 8  # of a batch, where nobody knows it: FLOPs for one example hardly ever depend on it
 

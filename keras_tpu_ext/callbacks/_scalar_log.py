@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from keras_tpu_ext._runtime.scalar_file import OpenScalarFile, ScalarFile
+from keras_tpu_ext._runtime.common.event_file import OpenScalarFile, ScalarFile
 
 
 class ScalarLog:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.flops import FlopsCount
+from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext.callbacks import _throughput_warnings as texts
 from keras_tpu_ext.callbacks._device_rate import DeviceRate, Peak, peak_of
 from keras_tpu_ext.callbacks._model_flops import FlopsFinder

@@ -11,7 +11,7 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._arguments import whole_number
-from keras_tpu_ext._runtime.executions import Execution, Interception
+from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext.callbacks._input_plot import draw_input
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput, executions_of
 from keras_tpu_ext.callbacks._step_meter import StepMeter

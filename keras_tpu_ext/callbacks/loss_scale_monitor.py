@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._arguments import whole_number
-from keras_tpu_ext._runtime.contract import Overflow
+from keras_tpu_ext._runtime.common.protocols import Overflow
 
 _SCALE, _SKIPPED = "loss_scale/value", "loss_scale/skipped_steps"
 _MOST_NAMES = 3

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._arguments import positive_number, whole_number
-from keras_tpu_ext._runtime.flops import FlopsCount
+from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext.callbacks import _plot
 from keras_tpu_ext.callbacks import _throughput_warnings as texts
 from keras_tpu_ext.callbacks._device_rate import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC

@@ -1,15 +1,15 @@
 """Helpers for `tf.data` input pipelines."""
 
-from keras_tpu_ext.data.advice import Advice as Advice
-from keras_tpu_ext.data.advice import Finding as Finding
-from keras_tpu_ext.data.advising import advise as advise
 from keras_tpu_ext.data.image_files import images as images
-from keras_tpu_ext.data.optimizing import OptimizationReport as OptimizationReport
-from keras_tpu_ext.data.optimizing import optimization_report as optimization_report
-from keras_tpu_ext.data.optimizing import optimize as optimize
 from keras_tpu_ext.data.padding import pad_batches as pad_batches
+from keras_tpu_ext.data.pipeline.advice import Advice as Advice
+from keras_tpu_ext.data.pipeline.advice import Finding as Finding
+from keras_tpu_ext.data.pipeline.advise import advise as advise
+from keras_tpu_ext.data.pipeline.optimize import OptimizationReport as OptimizationReport
+from keras_tpu_ext.data.pipeline.optimize import optimization_report as optimization_report
+from keras_tpu_ext.data.pipeline.optimize import optimize as optimize
 from keras_tpu_ext.data.skipped import SkippedRecords as SkippedRecords
 from keras_tpu_ext.data.skipped import skipped as skipped
-from keras_tpu_ext.data.tfrecord_shards import tfrecords as tfrecords
-from keras_tpu_ext.data.tfrecord_writer import write_tfrecords as write_tfrecords
-from keras_tpu_ext.data.written_records import WrittenRecords as WrittenRecords
+from keras_tpu_ext.data.tfrecords.reader import tfrecords as tfrecords
+from keras_tpu_ext.data.tfrecords.writer import write_tfrecords as write_tfrecords
+from keras_tpu_ext.data.tfrecords.written_records import WrittenRecords as WrittenRecords

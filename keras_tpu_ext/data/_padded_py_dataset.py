@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.padding import MARK, GivesPaddedBatches, PaddedBatch, UnweightedPaddedBatch
+from keras_tpu_ext._runtime.common.padding import MARK, GivesPaddedBatches, PaddedBatch, UnweightedPaddedBatch
 from keras_tpu_ext.errors import ArgumentError
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_ext.data import _decoding, _gaps
+from keras_tpu_ext.data import _decoding
+from keras_tpu_ext.data import _lost_records as _gaps
 from keras_tpu_ext.data._listing import Files, list_images
 from keras_tpu_ext.data._pipeline import Order, finished, repeatable_order
 from keras_tpu_ext.data._tensorflow import as_written, checked_shard, height_and_width, one_of, tensorflow, whole

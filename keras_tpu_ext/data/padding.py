@@ -6,7 +6,7 @@ import numbers
 from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.padding import MARK, PaddedBatch, UnweightedPaddedBatch
+from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, UnweightedPaddedBatch
 from keras_tpu_ext.data._padded_py_dataset import PaddedPyDataset
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError
 

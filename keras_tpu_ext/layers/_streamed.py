@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.padding import PaddedBatch
+from keras_tpu_ext._runtime.common.padding import PaddedBatch
 from keras_tpu_ext.errors import ArgumentError
 
 _AT_ONCE = 2**22  # values that are float64 at the same time: 32 MiB

@@ -25,7 +25,7 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
 
     Whatever way a batch is split, the loss is the mean over the whole batch: `sample_weight`, last batches that
     do not divide, an uneven first batch and replicas that get nothing are exact in `fit`, `evaluate` and
-    `predict`. The mathematics is in `keras_tpu_ext/_runtime/global_mean.py`. Build and compile it inside
+    `predict`. The mathematics is in `keras_tpu_ext/_runtime/common/global_mean.py`. Build and compile it inside
     `strategy_scope()`; without one it is a `keras.Model` like any other.
 
     It takes what `keras.Model` takes: inputs and outputs, or it is subclassed with a `call` of your own.

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from keras_tpu_ext._runtime.lowering import LoweredStep
+from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._compiler import Compiled
 from keras_tpu_ext.preflight._hlo import Module
 from keras_tpu_ext.preflight._memory import buffers_at_peak

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from keras_tpu_ext._runtime.lowering import LoweredStep
+from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
 from keras_tpu_ext.preflight.targets import Target
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from keras_tpu_ext._runtime.lowering import LoweredStep, LoweringError
+from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
 from keras_tpu_ext.preflight._analysis import Analysis, out_of_memory
 from keras_tpu_ext.preflight._compiler import Compiled
 from keras_tpu_ext.preflight.report import PreflightReport

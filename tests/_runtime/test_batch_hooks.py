@@ -4,7 +4,7 @@ import keras
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime._keras_batch_hooks import wanting_every_batch
+from keras_tpu_ext._runtime.training.batch_hooks import wanting_every_batch
 
 
 class Child(keras.callbacks.ModelCheckpoint):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime.flops import UncountableError, flops_of_einsum, flops_of_sizes
+from keras_tpu_ext._runtime.common.flops import UncountableError, flops_of_einsum, flops_of_sizes
 from keras_tpu_ext.callbacks import Throughput
 from own_steps import OwnStep
 

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from keras_tpu_ext._runtime import _jax_alone as alone
+from keras_tpu_ext._runtime.jax import hide_accelerators as alone
 from keras_tpu_ext.errors import HardwareUnusableWarning
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime import _jax_devices as devices
+from keras_tpu_ext._runtime.jax import devices
 
 ROOT = Path(kte.__file__).parents[1]
 

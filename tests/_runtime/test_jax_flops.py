@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime._jax_jaxpr_flops import flops_of_jaxpr
-from keras_tpu_ext._runtime.flops import UncountableError
+from keras_tpu_ext._runtime.common.flops import UncountableError
+from keras_tpu_ext._runtime.jax.jaxpr_flops import flops_of_jaxpr
 
 ROW = jnp.ones((2, 3))
 WEIGHTS = jnp.ones((3, 3))

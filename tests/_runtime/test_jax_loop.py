@@ -7,8 +7,8 @@ import pytest
 
 import keras_tpu_ext as kte
 import sources
-from keras_tpu_ext._runtime._jax_batch import BATCH
-from keras_tpu_ext._runtime._jax_loop import Execution
+from keras_tpu_ext._runtime.jax.batch import BATCH
+from keras_tpu_ext._runtime.jax.loop import Execution
 
 
 def data(rows=103):

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
 
-from keras_tpu_ext._runtime._jax_scope import _METHODS
+from keras_tpu_ext._runtime.jax.scope import _METHODS
 from private_names import RUNTIME, check_attribute, check_import, model
 
 IMPORTED = {
-    "jax._src.xla_bridge:backends_are_initialized": "_jax_devices.py",
-    "jax._src.distributed:global_state": "_jax_devices.py",
-    "jax._src.interpreters.mlir:module_to_bytecode": "_jax_lowering.py",
-    "keras.src.backend.jax.distribution_lib:initialize_rng": "_jax_devices.py",
-    "keras.src.backend.jax.trainer:JAXTrainer.__init__": "_jax_scope.py",
-    "keras.src.backend.jax.trainer:JAXTrainer._symbolic_build": "_keras3_jax_step.py",
-    "keras.src.trainers.data_adapters.data_adapter:DataAdapter": "_keras3_jax_data.py",
-    "keras.src.trainers.data_adapters:get_data_adapter": "_keras3_jax_step.py",
+    "jax._src.xla_bridge:backends_are_initialized": "jax/devices.py",
+    "jax._src.distributed:global_state": "jax/devices.py",
+    "jax._src.interpreters.mlir:module_to_bytecode": "jax/lowering.py",
+    "keras.src.backend.jax.distribution_lib:initialize_rng": "jax/devices.py",
+    "keras.src.backend.jax.trainer:JAXTrainer.__init__": "jax/scope.py",
+    "keras.src.backend.jax.trainer:JAXTrainer._symbolic_build": "jax/step.py",
+    "keras.src.trainers.data_adapters.data_adapter:DataAdapter": "jax/data_adapter.py",
+    "keras.src.trainers.data_adapters:get_data_adapter": "jax/step.py",
 }
 
 
@@ -36,17 +36,17 @@ def in_scope(scope, name):
 ATTRIBUTES = {
     "Trainer.compute_loss_and_updates": (
         lambda: "optimizer_variables" in inspect.signature(model().compute_loss_and_updates).parameters,
-        "_jax_flops.py",
+        "jax/flops.py",
     ),
-    "Variable._value": (lambda: keras.Variable(np.zeros(2, "float32"))._value, "_jax_values.py"),
-    "LossFunctionWrapper.fn": (lambda: keras.losses.MeanSquaredError().fn, "_keras3_jax_rows.py"),
+    "Variable._value": (lambda: keras.Variable(np.zeros(2, "float32"))._value, "jax/values.py"),
+    "LossFunctionWrapper.fn": (lambda: keras.losses.MeanSquaredError().fn, "jax/batch_statistics.py"),
     "JAXEpochIterator.data_adapter": (
         lambda: JAXEpochIterator(x=np.ones((4, 2)), batch_size=2).data_adapter.get_numpy_iterator,
-        "_keras3_jax_step.py",
+        "jax/step.py",
     ),
     "TFDatasetAdapter": (
         lambda: keras.src.trainers.data_adapters.tf_dataset_adapter.TFDatasetAdapter.__name__ == "TFDatasetAdapter",
-        "_keras3_jax_step.py",
+        "jax/step.py",
     ),
 }
 
@@ -59,12 +59,12 @@ def test_an_object_still_carries_it(name):
 def test_the_distributed_service_shows_its_client():
     from jax._src import distributed
 
-    assert distributed.global_state.client is None, f"mend {RUNTIME}_jax_devices.py"
+    assert distributed.global_state.client is None, f"mend {RUNTIME}jax/devices.py"
 
 
 def test_a_variable_shows_its_layout(scope8):
-    assert in_scope(scope8, "_layout") is not None, f"mend {RUNTIME}_jax_scope.py"
-    assert keras.Variable(np.zeros(2, "float32"))._layout is None, f"mend {RUNTIME}_jax_scope.py"
+    assert in_scope(scope8, "_layout") is not None, f"mend {RUNTIME}jax/scope.py"
+    assert keras.Variable(np.zeros(2, "float32"))._layout is None, f"mend {RUNTIME}jax/scope.py"
 
 
 def test_every_model_is_made_through_the_trainers_init(monkeypatch):
@@ -79,18 +79,18 @@ def test_every_model_is_made_through_the_trainers_init(monkeypatch):
 
     monkeypatch.setattr(JAXTrainer, "__init__", noting)
     models = [model(), keras.Sequential([keras.layers.Dense(1)]), Subclassed()]
-    assert [any(one is other for other in made) for one in models] == [True] * 3, f"mend {RUNTIME}_jax_scope.py"
+    assert [any(one is other for other in made) for one in models] == [True] * 3, f"mend {RUNTIME}jax/scope.py"
 
 
 @pytest.mark.parametrize("name", _METHODS)
 def test_a_method_is_found_on_the_class(name):
-    assert callable(getattr(keras.Model, name)), f"mend {RUNTIME}_jax_scope.py"
+    assert callable(getattr(keras.Model, name)), f"mend {RUNTIME}jax/scope.py"
 
 
 def test_an_epoch_takes_its_batches_from_a_replaced_iterator():
     iterator = JAXEpochIterator(x=np.ones((4, 2)), batch_size=2)
     iterator._get_iterator = lambda: iter(["first", "second"])
-    assert [next(batches) for _, _, batches in iterator] == ["first", "second"], f"mend {RUNTIME}_keras3_jax_step.py"
+    assert [next(batches) for _, _, batches in iterator] == ["first", "second"], f"mend {RUNTIME}jax/step.py"
 
 
 def test_a_model_is_built_from_an_iterator_of_iterators():
@@ -98,7 +98,7 @@ def test_a_model_is_built_from_an_iterator_of_iterators():
     made = model()
     batch = (np.ones((2, 2), "float32"), np.ones((2, 1), "float32"))
     made._symbolic_build(iterator=iter([(0, 0, iter([batch]))]))
-    assert made.optimizer.built, f"mend {RUNTIME}_keras3_jax_step.py"
+    assert made.optimizer.built, f"mend {RUNTIME}jax/step.py"
 
 
 def test_normalisation_takes_its_moments_from_a_method():
@@ -106,5 +106,5 @@ def test_normalisation_takes_its_moments_from_a_method():
     layer.build((None, 2))
     layer._moments = lambda inputs, mask: (jnp.full(2, 3.0), jnp.full(2, 5.0))
     layer(jnp.ones((4, 2)), training=True)
-    assert np.asarray(layer.moving_mean).tolist() == [3, 3], f"mend {RUNTIME}_keras3_jax_rows.py"
-    assert list(layer._reduction_axes) == [0], f"mend {RUNTIME}_keras3_jax_rows.py"
+    assert np.asarray(layer.moving_mean).tolist() == [3, 3], f"mend {RUNTIME}jax/batch_statistics.py"
+    assert list(layer._reduction_axes) == [0], f"mend {RUNTIME}jax/batch_statistics.py"

@@ -11,7 +11,7 @@ from keras.src.backend.jax.trainer import JAXTrainer
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime import _jax_scope
+from keras_tpu_ext._runtime.jax import scope as _jax_scope
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 X, Y = np.ones((16, 3), "float32"), np.ones((16, 1), "float32")

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime import _jax_tpu as tpus
+from keras_tpu_ext._runtime.jax import tpu as tpus
 from keras_tpu_ext.errors import TpuUnusableError
 
 

@@ -7,32 +7,33 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._keras2_names import PACKAGE, asks_for_shapes
-from keras_tpu_ext._runtime._keras2_step import _SAVED_EPOCH
+from keras_tpu_ext._runtime.compat.keras2 import PACKAGE, asks_for_shapes
+from keras_tpu_ext._runtime.keras2.step import _SAVED_EPOCH
 from private_names import RUNTIME, check_attribute, check_import, model
 
+STATISTICS = "keras2/batch_statistics.py"
 IMPORTED = {
-    "mixed_precision.loss_scale_optimizer:BaseLossScaleOptimizer": "_keras2_names.py",
-    "mixed_precision.autocast_variable:enable_auto_cast_variables": "_keras2_names.py",
-    "engine.functional:Functional": "_keras2_functional.py",
-    "engine.training:is_functional_model_init_params": "_keras2_functional.py",
-    "engine.base_layer:BaseRandomLayer": "_keras2_graph.py",
-    "engine.compile_utils:LossesContainer._conform_to_outputs": "_keras2_loss.py",
-    "engine.compile_utils:MetricsContainer._conform_to_outputs": "_keras2_metrics.py",
-    "engine.compile_utils:match_dtype_and_rank": "_keras2_loss.py, _keras2_metrics.py",
-    "utils.losses_utils:apply_mask": "_keras2_loss.py, _keras2_metrics.py",
-    "utils.losses_utils:cast_losses_to_common_dtype": "_keras2_loss.py",
-    "engine.data_adapter:get_data_handler": "_keras2_pace.py",
-    "engine.data_adapter:DataHandler.steps": "_keras2_pace.py",
-    "engine.training:Model._get_optimizer": "_keras2_step.py",
-    "engine.training:Model._validate_and_get_metrics_result": "_keras2_step.py",
-    "engine.training:Model._validate_target_and_loss": "_keras2_step.py",
-    "engine.base_layer:Layer._flatten_layers": "_keras2_step.py",
-    "layers.normalization.batch_normalization:BatchNormalizationBase._calculate_mean_and_var": "_keras2_rows.py",
-    "layers.normalization.batch_normalization:BatchNormalizationBase._assign_moving_average": "_keras2_rows.py",
-    "layers.normalization.batch_normalization:BatchNormalizationBase._assign_new_value": "_keras2_rows.py",
-    "optimizers.optimizer:_BaseOptimizer._build_learning_rate": "_keras2_watch.py",
-    "optimizers.optimizer:_BaseOptimizer._var_key": "_keras2_watch.py",
+    "mixed_precision.loss_scale_optimizer:BaseLossScaleOptimizer": "compat/keras2.py",
+    "mixed_precision.autocast_variable:enable_auto_cast_variables": "compat/keras2.py",
+    "engine.functional:Functional": "keras2/functional.py",
+    "engine.training:is_functional_model_init_params": "keras2/functional.py",
+    "engine.base_layer:BaseRandomLayer": "keras2/graph.py",
+    "engine.compile_utils:LossesContainer._conform_to_outputs": "keras2/loss.py",
+    "engine.compile_utils:MetricsContainer._conform_to_outputs": "keras2/metrics.py",
+    "engine.compile_utils:match_dtype_and_rank": "keras2/loss.py, keras2/metrics.py",
+    "utils.losses_utils:apply_mask": "keras2/loss.py, keras2/metrics.py",
+    "utils.losses_utils:cast_losses_to_common_dtype": "keras2/loss.py",
+    "engine.data_adapter:get_data_handler": "keras2/execution_schedule.py",
+    "engine.data_adapter:DataHandler.steps": "keras2/execution_schedule.py",
+    "engine.training:Model._get_optimizer": "keras2/step.py",
+    "engine.training:Model._validate_and_get_metrics_result": "keras2/step.py",
+    "engine.training:Model._validate_target_and_loss": "keras2/step.py",
+    "engine.base_layer:Layer._flatten_layers": "keras2/step.py",
+    "layers.normalization.batch_normalization:BatchNormalizationBase._calculate_mean_and_var": STATISTICS,
+    "layers.normalization.batch_normalization:BatchNormalizationBase._assign_moving_average": STATISTICS,
+    "layers.normalization.batch_normalization:BatchNormalizationBase._assign_new_value": STATISTICS,
+    "optimizers.optimizer:_BaseOptimizer._build_learning_rate": "keras2/probes.py",
+    "optimizers.optimizer:_BaseOptimizer._var_key": "keras2/probes.py",
 }
 
 
@@ -55,55 +56,58 @@ def epoch_in_a_backup():
 
 
 ATTRIBUTES = {
-    "BackupAndRestore's file": (lambda: epoch_in_a_backup() == 2, "_keras2_step.py"),
-    "Model.compiled_loss": (lambda: trained().compiled_loss._total_loss_mean, "_keras2_loss.py, _tf_counts.py"),
-    "LossesContainer._losses": (lambda: trained().compiled_loss._losses, "_keras2_loss.py"),
-    "LossesContainer._loss_weights": (lambda: trained().compiled_loss._loss_weights == [None], "_keras2_loss.py"),
+    "BackupAndRestore's file": (lambda: epoch_in_a_backup() == 2, "keras2/step.py"),
+    "Model.compiled_loss": (
+        lambda: trained().compiled_loss._total_loss_mean,
+        "keras2/loss.py, tensorflow/progress.py",
+    ),
+    "LossesContainer._losses": (lambda: trained().compiled_loss._losses, "keras2/loss.py"),
+    "LossesContainer._loss_weights": (lambda: trained().compiled_loss._loss_weights == [None], "keras2/loss.py"),
     "LossesContainer._per_output_metrics": (
         lambda: trained().compiled_loss._per_output_metrics == [None],
-        "_keras2_loss.py",
+        "keras2/loss.py",
     ),
-    "LossesContainer._user_losses": (lambda: model().compiled_loss._user_losses, "_keras2_loss.py"),
-    "LossesContainer._output_names": (lambda: model().compiled_loss._output_names, "_keras2_loss.py"),
-    "LossesContainer._built": (lambda: trained().compiled_loss._built, "_keras2_loss.py"),
-    "MetricsContainer._metrics": (lambda: trained().compiled_metrics._metrics, "_keras2_metrics.py"),
+    "LossesContainer._user_losses": (lambda: model().compiled_loss._user_losses, "keras2/loss.py"),
+    "LossesContainer._output_names": (lambda: model().compiled_loss._output_names, "keras2/loss.py"),
+    "LossesContainer._built": (lambda: trained().compiled_loss._built, "keras2/loss.py"),
+    "MetricsContainer._metrics": (lambda: trained().compiled_metrics._metrics, "keras2/metrics.py"),
     "MetricsContainer._weighted_metrics": (
         lambda: trained().compiled_metrics._weighted_metrics,
-        "_keras2_metrics.py",
+        "keras2/metrics.py",
     ),
-    "MetricsContainer._user_metrics": (lambda: model().compiled_metrics._user_metrics, "_keras2_audit.py"),
-    "MeanMetricWrapper._fn": (lambda: trained().compiled_metrics.metrics[0]._fn, "_keras_metrics.py"),
+    "MetricsContainer._user_metrics": (lambda: model().compiled_metrics._user_metrics, "keras2/audit.py"),
+    "MeanMetricWrapper._fn": (lambda: trained().compiled_metrics.metrics[0]._fn, "training/metrics.py"),
     "MeanMetricWrapper._fn_kwargs": (
         lambda: trained().compiled_metrics.metrics[0]._fn_kwargs == {},
-        "_keras_metrics.py",
+        "training/metrics.py",
     ),
-    "Model._train_counter": (lambda: trained()._train_counter, "_keras2_step.py"),
-    "Model._test_counter": (lambda: trained()._test_counter, "_keras2_step.py"),
-    "Model._steps_per_execution": (lambda: trained()._steps_per_execution, "_keras2_step.py"),
-    "Model._is_compiled": (lambda: model()._is_compiled, "_keras2_graph.py"),
-    "Functional._nested_inputs": (lambda: model()._nested_inputs, "_keras2_graph.py"),
+    "Model._train_counter": (lambda: trained()._train_counter, "keras2/step.py"),
+    "Model._test_counter": (lambda: trained()._test_counter, "keras2/step.py"),
+    "Model._steps_per_execution": (lambda: trained()._steps_per_execution, "keras2/step.py"),
+    "Model._is_compiled": (lambda: model()._is_compiled, "keras2/graph.py"),
+    "Functional._nested_inputs": (lambda: model()._nested_inputs, "keras2/graph.py"),
     "Functional._nodes_by_depth": (
         lambda: [
             (node.layer, node.keras_inputs, node.outputs)
             for of_depth in model()._nodes_by_depth.values()
             for node in of_depth
         ],
-        "_keras2_graph.py",
+        "keras2/graph.py",
     ),
-    "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.layer.name, "_keras2_graph.py"),
-    "Layer._eager_losses": (lambda: model().layers[1]._eager_losses == [], "_keras2_own_losses.py"),
-    "Layer._callable_losses": (lambda: model().layers[1]._callable_losses == [], "_keras2_own_losses.py"),
+    "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.layer.name, "keras2/graph.py"),
+    "Layer._eager_losses": (lambda: model().layers[1]._eager_losses == [], "keras2/layer_losses.py"),
+    "Layer._callable_losses": (lambda: model().layers[1]._callable_losses == [], "keras2/layer_losses.py"),
     "optimizer._distribution_strategy": (
         lambda: tf.keras.optimizers.SGD()._distribution_strategy is not None,
-        "_tf_belonging.py",
+        "tensorflow/scope_checks.py",
     ),
     "legacy._distribution_strategy": (
         lambda: hasattr(tf.keras.optimizers.legacy.SGD(), "_distribution_strategy"),
-        "_tf_belonging.py",
+        "tensorflow/scope_checks.py",
     ),
     "loss._allow_sum_over_batch_size": (
         lambda: hasattr(tf.keras.losses.MeanSquaredError(), "_allow_sum_over_batch_size"),
-        "_keras2_loss.py",
+        "keras2/loss.py",
     ),
 }
 
@@ -114,12 +118,12 @@ def test_an_object_still_carries_it(name):
 
 
 def test_a_data_handler_knows_its_place():
-    from keras_tpu_ext._runtime._keras2_names import private
+    from keras_tpu_ext._runtime.compat.keras2 import private
 
     handler = private("engine.data_adapter").DataHandler(np.ones((4, 2)), batch_size=2, epochs=1)
     names = ("_model", "_initial_step", "_current_step", "_inferred_steps", "_insufficient_data", "_step_increment")
     missing = [name for name in names if not hasattr(handler, name)]
-    assert not missing, f"mend {RUNTIME}_keras2_pace.py"
+    assert not missing, f"mend {RUNTIME}keras2/execution_schedule.py"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow_addons") is None, reason="TensorFlow Addons is not here")
@@ -127,7 +131,7 @@ def test_compiled_operations_of_addons_are_loaded_through_one_class():
     from keras_tpu_ext.addons import tfa
 
     assert tfa is not None
-    check_import("tensorflow_addons.utils.resource_loader:LazySO.ops", "_keras2_addons.py")
+    check_import("tensorflow_addons.utils.resource_loader:LazySO.ops", "keras2/addons.py")
 
 
 def test_layers_are_told_from_the_graph_that_they_are_asked_for_shapes():
@@ -149,9 +153,9 @@ def test_layers_are_told_from_the_graph_that_they_are_asked_for_shapes():
     inputs = tf.keras.Input((2,))
     model = tf.keras.Model(inputs, Looking()(inputs))
     Subclassed().build((None, 2))
-    assert found, f"mend {RUNTIME}_keras2_names.py"
-    assert all(found), f"mend {RUNTIME}_keras2_names.py"
+    assert found, f"mend {RUNTIME}compat/keras2.py"
+    assert all(found), f"mend {RUNTIME}compat/keras2.py"
     found.clear()
     model.predict(np.ones((2, 2)), verbose=0)
     model(np.ones((2, 2)))
-    assert found == [False, False], f"mend {RUNTIME}_keras2_names.py"
+    assert found == [False, False], f"mend {RUNTIME}compat/keras2.py"

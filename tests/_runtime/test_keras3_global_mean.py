@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras.src.losses.loss import apply_mask, reduce_weighted_values
 
-from keras_tpu_ext._runtime.global_mean import LocalSums, global_denominator
+from keras_tpu_ext._runtime.common.global_mean import LocalSums, global_denominator
 
 REDUCTIONS = ["sum_over_batch_size", "mean", "sum", "mean_with_sample_weight"]
 

@@ -10,31 +10,31 @@ import numpy as np
 import pytest
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from keras_tpu_ext._runtime._keras3_chief import _epoch_in
+from keras_tpu_ext._runtime.keras3.chief import _epoch_in
 from private_names import RUNTIME, check_attribute, check_import, model
 
 IMPORTED = {
-    "keras.src.models.functional:Functional": "_keras3_functional.py, _keras3_graph.py",
-    "keras.src.models.model:functional_init_arguments": "_keras3_functional.py",
-    "keras.src.saving.keras_saveable:KerasSaveable._unpickle_model": "_keras3_functional.py",
-    "keras.src.layers.layer:Layer._flatten_layers": "_keras3_graph.py",
-    "keras.src.trainers.compile_utils:CompileLoss.metrics": "_keras3_loss.py",
-    "keras.src.losses.loss:apply_mask": "_keras3_loss.py",
-    "keras.src.losses.loss:unscale_loss_for_distribution": "_keras3_metrics.py",
-    "keras.src.optimizers.base_optimizer:BaseOptimizer._get_variable_index": "_keras3_watch.py",
-    "keras.src.trainers.trainer:Trainer._symbolic_build": "_keras3_tf_step.py, _keras3_jax_step.py",
-    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "_keras3_compile.py",
-    "keras.src.trainers.compile_utils:CompileMetrics._flatten_y": "_keras3_metrics.py",
-    "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model": "_keras3_chief.py",
-    "keras.src.utils:file_utils.exists": "_keras3_chief.py",
-    "keras.src.utils:file_utils.File": "_keras3_chief.py",
-    "keras.src.backend:get_keras_mask": "_keras3_names.py",
-    "keras.src.backend:set_keras_mask": "_keras3_names.py",
-    "keras.src.backend:AutocastScope": "_keras3_names.py",
-    "keras.src.backend:in_symbolic_scope": "_keras3_names.py",
-    "keras.src.ops.nn:Softmax": "_keras3_audit.py",
-    "keras.src.ops.nn:LogSoftmax": "_keras3_audit.py",
-    "keras:layers.BatchNormalization._moments": "_keras3_alone.py",
+    "keras.src.models.functional:Functional": "keras3/functional.py, keras3/graph.py",
+    "keras.src.models.model:functional_init_arguments": "keras3/functional.py",
+    "keras.src.saving.keras_saveable:KerasSaveable._unpickle_model": "keras3/functional.py",
+    "keras.src.layers.layer:Layer._flatten_layers": "keras3/graph.py",
+    "keras.src.trainers.compile_utils:CompileLoss.metrics": "keras3/loss.py",
+    "keras.src.losses.loss:apply_mask": "keras3/loss.py",
+    "keras.src.losses.loss:unscale_loss_for_distribution": "keras3/metrics.py",
+    "keras.src.optimizers.base_optimizer:BaseOptimizer._get_variable_index": "keras3/probes.py",
+    "keras.src.trainers.trainer:Trainer._symbolic_build": "keras3_tf/step.py, jax/step.py",
+    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "keras3/compile.py",
+    "keras.src.trainers.compile_utils:CompileMetrics._flatten_y": "keras3/metrics.py",
+    "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model": "keras3/chief.py",
+    "keras.src.utils:file_utils.exists": "keras3/chief.py",
+    "keras.src.utils:file_utils.File": "keras3/chief.py",
+    "keras.src.backend:get_keras_mask": "compat/keras3.py",
+    "keras.src.backend:set_keras_mask": "compat/keras3.py",
+    "keras.src.backend:AutocastScope": "compat/keras3.py",
+    "keras.src.backend:in_symbolic_scope": "compat/keras3.py",
+    "keras.src.ops.nn:Softmax": "keras3/audit.py",
+    "keras.src.ops.nn:LogSoftmax": "keras3/audit.py",
+    "keras:layers.BatchNormalization._moments": "keras3/batch_statistics.py",
 }
 
 
@@ -52,41 +52,41 @@ def epoch_in_a_backup():
 
 
 ATTRIBUTES = {
-    "Functional._inputs_struct": (lambda: model()._inputs_struct, "_keras3_graph.py"),
-    "Functional._outputs_struct": (lambda: model()._outputs_struct, "_keras3_graph.py"),
+    "Functional._inputs_struct": (lambda: model()._inputs_struct, "keras3/graph.py"),
+    "Functional._outputs_struct": (lambda: model()._outputs_struct, "keras3/graph.py"),
     "Functional._nodes_by_depth": (
         lambda: [
             (node.operation, node.input_tensors, node.outputs)
             for of_depth in model()._nodes_by_depth.values()
             for node in of_depth
         ],
-        "_keras3_graph.py",
+        "keras3/graph.py",
     ),
     "Sequential._functional": (
         lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])._functional.outputs,
-        "_keras3_graph.py",
+        "keras3/graph.py",
     ),
-    "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.operation.name, "_keras3_graph.py"),
-    "Trainer._compile_loss": (lambda: model()._compile_loss, "_keras3_compile.py"),
-    "Trainer._compile_metrics": (lambda: model()._compile_metrics, "_keras3_compile.py"),
+    "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.operation.name, "keras3/graph.py"),
+    "Trainer._compile_loss": (lambda: model()._compile_loss, "keras3/compile.py"),
+    "Trainer._compile_metrics": (lambda: model()._compile_metrics, "keras3/compile.py"),
     "Trainer._loss_tracker": (
         lambda: (model()._loss_tracker.total, model()._loss_tracker.count),
-        "_keras3_tf_step.py, _keras3_jax_step.py",
+        "keras3_tf/step.py, jax/step.py",
     ),
-    "CompileLoss._user_loss": (lambda: model()._compile_loss._user_loss, "_keras3_tf_step.py, _keras3_jax_step.py"),
+    "CompileLoss._user_loss": (lambda: model()._compile_loss._user_loss, "keras3_tf/step.py, jax/step.py"),
     "CompileLoss._user_loss_weights": (
         lambda: hasattr(model()._compile_loss, "_user_loss_weights"),
-        "_keras3_tf_step.py, _keras3_jax_step.py",
+        "keras3_tf/step.py, jax/step.py",
     ),
     "BatchNormalization._reduction_axes": (
         lambda: keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization()]).layers[0]._reduction_axes,
-        "_keras3_tf_rows.py, _keras3_jax_rows.py",
+        "keras3_tf/batch_statistics.py, jax/batch_statistics.py",
     ),
     "optimizer._iterations": (
         lambda: keras.optimizers.SGD()._iterations,
-        "_tf_counts.py, _jax_counts.py, _keras3_face.py",
+        "tensorflow/progress.py, jax/progress.py, keras3/optimizer_view.py",
     ),
-    "BackupAndRestore._training_metadata_path": (lambda: epoch_in_a_backup() == 3, "_keras3_chief.py"),
+    "BackupAndRestore._training_metadata_path": (lambda: epoch_in_a_backup() == 3, "keras3/chief.py"),
 }
 
 
@@ -99,7 +99,7 @@ def test_compile_loss_keeps_its_losses_in_tuples_with_a_loss():
     made = model()
     made.train_on_batch(np.ones((2, 2)), np.ones((2, 1)))
     (flat,) = made._compile_loss._flat_losses
-    assert callable(flat._replace(loss=flat.loss).loss), f"_flat_losses has changed: mend {RUNTIME}_keras3_loss.py"
+    assert callable(flat._replace(loss=flat.loss).loss), f"_flat_losses has changed: mend {RUNTIME}keras3/loss.py"
 
 
 def test_compiled_metrics_are_flat_lists_by_output():
@@ -107,36 +107,36 @@ def test_compiled_metrics_are_flat_lists_by_output():
     made.fit(np.ones((2, 2)), np.ones((2, 1)), verbose=0)
     flat = made._compile_metrics._flat_metrics
     assert [metric.name for of_output in flat for metric in of_output.metrics] == ["mae"], (
-        f"mend {RUNTIME}_keras3_metrics.py"
+        f"mend {RUNTIME}keras3/metrics.py"
     )
-    assert callable(flat[0].metrics[0]._fn), f"mend {RUNTIME}_keras3_metrics.py"
-    assert flat[0].metrics[0]._fn_kwargs == {}, f"mend {RUNTIME}_keras3_metrics.py"
-    assert made._compile_metrics._flat_weighted_metrics == [None], f"mend {RUNTIME}_keras3_metrics.py"
+    assert callable(flat[0].metrics[0]._fn), f"mend {RUNTIME}keras3/metrics.py"
+    assert flat[0].metrics[0]._fn_kwargs == {}, f"mend {RUNTIME}keras3/metrics.py"
+    assert made._compile_metrics._flat_weighted_metrics == [None], f"mend {RUNTIME}keras3/metrics.py"
 
 
 def test_a_mask_travels_on_the_tensor():
     masked = keras.layers.Embedding(3, 2, mask_zero=True)(np.array([[1, 0]]))
-    assert masked._keras_mask is not None, f"_keras_mask is gone: mend {RUNTIME}_keras3_loss.py"
+    assert masked._keras_mask is not None, f"_keras_mask is gone: mend {RUNTIME}keras3/loss.py"
 
 
 def test_an_epoch_asks_its_iterator_for_executions():
     iterator = EpochIterator(x=np.ones((4, 2)), batch_size=4)
     iterator._enumerate_iterator = lambda: iter([(0, 6, iter(["a batch"]))])
     ((begin, end, _),) = iterator
-    assert (begin, end) == (0, 6), f"mend {RUNTIME}_keras_auto_steps.py"
+    assert (begin, end) == (0, 6), f"mend {RUNTIME}training/auto_steps.py"
     names = ["_current_iterator", "_steps_seen", "_num_batches", "_get_iterator", "_interrupted_warning"]
-    assert not [name for name in names if not hasattr(iterator, name)], f"mend {RUNTIME}_keras_auto_steps.py"
+    assert not [name for name in names if not hasattr(iterator, name)], f"mend {RUNTIME}training/auto_steps.py"
     iterator._num_batches, iterator._steps_seen = None, 7
     with pytest.warns(UserWarning, match="ran out of data"), iterator.catch_stop_iteration():
         raise StopIteration
-    assert iterator.num_batches == 7, f"mend {RUNTIME}_keras_auto_steps.py"
+    assert iterator.num_batches == 7, f"mend {RUNTIME}training/auto_steps.py"
 
 
 def test_tensorboard_says_whether_it_traces():
-    assert keras.callbacks.TensorBoard()._should_trace is False, f"mend {RUNTIME}_keras_batch_hooks.py"
+    assert keras.callbacks.TensorBoard()._should_trace is False, f"mend {RUNTIME}training/batch_hooks.py"
 
 
 def test_loss_scaling_keeps_its_inner_optimizer_in_its_dict():
     inner = keras.optimizers.SGD()
     optimizer = keras.optimizers.LossScaleOptimizer(inner)
-    assert vars(optimizer).get("inner_optimizer") is inner, f"mend {RUNTIME}_keras3_face.py"
+    assert vars(optimizer).get("inner_optimizer") is inner, f"mend {RUNTIME}keras3/optimizer_view.py"

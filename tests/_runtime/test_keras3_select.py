@@ -6,7 +6,7 @@ import importlib.metadata
 import keras
 import pytest
 
-from keras_tpu_ext._runtime import select
+from keras_tpu_ext._runtime.common import select
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
 CHOOSE = "import os; os.environ['KERAS_BACKEND'] = 'tensorflow'; os.environ.pop('TF_USE_LEGACY_KERAS', None)"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_tpu_ext._runtime import select
+from keras_tpu_ext._runtime.common import select
 from keras_tpu_ext.errors import KteError, RuntimeNotSupportedError
 
 

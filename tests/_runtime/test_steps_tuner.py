@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_tpu_ext._runtime.steps_tuner import LONGEST, SHORTEST, StepsTuner
+from keras_tpu_ext._runtime.common.steps_tuner import LONGEST, SHORTEST, StepsTuner
 
 
 def settle(seconds_of, executions=40):

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime import _tf_devices as devices
-from keras_tpu_ext._runtime import _tf_tpu as tpus
+from keras_tpu_ext._runtime.tensorflow import devices
+from keras_tpu_ext._runtime.tensorflow import tpu as tpus
 from keras_tpu_ext.errors import HardwareNotFoundError, KteError, ScopeError, TpuUnusableError
 
 

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime import _tf_executions
-from keras_tpu_ext._runtime._tf_executions import TensorFlowExecution
-from keras_tpu_ext._runtime.padding import PaddedBatch
+from keras_tpu_ext._runtime.common.padding import PaddedBatch
+from keras_tpu_ext._runtime.tensorflow import executions as _tf_executions
+from keras_tpu_ext._runtime.tensorflow.executions import TensorFlowExecution
 from private_names import RUNTIME
 
 
@@ -93,7 +93,7 @@ def test_a_batch_by_itself_is_no_pipeline():
 
 def test_stages_are_named_with_their_costs_where_tensorflow_knows_them():
     if _tf_executions._model_reader() is None:
-        assert tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16), f"mend {RUNTIME}_tf_executions.py"
+        assert tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16), f"mend {RUNTIME}tensorflow/executions.py"
         pytest.skip("this TensorFlow does not tell")
     slow = rows(400).map(lambda x, y: (tf.linalg.matmul(tf.ones([200, 200]) * x[0], tf.ones([200, 200])), y))
     iterator = iter(slow.batch(4))
@@ -109,4 +109,4 @@ def test_the_parts_of_a_distributed_batch_have_a_description():
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     iterator = iter(strategy.experimental_distribute_dataset(rows().batch(10)))
     specs = tf.nest.flatten(iterator.element_spec)
-    assert all(len(spec._value_specs) == 2 for spec in specs), f"mend {RUNTIME}_tf_executions.py"
+    assert all(len(spec._value_specs) == 2 for spec in specs), f"mend {RUNTIME}tensorflow/executions.py"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_tpu_ext._runtime._tf_on_values import OnValues
-from keras_tpu_ext._runtime.lowering import LoweringError
+from keras_tpu_ext._runtime.common.lowering import LoweringError
+from keras_tpu_ext._runtime.tensorflow.functionalize import OnValues
 
 
 def variable(*shape):

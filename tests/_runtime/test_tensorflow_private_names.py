@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 
-from keras_tpu_ext._runtime import _tf_pipeline as pipeline
-from keras_tpu_ext._runtime._tf_compile_only import _Extended
-from keras_tpu_ext._runtime._tf_stage_kinds import KINDS, PARALLEL_INTERLEAVE, SLICES, TENSORS
+from keras_tpu_ext._runtime.tensorflow.compile_only import _Extended
+from keras_tpu_ext.data.pipeline import stages as pipeline
+from keras_tpu_ext.data.pipeline.stage_kinds import KINDS, PARALLEL_INTERLEAVE, SLICES, TENSORS
 from private_names import RUNTIME, check_attribute, check_import
 
 RANGE = tf.data.Dataset.range(6)
@@ -54,20 +54,20 @@ MADE = {pipeline.name_of(stage): stage for stage in STAGES}
 
 
 def test_every_class_of_the_table_is_tried():
-    assert MADE.keys() == KINDS.keys(), f"mend {RUNTIME}_tf_stage_kinds.py"
+    assert MADE.keys() == KINDS.keys(), f"mend {RUNTIME}pipeline/stage_kinds.py"
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_stage_is_made_of_what_the_table_says(name):
     if name == PARALLEL_INTERLEAVE:
         # Those of TensorFlow do not keep whether they are deterministic, and so are left alone.
-        assert pipeline.kind_of(MADE[name]) is None, f"mend {RUNTIME}_tf_stage_kinds.py"
+        assert pipeline.kind_of(MADE[name]) is None, f"mend {RUNTIME}pipeline/stage_kinds.py"
         return
     assert pipeline.kind_of(MADE[name]) is KINDS[name], (
-        f"{sorted(vars(MADE[name]))}: mend {RUNTIME}_tf_stage_kinds.py"
+        f"{sorted(vars(MADE[name]))}: mend {RUNTIME}pipeline/stage_kinds.py"
     )
     made = pipeline.remade(MADE[name], pipeline.inputs_of(MADE[name]))
-    assert vars(made).keys() == vars(MADE[name]).keys(), f"mend {RUNTIME}_tf_pipeline.py"
+    assert vars(made).keys() == vars(MADE[name]).keys(), f"mend {RUNTIME}pipeline/stages.py"
     assert made.element_spec == MADE[name].element_spec
 
 
@@ -80,7 +80,7 @@ def test_an_operation_takes_nothing_else(name):
     others |= {"slack_period", "buffer_size_min", "require_non_empty"}  # of no method
     others |= {"parallel_copy"} if "Batch" in name else set()  # False, and set by TensorFlow's own optimizer
     unknown = takes - own - others
-    assert not unknown, f"{KINDS[name].op} takes {unknown}: mend {RUNTIME}_tf_stage_kinds.py"
+    assert not unknown, f"{KINDS[name].op} takes {unknown}: mend {RUNTIME}pipeline/stage_kinds.py"
 
 
 def test_a_stage_with_an_unknown_attribute_is_left_alone():
@@ -90,17 +90,17 @@ def test_a_stage_with_an_unknown_attribute_is_left_alone():
 
 
 IMPORTED = {
-    "tensorflow:Graph._create_op_internal": "_tf_on_values.py",
-    "tensorflow:Graph._get_function": "_tf_on_values.py",
-    "tensorflow:Graph._add_function_recursive": "_tf_on_values.py",
-    "tensorflow.python.ops.resource_variable_ops:get_eager_safe_handle_data": "_tf_on_values.py",
-    "tensorflow.python.framework.op_def_registry:get": "_tf_pipeline_functions.py",
+    "tensorflow:Graph._create_op_internal": "tensorflow/functionalize.py",
+    "tensorflow:Graph._get_function": "tensorflow/functionalize.py",
+    "tensorflow:Graph._add_function_recursive": "tensorflow/functionalize.py",
+    "tensorflow.python.ops.resource_variable_ops:get_eager_safe_handle_data": "tensorflow/functionalize.py",
+    "tensorflow.python.framework.op_def_registry:get": "pipeline/function_effects.py",
     "tensorflow.python.distribute.distribute_lib:_DefaultDistributionExtended._gather_to_implementation": (
-        "_tf_compile_only.py"
+        "tensorflow/compile_only.py"
     ),
-    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_all_reduce": "_tf_compile_only.py",
-    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_replica_id": "_tf_compile_only.py",
-    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_dynamic_update_slice": "_tf_compile_only.py",
+    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_all_reduce": "tensorflow/compile_only.py",
+    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_replica_id": "tensorflow/compile_only.py",
+    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_dynamic_update_slice": "tensorflow/compile_only.py",
 }
 
 
@@ -112,7 +112,7 @@ def test_it_is_still_there(path):
 def test_a_strategy_that_only_compiles_overrides_what_there_is():
     own = {name for name in vars(_Extended) if not name.startswith("__")} - {"_all_reduce"}
     missing = {name for name in own if not hasattr(distribute_lib._DefaultDistributionExtended, name)}
-    assert not missing, f"{missing} is gone: mend {RUNTIME}_tf_compile_only.py"
+    assert not missing, f"{missing} is gone: mend {RUNTIME}tensorflow/compile_only.py"
 
 
 ATTRIBUTES = {
@@ -130,4 +130,4 @@ ATTRIBUTES = {
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_an_object_still_carries_it(name):
-    check_attribute(name, ATTRIBUTES[name], "_tf_pipeline.py")
+    check_attribute(name, ATTRIBUTES[name], "pipeline/stages.py")

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime import _tf_product
+from keras_tpu_ext._runtime.tensorflow import products as _tf_product
 
 
 def test_a_float32_is_split_into_three_bfloat16():

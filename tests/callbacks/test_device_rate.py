@@ -8,7 +8,7 @@ import keras
 import pytest
 
 from keras_tpu_ext import _runtime, hardware
-from keras_tpu_ext._runtime.select import chosen
+from keras_tpu_ext._runtime.common.select import chosen
 from keras_tpu_ext.callbacks import Throughput
 from keras_tpu_ext.callbacks._device_rate import peak_of
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError, NothingMeasuredError

@@ -10,7 +10,7 @@ import pytest
 
 import keras_tpu_ext as kte
 import sources
-from keras_tpu_ext._runtime.executions import Stage
+from keras_tpu_ext._runtime.common.executions import Stage
 from keras_tpu_ext.callbacks import HostBottleneck, LossScaleMonitor
 from keras_tpu_ext.callbacks._input_probe import ProbedInput
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict

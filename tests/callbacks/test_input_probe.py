@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_tpu_ext._runtime.executions import BatchesAhead, Stage
+from keras_tpu_ext._runtime.common.executions import BatchesAhead, Stage
 from keras_tpu_ext.callbacks._input_probe import InputProbe, executions_of
 
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 
-from keras_tpu_ext._runtime._tf_tpu import has_tpu_kernels
+from keras_tpu_ext._runtime.tensorflow.tpu import has_tpu_kernels
 from kind_of_keras import IS_TENSORFLOW_FOR_TPUS
 
 

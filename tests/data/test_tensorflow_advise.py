@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext.data import Advice, Finding, _measuring
+from keras_tpu_ext.data import Advice, Finding
+from keras_tpu_ext.data.pipeline import measuring as _measuring
 from sample_images import write_crops
 
 RANGE = tf.data.Dataset.range(640)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime import _tf_pipeline as pipeline
+from keras_tpu_ext.data.pipeline import stages as pipeline
 
 RANGE = tf.data.Dataset.range(23)
 TABLE = tf.lookup.StaticHashTable(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_tpu_ext._runtime.select import chosen
+from keras_tpu_ext._runtime.common.select import chosen
 
 ROOT = Path(__file__).resolve().parents[2]
 

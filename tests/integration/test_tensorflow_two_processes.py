@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_tpu_ext._runtime.select import chosen
+from keras_tpu_ext._runtime.common.select import chosen
 from kind_of_keras import IS_KERAS2
 
 # On Keras 2 only where everything runs: it takes three minutes.

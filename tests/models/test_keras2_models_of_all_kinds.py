@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime import _tf_empty
+from keras_tpu_ext._runtime.tensorflow import empty_replicas as _tf_empty
 from keras_tpu_ext.errors import ArgumentError
 
 

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime import _hooks, _tf_batch
+from keras_tpu_ext._runtime.common import patches as _hooks
+from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
 from kind_of_keras import IS_KERAS2
 
 pytestmark = pytest.mark.spread

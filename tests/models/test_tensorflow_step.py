@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime import _tf_batch
+from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
 
 
 def dense(model_class):

@@ -15,15 +15,15 @@ from parity.cases import Case
 
 # What it is: the case, what the check then finds or the error says, and what could go if there were nothing.
 BREAKS = {
-    "an uneven last batch": (Case(batches=(70, 32)), "update", "ShareOfLoss in _keras_loss.py"),
+    "an uneven last batch": (Case(batches=(70, 32)), "update", "ShareOfLoss in training/loss.py"),
     "an uneven last batch, weighted": (
         Case(batches=(65, 32), weights="per example", replicas=2),
         "update",
-        "ShareOfLoss in _keras_loss.py",
+        "ShareOfLoss in training/loss.py",
     ),
     "an uneven first batch": (Case(batches=(99, 33)), "AddN", "TrainStep._maybe_symbolic_build"),
-    "masked timesteps": (Case(model="words", replicas=2), "update", "ShareOfLoss in _keras_loss.py"),
-    "ignored classes": (Case(loss="ignored classes", replicas=2), "update", "ShareOfLoss in _keras_loss.py"),
+    "masked timesteps": (Case(model="words", replicas=2), "update", "ShareOfLoss in training/loss.py"),
+    "ignored classes": (Case(loss="ignored classes", replicas=2), "update", "ShareOfLoss in training/loss.py"),
     "mean_with_sample_weight where a replica has no weight": (
         Case(reduction="mean_with_sample_weight", weights="half of them zero", replicas=2),
         "update",
@@ -32,19 +32,19 @@ BREAKS = {
     "an inf on one replica": (
         Case(scale="LossScaleOptimizer", overflow="overflow"),
         "update",
-        "the reduce-first order in _tf_step.py",
+        "the reduce-first order in tensorflow/step.py",
     ),
-    "clipnorm": (Case(clip="clipnorm", replicas=2), "update", "apply_summed in _keras3_tf_optimizer.py"),
-    "clipvalue": (Case(clip="clipvalue", replicas=2), "update", "apply_summed in _keras3_tf_optimizer.py"),
+    "clipnorm": (Case(clip="clipnorm", replicas=2), "update", "apply_summed in keras3_tf/optimizer.py"),
+    "clipvalue": (Case(clip="clipvalue", replicas=2), "update", "apply_summed in keras3_tf/optimizer.py"),
     "global_clipnorm": (
         Case(clip="global_clipnorm", replicas=2),
         "update",
-        "apply_summed in _keras3_tf_optimizer.py",
+        "apply_summed in keras3_tf/optimizer.py",
     ),
     "gradient_accumulation_steps": (
         Case(accumulation="2 in optimizer", batches=(48, 8), replicas=2),
         "merge_call",
-        "descend in _tf_descent.py",
+        "descend in tensorflow/update.py",
     ),
     "an incomplete last window, on one replica": (
         Case(accumulation="2 in optimizer", replicas=1),
@@ -54,12 +54,12 @@ BREAKS = {
     "add_loss per example": (
         Case(extras="add_loss per example", replicas=2),
         "update",
-        "_share_of_own_loss in _tf_step.py",
+        "_share_of_own_loss in tensorflow/step.py",
     ),
     "a compute_loss that needs the whole batch": (
         Case(extras="own compute_loss", replicas=2),
         "update",
-        "gather_batch in _tf_replicas.py",
+        "gather_batch in tensorflow/replicas.py",
     ),
 }
 EXACT = {
@@ -120,4 +120,4 @@ def test_a_step_too_many_is_counted_where_a_dataset_of_unknown_length_ends():
     dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(16).filter(lambda *_: True)
     model.fit(dataset, epochs=2, verbose=0, shuffle=False)
     steps = int(model.optimizer.iterations.numpy())
-    assert steps == 12, repaired("its count of steps", "_only_with in _tf_loop.py")
+    assert steps == 12, repaired("its count of steps", "_only_with in tensorflow/loop.py")

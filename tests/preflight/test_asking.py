@@ -6,7 +6,8 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError
-from keras_tpu_ext.preflight import _compiler, asking
+from keras_tpu_ext.preflight import _compiler
+from keras_tpu_ext.preflight import api as asking
 from keras_tpu_ext.preflight._compiler import Compiled
 from kind_of_keras import IS_KERAS2
 

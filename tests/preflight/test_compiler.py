@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_tpu_ext._runtime.lowering import LoweredStep
+from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
 from keras_tpu_ext.preflight import _compiler
 from keras_tpu_ext.preflight._compiler import Compiled, compile_for, compiler_versions, default_cache_dir

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_tpu_ext._runtime.lowering import LoweredStep
+from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._compiler import Compiled
 from keras_tpu_ext.preflight._largest import largest_batch
 from keras_tpu_ext.preflight.report import MemoryUse, PreflightReport

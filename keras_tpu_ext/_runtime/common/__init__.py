@@ -1,0 +1,1 @@
+"""What the runtimes share without a framework."""

@@ -1,0 +1,155 @@
+"""Which runtime this process is on: read from the user's own choices, never made here."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+
+from keras_tpu_ext._look import version as installed_version
+from keras_tpu_ext._version_pairs import Versions, check_pairs
+from keras_tpu_ext.errors import RuntimeNotSupportedError
+
+WORKING = {
+    "keras3_tf": "Keras 3 on TensorFlow (KERAS_BACKEND=tensorflow, which is Keras's default)",
+    "keras3_jax": "Keras 3 on JAX (KERAS_BACKEND=jax)",
+    "keras2_tf": "Keras 2 on TensorFlow (TensorFlow 2.15, or TF_USE_LEGACY_KERAS=1 with tf-keras on newer ones)",
+}
+
+_PACKAGES = {"keras3_tf": "keras3_tf", "keras3_jax": "jax", "keras2_tf": "keras2"}  # of `_runtime`
+
+_CHOOSE_TENSORFLOW = (
+    "Before the first import of keras, write: "
+    "import os; os.environ['KERAS_BACKEND'] = 'tensorflow'; os.environ.pop('TF_USE_LEGACY_KERAS', None)"
+)
+_INSTALL_TENSORFLOW = "Write: pip install 'keras-tpu-ext[tensorflow]'"
+_TRUE = {"1", "true", "yes"}  # what TensorFlow itself accepts for TF_USE_LEGACY_KERAS
+
+
+def runtime_name(environ: Mapping[str, str], keras_version: str | None, backend: str | None) -> str:
+    """Return the name of the runtime that the user's settings lead to.
+
+    Args:
+        environ: Environment variables; only `TF_USE_LEGACY_KERAS` is read.
+        keras_version: Version of the installed `keras`, or `None` when there is none.
+        backend: Backend that Keras 3 has chosen, such as `"tensorflow"`; `None` on Keras 2.
+
+    Returns:
+        `"keras3_tf"`, `"keras3_jax"`, `"keras3_torch"`, `"keras2_tf"` and so on; whether this release
+        works on it is for `load` to say.
+
+    Raises:
+        RuntimeNotSupportedError: If no Keras is installed.
+    """
+    if _is_legacy(environ):
+        return "keras2_tf"
+    if keras_version is None:
+        raise RuntimeNotSupportedError("keras_tpu_ext needs Keras, and this Python has none. " + _INSTALL_TENSORFLOW)
+    if int(keras_version.split(".")[0]) < 3:
+        return "keras2_tf"
+    return {"tensorflow": "keras3_tf"}.get(backend or "", f"keras3_{backend}")
+
+
+@functools.cache
+def chosen() -> str:
+    """Return the name of the runtime of this process; see `choose`."""
+    return choose()
+
+
+def choose() -> str:
+    """Return the name of the runtime that this process leads to.
+
+    Raises:
+        RuntimeNotSupportedError: If this release does not work on that runtime, its framework is not installed, or
+            its packages do not fit each other. The text says what was found, what works and what to write.
+    """
+    version = installed_version("keras")
+    if _takes_tensorflow(version):
+        check_pairs(_versions(), legacy=_is_legacy(os.environ))
+    backend = _keras3_backend(version)
+    name = runtime_name(os.environ, version, backend)
+    if name not in WORKING:
+        raise RuntimeNotSupportedError(
+            f"{_works()} This process is on {name} (keras {version}"
+            + (f", KERAS_BACKEND={backend}" if backend else "")
+            + f"). {_CHOOSE_TENSORFLOW}"
+        )
+    return name
+
+
+def load() -> ModuleType:
+    """Import the module behind the seam for the runtime of this process.
+
+    Raises:
+        RuntimeNotSupportedError: As `chosen`.
+    """
+    return importlib.import_module(f"keras_tpu_ext._runtime.{_PACKAGES[chosen()]}")
+
+
+def _is_legacy(environ: Mapping[str, str]) -> bool:
+    return environ.get("TF_USE_LEGACY_KERAS", "").lower() in _TRUE
+
+
+def _works() -> str:
+    return f"This release of keras_tpu_ext works on {'; '.join(WORKING.values())}."
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _takes_tensorflow(version: str | None) -> bool:
+    """Return whether the Keras of that version is to import TensorFlow and has not done so; Keras is not asked."""
+    if "tensorflow" in sys.modules or version is None:
+        return False
+    if _is_legacy(os.environ) or int(version.split(".")[0]) < 3:
+        return True
+    return (os.environ.get("KERAS_BACKEND") or _backend_in_file() or "tensorflow") == "tensorflow"
+
+
+def _backend_in_file() -> str | None:
+    """Return the backend that Keras's configuration file names, as Keras reads it."""
+    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+    try:
+        with open(os.path.join(home, "keras.json"), encoding="utf-8") as file:
+            backend = json.load(file).get("backend")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return str(backend) if backend else None
+
+
+def _keras3_backend(version: str | None) -> str | None:
+    """Ask Keras 3 itself for its backend: it knows about its environment variable and its config file."""
+    if version is None or int(version.split(".")[0]) < 3:
+        return None
+    if _is_legacy(os.environ):
+        return None
+    try:
+        import keras
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] in ("tensorflow", "jax", "torch"):
+            raise RuntimeNotSupportedError(
+                f"{_works()} Keras {version} is set to a backend whose framework, {error.name}, is not installed. "
+                + (_CHOOSE_TENSORFLOW if _is_installed("tensorflow") else _INSTALL_TENSORFLOW)
+            ) from error
+        raise
+    return str(keras.backend.backend())
+
+
+def _versions() -> Versions:
+    """Return the versions of the packages that must fit each other, read without importing any of them."""
+    tensorflows = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-macos", "tf-nightly")
+    there = [(name, version) for name in tensorflows if (version := installed_version(name))]
+    return Versions(
+        tensorflow=there[0][1] if there else None,
+        tensorflow_cpu=installed_version("tensorflow-cpu"),
+        keras=installed_version("keras"),
+        tf_keras=installed_version("tf-keras") or installed_version("tf_keras"),
+        tensorflow_tpu=installed_version("tensorflow-tpu"),
+        libtpu=installed_version("libtpu"),
+    )

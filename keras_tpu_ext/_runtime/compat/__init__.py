@@ -1,0 +1,23 @@
+"""The Keras that this process trains with, and what Keras 2 and Keras 3 call by different names.
+
+What is the same on both, but for names, imports them from here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from keras_tpu_ext._runtime.common.select import chosen
+
+_names = importlib.import_module(f"{__name__}.{chosen().split('_')[0]}")
+
+LossScaleOptimizer: Any = _names.LossScaleOptimizer
+keras: Any = _names.keras
+ops: Any = _names.ops
+tree: Any = _names.tree
+add_count: Any = _names.add_count
+mask_of: Any = _names.mask_of
+new_variable: Any = _names.new_variable
+path_of: Any = _names.path_of
+with_mask: Any = _names.with_mask

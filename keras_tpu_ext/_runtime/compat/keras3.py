@@ -1,0 +1,66 @@
+"""What Keras 3 calls what `compat/__init__.py` offers.
+
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
+`backend.get_keras_mask` and `set_keras_mask`, `backend.AutocastScope`, `backend.in_symbolic_scope`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import keras as keras
+from keras.src.backend import AutocastScope, get_keras_mask, in_symbolic_scope, set_keras_mask
+
+LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
+ops = keras.ops
+tree = keras.tree
+
+
+def mask_of(tensor: Any) -> Any:
+    """Return the mask that Keras keeps beside `tensor`, or `None`."""
+    return get_keras_mask(tensor)
+
+
+def with_mask(tensor: Any, mask: Any) -> Any:
+    """Return `tensor`, with a mask unless that is `None`."""
+    if mask is not None:
+        set_keras_mask(tensor, mask)
+    return tensor
+
+
+def path_of(variable: Any) -> str:
+    """Return the name of a variable with those of the layers around it."""
+    return str(variable.path)
+
+
+def new_variable(value: Any, dtype: str, name: str, *, per_replica: bool = False) -> Any:
+    """Return a variable that no gradient changes.
+
+    Args:
+        value: What it is at first.
+        dtype: Its dtype.
+        name: Its name.
+        per_replica: Whether every replica has a value of its own, of which others see the sum.
+    """
+    kind = {"aggregation": "only_first_replica"}
+    if per_replica:
+        kind = {"synchronization": "on_read", "aggregation": "sum"}
+    return keras.Variable(value, trainable=False, dtype=dtype, name=name, **kind)
+
+
+def asks_for_shapes() -> bool:
+    """Return whether layers are called for the shapes of their outputs only."""
+    return bool(in_symbolic_scope())
+
+
+def own_dtypes() -> AbstractContextManager[Any]:
+    """Return a context in which variables are read in their own dtype, not in the compute dtype of the layer."""
+    context: AbstractContextManager[Any] = AutocastScope(None)
+    return context
+
+
+def add_count(layer: Any, name: str) -> Any:
+    """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
+    options = {"trainable": False, "aggregation": "only_first_replica"}
+    return layer.add_weight(shape=(), dtype="int32", initializer="zeros", name=name, **options)

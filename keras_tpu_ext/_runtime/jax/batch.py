@@ -1,0 +1,123 @@
+"""What a step on JAX knows of its batch, which is always the whole one: JAX shows every program the global view.
+
+A batch that the devices cannot share evenly, or that is shorter than the others, was filled up with rows that are no
+examples; then the step is told how many rows count. They come first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+class _Batch(threading.local):
+    """What the step that runs in this thread knows of its batch.
+
+    Attributes:
+        examples: Number of rows that are examples.
+        real: For each row whether it is an example; `None` where every row is.
+    """
+
+    examples: Any = None
+    real: Any = None
+
+
+BATCH = _Batch()
+
+
+@contextlib.contextmanager
+def known_batch(data: Any, examples: Any) -> Iterator[None]:
+    """Know the batch while its step runs.
+
+    Args:
+        data: The batch.
+        examples: How many rows count, the first ones; `None` where all do.
+    """
+    before = dict(vars(BATCH))
+    rows = jax.tree.leaves(data)[0].shape[0]
+    BATCH.examples = rows if examples is None else examples
+    BATCH.real = None if examples is None else jnp.arange(rows) < examples
+    try:
+        yield
+    finally:
+        vars(BATCH).clear()
+        vars(BATCH).update(before)
+
+
+def num_replicas() -> int:
+    """Return 1: a program on JAX sees all examples, on however many devices they are."""
+    return 1
+
+
+def sum_over_replicas(values: Sequence[Any]) -> list[Any]:
+    """Return the values: they are sums over all examples already."""
+    return list(values)
+
+
+def is_spread() -> bool:
+    """Return whether there are rows that do not count."""
+    return BATCH.real is not None
+
+
+def is_padded() -> bool:
+    """Return whether some rows may be no examples."""
+    return BATCH.real is not None
+
+
+def gather_examples(data: Any) -> Any:
+    """Return `data`; nothing asks for it in a batch that was filled up, see `jax/batch_statistics.py`."""
+    assert BATCH.real is None, "a batch for code that needs all examples at once was filled up"
+    return data
+
+
+def whole_view() -> contextlib.AbstractContextManager[None]:
+    """Return a context that changes nothing."""
+    return contextlib.nullcontext()
+
+
+def real_of(values: Any) -> Any:
+    """Return for each row of `values` whether it counts; `None` where every row does, or rows are no examples."""
+    if BATCH.real is None or not values.shape or not values.shape[0] or values.shape[0] % BATCH.real.shape[0]:
+        return None
+    return jnp.repeat(BATCH.real, values.shape[0] // BATCH.real.shape[0])
+
+
+def only_real(values: Any) -> Any:
+    """Return `values` with zeros in the rows that do not count."""
+    real = real_of(values)
+    if real is None:
+        return values
+    return jnp.where(jnp.reshape(real, (-1, *[1] * (values.ndim - 1))), values, jnp.zeros_like(values))
+
+
+def rows_that_count(values: Any) -> Any:
+    """Return `values`; see `gather_examples`."""
+    return gather_examples(values)
+
+
+def part_that_counts() -> Any:
+    """Return which part of the rows are examples: 1.0 where all are."""
+    if BATCH.real is None:
+        return 1.0
+    return BATCH.examples.astype("float32") / BATCH.real.shape[0]
+
+
+def known_examples(rows: int | None) -> Any:
+    """Return how many rows are examples, which on JAX is always known."""
+    return rows if BATCH.real is None else BATCH.examples
+
+
+def row_weights(inputs: Any) -> Any:
+    """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts."""
+    real = real_of(inputs)
+    return None if real is None else jnp.reshape(real, (-1, *[1] * (inputs.ndim - 1))).astype("float32")
+
+
+def place_in_batch(rows: int) -> tuple[int, int]:
+    """Return 0 and `rows`: a program on JAX holds the whole batch."""
+    return 0, rows

@@ -1,0 +1,157 @@
+"""Rows that fill a batch up: which models can tell them from examples, and layers that must not learn from them.
+
+A model whose every layer, loss and metric is known to work on each example by itself, or to heed weights and masks,
+is given batches that were filled up. Code of the user's own may do with the rows of a batch what it likes; it gets
+the examples alone, in a batch of another size.
+
+Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
+`BatchNormalization._reduction_axes`, `Trainer._compile_loss` and its `_flat_losses`,
+`Trainer._compile_metrics` and its `_flat_metrics` and `_flat_weighted_metrics`, `Layer._flatten_layers`,
+`LossFunctionWrapper.fn`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import keras
+
+from keras_tpu_ext._runtime.common.patches import replaced
+from keras_tpu_ext._runtime.jax.batch import BATCH, only_real, part_that_counts, real_of
+from keras_tpu_ext._runtime.keras3.batch_statistics import moments_of_examples, regularisers_of_examples
+from keras_tpu_ext._runtime.keras3.graph import functional_of
+from keras_tpu_ext._runtime.training.metrics import heeds_weights
+
+_METHODS = (
+    "augment",
+    "train_step",
+    "test_step",
+    "predict_step",
+    "compute_loss",
+    "compute_metrics",
+    "compute_loss_and_updates",
+    "stateless_compute_loss",
+)
+# Of the operations that a functional model may have between its layers, those that work on each number by itself.
+_ELEMENTWISE = {
+    *(
+        "Absolute",
+        "Add",
+        "Cast",
+        "Clip",
+        "Divide",
+        "Exp",
+        "Gelu",
+        "LeakyRelu",
+        "Log",
+        "Maximum",
+        "Minimum",
+        "Multiply",
+    ),
+    *("Negative", "Power", "Relu", "Relu6", "Sigmoid", "Silu", "Softplus", "Sqrt", "Square", "Subtract", "Tanh"),
+    "TrueDivide",
+}
+_MIXING = (
+    "MixUp",
+    "CutMix",
+    "RandAugment",
+    "AugMix",
+)  # layers of Keras that mix the examples of a batch; ours knows rows
+
+
+def works_by_example(model: Any) -> bool:
+    """Return whether a built and compiled `model` can tell the rows that fill a batch up from examples."""
+    return (
+        all(_is_known(getattr(type(model), method)) for method in _METHODS)
+        and predicts_by_example(model)
+        and all(_loss_is_known(flat.loss.loss) for flat in _flat(model._compile_loss, "_flat_losses"))
+        and all(_metric_is_known(metric, model) for metric in _flat_metrics(model._compile_metrics))
+    )
+
+
+def predicts_by_example(model: Any) -> bool:
+    """Return whether what `model` predicts for an example is known to depend on that example only."""
+    functional = functional_of(getattr(model, "model", model))
+    if functional is None or not _is_known(type(model).call) or not _is_known(type(model).predict_step):
+        return False
+    operations = [
+        operation
+        for part in [functional, *functional._flatten_layers(include_self=False)]
+        if functional_of(part) is not None
+        for operation in functional_of(part).operations
+        if not isinstance(operation, keras.layers.Layer)
+    ]
+    return all(
+        type(operation).__name__ in _ELEMENTWISE and _is_known(type(operation)) for operation in operations
+    ) and (all(_layer_is_known(layer) for layer in functional._flatten_layers(include_self=False)))
+
+
+def sees_its_replica_only(normalisation: Any) -> bool:
+    """Return `False`: a program on JAX sees the whole batch."""
+    return False
+
+
+@contextlib.contextmanager
+def examples_alone(layers: Sequence[Any]) -> Iterator[None]:
+    """Within the block `layers` learn from the examples of the batch at hand, see `known_batch`."""
+    places: list[Any] = []
+    if BATCH.real is not None:
+        places = moments_of_examples(layers, _moments)
+        places += regularisers_of_examples(layers, _regulariser_of_examples)
+    with replaced(places):
+        yield
+
+
+def _regulariser_of_examples(stock: Any) -> Any:
+    """Return a regulariser that makes up for the rows by which Keras divides."""
+    return lambda outputs: stock(only_real(outputs)) / part_that_counts()
+
+
+def _moments(layer: Any, stock: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
+    real = real_of(inputs)
+    if mask is not None:
+        return stock(inputs, only_real(mask))
+    if real is None:
+        return stock(inputs, mask)
+    axes = tuple(layer._reduction_axes)
+    weights = jnp.reshape(real, (-1, *[1] * (inputs.ndim - 1))).astype(inputs.dtype)
+    count = jnp.sum(weights * jnp.ones_like(inputs), axes, keepdims=True)
+    mean = jnp.sum(weights * inputs, axes, keepdims=True) / count
+    variance = jnp.sum(weights * jnp.square(inputs - mean), axes, keepdims=True) / count
+    return jnp.squeeze(mean, axes), jnp.squeeze(variance, axes)
+
+
+def _is_known(thing: Any) -> bool:
+    return str(getattr(thing, "__module__", "")).startswith(("keras.", "keras_tpu_ext."))
+
+
+def _layer_is_known(layer: Any) -> bool:
+    functions = [layer.activity_regularizer, getattr(layer, "activation", None)]
+    return (
+        _is_known(type(layer))
+        and not isinstance(layer, keras.layers.Lambda)
+        and not (type(layer).__name__ in _MIXING and type(layer).__module__.startswith("keras."))
+        and all(function is None or _is_known(function) for function in functions)
+        and 0 not in keras.tree.flatten(getattr(layer, "axis", None))
+    )
+
+
+def _loss_is_known(loss: Any) -> bool:
+    return _is_known(type(loss)) and _is_known(getattr(loss, "fn", loss))
+
+
+def _metric_is_known(metric: Any, model: Any) -> bool:
+    outputs = functional_of(getattr(model, "model", model)).outputs
+    return all(heeds_weights(metric, output) for output in outputs)
+
+
+def _flat(compiled: Any, name: str) -> list[Any]:
+    return [] if compiled is None else [part for part in getattr(compiled, name) if part is not None]
+
+
+def _flat_metrics(compiled: Any) -> list[Any]:
+    lists = [*_flat(compiled, "_flat_metrics"), *_flat(compiled, "_flat_weighted_metrics")]
+    return [metric for of_output in lists for metric in of_output.metrics]

@@ -1,0 +1,161 @@
+"""JAX's devices, and Keras's `DataParallel` over them: each made once per process.
+
+Private names of JAX that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
+`_src.xla_bridge.backends_are_initialized` and `_src.distributed.global_state.client`; of Keras on it:
+`backend.jax.distribution_lib.initialize_rng`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import glob
+import importlib.metadata
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import keras
+from jax._src import distributed, xla_bridge
+from keras.src.backend.jax import distribution_lib
+
+from keras_tpu_ext._runtime.common.once import once_per_process
+from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.jax.hide_accelerators import keep_tensorflow_off_accelerators
+from keras_tpu_ext.errors import ScopeError
+
+# CUDA compute capability of Ampere, the first with bfloat16 matrix units
+MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
+_GPU_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm60-plugin", "jax-rocm7-plugin")
+
+
+def count_gpus() -> int:
+    """Return how many GPUs JAX sees on this host; starts nothing where no GPU can be.
+
+    JAX cannot look without starting, and a rehearsal could not follow. So it is asked only where it was installed
+    for GPUs and the machine has one.
+    """
+    if not _may_have_gpus():
+        return 0
+    try:
+        return jax.local_device_count("gpu")
+    except RuntimeError:  # JAX's word for there being none
+        return 0
+
+
+@once_per_process
+def open_gpus(count: int) -> OpenedStrategy:
+    """Return the distribution over the first `count` GPUs."""
+    keep_tensorflow_off_accelerators()
+    devices = jax.local_devices(backend="gpu")[:count]
+    capability = _capability(devices[0])
+    return OpenedStrategy(
+        over(devices),
+        count,
+        devices[0].device_kind,
+        supports_bfloat16=None if capability is None else capability >= MINIMUM_BFLOAT16_CAPABILITY,
+    )
+
+
+def num_workers() -> int:
+    """Return how many processes train together: as many as `keras.distribution.initialize` has joined."""
+    return 1 if distributed.global_state.client is None else jax.process_count()
+
+
+def is_chief() -> bool:
+    """Return whether this is the process that writes files and prints."""
+    return num_workers() == 1 or jax.process_index() == 0
+
+
+@once_per_process
+def open_workers() -> OpenedStrategy:
+    """Return the distribution over all devices of every process, accelerators before CPUs."""
+    keep_tensorflow_off_accelerators()
+    devices = jax.devices()
+    distribution_lib.initialize_rng()  # one seed for all, also where JAX and not Keras has joined them
+    told_by = "keras.distribution.initialize"
+    return OpenedStrategy(over(devices), len(devices), devices[0].device_kind, told_by=told_by)
+
+
+@once_per_process
+def open_cpu(replicas: int) -> OpenedStrategy:
+    """Return the distribution over `replicas` CPU devices; more than one is a rehearsal on virtual ones.
+
+    Raises:
+        ScopeError: When JAX's devices were started before the virtual ones could be made.
+    """
+    if replicas > 1 and not xla_bridge.backends_are_initialized():
+        # Never fewer than were asked for elsewhere: on the command line, say.
+        jax.config.update("jax_num_cpu_devices", max(replicas, jax.config.jax_num_cpu_devices))
+    with _threads_for(replicas):
+        devices = jax.local_devices(backend="cpu")
+    if len(devices) < replicas:
+        raise ScopeError(_too_late(replicas, len(devices)))
+    return OpenedStrategy(over(devices[:replicas]), replicas, "CPU")
+
+
+@contextlib.contextmanager
+def _threads_for(devices: int) -> Iterator[None]:
+    """Within the block XLA, if it starts its CPU devices, starts them with threads for all of them.
+
+    It takes one thread a core, and a collective operation holds the thread it is run by until every device has come
+    to it. On few cores eight devices then wait for each other forever. `NPROC` is XLA's word for the number.
+    """
+    before = os.environ.get("NPROC")
+    if devices > 1:
+        os.environ["NPROC"] = str(max(4 * devices, os.cpu_count() or 1))
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("NPROC", None)
+        else:
+            os.environ["NPROC"] = before
+
+
+def over(devices: Any) -> keras.distribution.DataParallel:
+    """Return Keras's distribution that splits batches over `devices`."""
+    # Each process is given the whole batch and takes its part, so nothing is to be sharded once more.
+    return keras.distribution.DataParallel(
+        devices=[f"{device.platform}:{device.id}" for device in devices], auto_shard_dataset=False
+    )
+
+
+def _capability(gpu: Any) -> tuple[int, int] | None:
+    """Return CUDA's compute capability; GPUs of others have none, or another word there, such as "gfx90a"."""
+    match = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(gpu, "compute_capability", "")))
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _may_have_gpus() -> bool:
+    nodes = glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/kfd") + glob.glob("/dev/dxg")
+    return bool(nodes) and any(_is_installed(plugin) for plugin in _GPU_PLUGINS)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _too_late(replicas: int, there: int) -> str:
+    return (
+        f"strategy_scope(replicas={replicas}) needs {replicas} virtual CPU devices, but JAX has already started its "
+        f"devices with {there} of them; they cannot be added afterwards. "
+        f"An earlier call came too early{_early_calls()}. "
+        f"What to do: write `with strategy_scope(replicas={replicas}) as scope:` before the first line that makes "
+        "an array, a model or a metric; in a notebook, restart the kernel first."
+    )
+
+
+def _early_calls() -> str:
+    """Name what is alive and must have been made by the call that started the devices, for the error."""
+    names = [thing.path for thing in gc.get_objects() if issubclass(type(thing), keras.Variable)]
+    if names:
+        return f": it made the variable {names[0]}"
+    shapes = [f"{array.dtype}{list(array.shape)}" for array in jax.live_arrays()]
+    return f": it made an array {shapes[0]}" if shapes else " (one that made an array or listed the devices, say)"

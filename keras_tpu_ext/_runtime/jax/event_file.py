@@ -1,0 +1,51 @@
+"""Scalars for TensorBoard without TensorFlow: TensorBoard itself can write them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from keras_tpu_ext._runtime.common.event_file import OpenScalarFile
+from keras_tpu_ext.errors import MissingExtraError
+
+
+class TensorBoardScalarFile:
+    """An event file of TensorBoard's.
+
+    Args:
+        folder: Where it is made.
+    """
+
+    def __init__(self, folder: str) -> None:
+        from tensorboard.summary import Writer
+
+        self._writer: Any = Writer(folder)
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write each of `scalars` under its name at `step`."""
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        """Let readers see what was written."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left, and nothing from then on."""
+        self._writer.close()
+
+
+def scalar_files() -> OpenScalarFile:
+    """Return what opens an event file.
+
+    Raises:
+        MissingExtraError: If TensorBoard is not installed.
+    """
+    # Looked for and not imported: it brings a web server along, and the file may never be opened.
+    if importlib.util.find_spec("tensorboard") is None:
+        raise MissingExtraError(
+            "log_dir needs TensorBoard, which on JAX writes the files that it shows, and this Python has none. "
+            "Write: pip install tensorboard"
+        )
+    return TensorBoardScalarFile

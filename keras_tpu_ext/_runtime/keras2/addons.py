@@ -1,0 +1,99 @@
+"""TensorFlow Addons 0.23, its last release, on Keras 2: as published, and on a TensorFlow that it was not made for.
+
+It imports modules of Keras by the name `keras.src...`. On TensorFlow 2.16 and later that name leads to Keras 3, and
+here to tf-keras, for as long as the import takes.
+
+Private names that this module leans on (tests/_runtime/test_keras2_private_names.py watches them): of tf-keras
+`src.engine.keras_tensor` and `src.utils.tf_utils`; of TensorFlow Addons `utils.resource_loader.LazySO`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.compat.keras2 import PACKAGE, private
+from keras_tpu_ext.errors import AddonsWarning, MissingExtraError, RuntimeNotSupportedError
+
+_BORROWED = (
+    "",
+    ".src",
+    ".src.backend",
+    ".src.engine",
+    ".src.engine.keras_tensor",
+    ".src.utils",
+    ".src.utils.tf_utils",
+)
+
+
+@functools.cache
+def import_addons() -> ModuleType:
+    """Return TensorFlow Addons.
+
+    Raises:
+        MissingExtraError: If it is not installed.
+    """
+    if importlib.util.find_spec("tensorflow_addons") is None:
+        raise MissingExtraError(f"TensorFlow Addons is not installed. Write: {_install()}")
+    if PACKAGE == "keras":
+        return importlib.import_module("tensorflow_addons")
+    with _keras_names_leading_here(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"\s*TensorFlow Addons \(TFA\) has ended", UserWarning)
+        warnings.filterwarnings("ignore", "Tensorflow Addons supports using Python ops", UserWarning)
+        addons = importlib.import_module("tensorflow_addons")
+    addons.options.disable_custom_kernel()  # where there is a way in Python, take it
+    _explain_compiled_operations()
+    warnings.warn(
+        f"TensorFlow Addons {addons.__version__} was made for TensorFlow 2.15. On {tf.__version__} its Python parts "
+        "work here and its compiled operations do not; docs/addons.md lists both.",
+        AddonsWarning,
+        stacklevel=3,
+    )
+    return addons
+
+
+@contextlib.contextmanager
+def _keras_names_leading_here() -> Iterator[None]:
+    """Within the block the names that TensorFlow Addons imports lead to tf-keras."""
+    private("engine.keras_tensor"), private("utils.tf_utils"), private("backend")
+    before = {f"keras{name}": sys.modules.get(f"keras{name}") for name in _BORROWED}
+    for name in _BORROWED:
+        sys.modules[f"keras{name}"] = sys.modules[f"{PACKAGE}{name}"]
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
+
+
+def _explain_compiled_operations() -> None:
+    """Let a compiled operation that is asked for say why it is not there, where TensorFlow names a missing symbol."""
+    loader: Any = importlib.import_module("tensorflow_addons.utils.resource_loader").LazySO
+
+    def ops(self: Any) -> Any:
+        raise RuntimeNotSupportedError(
+            f"This part of TensorFlow Addons, {self.relative_path}, is compiled and was built for TensorFlow "
+            f"2.15; TensorFlow {tf.__version__} cannot load it. Use TensorFlow 2.15 for it, or "
+            "another function: docs/addons.md lists what works here."
+        )
+
+    loader.ops = property(ops)
+
+
+def _install() -> str:
+    if PACKAGE == "keras":
+        return "pip install 'keras-tpu-ext[addons]'"
+    # Without their dependencies: TensorFlow Addons asks for an old typeguard, and for nothing else that is new.
+    return "pip install --no-deps tensorflow-addons==0.23.0 typeguard==2.13.3"

@@ -1,0 +1,91 @@
+"""Padded batches of a `Sequence` on Keras 2, whose own adapter makes plain tuples of them."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches, PaddedBatch
+from keras_tpu_ext.errors import ArgumentError
+
+_OTHER_SHAPE = (
+    "pad_batches got a Sequence whose batch number {index} has the shape {got}, and its first two say {needed}. On a "
+    "TPU every other shape is another compilation. Bring all batches to one length in __getitem__: "
+    "keras.utils.pad_sequences(x, maxlen=128)"
+)
+
+
+def with_padded_batches(
+    method: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call to `method` of `model`, with a dataset where padded batches are.
+
+    Args:
+        method: `keras.Model.fit`, `evaluate` or `predict`.
+        model: The model.
+        args: Positional arguments.
+        kwargs: The others.
+    """
+    call = inspect.signature(method).bind(model, *args, **kwargs)
+    given = dict(call.arguments)
+    given.update(given.pop("kwargs", {}))
+    given.pop("self")
+    shuffle = method.__name__ == "fit" and given.get("shuffle", True)
+    for name, shuffles in (("x", shuffle), ("validation_data", False)):
+        if isinstance(given.get(name), GivesPaddedBatches):
+            given[name] = _dataset(given[name], shuffle=bool(shuffles))
+    return given
+
+
+def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
+    """Return a dataset of the batches of a `Sequence`, in another order in each pass where it shuffles.
+
+    As in Keras 3, its first two batches tell of which dimensions the size varies.
+    """
+    first = _with_tuples(batches[0])
+    leaves = tf.nest.flatten(first)
+    second = tf.nest.flatten(batches[1]) if len(batches) > 1 else leaves
+    places = [i for i, leaf in enumerate(leaves) if leaf is not None]
+    signature = tuple(tf.TensorSpec(_common(leaves[i].shape, second[i].shape), leaves[i].dtype) for i in places)
+
+    def one_pass() -> Iterator[tuple[Any, ...]]:
+        order = list(range(len(batches)))
+        if shuffle:
+            random.shuffle(order)
+        for index in order:
+            of_batch = tf.nest.flatten(batches[index])
+            there = tuple(of_batch[i] for i in places)
+            for leaf, spec in zip(there, signature, strict=True):
+                if not spec.shape.is_compatible_with(leaf.shape):
+                    raise ArgumentError(_OTHER_SHAPE.format(index=index, got=leaf.shape, needed=tuple(spec.shape)))
+            yield there
+        batches.on_epoch_end()
+
+    def packed(*there: Any) -> Any:
+        filled: list[Any] = [None] * len(leaves)
+        for place, leaf in zip(places, there, strict=True):
+            filled[place] = leaf
+        return tf.nest.pack_sequence_as(first, filled)
+
+    dataset = tf.data.Dataset.from_generator(one_pass, output_signature=signature).map(packed)
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
+
+
+def _common(one: tuple[int, ...], other: tuple[int, ...]) -> list[int | None] | None:
+    """Return the shape that two shapes have in common; a dimension in which they differ is `None`."""
+    if len(one) != len(other):
+        return None
+    return [size if size == again else None for size, again in zip(one, other, strict=True)]
+
+
+def _with_tuples(batch: Any) -> Any:
+    """Return a structure with tuples for its lists, of which tf.data makes tensors."""
+    if isinstance(batch, Mapping):
+        return {name: _with_tuples(part) for name, part in batch.items()}
+    if isinstance(batch, PaddedBatch):
+        return type(batch)(*map(_with_tuples, batch))
+    return tuple(map(_with_tuples, batch)) if isinstance(batch, (list, tuple)) else batch

@@ -1,0 +1,61 @@
+"""Executions of changing length in Keras 2's loop over an epoch.
+
+Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
+`engine.data_adapter.get_data_handler` and `DataHandler` with `_model`, `_initial_step`, `_current_step`,
+`_inferred_steps`, `_insufficient_data`, `_step_increment`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.patches import replaced
+from keras_tpu_ext._runtime.compat.keras2 import private
+
+_data_adapter = private("engine.data_adapter")
+_DataHandler: Any = _data_adapter.DataHandler
+
+
+class PacedDataHandler(_DataHandler):
+    """A `DataHandler` that asks the model before every execution how many steps it has.
+
+    An execution never reaches over the end of an epoch, and the size of the data need not be known.
+    """
+
+    def __init__(self, *args: Any, steps_per_execution: Any = None, **kwargs: Any) -> None:
+        # One for Keras, which would ask for the size of the data.
+        super().__init__(*args, steps_per_execution=tf.Variable(1, dtype=tf.int64), **kwargs)
+
+    def steps(self: Any) -> Iterator[int]:
+        """Yield the first step of each execution of one epoch."""
+        self._current_step, self._initial_step = self._initial_step, 0
+        while not self._insufficient_data:
+            steps = int(self._model.steps_per_execution)
+            if self._inferred_steps is not None:
+                steps = min(steps, self._inferred_steps - self._current_step)
+            if steps <= 0:
+                return
+            pace = self._model._pace
+            pace.asked = pace.done = steps
+            self._step_increment = steps - 1
+            yield self._current_step
+            if self._inferred_steps is None and int(pace.done) < steps:
+                self._inferred_steps = self._current_step + int(pace.done)
+            self._current_step += steps
+
+
+def at_pace() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which models with a pace have their data handled by `PacedDataHandler`."""
+
+    def make(stock: Callable[..., Any]) -> Callable[..., Any]:
+        def get_data_handler(*args: Any, **kwargs: Any) -> Any:
+            is_paced = getattr(kwargs.get("model"), "_pace", None) is not None
+            return (PacedDataHandler if is_paced else stock)(*args, **kwargs)
+
+        return get_data_handler
+
+    return replaced([(_data_adapter, "get_data_handler", make)])

@@ -1,0 +1,139 @@
+"""Keras 2's compiled loss, with each replica returning its share of the loss of the whole batch.
+
+Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
+`engine.compile_utils.LossesContainer` with `_user_losses`, `_user_loss_weights`, `_output_names`, `_losses`,
+`_loss_weights`, `_per_output_metrics`, `_total_loss_mean`, `_conform_to_outputs` and `_built`;
+`engine.compile_utils.match_dtype_and_rank`; `utils.losses_utils.apply_mask` and `cast_losses_to_common_dtype`; and
+`Loss._allow_sum_over_batch_size`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.compat.keras2 import private
+from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH
+from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
+from keras_tpu_ext._runtime.tensorflow.replicas import as_global, num_replicas, sum_over_replicas
+from keras_tpu_ext._runtime.training.loss import ShareOfLoss
+
+_compile_utils = private("engine.compile_utils")
+_losses_utils = private("utils.losses_utils")
+_LossesContainer: Any = _compile_utils.LossesContainer
+
+
+class Shares(list[Any]):
+    """Losses of layers and weights that are shares already, for `ExactLosses`."""
+
+
+class ExactLosses(_LossesContainer):
+    """A `LossesContainer` whose value on a replica is that replica's share of the loss of the whole batch.
+
+    In a `train_step` of the user's own the value is that of the whole loss, and its gradient that of the share.
+    """
+
+    @classmethod
+    def of(cls, compiled: Any) -> ExactLosses:
+        """Return one for what `compile` was given."""
+        return cls(
+            compiled._user_losses,
+            compiled._user_loss_weights,
+            output_names=compiled._output_names,
+            total_loss_mean=compiled._total_loss_mean,
+        )
+
+    def build(self: Any, y_pred: Any) -> None:
+        """Resolve the user's losses as Keras does, then let each return a share."""
+        super().build(y_pred)
+        self._losses = [
+            None if loss is None else ShareOfKeras2Loss(loss, _tf_batch, tracker)
+            for loss, tracker in zip(self._losses, self._per_output_metrics, strict=True)
+        ]
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None) -> Any:
+        """Return the loss, and track it and that of each output."""
+        y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.not_a_stand_in)
+        values, rows = self._of_outputs(y_true, y_pred, sample_weight)
+        if regularization_losses:
+            common = _losses_utils.cast_losses_to_common_dtype(list(regularization_losses))
+            are_shares = isinstance(regularization_losses, Shares)
+            values += common if are_shares else [loss / tf.cast(num_replicas(), loss.dtype) for loss in common]
+        if not values:
+            return None
+        total = tf.add_n(_losses_utils.cast_losses_to_common_dtype(values))
+        if rows is None and BATCH.own_elements is not None:  # the mean of terms that layers have not reduced
+            _count(self._total_loss_mean, total, BATCH.own_elements)
+        else:
+            _track(self._total_loss_mean, total, rows)
+        in_own_step = BATCH.total is None and not total.shape.rank
+        return as_global(total) if in_own_step else total
+
+    def _of_outputs(self, y_true: Any, y_pred: Any, sample_weight: Any) -> tuple[list[Any], Any]:
+        """Return the weighted losses of the outputs, and the number of rows of the first of them."""
+        y_true = self._conform_to_outputs(y_pred, y_true)
+        sample_weight = self._conform_to_outputs(y_pred, sample_weight)
+        if not self._built:
+            self.build(y_pred)
+        parts = [tf.nest.flatten(part) for part in (y_true, y_pred, sample_weight)]
+        values: list[Any] = []
+        rows: Any = None
+        for true, predicted, weight, loss, factor in zip(*parts, self._losses, self._loss_weights, strict=False):
+            if true is None or loss is None:
+                continue
+            true, predicted, weight = _compile_utils.match_dtype_and_rank(true, predicted, weight)
+            mask = getattr(predicted, "_keras_mask", None)
+            value = loss(true, predicted, sample_weight=_losses_utils.apply_mask(predicted, weight, mask))
+            values.append(value if factor is None else value * factor)
+            rows = _rows(true) if rows is None else rows
+        return values, rows
+
+
+class ShareOfKeras2Loss(ShareOfLoss):
+    """A `ShareOfLoss` with the reductions of Keras 2, which weighs every batch by its rows."""
+
+    def _unreduced(self, call: Callable[[Any, Any], Any]) -> Any:
+        unreduced = super()._unreduced(call)
+        unreduced.reduction = "none"
+        return unreduced
+
+    def _weight_of_batch(self, y_pred: Any) -> Any:
+        return _examples(_rows(tf.nest.flatten(y_pred)[0]))
+
+    def _weight_of_values(self, values: Any) -> Any:
+        examples = sum_over_replicas([self._weight_of_batch(values)])[0]
+        return super()._weight_of_values(values) * examples
+
+
+def _track(tracker: Any, share: Any, rows: Any) -> None:
+    """Track the mean of all batches, each weighed by its rows, as Keras does on one device.
+
+    The tracker's variables are summed over replicas when they are read, so every replica adds a part of the one value
+    of the batch.
+    """
+    # Keras weighs a batch by the rows of its targets; one without targets counts 1, like any other.
+    weight = tf.constant(1.0) / num_replicas() if rows is None else _examples(rows)
+    (total,) = sum_over_replicas([weight])
+    dtype = tracker.total.dtype
+    total, weight = tf.cast(total, dtype), tf.cast(weight, dtype)
+    if share.shape.rank:
+        weight = tf.cast(tf.size(share), dtype) * tf.cast(_tf_batch.part_that_counts(), dtype) * total
+    # Where every replica has the whole loss, one without examples counts none of it, were it infinite.
+    _count(tracker, tf.math.multiply_no_nan(tf.cast(tf.reduce_sum(share), dtype), total), weight)
+
+
+def _count(tracker: Any, total: Any, count: Any) -> None:
+    tracker.total.assign_add(tf.cast(total, tracker.total.dtype))
+    tracker.count.assign_add(tf.cast(count, tracker.count.dtype))
+
+
+def _rows(values: Any) -> Any:
+    return values.nrows() if isinstance(values, tf.RaggedTensor) else tf.shape(values)[0]
+
+
+def _examples(rows: Any) -> Any:
+    """Return how many examples this replica has in the batch at hand; `rows` where no step runs."""
+    return tf.cast(rows if BATCH.examples is None else BATCH.examples, tf.float32)

@@ -1,0 +1,85 @@
+"""The compiled metrics of Keras 2, on replicas without examples and on batches with padded rows.
+
+Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
+`engine.compile_utils.MetricsContainer` with `_conform_to_outputs`, `_built`, `_metrics` and `_weighted_metrics`;
+`engine.compile_utils.match_dtype_and_rank`; `utils.losses_utils.apply_mask`; `_fn` and `_fn_kwargs` of
+`MeanMetricWrapper`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.compat import mask_of
+from keras_tpu_ext._runtime.compat.keras2 import private
+from keras_tpu_ext._runtime.keras2.autograph import converted
+from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH
+from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
+from keras_tpu_ext._runtime.training.metrics import heeds_weights, hides_examples, is_function
+
+_compile_utils = private("engine.compile_utils")
+_losses_utils = private("utils.losses_utils")
+_MetricsContainer: Any = _compile_utils.MetricsContainer
+
+
+class MetricsOfExamples(_MetricsContainer):
+    """A `MetricsContainer` that counts no row which is no example, in no metric, weighted or not.
+
+    Keras's own metrics give a padded row the weight zero, which keeps every shape static. The others may do with
+    weights what they like, or nothing at all; they get the rows of examples alone.
+    """
+
+    @classmethod
+    def take_over(cls, compiled: Any) -> None:
+        """Make one of the container that `compile` has made."""
+        compiled.__class__ = cls
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Update every metric with one batch."""
+        y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.not_a_stand_in)
+        if not self._built:
+            self.build(y_pred, self._conform_to_outputs(y_pred, y_true))
+        if not _tf_batch.is_spread() or not (_tf_batch.is_padded() or any(map(is_function, self.metrics))):
+            super().update_state(y_true, y_pred, sample_weight)
+            return
+        y_true = self._conform_to_outputs(y_pred, y_true)
+        sample_weight = self._conform_to_outputs(y_pred, sample_weight)
+        parts = [tf.nest.flatten(part) for part in (y_true, y_pred, sample_weight)]
+        for true, predicted, weight, of_output, weighted in zip(
+            *parts, self._metrics, self._weighted_metrics, strict=False
+        ):
+            if true is None:  # of an output without targets
+                continue
+            true, predicted, weight = _compile_utils.match_dtype_and_rank(true, predicted, weight)
+            mask = mask_of(predicted)
+            for metric in of_output:
+                _update(metric, true, predicted, mask)
+            for metric in weighted:
+                _update(metric, true, predicted, _losses_utils.apply_mask(predicted, weight, mask))
+
+
+def _update(metric: Any, true: Any, predicted: Any, weight: Any) -> None:
+    if metric is None:
+        return
+    if is_function(metric) and converted(hides_examples)(metric, *_as_it_gets_them(metric, true, predicted)):
+        # It hides its examples behind one number: call it with all of them, on every replica alike.
+        true, whole, weight = _tf_batch.gather_examples((true, predicted, weight))
+        with _tf_batch.whole_view():
+            metric.update_state(true, whole, sample_weight=weight)
+    elif not _tf_batch.is_padded():
+        metric.update_state(true, predicted, sample_weight=weight)
+    elif heeds_weights(metric, predicted) and _tf_batch.real_of(predicted) is not None:
+        if weight is None:
+            weight = tf.cast(_tf_batch.real_of(predicted), tf.float32)
+        metric.update_state(true, predicted, sample_weight=_tf_batch.only_real(tf.cast(weight, tf.float32)))
+    else:
+        true, predicted, weight = (_tf_batch.rows_that_count(part) for part in (true, predicted, weight))
+        metric.update_state(true, predicted, sample_weight=weight)
+
+
+def _as_it_gets_them(metric: Any, true: Any, predicted: Any) -> tuple[Any, Any]:
+    """Return what Keras gives the function of a metric: everything in the metric's own type."""
+    return tf.cast(true, metric.dtype), tf.cast(predicted, metric.dtype)

@@ -1,0 +1,76 @@
+"""Applying gradients that are already summed over replicas with any optimizer of Keras 2, or of TensorFlow Addons.
+
+Both kinds can be told that gradients are summed: those of `optimizers.legacy`, on which TensorFlow Addons builds, by
+`experimental_aggregate_gradients`, which new ones heed too.
+
+Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
+`_create_all_weights` of optimizers in `optimizers.legacy`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.compat.keras2 import LossScaleOptimizer, keras
+from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
+from keras_tpu_ext._runtime.tensorflow.update import divided
+from keras_tpu_ext.errors import ArgumentError
+
+# Packages whose optimizers override how gradients are computed, and can do without.
+_KNOWN = ("keras", "tf_keras", "tensorflow_addons")
+
+
+def apply_summed(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Let `optimizer` clip and apply gradients that are already summed over replicas; call it in a replica."""
+    pairs = [(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
+    if _can_be_told(optimizer):
+        optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
+        return
+    # One of the user's own, that knows no such argument, sums over replicas again.
+    optimizer.apply_gradients([(None if g is None else divided(g, num_replicas()), v) for g, v in pairs])
+
+
+def without_gradients_of_its_own(optimizer: Any) -> Any:
+    """Return `optimizer`.
+
+    Raises:
+        ArgumentError: If its class overrides how gradients are computed, which the step here would pass over.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    for name in ("compute_gradients", "_compute_gradients", "minimize"):
+        owner = next((base for base in type(inner).__mro__ if name in vars(base)), None)
+        if owner is not None and owner.__module__.split(".")[0] not in _KNOWN:
+            raise ArgumentError(
+                f"TPUModel takes the gradients itself, so that they are those of all replicas; {owner.__name__} "
+                f"overrides {name}(), which would not be called. Write in its place: def apply_gradients(self, "
+                "grads_and_vars, **kwargs), which gets the gradients of the whole batch."
+            )
+    return optimizer
+
+
+def _can_be_told(optimizer: Any) -> bool:
+    parameters = inspect.signature(optimizer.apply_gradients).parameters.values()
+    return any(p.name == "experimental_aggregate_gradients" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def build(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Make an optimizer's variables, once; those of `optimizers.legacy` make theirs themselves, before any graph."""
+    if is_legacy(optimizer):
+        return
+    with tf.init_scope():
+        optimizer.build(variables)
+
+
+def is_legacy(optimizer: Any) -> bool:
+    """Return whether an optimizer is one of `optimizers.legacy`, as those of TensorFlow Addons are."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return isinstance(inner, keras.optimizers.legacy.Optimizer)
+
+
+def scales(optimizer: Any) -> bool:
+    """Return whether an optimizer scales the loss."""
+    return isinstance(optimizer, LossScaleOptimizer)

@@ -1,0 +1,1 @@
+"""Keras 3, whatever its backend is."""

@@ -1,0 +1,74 @@
+"""Executions of changing length in Keras 3's loop over an epoch.
+
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them): of
+`EpochIterator`: `_enumerate_iterator`, `_get_iterator`, `_current_iterator`, `_steps_seen`, `_num_batches`,
+`_interrupted_warning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from keras_tpu_ext._runtime.training.auto_steps import Pace
+
+
+def enumerate_at_pace(model: Any, epoch_iterator: Any) -> None:
+    """Let the iterator over an epoch's batches ask before every execution how many steps it has."""
+    if model._pace is not None:
+        epoch_iterator._enumerate_iterator = lambda: _enumerate(model._pace, model, epoch_iterator)
+
+
+def _enumerate(pace: Pace, model: Any, epoch: Any) -> Iterator[tuple[int, int, Any]]:
+    """Yield the first batch, the last batch and the iterator of every execution of one epoch.
+
+    As Keras's own `EpochIterator._enumerate_iterator`, but for the steps, which are read anew each time and
+    never reach over the epoch's end.
+
+    Args:
+        pace: The model's.
+        model: The model; its `steps_per_execution` is the length of the next execution.
+        epoch: Keras's `EpochIterator`.
+    """
+    epoch.data_adapter.on_epoch_begin()
+    size = epoch.steps_per_epoch or epoch._num_batches
+    yield from _enumerate_known(pace, model, epoch, size) if size else _enumerate_unknown(pace, model, epoch)
+    epoch.data_adapter.on_epoch_end()
+
+
+def _enumerate_known(pace: Pace, model: Any, epoch: Any, size: int) -> Iterator[tuple[int, int, Any]]:
+    if epoch._current_iterator is None or epoch.steps_per_epoch is None:
+        _start(epoch)
+    batch = 0
+    while batch < size:
+        left = size - batch
+        if epoch._num_batches:
+            left = min(left, epoch._num_batches - epoch._steps_seen)
+        if left <= 0:
+            if epoch.steps_per_epoch:
+                epoch._interrupted_warning()
+            break
+        pace.asked = steps = min(model.steps_per_execution, left)
+        epoch._steps_seen += steps
+        yield batch, batch + steps - 1, epoch._current_iterator
+        batch += steps
+    if epoch._num_batches and epoch._steps_seen >= epoch._num_batches:
+        _start(epoch)
+
+
+def _enumerate_unknown(pace: Pace, model: Any, epoch: Any) -> Iterator[tuple[int, int, Any]]:
+    _start(epoch)
+    done = steps = 0
+    while done == steps:
+        epoch._steps_seen += done  # what Keras takes for the size, should the next execution find no data
+        # While `held` nobody counts what was done: a single step is done, or ends the epoch by an exception.
+        pace.asked = pace.done = steps = model.steps_per_execution
+        yield epoch._steps_seen, epoch._steps_seen + steps - 1, epoch._current_iterator
+        done = int(pace.done)
+    epoch._num_batches = epoch._steps_seen + done
+    epoch._current_iterator = None
+
+
+def _start(epoch: Any) -> None:
+    epoch._current_iterator = iter(epoch._get_iterator())
+    epoch._steps_seen = 0

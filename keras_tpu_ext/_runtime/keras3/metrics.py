@@ -1,0 +1,94 @@
+"""The compiled metrics of Keras 3, on batches with padded rows.
+
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
+`trainers.compile_utils.CompileMetrics` with `_flat_metrics`, `_flat_weighted_metrics` and `_flatten_y`;
+`losses.loss.unscale_loss_for_distribution`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import keras
+from keras.src.losses.loss import unscale_loss_for_distribution
+from keras.src.trainers.compile_utils import CompileMetrics
+
+from keras_tpu_ext._runtime.common.patches import replaced
+from keras_tpu_ext._runtime.compat import mask_of, with_mask
+from keras_tpu_ext._runtime.training.batch import Batch
+from keras_tpu_ext._runtime.training.metrics import heeds_weights, hides_examples, is_function
+
+
+class MetricsOfExamples(CompileMetrics):
+    """A `CompileMetrics` that counts no padded row, in no metric, weighted or not.
+
+    Keras's own metrics give such a row the weight zero, which keeps every shape static. The others may do with
+    weights what they like, or nothing at all; they get the rows of examples alone.
+    """
+
+    knows_padding = True
+    _batch: Batch
+
+    @classmethod
+    def take_over(cls, compiled: CompileMetrics, batch: Batch) -> None:
+        """Make one of the metrics that `compile` has made."""
+        compiled.__class__ = cls
+        vars(compiled)["_batch"] = batch
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Update every metric with one batch."""
+        if not self.built:
+            self.build(y_true, y_pred)
+        batch = self._batch
+        if not batch.is_spread() or (not batch.is_padded() and not self._has_functions()):
+            super().update_state(y_true, y_pred, sample_weight)
+            return
+        y_true, y_pred = self._flatten_y(y_true), self._flatten_y(y_pred)
+        weights = [None] * len(y_pred) if sample_weight is None else self._flatten_y(sample_weight)
+        if len(weights) < len(y_pred):
+            weights = weights[:1] * len(y_pred)
+        unweighted = [None] * len(y_pred)
+        for of_outputs, given in ((self._flat_metrics, unweighted), (self._flat_weighted_metrics, weights)):
+            for of_output, true, predicted, weight in zip(of_outputs, y_true, y_pred, given, strict=False):
+                for metric in of_output.metrics if of_output is not None else ():
+                    _update(batch, metric, true, predicted, weight)
+
+    def _has_functions(self) -> bool:
+        lists = [*self._flat_metrics, *self._flat_weighted_metrics]
+        return any(is_function(metric) for of_output in lists if of_output for metric in of_output.metrics)
+
+
+def _update(batch: Batch, metric: Any, true: Any, predicted: Any, weight: Any) -> None:
+    if hides_examples(metric, true, predicted):
+        # It hides its examples behind one number: call it with all of them, on every replica alike.
+        true, whole, weight = batch.gather_examples((true, predicted, weight))
+        with batch.whole_view(), _at_full_scale(metric):
+            metric.update_state(true, whole, weight)
+    elif not batch.is_padded() or (heeds_weights(metric, predicted) and batch.real_of(predicted) is not None):
+        metric.update_state(true, predicted, _weights_of_one(batch, predicted) if weight is None else weight)
+    else:
+        mask = batch.rows_that_count(mask_of(predicted))
+        true, predicted, weight = (batch.rows_that_count(part) for part in (true, predicted, weight))
+        metric.update_state(true, with_mask(predicted, mask), weight)
+
+
+def _at_full_scale(metric: Any) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which a loss that is a metric is no part of a mean over replicas, as Keras makes of it."""
+    loss = metric._fn
+    if not isinstance(loss, keras.losses.Loss) or loss.reduction in ("sum", "none", None):
+        return contextlib.nullcontext()
+
+    def unscaled(*args: Any, **kwargs: Any) -> Any:
+        return unscale_loss_for_distribution(loss(*args, **kwargs))
+
+    return replaced([(metric, "_fn", lambda stock: unscaled)])
+
+
+def _weights_of_one(batch: Batch, outputs: Any) -> Any:
+    """Return weight one for every example, in the shape of the mask where there is one: Keras multiplies the two."""
+    if not batch.is_padded():
+        return None
+    mask = mask_of(outputs)
+    real = batch.real_of(outputs) if mask is None else batch.only_real(keras.ops.ones_like(mask))
+    return keras.ops.cast(real, "float32")

@@ -1,0 +1,1 @@
+"""TensorFlow, whichever Keras is on it."""

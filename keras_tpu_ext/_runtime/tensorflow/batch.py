@@ -1,0 +1,190 @@
+"""What a step knows of its batch: how many examples there are, here and on all replicas, and which rows count."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch
+from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty, with_notes
+from keras_tpu_ext._runtime.tensorflow.replicas import batch_size, gather_batch, num_replicas, whole_batch_view
+from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas as sum_over_replicas
+
+
+class _Batch(threading.local):
+    """What the step that runs in this thread (a replica has one) knows of its batch.
+
+    Attributes:
+        examples: Number of examples of this replica, without padded rows.
+        total: Number of examples of all replicas.
+        has_any: Whether this replica has any row; `None` where it is certain to have.
+        not_a_stand_in: The same where a step of the user's own runs, which gets one row of ones instead of none;
+            `None` in the steps here, which take that row away first.
+        real: For each row whether it is an example; `None` where every row is.
+        own_losses: Pairs of a layer and an `add_loss` term of the forward pass, later this replica's share of it.
+        own_elements: Number of elements, of examples here, of a term that its layer has not reduced; `None` without.
+    """
+
+    examples: Any = None
+    total: Any = None
+    has_any: Any = None
+    not_a_stand_in: Any = None
+    real: Any = None
+    own_losses: Any = ()
+    own_elements: Any = None
+
+
+BATCH = _Batch()
+
+
+@contextlib.contextmanager
+def known_batch(data: Any, *, stands_in: bool = False) -> Iterator[None]:
+    """Know the batch while its step runs, and nothing of it afterwards: the next step may be another graph's.
+
+    Args:
+        data: This replica's part of the batch.
+        stands_in: Whether the step gets a row of ones where there is none.
+    """
+    before = dict(vars(BATCH))
+    # A step inside a step of the user's own may get other data, and still has the rows of the outer one.
+    real = real_rows(data) if isinstance(data, PaddedBatch) else BATCH.real
+    rows = batch_size(data)
+    BATCH.real = real
+    BATCH.examples = rows if isinstance(rows, int) else tf.cast(rows, tf.float32)
+    if real is not None:
+        BATCH.examples = tf.reduce_sum(tf.cast(real, tf.float32))
+    BATCH.has_any = has_any(data)
+    BATCH.not_a_stand_in = BATCH.has_any if stands_in else None
+    try:
+        yield
+    finally:
+        vars(BATCH).clear()
+        vars(BATCH).update(before)
+
+
+def has_any(data: Any) -> Any:
+    """Return whether this replica has any row; `None` where it is certain that every replica has."""
+    rows = batch_size(data)
+    # In a graph what is static is the same on every replica. Eagerly it is not, and all must take the same path.
+    is_certain = isinstance(rows, int) and rows > 0 and not tf.executing_eagerly()
+    return None if is_certain or num_replicas() == 1 else tf.greater(rows, 0)
+
+
+def real_rows(batch: PaddedBatch) -> Any:
+    """Return for each row of a padded batch whether it is an example."""
+    weight = next(leaf for leaf in tf.nest.flatten(batch.sample_weight) if leaf is not None)
+    bits = tf.bitcast(weight, tf.int32)
+    mark = np.float32(MARK).view(np.int32)
+    return tf.reduce_any(tf.not_equal(bits, mark), axis=list(range(1, weight.shape.rank)))
+
+
+def gather_examples(data: Any) -> Any:
+    """Return `data` and the masks on it with the examples of all replicas joined, in order, without padded rows."""
+
+    def gather(parts: Any) -> Any:
+        if BATCH.real is None:
+            return gather_batch(parts)
+        parts, real = gather_batch((parts, BATCH.real))
+        return tf.nest.map_structure(lambda leaf: leaf if leaf is None else tf.boolean_mask(leaf, real), parts)
+
+    return with_notes(data, gather) if is_spread() else data
+
+
+@contextlib.contextmanager
+def whole_view() -> Iterator[None]:
+    """Within the block this replica holds what `gather_examples` returns."""
+    real, BATCH.real = BATCH.real, None
+    try:
+        with whole_batch_view():
+            yield
+    finally:
+        BATCH.real = real
+
+
+def is_spread() -> bool:
+    """Return whether this replica's data are less than, or more than, the examples of the batch."""
+    return num_replicas() > 1 or BATCH.real is not None
+
+
+def is_padded() -> bool:
+    """Return whether some rows may be no examples."""
+    return BATCH.real is not None
+
+
+def real_of(values: Any) -> Any:
+    """Return for each row of `values` whether it counts; `None` where every row does.
+
+    Args:
+        values: Tensor with one or several rows for each example. Another number of rows, where that is static,
+            is something else than examples: a table that a layer learns, say.
+    """
+    if BATCH.real is None:
+        return None
+    rows, times = BATCH.real.shape[0], None
+    if rows and values.shape[0] is not None:  # static, as TPUs need it
+        if not values.shape[0] or values.shape[0] % rows:
+            return None
+        times = values.shape[0] // rows
+    else:
+        times = tf.shape(values)[0] // tf.maximum(tf.shape(BATCH.real)[0], 1)
+    return BATCH.real if isinstance(times, int) and times == 1 else tf.repeat(BATCH.real, times)
+
+
+def only_real(values: Any) -> Any:
+    """Return `values` with zeros in the rows that do not count."""
+    real = real_of(values)
+    if real is None:
+        return values
+    shape = tf.concat([tf.shape(real), tf.ones([values.shape.rank - 1], tf.int32)], axis=0)
+    return tf.where(tf.reshape(real, shape), values, tf.zeros_like(values))
+
+
+def rows_that_count(values: Any) -> Any:
+    """Return `values` without the rows that do not count, in a shape that is not static; `None` stays."""
+    real = None if values is None else real_of(values)
+    return values if real is None else tf.boolean_mask(values, real)
+
+
+def part_that_counts() -> Any:
+    """Return which part of this replica's rows are examples: 1.0 where all are."""
+    if BATCH.real is None:
+        return 1.0
+    return tf.math.divide_no_nan(BATCH.examples, tf.cast(tf.shape(BATCH.real)[0], tf.float32))
+
+
+def known_examples(rows: int | None) -> int | None:
+    """Return how many of this replica's rows Keras would know to be examples: none in a graph, or where padded."""
+    return rows if BATCH.real is None else None
+
+
+def row_weights(inputs: Any) -> Any:
+    """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts."""
+    real = real_of(inputs)
+    if real is None and BATCH.has_any is None:
+        return None
+    ones = [1] * (inputs.shape.rank - 1)
+    weights = tf.ones([1, *ones], tf.float32)
+    if real is not None:
+        weights = one_row_if_empty(tf.reshape(tf.cast(real, tf.float32), [-1, *ones]), BATCH.has_any)
+    return weights if BATCH.has_any is None else weights * tf.cast(BATCH.has_any, tf.float32)
+
+
+def place_in_batch(rows: Any) -> tuple[Any, Any]:
+    """Return the number of this replica's first row in the whole batch, and how many rows that has.
+
+    Args:
+        rows: How many this replica has; an int where that is static, and so the same on every replica.
+    """
+    count = num_replicas()
+    if count == 1:
+        return 0, rows
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    if isinstance(rows, int) and not tf.executing_eagerly():
+        return replica * rows, count * rows
+    (sizes,) = sum_over_replicas([tf.one_hot(replica, count, rows, 0, dtype=tf.int32)])
+    return tf.reduce_sum(sizes[:replica]), tf.reduce_sum(sizes)

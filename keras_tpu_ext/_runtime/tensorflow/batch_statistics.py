@@ -1,0 +1,52 @@
+"""Mean and variance of a batch whose rows are not all examples, on replicas of TensorFlow.
+
+A row is no example if it stands in for none (see `tensorflow/empty_replicas.py`) or if it was padded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, only_real, part_that_counts, row_weights
+from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas
+
+
+def regulariser_of_examples(stock: Any) -> Any:
+    """Return a regulariser that makes up for the padded rows by which Keras divides."""
+
+    def regularizer(outputs: Any) -> Any:
+        loss = stock(only_real(outputs))
+        return tf.math.divide_no_nan(loss, tf.cast(part_that_counts(), loss.dtype))
+
+    return regularizer
+
+
+def any_example() -> Any:
+    """Return whether this replica has an example; `None` where that is certain."""
+    return BATCH.has_any if BATCH.real is None else BATCH.examples > 0
+
+
+def weights_of(inputs: Any) -> Any:
+    """Return weights of one or zero, in the dtype of `inputs`, that broadcast to them; where all rows count, ones."""
+    weights = row_weights(inputs)
+    return tf.ones([1] * inputs.shape.rank, inputs.dtype) if weights is None else tf.cast(weights, inputs.dtype)
+
+
+def moments_of_rows(inputs: Any, axes: Any, weights: Any) -> tuple[Any, Any]:
+    """Return mean and variance of the rows with weight one."""
+    count = tf.reduce_sum(weights * tf.ones_like(inputs), axes, keepdims=True)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(weights * inputs, axes, keepdims=True), count)
+    squares = tf.reduce_sum(weights * tf.square(inputs - mean), axes, keepdims=True)
+    variance = tf.math.divide_no_nan(squares, count)
+    return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+
+
+def moments_of_all(inputs: Any, axes: Any, weights: Any) -> tuple[Any, Any]:
+    """Return mean and variance over all replicas, as `keras.ops.moments(synchronized=True)` with fewer sums."""
+    weights = tf.broadcast_to(weights, tf.shape(inputs))
+    values = [weights * inputs, weights * tf.square(inputs), weights]
+    total, squares, count = sum_over_replicas([tf.reduce_sum(value, axes) for value in values])
+    mean = tf.math.divide_no_nan(total, count)  # `tf.distribute` sums gradients too
+    return mean, tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)

@@ -1,0 +1,42 @@
+"""Scalars for TensorBoard, written by TensorFlow itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.event_file import OpenScalarFile
+
+
+class TensorFlowScalarFile:
+    """An event file of TensorFlow's.
+
+    Args:
+        folder: Where it is made.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._writer = tf.summary.create_file_writer(folder)
+        # What `tf.summary.scalar` writes; that is a part of TensorBoard, which new versions do not bring.
+        self._metadata = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR")
+        self._metadata.plugin_data.plugin_name = "scalars"
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write each of `scalars` under its name at `step`."""
+        with self._writer.as_default(), tf.summary.record_if(True):
+            for name, value in scalars.items():
+                tf.summary.write(name, tf.constant(value, tf.float32), step, self._metadata)
+
+    def flush(self) -> None:
+        """Let readers see what was written."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left, and nothing from then on."""
+        self._writer.close()
+
+
+def scalar_files() -> OpenScalarFile:
+    """Return what opens an event file."""
+    return TensorFlowScalarFile

@@ -1,0 +1,210 @@
+"""How `fit`, `evaluate` and `predict` run steps under `tf.distribute`: many steps a call, exact logs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.padding import PaddedOutputs
+from keras_tpu_ext._runtime.tensorflow.replicas import hide_uneven_sizes, split_batch
+
+Step = Callable[[Any], Any]
+
+
+def make_steps_function(
+    model: Any, step: Step, *, trains: bool, counter: Any = None
+) -> Callable[[Any], dict[str, Any]]:
+    """Return the function that Keras's `fit` and `evaluate` call with an iterator.
+
+    It differs from Keras's own in three ways. The logs are read once, over all replicas, after the last step of
+    an execution, where Keras averages what every replica sees of itself (on TPUs it shows the first replica).
+    A single step needs no `tf.experimental.Optional` around its result. The number of steps is an argument, so
+    changing it does not trace again.
+
+    Args:
+        model: The model; its strategy, `run_eagerly`, `jit_compile` and `steps_per_execution` are honoured.
+        step: `train_step` or `test_step`.
+        trains: Whether it is `train_step`; a model that finds its `steps_per_execution` learns from that.
+        counter: A variable to which the number of steps is added, where Keras has one.
+    """
+    strategy = model.distribute_strategy
+
+    def one_step(data: Any) -> Any:
+        data = without_optionals(data)
+        with _only_with(data):
+            return first_of_replicas(strategy, strategy.run(step, args=(data,)))
+
+    def run_one(iterator: Any) -> dict[str, Any]:
+        outputs = compiled_step(iterator.get_next())
+        _count(counter, 1)
+        return _exact_logs(model, outputs)
+
+    def run_many(iterator: Any, steps: Any) -> tuple[dict[str, Any], Any]:
+        outputs, done = _loop(compiled_step, iterator, steps)
+        _count(counter, done)
+        return _exact_logs(model, outputs), done
+
+    def run_batch(data: Any) -> dict[str, Any]:
+        return _exact_logs(model, compiled_step(hide_uneven_sizes(strategy, data)))
+
+    compiled_step = one_step
+    if not model.run_eagerly:
+        compiled_step = _graph(one_step, jit_compile=model.jit_compile)
+        run_one, run_many, run_batch = _graph(run_one), _graph(run_many), _graph(run_batch)
+
+    def function(data: Any) -> dict[str, Any]:
+        if isinstance(data, (tf.data.Iterator, tf.distribute.DistributedIterator)):
+            return _run_execution(model, data, run_one, run_many, trains=trains)
+        for _, batch in zip(range(int(model.steps_per_execution)), data, strict=False):
+            logs = run_batch(split_batch(strategy, batch))
+        return logs
+
+    return function
+
+
+def _count(counter: Any, steps: Any) -> None:
+    if counter is not None:
+        counter.assign_add(tf.cast(steps, counter.dtype))
+
+
+def _run_execution(model: Any, iterator: Any, run_one: Any, run_many: Any, *, trains: bool) -> dict[str, Any]:
+    pace = model._pace
+    if pace is not None and not pace.held:
+        return pace.run_train(model, run_many, iterator) if trains else pace.run(run_many, iterator)
+    steps = int(model.steps_per_execution)
+    if steps > 1 and isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return _one_by_one(run_one, iterator, steps)
+    return run_one(iterator) if steps == 1 else run_many(iterator, tf.constant(steps))[0]
+
+
+def _one_by_one(run_one: Any, iterator: Any, steps: int) -> dict[str, Any]:
+    """Run up to `steps` steps, fewer when the data ends, not none, where several processes train together.
+
+    They cannot meet inside a graph's loop: TensorFlow numbers their meetings when a function is called from outside.
+    """
+    logs: dict[str, Any] = run_one(iterator)
+    for _ in range(steps - 1):
+        try:
+            logs = run_one(iterator)
+        except tf.errors.OutOfRangeError:
+            break
+    return logs
+
+
+def without_padded_rows(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return Keras's predict function, without the rows of a batch that only fill it up."""
+
+    def function(data: Any) -> Any:
+        outputs = predict(data)
+        if not isinstance(outputs, PaddedOutputs):
+            return outputs
+        return tf.nest.map_structure(lambda output: _without_rows(output, outputs.real), outputs.outputs)
+
+    return function
+
+
+def _without_rows(output: Any, real: Any) -> Any:
+    """Return the rows of a tensor that count; it may have several for each example, or something else for rows."""
+    rows, examples = tf.shape(output)[0], tf.shape(real)[0]
+    return output if rows % examples else tf.boolean_mask(output, tf.repeat(real, rows // examples))
+
+
+def first_of_replicas(strategy: Any, outputs: Any) -> Any:
+    """Return the mean over replicas of what each returned; anything that is no number, from the first one."""
+
+    def merge(value: Any) -> Any:
+        values = strategy.experimental_local_results(value)
+        if len(values) == 1:
+            return values[0]
+        return tf.reduce_mean(tf.stack(values), axis=0) if values[0].dtype.is_floating else values[0]
+
+    return tf.nest.map_structure(merge, outputs)
+
+
+def without_optionals(data: Any) -> Any:
+    """Return `data` with `None` where Keras's data adapters put an empty `tf.experimental.Optional`."""
+    return tf.nest.map_structure(lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data)
+
+
+def _graph(function: Any, **kwargs: Any) -> Any:
+    return tf.function(tf.autograph.experimental.do_not_convert(function), reduce_retracing=True, **kwargs)
+
+
+def _only_with(data: Any) -> Any:
+    """Return a context in which nothing runs before `data` is there, and so nothing at all when there is none.
+
+    Without it TensorFlow counts a step of the optimizer while it finds that the data has ended. It stands inside
+    the function of one step and goes by way of an operation of its own, because TensorFlow drops a dependency
+    on what is an input anyway, and when it inlines a function, an input holds back only what uses it.
+    """
+    leaves = tf.nest.flatten(data, expand_composites=True)
+    with tf.control_dependencies([leaf for leaf in leaves if leaf is not None]):
+        there_is_data = tf.no_op()
+    within = contextlib.ExitStack()
+    within.enter_context(tf.control_dependencies([there_is_data]))
+    within.enter_context(tf.variable_creator_scope(_before_any_data))
+    return within
+
+
+def _before_any_data(create: Callable[..., Any], **kwargs: Any) -> Any:
+    """Create a variable, a metric's say, that waits for no data: XLA takes no step with variables that do."""
+    with tf.control_dependencies(None):
+        return create(**kwargs)
+
+
+def _loop(step: Step, iterator: Any, steps: Any) -> tuple[Any, Any]:
+    """Run `step` up to `steps` times, fewer when the data ends, not none; return the last outputs and the times."""
+
+    def go_on(done: Any, data: Any, outputs: Any) -> Any:
+        return tf.logical_and(done < steps, data.has_value())
+
+    def once(done: Any, data: Any, outputs: Any) -> Any:
+        outputs = step(_with_shapes_of(batch, data.get_value()))
+        # The last step of an execution must not fetch: that batch belongs to the next one.
+        data = tf.cond(done + 1 < steps, iterator.get_next_as_optional, lambda: data)
+        return done + 1, data, outputs
+
+    def rest() -> Any:
+        data = iterator.get_next_as_optional()
+        loose = tf.nest.map_structure(lambda value: tf.TensorShape([None] * value.shape.rank), first)
+        invariants = (tf.TensorShape([]), tf.type_spec_from_value(data), loose)
+        done, _, outputs = tf.while_loop(go_on, once, (tf.constant(1), data, first), shape_invariants=invariants)
+        return outputs, done
+
+    batch = iterator.get_next()
+    first = step(batch)
+    return tf.cond(steps > 1, rest, lambda: (tf.nest.map_structure(tf.identity, first), tf.constant(1)))
+
+
+def _with_shapes_of(batch: Any, other: Any) -> Any:
+    """Return `other`, a batch from the same iterator as `batch`, knowing of its shapes what `batch` knows."""
+    if tf.executing_eagerly():
+        return other
+    for known, leaf in zip(*(tf.nest.flatten(data, expand_composites=True) for data in (batch, other)), strict=True):
+        if isinstance(leaf, tf.Tensor) and known is not None:
+            leaf.set_shape(known.shape)
+    return other
+
+
+def _exact_logs(model: Any, outputs: Any) -> Any:
+    """Replace the metrics in a step's outputs by their values over all replicas."""
+    if not isinstance(outputs, dict) or model.distribute_strategy.num_replicas_in_sync == 1:
+        return outputs
+    with model.distribute_strategy.scope():  # the cross-replica context, in which a metric is its sum
+        exact = model.get_metrics_result()
+        if not outputs:  # a step that leaves all of its logs to this
+            return exact
+        if "loss" in outputs and "loss" in exact:
+            exact["loss"] = _loss_if_tracked(model, exact["loss"], outputs["loss"])
+    return {name: exact.get(name, value) for name, value in outputs.items()}
+
+
+def _loss_if_tracked(model: Any, tracked: Any, returned: Any) -> Any:
+    """Return the tracked loss, or the one that a step of the user's own returned and never tracked."""
+    if [metric for metric in model.metrics if metric.name == "loss"] != [model._tracker_of_loss()]:
+        return tracked
+    count = tf.convert_to_tensor(model._tracker_of_loss().count)
+    return tf.where(count > 0, tracked, tf.cast(returned, tracked.dtype))

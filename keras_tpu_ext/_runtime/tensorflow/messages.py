@@ -1,0 +1,11 @@
+"""What messages say of TensorFlow, whichever Keras is on it."""
+
+from keras_tpu_ext._runtime.common.protocols import Words
+
+words = Words(
+    framework="TensorFlow",
+    no_gpu="check that `nvidia-smi` shows one and that this TensorFlow was installed with CUDA, "
+    "pip install 'tensorflow[and-cuda]'",
+    plain_model="its step on replicas is a mean of each replica's own mean, and its clipping and loss scale act on "
+    "each replica alone",
+)

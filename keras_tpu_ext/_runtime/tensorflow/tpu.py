@@ -1,0 +1,106 @@
+"""TPUs under TensorFlow: opened once per process, and every failure told with its cause and cure.
+
+Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
+`framework.kernels.get_registered_kernels_for_op`.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import urllib.parse
+
+import tensorflow as tf
+from tensorflow.python.framework import kernels
+
+from keras_tpu_ext._runtime.common.once import once_per_process
+from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext.errors import TpuUnusableError
+
+CONNECT_SECONDS = 10.0
+
+
+@once_per_process
+def open_tpu(address: str) -> OpenedStrategy:
+    """Return the strategy for the TPU at `address`; a second call never initialises it again.
+
+    Args:
+        address: `"local"` on a TPU VM, a TPU's name, or `grpc://host:port`.
+
+    Raises:
+        TpuUnusableError: When TensorFlow cannot use it, with the cause and the cure.
+    """
+    if address == "local" and not has_tpu_kernels():
+        # Told by looking. Trying would start TensorFlow's devices, and a rehearsal could not follow.
+        raise TpuUnusableError(_in_words(*_NO_KERNELS, address))
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
+        if address != "local":  # on a TPU VM this process is the worker, there is no one to connect to
+            _check_answers(address)
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        strategy = tf.distribute.TPUStrategy(resolver)
+    except Exception as error:  # TensorFlow raises anything here: each of its errors is a cause to be told
+        raise TpuUnusableError(explain_tpu_failure(address, error)) from error
+    return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync), "TPU", supports_bfloat16=True)
+
+
+def _check_answers(address: str) -> None:
+    """Raise `ConnectionError` where no one listens at a `grpc://` address.
+
+    TensorFlow would wait for it: at an address that refuses, it had said nothing after 15 minutes.
+    """
+    for one in address.split(","):
+        parts = urllib.parse.urlsplit(one)
+        if parts.scheme == "grpc" and parts.hostname and parts.port:
+            try:
+                socket.create_connection((parts.hostname, parts.port), timeout=CONNECT_SECONDS).close()
+            except OSError as error:
+                raise ConnectionError(f"failed to connect to {one}: {error}") from error
+
+
+def has_tpu_kernels() -> bool:
+    """Return whether this TensorFlow was built to run on a TPU of its own machine; starts nothing."""
+    return bool(kernels.get_registered_kernels_for_op("_ConfigureDistributedTPU").kernel)
+
+
+def explain_tpu_failure(address: str, error: BaseException) -> str:
+    """Return one plain sentence on why a TPU cannot be used, and one on what to do about it."""
+    text = f"{type(error).__name__}: {error}".strip()
+    for pattern, cause, cure in _KNOWN_FAILURES:
+        if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
+            return _in_words(cause, cure, address)
+    return _in_words(
+        f"TensorFlow could not initialise the TPU: {text.splitlines()[0]}.",
+        "check that the TPU is up and that TPU_NAME or tpu= names it, or go on without it with "
+        "strategy_scope(tpu=False).",
+        address,
+    )
+
+
+def _in_words(cause: str, cure: str, address: str) -> str:
+    return f"{cause} What to do: {cure} (TPU address {address!r}, TensorFlow {tf.__version__}.)"
+
+
+_NO_KERNELS = (
+    "This TensorFlow was built without TPU kernels (the plain `tensorflow` and `tensorflow-cpu` wheels are).",
+    "install a pair that fits, pip install tensorflow-tpu 'libtpu<=0.0.31', in a fresh environment.",
+)
+_KNOWN_FAILURES = (
+    (r"no registered .*kernels|no OpKernel was registered|_DoWork not available", *_NO_KERNELS),
+    (
+        r"already in use|in use by|lockfile|Device or resource busy",
+        "Another process holds the TPU chip; only one process and one framework can.",
+        "end that process (another notebook, or JAX in this one), then run again.",
+    ),
+    (
+        r"google-api-python-client|googleapiclient|metadata|could not find TPU|could not lookup|URLError",
+        "The TPU's name could not be looked up from this machine.",
+        "on a TPU VM write strategy_scope(tpu='local'); else give its address, tpu='grpc://HOST:8470'.",
+    ),
+    (
+        r"failed to connect|unavailable|deadline|connection refused|DNS|timed? ?out",
+        "The TPU's address does not answer.",
+        "check that the TPU is running and that the address is reachable from here.",
+    ),
+)

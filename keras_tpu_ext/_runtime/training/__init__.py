@@ -1,0 +1,1 @@
+"""What the step of any Keras shares."""

@@ -1,0 +1,159 @@
+"""A loss of which each replica returns its share, in terms that Keras 2 and Keras 3 have in common."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_ext._runtime.common.global_mean import LocalSums, global_denominator
+from keras_tpu_ext._runtime.compat import mask_of, ops, tree
+from keras_tpu_ext._runtime.training.batch import Batch
+
+
+class ShareOfLoss:
+    """A loss that returns this replica's share of its value over the whole batch.
+
+    The runtime's Keras has a subclass that says what is its own: `_unreduced`, `_sum_of_weights` and, where it
+    weighs batches in another way, `_weight_of_batch` and `_weight_of_values`.
+
+    Args:
+        loss: The user's `keras.losses.Loss`; it is called, never changed.
+        batch: What there is to know of the batch and the replicas that share it.
+        tracker: The `Mean` in which Keras tracks this output's own loss, or `None`.
+    """
+
+    def __init__(self, loss: Any, batch: Batch, tracker: Any = None) -> None:
+        self.loss = loss
+        self.name = loss.name
+        self._batch = batch
+        self._sum = batch.sum_over_replicas
+        self._tracker = tracker
+        if tracker is not None:
+            # Keras would feed it the share as if it were the mean of a batch; `_track` feeds it instead.
+            tracker.update_state = _ignore
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Return the share: the local sum over the global denominator; unreduced values stay unreduced."""
+        values, mask = self._weighted_values(y_true, y_pred, sample_weight)
+        rank = rank_of(values)
+        if rank:
+            values = self._batch.only_real(values)
+        if rank and self.loss.reduction in (None, "none"):
+            self._track(self.global_mean(values), self._weight_of_values(values))
+            return values
+        if rank is None or (rank == 0 and self._batch.is_spread()):
+            share = self._share_of_scalar(y_true, y_pred, sample_weight)
+        else:
+            share = ops.sum(values)
+            denominator = self._denominator(values, mask, sample_weight)
+            if denominator is not None:
+                share = self._divided(share, ops.cast(denominator, share.dtype))
+        self._track(share, self._weight_of_batch(y_pred))
+        return share
+
+    def global_mean(self, values: Any) -> Any:
+        """Return this replica's share of the mean of `values` over all replicas."""
+        count = self._sum([self._number_of_elements(values)])[0]
+        return ops.divide_no_nan(ops.sum(values), ops.cast(count, values.dtype))
+
+    def _unreduced(self, call: Callable[[Any, Any], Any]) -> Any:
+        """Return the user's loss with another method `call`, which does not reduce."""
+        # A shallow copy: the user's object keeps its reduction. Keras's losses send copy.copy through a saved model,
+        # which fails for a loss without get_config.
+        unreduced: Any = object.__new__(type(self.loss))
+        unreduced.__dict__.update(self.loss.__dict__)
+        unreduced.call = call
+        return unreduced
+
+    def _sum_of_weights(self, values: Any, mask: Any, sample_weight: Any) -> Any:
+        """Return what a mean with sample weights divides by on this replica."""
+        raise NotImplementedError
+
+    def _weighted_values(self, y_true: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, Any]:
+        """Return the losses times weights and mask before any reduction, and the mask that was applied."""
+        masks = [mask_of(y_pred)]
+
+        def call_and_keep_mask(y_true: Any, y_pred: Any) -> Any:
+            values = self.loss.call(y_true, y_pred)
+            masks.append(mask_of(values))
+            return values
+
+        values = self._unreduced(call_and_keep_mask)(y_true, y_pred, sample_weight)
+        there = [mask for mask in masks if mask is not None]
+        return values, (ops.logical_and(*there) if len(there) == 2 else (there[0] if there else None))
+
+    def _share_of_scalar(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+        """Return the share of a loss that hides its examples behind one number, or may: call it with all of them."""
+        y_true, whole, sample_weight = self._batch.gather_examples((y_true, y_pred, sample_weight))
+        replicas = self._batch.num_replicas()
+        with self._batch.whole_view():
+            return ops.sum(self.loss(y_true, whole, sample_weight)) / replicas
+
+    def _denominator(self, values: Any, mask: Any, sample_weight: Any) -> Any:
+        local = self._local_sums(values, mask, sample_weight)
+        return global_denominator(self.loss.reduction, local, self._sum, ops.divide_no_nan)
+
+    def _divided(self, share: Any, denominator: Any) -> Any:
+        """Return the quotient; where nothing counts, zero, or the NaN of an infinity where Keras gives that."""
+        if self.loss.reduction == "mean_with_sample_weight":
+            return ops.divide_no_nan(share, denominator)
+        return share / ops.where(ops.equal(denominator, 0), ops.ones_like(denominator), denominator)
+
+    def _local_sums(self, values: Any, mask: Any, sample_weight: Any) -> LocalSums:
+        count = self._number_of_elements(values)
+        if self.loss.reduction == "mean_with_sample_weight" and not (mask is None and sample_weight is None):
+            return LocalSums(count, weight=self._sum_of_weights(values, mask, sample_weight))
+        if mask is None:
+            return LocalSums(count)
+        return LocalSums(
+            count,
+            mask_total=self._number_of_elements(mask),
+            mask_valid=ops.sum(ops.cast(self._batch.only_real(mask), "float32")),
+        )
+
+    def _number_of_elements(self, values: Any) -> Any:
+        """Return how many elements belong to examples: a Python float where that is static, else a tensor."""
+        size = functools.reduce(operator.mul, ops.shape(values), 1)
+        return number(size) * self._batch.part_that_counts()
+
+    def _weight_of_batch(self, y_pred: Any) -> Any:
+        """Return what a batch counts in Keras's tracker: its size where Keras knows it, else, as padded, 1."""
+        rows = self._batch.known_examples(tree.flatten(y_pred)[0].shape[0])
+        return 1 / self._sum([1.0])[0] if rows is None else number(rows)
+
+    def _weight_of_values(self, values: Any) -> Any:
+        """Return what a batch counts there whose losses are not reduced."""
+        return number(ops.shape(values)[0]) * self._batch.part_that_counts()
+
+    def _track(self, share: Any, weight: Any) -> None:
+        """Track as Keras does on one device.
+
+        The tracker's variables are summed over replicas when they are read, so every replica adds a part of the
+        one value of the batch.
+        """
+        if self._tracker is None:
+            return
+        dtype = self._tracker.total.dtype
+        share, of_all = ops.cast(share, dtype), ops.cast(self._sum([weight])[0], dtype)
+        # Where every replica has the whole loss, one without examples counts none of it, were it infinite.
+        self._tracker.total.assign_add(ops.where(ops.equal(of_all, 0), of_all, share * of_all))
+        self._tracker.count.assign_add(ops.cast(weight, dtype))
+
+
+def rank_of(values: Any) -> int | None:
+    """Return the rank of a tensor, or `None` where TensorFlow does not know it: that of a squeezed one, say."""
+    try:
+        return len(values.shape)
+    except ValueError:
+        return None
+
+
+def number(size: Any) -> Any:
+    """Return a size as a Python float where it is static, else as a float32 tensor."""
+    return float(size) if isinstance(size, int) else ops.cast(size, "float32")
+
+
+def _ignore(*args: Any, **kwargs: Any) -> None:
+    """Stand in for `update_state`."""

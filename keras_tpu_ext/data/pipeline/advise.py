@@ -1,0 +1,95 @@
+"""`advise`: what makes an input pipeline slow, and the line to write."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+import time
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_ext import hardware
+from keras_tpu_ext.data.pipeline.advice import Advice, Finding
+from keras_tpu_ext.data.pipeline.arguments import checked_dataset
+from keras_tpu_ext.errors import ArgumentError
+
+
+def advise(
+    dataset: Any,
+    *,
+    replicas: int = 1,
+    tpu: str | bool = "auto",
+    measure: bool = True,
+    seconds: float = 10.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Advice:
+    """Return what makes `dataset` slow, or wrong on a TPU, each with the line to write, the greatest gain first.
+
+    What `kte.data.optimize` can change is measured: the pipeline with one change runs in turns with the pipeline as
+    it is, both from their beginning and without shuffles, which cost little and take long to fill. That happens on
+    copies: no iterator, order or cache of yours is touched. A pipeline that runs Python of yours, keeps a state or
+    writes files is not run.
+
+    Some of it TensorFlow does by itself while its autotuning is on, as it prefetches the end. Such a finding is
+    listed all the same, with the gain that is left.
+
+    Args:
+        dataset: The `tf.data.Dataset` of batches that goes to `fit`.
+        replicas: Number of replicas that share a batch, such as `scope.num_replicas`; 1 by default.
+        tpu: The TPU that it is for, as `kte.strategy_scope` takes it; a TPU at a `grpc://` address cannot read local
+            files.
+        measure: Whether to run the pipeline; `True` by default.
+        seconds: How long to measure in all, in seconds; 10 by default. Slow batches may take longer than their part;
+            a minute later it gives up.
+        clock: Gives the time in seconds.
+
+    Returns:
+        A list of `Finding`s with `.ok`, `.to_dict()` and a readable `str()`.
+
+    Raises:
+        ArgumentError: If `dataset` is no `tf.data.Dataset`, or `replicas` or `seconds` is no positive number.
+        MissingExtraError: If TensorFlow is not installed.
+
+    Example:
+        ```python
+        import keras_tpu_ext as kte
+        import tensorflow as tf
+
+        dataset = tf.data.Dataset.range(1000).map(lambda x: x * x).cache().batch(100)
+        print(kte.data.advise(dataset, seconds=1.0))
+        ```
+    """
+    checked_dataset(dataset, "kte.data.advise")
+    _check_numbers(replicas, seconds)
+    from keras_tpu_ext.data.pipeline.findings import find  # it imports TensorFlow
+    from keras_tpu_ext.data.pipeline.measuring import measure_gains
+
+    address = hardware.find_tpu(tpu)
+    findings = find(dataset, int(replicas), address.address if address else "")
+    kinds = [finding.kind for finding in findings]
+    measured = measure_gains(dataset, kinds, seconds, clock) if measure else None
+    if measured is None:
+        return Advice(findings)
+    gains = measured.gains
+    findings = [
+        dataclasses.replace(one, gain=gains[one.kind], measured=True) if one.kind in gains else one
+        for one in findings
+    ]
+    if measured.failure:
+        findings.append(
+            Finding("failure", f"The pipeline fails: {measured.failure}", "for batch in dataset.take(1): pass")
+        )
+    return Advice(findings, measured.note)
+
+
+def _check_numbers(replicas: Any, seconds: Any) -> None:
+    if isinstance(replicas, bool) or not isinstance(replicas, numbers.Integral) or replicas < 1:
+        raise ArgumentError(
+            f"replicas must be an integer of at least 1; got {replicas!r}. Write replicas=scope.num_replicas."
+        )
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise ArgumentError(
+            f"seconds must be a positive number; got {seconds!r}. Write seconds=10.0, or measure=False to run "
+            "nothing."
+        )

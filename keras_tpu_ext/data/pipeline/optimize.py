@@ -1,0 +1,121 @@
+"""`optimize`: the same elements in the same order, sooner."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import logging
+import weakref
+from typing import Any
+
+from keras_tpu_ext.data.pipeline.arguments import checked_dataset
+from keras_tpu_ext.errors import ArgumentError
+
+_LOG = logging.getLogger("keras_tpu_ext")
+_REPORTS: weakref.WeakKeyDictionary[Any, OptimizationReport] = weakref.WeakKeyDictionary()
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizationReport:
+    """What `optimize` did to a dataset, and what it left and why; print it, or show it in a notebook.
+
+    Attributes:
+        done: A sentence for each change.
+        left: A sentence for each thing that was left as it was, with the reason.
+    """
+
+    done: tuple[str, ...]
+    left: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing had to be left."""
+        return not self.left
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data for JSON."""
+        return {"ok": self.ok, "done": list(self.done), "left": list(self.left)}
+
+    def __str__(self) -> str:
+        lines = ["Changed:" if self.done else "Nothing was changed.", *(f"- {one}" for one in self.done)]
+        return "\n".join(lines + (["Left as it was:", *(f"- {one}" for one in self.left)] if self.left else []))
+
+    def _repr_html_(self) -> str:
+        def items(title: str, sentences: tuple[str, ...]) -> str:
+            rows = "".join(f"<li>{html.escape(one)}</li>" for one in sentences)
+            return f"<p><b>{title}</b></p><ul>{rows}</ul>" if rows else ""
+
+        left = items("Left as it was", self.left)
+        return (items("Changed", self.done) or "<p><b>Nothing was changed.</b></p>") + left
+
+
+def optimize(dataset: Any, *, allow_reorder: bool = False, allow_stateful: bool = False, cache_bytes: int = 0) -> Any:
+    """Return `dataset` with a faster pipeline: the same elements, in the same order.
+
+    Functions of `map` run in parallel; files that `interleave` and `flat_map` open are opened ahead; batches are put
+    together in parallel; the end is prefetched. What could change a result is left, and the report says why:
+    functions that draw random numbers, read variables or run Python. One line is logged.
+
+    The functions are not traced anew, and seeds stay. A shuffle or a cache above something that was changed begins
+    from the start. A shuffle without a seed that keeps its order, and a cache of random elements, are left alone with
+    all that is below them, because another dataset may rely on the same order: the two sides of a split, say.
+
+    Call it last, on the dataset that goes to `fit`.
+
+    Args:
+        dataset: A `tf.data.Dataset`, of batches or not.
+        allow_reorder: Whether elements may come in another order; `False` by default. Then a cache above a shuffle
+            goes below it, so that every epoch has an order of its own.
+        allow_stateful: Whether functions that draw random numbers, read variables or run Python may run in parallel,
+            which draws the numbers in another order; `False` by default.
+        cache_bytes: The most memory that a new cache may take, in bytes; 0 (default) adds none. It goes where the
+            elements are the same in every epoch, and only where their size is known beforehand.
+
+    Returns:
+        A `tf.data.Dataset` with the same `element_spec` and cardinality; `optimization_report` tells what was done.
+
+    Raises:
+        ArgumentError: If `dataset` is no `tf.data.Dataset`, or `cache_bytes` no number of at least 0.
+        MissingExtraError: If TensorFlow is not installed.
+
+    Example:
+        ```python
+        import keras_tpu_ext as kte
+        import tensorflow as tf
+
+        dataset = tf.data.Dataset.range(10_000).map(lambda x: x * x).batch(128)
+        dataset = kte.data.optimize(dataset)
+        print(kte.data.optimization_report(dataset))
+        ```
+    """
+    checked_dataset(dataset, "kte.data.optimize")
+    if isinstance(cache_bytes, bool) or not isinstance(cache_bytes, int | float) or not cache_bytes >= 0:
+        raise ArgumentError(
+            f"cache_bytes must be a number of bytes of at least 0; got {cache_bytes!r}. Write cache_bytes=4 * 2**30 "
+            "for 4 GiB."
+        )
+    from keras_tpu_ext.data.pipeline.rewriting import Rewriting  # it imports TensorFlow
+
+    rewriting = Rewriting(
+        dataset, allow_reorder=allow_reorder, allow_stateful=allow_stateful, cache_bytes=cache_bytes
+    )
+    made = rewriting.apply()
+    report = OptimizationReport(tuple(rewriting.done), tuple(dict.fromkeys(rewriting.left)))
+    _REPORTS[made] = report
+    _LOG.info("optimize: %s (left: %d)", "; ".join(report.done) or "nothing to change", len(report.left))
+    return made
+
+
+def optimization_report(dataset: Any) -> OptimizationReport:
+    """Return what `optimize` did to make `dataset`.
+
+    Raises:
+        ArgumentError: If `dataset` is not what `optimize` returned.
+    """
+    try:
+        return _REPORTS[dataset]
+    except (KeyError, TypeError):
+        raise ArgumentError(
+            "optimization_report needs the very dataset that kte.data.optimize returned. Write dataset = "
+            "kte.data.optimize(dataset), then kte.data.optimization_report(dataset)."
+        ) from None

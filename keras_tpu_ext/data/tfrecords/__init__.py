@@ -1,0 +1,1 @@
+"""TFRecord shards: writing them, and reading them fast."""

@@ -1,0 +1,255 @@
+"""`tfrecords`: TFRecord shards as batches, by the shortest way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_ext.data import _decoding
+from keras_tpu_ext.data import _lost_records as _gaps
+from keras_tpu_ext.data._listing import in_parallel, list_shards
+from keras_tpu_ext.data._pipeline import Order, finished, repeatable_order
+from keras_tpu_ext.data._tensorflow import checked_shard, height_and_width, one_of, tensorflow, whole
+from keras_tpu_ext.data.skipped import Ledger
+from keras_tpu_ext.data.tfrecords.manifest import MANIFEST, PLAN, Manifest, read_manifest
+from keras_tpu_ext.data.tfrecords.parsing import Parser, check_first_record, make_parser
+from keras_tpu_ext.data.tfrecords.shards import AT_ONCE, SIZES, Shards, one_record, records_of
+from keras_tpu_ext.errors import ArgumentError
+
+_BUFFER = 1024  # records to shuffle among
+_NONE = 1  # bytes, which no records have
+
+
+def tfrecords(
+    source: Any,
+    *,
+    batch_size: int,
+    size: Any = (224, 224),
+    image: str = "image",
+    label: str | None = "label",
+    crop: str | None = "center",
+    features: dict[str, Any] | None = None,
+    parse: Callable[[Any], Any] | None = None,
+    shuffle: bool | int = False,
+    seed: int = 0,
+    repeat: bool = False,
+    on_error: str = "raise",
+    drop_remainder: bool = False,
+    shard: tuple[int, int] | None = None,
+    compression: str | None = None,
+) -> Any:
+    """Return a `tf.data.Dataset` of batches from TFRecord shards, read as fast as the host can.
+
+    Without `features` and `parse` records are images, as `write_tfrecords` writes them; they come as `images` gives
+    them. 16 files are read at once, which hides the latency of remote storage, and their records come in an order
+    that is the same in every run with the same arguments.
+
+    A damaged file is found out, also one that is cut off: TensorFlow takes a cut at some places for the end of the
+    file. It gives up the rest of a file behind the damage; how many records that are is known where the manifest of
+    `write_tfrecords` is beside the shards.
+
+    Args:
+        source: A folder of shards (`*.tfrecord`, `*.tfrecords`, `*.tfrec`), a pattern, or a list of paths; on a disk
+            or on `gs://`.
+        batch_size: Number of records in a batch over all replicas, such as `scope.global_batch_size(128)`.
+        size: Height and width in pixels, or one number for both. Defaults to `(224, 224)`.
+        image: Name of the feature that has the bytes of an image file. Defaults to `"image"`.
+        label: Name of the feature that has one whole number; `None` for batches of images alone. Defaults to
+            `"label"`.
+        crop: `"center"` (default), `"random"` or `None`, as in `images`.
+        features: For other data than images: what to read of each `tf.train.Example`, such as
+            `{"x": tf.io.FixedLenFeature([28, 28], tf.float32)}`. Batches are dicts of these names then.
+        parse: For formats of your own: from a scalar string tensor, a record, to tensors whose shapes are all known.
+        shuffle: Whether to shuffle the files, and records among 1024 of them; a number for another buffer.
+            Defaults to `False`.
+        seed: For the order and the random windows. Defaults to 0.
+        repeat: Whether to begin again without end; `fit` then needs `steps_per_epoch`. Defaults to `False`.
+        on_error: What happens with a record that cannot be read, or has not what was asked for: `"raise"` (default),
+            or `"skip"`, which leaves it out and counts it, as in `images`.
+        drop_remainder: Whether to leave out the last batch where it is short. Defaults to `False`.
+        shard: `None` (default) for all files, which is right for `fit`, as in `images`; or (index, count) for those
+            of one of `count` hosts.
+        compression: `None` (default), `"GZIP"` or `"ZLIB"`. Of ZLIB files that are cut off TensorFlow tells nothing:
+            only a manifest does.
+
+    Returns:
+        A `tf.data.Dataset` of `(images, labels)`, uint8 of shape `(batch, height, width, 3)` and int32 of shape
+        `(batch,)`; or of what `features` or `parse` give. Its length is known where there is a manifest and it does
+        not skip.
+
+    Raises:
+        ArgumentError: If there are no files, or fewer than hosts; if the first record has not the features; if an
+            argument cannot be.
+        MissingExtraError: If TensorFlow is not installed.
+        tensorflow.errors.InvalidArgumentError: While iterating, if something cannot be read; it names file and
+            record.
+
+    Example:
+        ```python
+        train = kte.data.tfrecords("gs://bucket/shards", batch_size=1024, crop="random", shuffle=True)
+        model.fit(train, epochs=5)
+        ```
+    """
+    batch_size = whole("tfrecords", "batch_size", batch_size, write="batch_size=128")
+    pixels = height_and_width("tfrecords", size)
+    one_of("tfrecords", "crop", crop, _decoding.CROPS)
+    one_of("tfrecords", "on_error", on_error, ("raise", "skip"))
+    one_of("tfrecords", "compression", compression, (None, "GZIP", "ZLIB"))
+    buffer = (
+        _BUFFER if shuffle is True else whole("tfrecords", "shuffle", int(shuffle), least=0, write="shuffle=True")
+    )
+    tf = tensorflow("tfrecords")
+    paths, manifest = _found(tf, source)
+    shards = _shards(tf, paths, manifest, checked_shard("tfrecords", shard), compression or "")
+    parser = make_parser(tf, image, label, features, parse, pixels, crop)
+    ledger = Ledger(tf, skips=on_error == "skip")
+    if not ledger.skips:
+        check_first_record(tf, shards.paths[0], shards.compression, parser)
+    whole_seed = whole("tfrecords", "seed", seed, least=0, write="seed=0")
+    order = Order(bool(buffer), whole_seed, crop == "random" and parser.is_image)
+    records = _parsed(tf, _numbered(tf, shards, order, buffer), parser)
+    telling = _gaps.Telling("tfrecords", *_words(tf, shards, parser))
+    batches = _gaps.checked(tf, records, batch_size, telling, ledger, drop_remainder=drop_remainder)
+    number = None if ledger.skips else _batches(shards.records, batch_size, drop_remainder)
+    count = 1 if shard is None else shard[1]
+    dataset = finished(tf, batches, number, ledger, repeat=repeat, shards=count, threads=AT_ONCE)
+    dataset.class_names = [] if manifest is None else list(manifest.class_names)
+    return dataset
+
+
+def _batches(records: int | None, batch_size: int, drop_remainder: bool) -> int | None:
+    if records is None:
+        return None
+    return records // batch_size if drop_remainder else -(-records // batch_size)
+
+
+def _found(tf: Any, source: Any) -> tuple[tuple[str, ...], Manifest | None]:
+    """Return the paths of shards, and the manifest if they all lie beside it."""
+    folder = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
+    if folder and tf.io.gfile.isdir(folder):
+        manifest = read_manifest(tf, folder)
+        if manifest is None and tf.io.gfile.exists(os.path.join(folder, PLAN)):
+            raise ArgumentError(
+                f"tfrecords found {os.path.join(folder, PLAN)!r}: the shards in this folder are not all written yet. "
+                "Run `keras-tpu-ext tfrecords` again with the same arguments; it goes on where it was."
+            )
+        if manifest is not None:
+            return _of_manifest(tf, folder, manifest), manifest
+    paths = list_shards(tf, "tfrecords", source)
+    folders = {os.path.dirname(path) for path in paths}
+    return paths, read_manifest(tf, folders.pop()) if len(folders) == 1 else None
+
+
+def _of_manifest(tf: Any, folder: str, manifest: Manifest) -> tuple[str, ...]:
+    there = set(tf.io.gfile.listdir(folder))
+    missing = sorted(set(manifest.shards) - there)
+    if missing:
+        raise ArgumentError(
+            f"tfrecords needs all {len(manifest.shards)} shards that {os.path.join(folder, MANIFEST)!r} names; "
+            f"{len(missing)} are not there, such as {missing[0]!r}. Bring them, or write a pattern for those that "
+            f'are: tfrecords("{folder}/*.tfrecord", ...).'
+        )
+    return tuple(os.path.join(folder, name) for name in sorted(manifest.shards))
+
+
+def _shards(
+    tf: Any, paths: tuple[str, ...], manifest: Manifest | None, part: tuple[int, int], compression: str
+) -> Shards:
+    index, count = part
+    if len(paths) < count:
+        raise ArgumentError(
+            f"tfrecords needs at least one file for each of {count} hosts; there are {len(paths)}, such as "
+            f"{paths[0]!r}. Write the data again with more: keras-tpu-ext tfrecords FOLDER OUT --shards {count}"
+        )
+    own = paths[index::count]
+    counts = {} if manifest is None else manifest.shards
+
+    sizes = tuple(in_parallel(lambda path: _size(tf, path, compression), own))
+    return Shards(own, sizes, tuple(counts.get(os.path.basename(path), -1) for path in own), compression)
+
+
+def _size(tf: Any, path: str, compression: str) -> int:
+    """Return the bytes of a file, uncompressed and modulo 2^32, or -1 where it does not say so."""
+    if compression == "ZLIB":
+        return -1
+    try:
+        length = int(tf.io.gfile.stat(path).length)
+        if not compression:
+            return length % SIZES
+        with tf.io.gfile.GFile(path, "rb") as file:
+            file.seek(max(0, length - 4))
+            return int.from_bytes(file.read(4), "little") if length > 4 else _NONE  # RFC 1952
+    except tf.errors.OpError:
+        return _NONE
+
+
+def _numbered(tf: Any, shards: Shards, order: Order, buffer: int) -> Any:
+    files = tf.data.Dataset.range(len(shards.paths))
+    if order.shuffle:
+        files = files.shuffle(len(shards.paths), seed=order.seed, reshuffle_each_iteration=True)
+    records = records_of(tf, shards, files)
+    if order.shuffle:
+        records = records.shuffle(buffer, seed=order.seed, reshuffle_each_iteration=True)
+
+    def items(named: Any, seeds: Any) -> Any:
+        names, contents = named
+        return names, (contents, seeds)
+
+    blocks = repeatable_order(tf, records, order).batch(_gaps.BLOCK)
+    return _gaps.numbered(tf, blocks.map(items).unbatch())
+
+
+def _parsed(tf: Any, numbered: Any, parser: Parser) -> Any:
+    def parse(position: Any, around: Any, content: Any) -> Any:
+        record, seed = content
+        number = around[_gaps.BLOCK + position % _gaps.BLOCK, 1]
+
+        def parsed() -> Any:
+            with tf.control_dependencies(
+                [tf.debugging.assert_non_negative(number)]
+            ):  # else the rest of a file is lost
+                return parser.values(tf.identity(record), seed)
+
+        value = tf.cond(_gaps.is_end(tf, position, around), parser.zeros, parsed)
+        return position, around, value
+
+    return numbered.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).ignore_errors(
+        log_warning=True
+    )
+
+
+def _words(
+    tf: Any, shards: Shards, parser: Parser
+) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]:
+    paths, counts = tf.constant(shards.paths), tf.constant(shards.counts, tf.int64)
+    text = tf.strings.as_string
+
+    def place(name: Any) -> Any:
+        path, number = paths[name[0]], name[1]
+        one = tf.strings.join([path, ", record ", text(number)])
+        rest = tf.strings.join([path, ", from record ", text(-1 - number), " on"])
+        return tf.where(number >= 0, one, rest)
+
+    def fault(name: Any) -> Any:
+        return tf.cond(name[1] >= 0, lambda: of_record(name), lambda: of_rest(name))
+
+    def of_record(name: Any) -> Any:
+        length = text(tf.strings.length(one_record(tf, shards, name)))
+        needed = f"cannot be used. It must be {parser.needed}; what came is a record of"
+        return tf.strings.join([needed, length, "bytes that is not that."], separator=" ")
+
+    def of_rest(name: Any) -> Any:
+        count = counts[name[0]]
+        came = text(-1 - name[1])
+        known = tf.strings.join(["The manifest needs ", text(count), " records, and ", came, " came."])
+        unknown = tf.strings.join([came, " records came; how many are lost is not known without a manifest."])
+        what = "cannot be read: the file is damaged or cut off there, was changed, or is gone."
+        return tf.strings.join([what, tf.where(count >= 0, known, unknown)], separator=" ")
+
+    def lost(names: Any) -> Any:
+        rest = tf.gather(counts, tf.maximum(names[:, 0], 0)) - (-1 - names[:, 1])
+        known = (names[:, 0] < 0) | (names[:, 1] >= 0)
+        return tf.where(known, tf.ones_like(rest), tf.where(rest > 0, rest, -tf.ones_like(rest)))
+
+    return place, fault, lost

@@ -1,0 +1,96 @@
+"""`write_tfrecords`: files of images into few large files, which storage far away reads much faster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext.data._listing import list_images
+from keras_tpu_ext.data._tensorflow import one_of, tensorflow, whole
+from keras_tpu_ext.data.tfrecords.shard_plan import make_plan
+from keras_tpu_ext.data.tfrecords.shard_writer import ShardWriter
+from keras_tpu_ext.data.tfrecords.written_records import WrittenRecords
+from keras_tpu_ext.errors import ArgumentError
+
+
+def write_tfrecords(
+    source: Any,
+    folder: str | os.PathLike[str],
+    *,
+    labels: Any = "folder",
+    shards: int | None = None,
+    size: int | None = None,
+    quality: int = 95,
+    shuffle: bool = True,
+    seed: int = 0,
+    on_error: str = "raise",
+    progress: bool = True,
+) -> WrittenRecords:
+    """Write files of images into TFRecord shards, and a manifest beside them.
+
+    A run that was killed goes on with the shards that are missing when it is called again with the same arguments;
+    what it writes is the same, byte for byte, as without the kill. Every image is decoded once, so that a damaged one
+    is found here and not in the middle of a training.
+
+    A record is a `tf.train.Example` with `image` (the bytes of the file), `label` (one whole number) and `name` (the
+    path in `source`).
+
+    Args:
+        source: As in `images`: a folder that has one folder for each class, a pattern, or a list of paths.
+        folder: Where to write: an empty folder or one that is not there, on a disk or on `gs://`.
+        labels: `"folder"` (default), one whole number for each file, or `None`, as in `images`.
+        shards: Number of files. `None` (default) for about 128 MB in each, and at least 8.
+        size: Pixels of the short side, to which larger images are made smaller and encoded as JPEG. `None` (default)
+            copies all of them as they are.
+        quality: Of such a JPEG, from 1 to 100. Defaults to 95.
+        shuffle: Whether to mix the classes, which reading in order does not. Defaults to `True`.
+        seed: For that order. Defaults to 0.
+        on_error: `"raise"` (default), or `"skip"` to leave out images that cannot be decoded; the manifest has
+            their names.
+        progress: Whether to show a progress bar on the standard error. Defaults to `True`.
+
+    Returns:
+        A `WrittenRecords`.
+
+    Raises:
+        ArgumentError: If there are no images; if one cannot be decoded; if `folder` has other shards, or some of a
+            run whose sources or options were others; if an argument cannot be.
+        MissingExtraError: If TensorFlow is not installed.
+
+    Example:
+        ```python
+        kte.data.write_tfrecords("photos/train", "gs://bucket/train", size=256)
+        train = kte.data.tfrecords("gs://bucket/train", batch_size=1024, shuffle=True)
+        ```
+    """
+    one_of("write_tfrecords", "on_error", on_error, ("raise", "skip"))
+    if shards is not None:
+        whole("write_tfrecords", "shards", shards, write="shards=8")
+    if size is not None:
+        whole("write_tfrecords", "size", size, write="size=256")
+    if whole("write_tfrecords", "quality", quality, write="quality=95") > 100:
+        raise ArgumentError(f"write_tfrecords needs quality from 1 to 100; got {quality!r}. Write quality=95.")
+    tf = tensorflow("write_tfrecords")
+    files = list_images(tf, "write_tfrecords", source, labels)
+    options = {"size": size, "quality": quality, "shuffle": shuffle, "seed": seed}
+    plan = make_plan(tf, files, shards, options)
+    writer = ShardWriter(tf, plan, os.fspath(folder), size, quality, skips=on_error == "skip")
+    with _bar(len(plan.order), progress) as show:
+        return writer.run(show)
+
+
+@contextlib.contextmanager
+def _bar(total: int, wanted: bool) -> Iterator[Callable[[int], None]]:
+    """Yield a function that shows how many are done, on the standard error."""
+    if not wanted:
+        yield lambda done: None
+        return
+    # Keras writes to the standard output, which here belongs to the report.
+    with contextlib.redirect_stdout(sys.stderr):
+        seconds = 0.2 if sys.stderr.isatty() else 10.0
+        bar = _runtime.keras.utils.Progbar(total, unit_name="image", interval=seconds)
+        yield bar.update
