@@ -112,7 +112,7 @@ def _check_model(result: Any, options: argparse.Namespace, wanted: str) -> None:
             f"{options.function} must return {wanted}; it returned "
             f"{type(result).__name__}. Write `return model` at its end."
         )
-    if not _runtime.is_compiled(result):
+    if not _runtime.models.is_compiled(result):
         raise ArgumentError(
             f"{options.function} must return a compiled model; {result.name!r} is not compiled. "
             'Write model.compile("adam", loss, metrics=[...]) before `return model`.'

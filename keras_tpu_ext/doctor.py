@@ -49,15 +49,15 @@ def doctor(
     versions = installed() if versions is None else versions
     hardware, address = detect(environ, root), find_tpu("auto", environ, root)
     reached = "" if address is None else address.address
-    framework = _runtime.words.framework
-    policy, recommended = str(_runtime.get_dtype_policy().name), recommended_policy(hardware)
+    framework = _runtime.message_terms.framework
+    policy, recommended = str(_runtime.policies.get_dtype_policy().name), recommended_policy(hardware)
     found = list(find.of_pairs(versions))
     if reached:
         found += find.of_tpu(framework, versions, reached)
         found += find.of_holders(holders(root) if reached == "local" else [])
     found += find.of_paths([str(path) for path in paths], reached)
     if hardware.kind == "gpu":
-        found += find.of_gpus(hardware, _runtime.count_gpus(), _runtime.words.no_gpu)
+        found += find.of_gpus(hardware, _runtime.devices.count_gpus(), _runtime.message_terms.no_gpu)
     found += find.of_policy(policy, recommended, hardware)
     if start and reached:
         found += _started(reached)
@@ -66,7 +66,7 @@ def doctor(
         place=place_of(environ, hardware),
         hardware=hardware,
         tpu=reached,
-        framework=f"{_runtime.words.keras} on {framework}",
+        framework=f"{_runtime.message_terms.keras} on {framework}",
         versions=dict(versions),
         policy=policy,
         findings=tuple(found),

@@ -46,7 +46,7 @@ def check_policy(name: str) -> str:
         ArgumentError: If it is not.
     """
     try:
-        _runtime.parse_dtype_policy(name)
+        _runtime.policies.parse_dtype_policy(name)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"{name!r} is no dtype policy. Write 'mixed_bfloat16' (TPUs, newer GPUs), 'mixed_float16' (older "
@@ -69,12 +69,12 @@ def policy_scope(name: str) -> Iterator[str]:
         ArgumentError: If Keras knows no such policy.
     """
     policy = check_policy(recommended_policy() if name == "auto" else name)
-    before = _runtime.get_dtype_policy()
-    _runtime.set_dtype_policy(policy)
+    before = _runtime.policies.get_dtype_policy()
+    _runtime.policies.set_dtype_policy(policy)
     try:
         yield policy
     finally:
-        _runtime.set_dtype_policy(before)
+        _runtime.policies.set_dtype_policy(before)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,17 +155,17 @@ def audit(model: Any) -> AuditReport:
         raise ArgumentError(f"audit needs a Keras model; got {type(model).__name__}. Write audit(model).")
     findings = [
         Finding("softmax", name, dtype, _in_float32(made_by))
-        for name, made_by, dtype in _runtime.softmaxes(model)
+        for name, made_by, dtype in _runtime.models.softmaxes(model)
         if dtype in _LOW
     ]
-    for name, value_dtype, made_by, loss_dtype in _runtime.losses(model):
+    for name, value_dtype, made_by, loss_dtype in _runtime.models.losses(model):
         if value_dtype in _LOW:
             findings.append(Finding("loss", name, value_dtype, "give that output layer dtype='float32'"))
         elif loss_dtype in _LOW:
             findings.append(Finding("loss", name, loss_dtype, _in_float32(made_by)))
     findings += [
         Finding("metric", name, dtype, _in_float32(made_by))
-        for name, made_by, dtype in _runtime.metrics(model)
+        for name, made_by, dtype in _runtime.models.metrics(model)
         if dtype in _LOW
     ]
     return AuditReport(model.name, tuple(findings))

@@ -57,7 +57,7 @@ class Scope:
         with contextlib.ExitStack() as stack:
             if self.precision is not None:
                 stack.enter_context(_precision.policy_scope(self.precision))
-            stack.enter_context(_runtime.scope(self.strategy))
+            stack.enter_context(_runtime.devices.scope(self.strategy))
             self._entered.exits.append(stack.pop_all())
         return self
 
@@ -96,7 +96,7 @@ class Scope:
             ArgumentError: If `dataset` is none of these, is not batched, or, on JAX, when a batch comes that the
                 devices cannot share evenly.
         """
-        return _runtime.distribute(self.strategy, dataset)
+        return _runtime.devices.distribute(self.strategy, dataset)
 
 
 def strategy_scope(
@@ -152,7 +152,7 @@ def strategy_scope(
     if precision is not None:
         policy = _precision.recommended_policy(scope.hardware) if precision == "auto" else precision
         scope = dataclasses.replace(scope, precision=policy)
-    if _runtime.is_chief():
+    if _runtime.devices.is_chief():
         _LOG.info("strategy_scope: %s", scope)
     return scope
 
@@ -170,8 +170,8 @@ def _open(require: Kind | None, address: TpuAddress | None, replicas: int | None
             warnings.warn(_passed_over(address, error), HardwareUnusableWarning, stacklevel=3)
     if require == "tpu":
         raise HardwareNotFoundError(_not_found("tpu"))
-    gpus = 0 if require == "cpu" else _runtime.count_gpus()
-    if _runtime.num_workers() > 1:
+    gpus = 0 if require == "cpu" else _runtime.devices.count_gpus()
+    if _runtime.devices.num_workers() > 1:
         return _open_workers(gpus, require, replicas)
     if gpus:
         return _open_gpus(gpus, replicas)
@@ -187,7 +187,7 @@ def _open(require: Kind | None, address: TpuAddress | None, replicas: int | None
 
 
 def _open_tpu(address: TpuAddress, replicas: int | None) -> Scope:
-    opened = _runtime.open_tpu(address.address)
+    opened = _runtime.devices.open_tpu(address.address)
     if replicas not in (None, opened.num_replicas):
         raise ArgumentError(
             f"replicas={replicas} was asked for, but this TPU has {opened.num_replicas} cores, and all of them "
@@ -205,7 +205,7 @@ def _open_workers(gpus: int, require: Kind | None, replicas: int | None) -> Scop
     """Several processes train together on their GPUs, else on their CPUs."""
     if require == "gpu" and not gpus:
         raise HardwareNotFoundError(_not_found("gpu"))
-    opened = _runtime.open_workers()
+    opened = _runtime.devices.open_workers()
     if replicas not in (None, opened.num_replicas):
         raise ArgumentError(
             f"replicas={replicas} was asked for, but the cluster of {opened.told_by} has {opened.num_replicas}, and "
@@ -223,13 +223,13 @@ def _open_gpus(there: int, replicas: int | None) -> Scope:
             f"Write replicas={there}, or rehearse on the CPU: "
             f'strategy_scope(require="cpu", replicas={replicas}).'
         )
-    opened = _runtime.open_gpus(count)
+    opened = _runtime.devices.open_gpus(count)
     hardware = Hardware("gpu", count, opened.device_name, None, opened.supports_bfloat16, ("the framework",))
     return Scope(hardware, opened.strategy, opened.num_replicas)
 
 
 def _open_cpu(replicas: int) -> Scope:
-    opened = _runtime.open_cpu(replicas)
+    opened = _runtime.devices.open_cpu(replicas)
     note = "a rehearsal: virtual CPU devices" if replicas > 1 else ""
     return Scope(_cpu(), opened.strategy, opened.num_replicas, note=note)
 
@@ -257,7 +257,7 @@ def _not_found(wanted: Kind) -> str:
     run = {
         "tpu": "switch the notebook's accelerator to a TPU, or name one, "
         'strategy_scope(require="tpu", tpu="grpc://HOST:8470"), or rehearse: strategy_scope(replicas=8).',
-        "gpu": f"switch the accelerator to a GPU, {_runtime.words.no_gpu}, or leave `require` out.",
+        "gpu": f"switch the accelerator to a GPU, {_runtime.message_terms.no_gpu}, or leave `require` out.",
     }
     return (
         f'strategy_scope(require="{wanted}") looked for {looked[wanted]}, and found none. '

@@ -62,8 +62,8 @@ def machine(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("TF_CONFIG", raising=False)
     machine = Machine()
-    for deed in ("count_gpus", "open_gpus", "open_tpu"):
-        monkeypatch.setattr(_runtime, deed, getattr(machine, deed))
+    for verb in ("count_gpus", "open_gpus", "open_tpu"):
+        monkeypatch.setattr(_runtime.devices, verb, getattr(machine, verb))
     return machine
 
 
@@ -384,8 +384,8 @@ def test_what_was_entered_last_is_left_first(scope8, monkeypatch):
             yield
         events.append(f"exit {name}")
 
-    scope_of, policy_of = _runtime.scope, kte.precision.policy_scope
-    monkeypatch.setattr(_runtime, "scope", lambda strategy: noted("strategy", scope_of(strategy)))
+    scope_of, policy_of = _runtime.devices.scope, kte.precision.policy_scope
+    monkeypatch.setattr(_runtime.devices, "scope", lambda strategy: noted("strategy", scope_of(strategy)))
     monkeypatch.setattr(kte.precision, "policy_scope", lambda name: noted("policy", policy_of(name)))
     with dataclasses.replace(scope8, precision="mixed_bfloat16"):
         events.append("inside")
@@ -492,7 +492,7 @@ def test_a_model_built_inside_trains_distributed_outside(kind):
         model = kind(inputs, keras.layers.Dense(1, kernel_initializer="zeros")(inputs))
         model.compile(keras.optimizers.SGD(0.1), "mse")
     assert in_force() is None
-    assert _runtime.num_replicas(model) == 2
+    assert _runtime.devices.num_replicas(model) == 2
     x, y = regression()
     history = model.fit(x, y, batch_size=64, epochs=3, verbose=0).history["loss"]
     assert parts_of(model.layers[-1].kernel, scope.strategy) == 2
@@ -501,7 +501,7 @@ def test_a_model_built_inside_trains_distributed_outside(kind):
     reference.compile(keras.optimizers.SGD(0.1), "mse")
     expected = reference.fit(x, y, batch_size=64, epochs=3, verbose=0).history["loss"]
     np.testing.assert_allclose(history, expected, rtol=1e-5)
-    assert _runtime.num_replicas(reference) == 1
+    assert _runtime.devices.num_replicas(reference) == 1
 
 
 def parts_of(variable, strategy):
@@ -525,9 +525,9 @@ def test_warnings_are_only_given_where_something_is_wrong(machine):
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_a_cluster_told_by_tf_config_trains_together(machine, monkeypatch, gpus):
     machine.gpus = gpus
-    monkeypatch.setattr(_runtime, "num_workers", lambda: 3)
+    monkeypatch.setattr(_runtime.devices, "num_workers", lambda: 3)
     opened = OpenedStrategy("over the cluster", 3 * max(gpus, 1), told_by="TF_CONFIG")
-    monkeypatch.setattr(_runtime, "open_workers", lambda: opened)
+    monkeypatch.setattr(_runtime.devices, "open_workers", lambda: opened)
     scope = kte.strategy_scope(require="gpu" if gpus else None)
     assert (scope.strategy, scope.num_replicas) == ("over the cluster", 3 * max(gpus, 1))
     assert scope.hardware.kind == ("gpu" if gpus else "cpu")
@@ -537,15 +537,15 @@ def test_a_cluster_told_by_tf_config_trains_together(machine, monkeypatch, gpus)
 
 
 def test_a_cluster_without_gpus_is_none_where_a_gpu_is_required(monkeypatch):
-    monkeypatch.setattr(_runtime, "num_workers", lambda: 3)
-    monkeypatch.setattr(_runtime, "open_workers", lambda: pytest.fail("opened"))
+    monkeypatch.setattr(_runtime.devices, "num_workers", lambda: 3)
+    monkeypatch.setattr(_runtime.devices, "open_workers", lambda: pytest.fail("opened"))
     with pytest.raises(HardwareNotFoundError, match='require="gpu"'):
         kte.strategy_scope(require="gpu")
 
 
 @pytest.mark.parametrize("chief", [True, False])
 def test_only_the_chief_logs_the_choice(caplog, monkeypatch, chief):
-    monkeypatch.setattr(_runtime, "is_chief", lambda: chief)
+    monkeypatch.setattr(_runtime.devices, "is_chief", lambda: chief)
     with caplog.at_level(logging.INFO, logger="keras_tpu_ext"):
         kte.strategy_scope()
     assert len(caplog.records) == int(chief)

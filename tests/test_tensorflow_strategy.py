@@ -119,7 +119,7 @@ def test_a_model_built_inside_trains_distributed_outside(kind):
 )
 def test_workers_are_those_of_tf_config(monkeypatch, config, expected):
     monkeypatch.setenv("TF_CONFIG", config)
-    assert _runtime.num_workers() == expected
+    assert _runtime.devices.num_workers() == expected
 
 
 TWO = '"cluster": {"worker": ["a:1", "b:1"]}'
@@ -140,7 +140,7 @@ LED = '"cluster": {"chief": ["a:1"], "worker": ["b:1"]}'
 )
 def test_one_process_of_tf_config_is_the_chief(monkeypatch, config, expected):
     monkeypatch.setenv("TF_CONFIG", config)
-    assert _runtime.is_chief() is expected
+    assert _runtime.devices.is_chief() is expected
 
 
 def test_several_processes_that_come_too_late_are_told(monkeypatch):

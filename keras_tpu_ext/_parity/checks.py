@@ -104,7 +104,7 @@ def _gradients(stage: Stage) -> Quantities:
     model = stage.make()
     if model.optimizer is None:
         raise NotCheckedError("the model was compiled without an optimizer")
-    recorded = _runtime.record_gradients(model)
+    recorded = _runtime.probes.record_gradients(model)
     names = stage.names_of(model, model.trainable_variables)
     places, first = arrays.tail_places(arrays.size(stage.batch), stage.replicas, reverse=stage.reverse)
     whole = (_in_order(stage), arrays.size(stage.batch))
@@ -171,7 +171,7 @@ def _infinity(stage: Stage) -> Quantities:
         (label, "skipped step"): Quantity("exact", [np.array(unchanged)], note=note),
         (label, "finite weights"): Quantity("exact", finite, names),
     }
-    scale = _runtime.loss_scale(model)
+    scale = _runtime.progress.loss_scale(model)
     if scale is not None:
         found[label, "loss scale"] = Quantity("exact", [np.array(scale)], note=f"{scale:g} after it")
     return found

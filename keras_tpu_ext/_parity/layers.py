@@ -10,12 +10,12 @@ from keras_tpu_ext._parity.job import Facts
 
 def silence_dropout(model: Any) -> list[Any]:
     """Set the rate of Keras's dropout and noise layers to 0; return the layers whose rate was not 0."""
-    return [layer for layer in _runtime.flatten_layers(model) if _silence(layer)]
+    return [layer for layer in _runtime.models.flatten_layers(model) if _silence(layer)]
 
 
 def look(model: Any, silenced: list[Any]) -> Facts:
     """Return what the layers of `model` tell, after `silence_dropout`."""
-    layers = _runtime.flatten_layers(model)
+    layers = _runtime.models.flatten_layers(model)
     quiet = {id(layer) for layer in silenced}
     return Facts(
         is_exact=isinstance(model, _runtime.TrainStep),
@@ -23,8 +23,8 @@ def look(model: Any, silenced: list[Any]) -> Facts:
         local_normalisations=tuple(_name(layer) for layer in layers if _is_local_normalisation(layer)),
         silenced=tuple(_name(layer) for layer in silenced),
         random=tuple(_name(layer) for layer in layers if id(layer) not in quiet and _is_random(layer)),
-        framework=_runtime.words.framework,
-        plain_model=_runtime.words.plain_model,
+        framework=_runtime.message_terms.framework,
+        plain_model=_runtime.message_terms.plain_model,
     )
 
 
@@ -46,14 +46,14 @@ def _silence(layer: Any) -> bool:
 def _is_local_normalisation(layer: Any) -> bool:
     if not isinstance(layer, _runtime.keras.layers.BatchNormalization):
         return False
-    return bool(layer.trainable) and _runtime.sees_its_replica_only(layer)
+    return bool(layer.trainable) and _runtime.batch.has_local_statistics(layer)
 
 
 def _is_random(layer: Any) -> bool:
     layers = _runtime.keras.layers
     if isinstance(layer, (layers.Dropout, layers.GaussianNoise)) or _is_recurrent(layer):
         return False  # its rate is 0
-    return _runtime.draws_random_numbers(layer)
+    return _runtime.models.draws_random_numbers(layer)
 
 
 def _is_recurrent(layer: Any) -> bool:

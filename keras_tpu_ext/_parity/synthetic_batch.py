@@ -32,11 +32,13 @@ def make_up_batch(model: Any, examples: int) -> tuple[Any, Any]:
         ArgumentError: If shapes, dtypes or losses do not tell enough.
     """
     rng = np.random.default_rng(0)
-    graph = _runtime.inputs_and_outputs(model)
+    graph = _runtime.models.inputs_and_outputs(model)
     if graph is None:
         raise _cannot(f"the model {model.name!r} has no symbolic inputs that tell their shapes")
     inputs, outputs = graph
-    embeddings = [one for one in _runtime.flatten_layers(model) if isinstance(one, _runtime.keras.layers.Embedding)]
+    embeddings = [
+        one for one in _runtime.models.flatten_layers(model) if isinstance(one, _runtime.keras.layers.Embedding)
+    ]
     tree = _runtime.tree
     x = tree.map_structure(lambda tensor: _input(tensor, examples, embeddings, rng), inputs)
     losses = _losses(model, outputs)

@@ -50,7 +50,7 @@ def run(job: Job) -> Outcome:
     build = job.builder.load()
     model: Any = _fresh(job, build, scope, job.start)
     facts = look(model, silence_dropout(model))
-    start, names = model.get_weights(), tuple(_runtime.path_of(variable) for variable in model.weights)
+    start, names = model.get_weights(), tuple(_runtime.models.path_of(variable) for variable in model.weights)
     spare, model = [model], None  # the first scene takes it
 
     def make(weights: list[Any]) -> Callable[[], Any]:
@@ -117,12 +117,12 @@ def _check(model: Any, job: Job) -> None:
             f"{label} must return a compiled Keras model; it returned {type(model).__name__}. "
             "Write `return model` at its end."
         )
-    if not _runtime.is_compiled(model):
+    if not _runtime.models.is_compiled(model):
         raise ArgumentError(
             f"{label} must return a compiled model; {model.name!r} is not compiled. "
             'Write model.compile("adam", loss, metrics=[...]) before `return model`.'
         )
-    replicas, wanted = _runtime.num_replicas(model), job.replicas if job.distributed else 1
+    replicas, wanted = _runtime.devices.num_replicas(model), job.replicas if job.distributed else 1
     if replicas != wanted:
         raise ArgumentError(
             f"{label} made a model on {replicas} replica{'' if replicas == 1 else 's'} where the check wants "

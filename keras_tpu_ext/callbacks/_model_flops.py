@@ -34,7 +34,7 @@ class FlopsFinder:
     def is_ready(self) -> bool:
         """Return whether an execution has run, and it can count; if not, look at the next one."""
         if not self._has_run and self._interception is None:
-            self._interception = _runtime.intercept_executions(self._model, self._around)
+            self._interception = _runtime.probes.intercept_executions(self._model, self._around)
         return self._has_run
 
     def count(self, batch_size: int | None) -> None:
@@ -58,7 +58,7 @@ class FlopsFinder:
     def _count(self, batch_size: int | None) -> FlopsCount:
         if self._batch is None:
             raise UncountableError("its data does not say what a batch is like")
-        found = _runtime.count_flops(self._model, self._batch, batch_size or _ANY_SIZE)
+        found = _runtime.probes.count_flops(self._model, self._batch, batch_size or _ANY_SIZE)
         if not found.per_sample:
             raise UncountableError("no product and no convolution can be seen in it")
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from keras_tpu_ext._runtime.common.event_file import OpenScalarFile, ScalarFile
+from keras_tpu_ext._runtime.common.event_file import EventFile, EventFileClass
 
 
 class ScalarLog:
@@ -17,12 +17,12 @@ class ScalarLog:
         every: Number of executions.
     """
 
-    def __init__(self, open_file: OpenScalarFile, folder: str, *, every: int) -> None:
+    def __init__(self, open_file: EventFileClass, folder: str, *, every: int) -> None:
         self._open_file = open_file
         self._folder = folder
         self._every = every
         self._executions = 0
-        self._file: ScalarFile | None = None
+        self._file: EventFile | None = None
 
     def begin(self, step: int, read: Callable[[], Mapping[str, float]]) -> None:
         """Note that an execution begins with this step; where it is time, write what `read` returns."""

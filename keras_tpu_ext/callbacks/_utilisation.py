@@ -39,7 +39,7 @@ class Utilisation:
         self.counted: FlopsCount | None = None
         self.complaints: dict[str, str] = {}
         self._given = given
-        self._replicas = 1 if model is None else _runtime.num_replicas(model)
+        self._replicas = 1 if model is None else _runtime.devices.num_replicas(model)
         peak = self._peak(model)
         self.rate = DeviceRate(replicas=self._replicas, tokens_per_sample=given.tokens_per_sample, peak=peak)
         self.rate.has_mfu = given.flops_per_sample is not None and peak.flops is not None
@@ -95,4 +95,4 @@ class Utilisation:
             return Peak(self._given.peak_flops, "as peak_flops says")
         if model is None or self._given.flops_per_sample is None:
             return Peak(None, "")
-        return peak_of(_runtime.device_name(model))
+        return peak_of(_runtime.devices.device_name(model))

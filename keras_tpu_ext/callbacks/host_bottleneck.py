@@ -137,13 +137,13 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             MissingExtraError: If matplotlib is not installed.
         """
         figure = draw_input(self._verdicts)
-        if path is not None and _runtime.is_chief():
+        if path is not None and _runtime.devices.is_chief():
             figure.savefig(path)
         return figure
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Start afresh."""
-        _runtime.show_as_they_are([_WAIT])
+        _runtime.progress.mark_stateful_metrics([_WAIT])
         self._start()
         # On JAX even `self.model` has its price, so it is asked for once.
         self._fitted = self.model
@@ -152,7 +152,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         """Leave the train function as it was."""
         self._undo()
         self._fitted = None
-        if not self._verdicts and _runtime.is_chief():
+        if not self._verdicts and _runtime.devices.is_chief():
             short = _TOO_SHORT.format(executions=self._executions_of_epoch or 0, needed=_NEEDED)
             why = self._why_not or (_GROWING if self._was_growing else short)
             warnings.warn(_UNKNOWN.format(why=why), stacklevel=2)
@@ -176,7 +176,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._batch, self._is_announced = batch, True
         if self._interception is None or not self._interception.is_in_place():
             self._undo()
-            self._interception = _runtime.intercept_executions(self._fitted, self._around)
+            self._interception = _runtime.probes.intercept_executions(self._fitted, self._around)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the present value into `logs`."""
@@ -199,7 +199,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             return
         before, now = self.verdict, _verdict(self._found, fraction, step_seconds)
         self._verdicts.append((epoch, now))
-        if self.verbose and _runtime.is_chief() and (before is None or before.verdict != now.verdict):
+        if self.verbose and _runtime.devices.is_chief() and (before is None or before.verdict != now.verdict):
             print(f"\nHostBottleneck: epoch {epoch + 1}: {now}")
 
     def _start(self) -> None:

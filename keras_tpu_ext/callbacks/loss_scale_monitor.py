@@ -78,13 +78,13 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Let the step note overflows."""
         self._overflows, self._executions, self._logs = [], 0, {}
-        _runtime.show_as_they_are([_SCALE, _SKIPPED])
-        self._read_overflows = _runtime.watch_overflow(self.model)
-        self._skipped_before = _runtime.skipped_steps(self.model) or 0
+        _runtime.progress.mark_stateful_metrics([_SCALE, _SKIPPED])
+        self._read_overflows = _runtime.probes.watch_overflow(self.model)
+        self._skipped_before = _runtime.progress.skipped_steps(self.model) or 0
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Let the step note nothing any more."""
-        _runtime.unwatch_overflow(self.model)
+        _runtime.probes.unwatch_overflow(self.model)
         self._read_overflows = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -105,18 +105,18 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the present values into `logs`, and print what was not finite."""
         self._read()
-        if not self._logs and _runtime.is_chief():
+        if not self._logs and _runtime.devices.is_chief():
             warnings.warn(_UNSCALED, stacklevel=2)
         if logs is not None:
             logs.update(self._logs)
         found = self._overflows[self._told :]
         skipped = int(self._logs.get(_SKIPPED, self._skipped_before))
-        if self.verbose and _runtime.is_chief() and (found or skipped > self._skipped_before):
+        if self.verbose and _runtime.devices.is_chief() and (found or skipped > self._skipped_before):
             print(f"\nLossScaleMonitor: {self._summary(epoch, skipped - self._skipped_before, found)}")
         self._skipped_before = skipped
 
     def _read(self) -> None:
-        scale, skipped = _runtime.loss_scale(self.model), _runtime.skipped_steps(self.model)
+        scale, skipped = _runtime.progress.loss_scale(self.model), _runtime.progress.skipped_steps(self.model)
         self._logs = {} if scale is None else {_SCALE: scale}
         if skipped is not None:
             self._logs[_SKIPPED] = skipped

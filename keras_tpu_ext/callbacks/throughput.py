@@ -134,7 +134,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         if tokens_per_sample is not None:
             self.tokens_per_sample = whole_number(owner, "tokens_per_sample", tokens_per_sample, least=1, write=512)
         self.log_dir = log_dir
-        self._open_scalars = None if log_dir is None else _runtime.scalar_files()
+        self._open_scalars = None if log_dir is None else _runtime.progress.event_file_class()
         if not callable(clock):
             raise ArgumentError(
                 f"clock must be a function that returns seconds; it came as {clock!r}. "
@@ -203,17 +203,17 @@ class Throughput(_runtime.keras.callbacks.Callback):
             step_times=self._meter.step_times.percentiles(),
             second_axis=self._devices.rate.second_axis(),
         )
-        if path is not None and _runtime.is_chief():
+        if path is not None and _runtime.devices.is_chief():
             figure.savefig(path)
         return figure
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Start afresh: each `fit` may compile anew."""
-        _runtime.show_as_they_are(_KEYS)
+        _runtime.progress.mark_stateful_metrics(_KEYS)
         self._end_last_fit()  # which may have been broken off
         self._start_fit(self.model)
         self._fitting = True
-        if self.log_dir is not None and self._open_scalars is not None and _runtime.is_chief():
+        if self.log_dir is not None and self._open_scalars is not None and _runtime.devices.is_chief():
             self._log = ScalarLog(self._open_scalars, os.fspath(self.log_dir), every=self.window)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -225,7 +225,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         """Start the sums of the epoch."""
         self._meter.begin_epoch(epoch)
         self._examples_at_test: tuple[int, float | None] | None = None
-        self._steps_before = _runtime.train_steps(self.model)
+        self._steps_before = _runtime.progress.train_steps(self.model)
         self._first_step = self._steps_so_far if self._steps_before is None else self._steps_before
 
     # Between two batches the processor's caches have been used by others, so that what these two hooks look at costs
@@ -312,7 +312,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     def _read_examples(self) -> float | None:
         # On JAX even `self.model` has its price, copying the state back: only here, never at each batch.
-        return _runtime.examples_seen(self.model)
+        return _runtime.progress.examples_seen(self.model)
 
     def _steps_of_epoch(self) -> int:
         """Return how many steps the epoch had, which its last execution may have run only in part.
@@ -324,7 +324,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         if most - last <= 1:
             return most
         announced = (self.params or {}).get("steps")
-        taken = _runtime.train_steps(self.model)
+        taken = _runtime.progress.train_steps(self.model)
         if taken is not None and self._steps_before is not None:
             taken -= self._steps_before
         return max((steps for steps in (announced, taken) if steps and last < steps <= most), default=most)
@@ -351,5 +351,5 @@ class Throughput(_runtime.keras.callbacks.Callback):
             wrong["examples"] = texts.UNCOUNTED
         for about in wrong.keys() - self._warned:
             self._warned.add(about)
-            if _runtime.is_chief():
+            if _runtime.devices.is_chief():
                 warnings.warn(wrong[about], stacklevel=3)

@@ -33,7 +33,7 @@ class Augmentation(_runtime.keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         self.seed = self._checked(seed)
         # A model that calls the layer in `augment` has its weight from the beginning.
-        self.calls = _runtime.add_count(self, "calls")
+        self.calls = _runtime.ops.add_counter(self, "calls")
 
     def build(self, input_shape: Any) -> None:
         """Remember the shape, after a check."""
@@ -63,7 +63,7 @@ class Augmentation(_runtime.keras.layers.Layer):
             rows: How many rows this replica has.
             count: How many draws.
         """
-        first, _ = _runtime.place_in_batch(rows)
+        first, _ = _runtime.batch.place_in_batch(rows)
         key = (self.seed, ops.convert_to_tensor(self.calls))
         words = draw(key, first + ops.arange(rows, dtype="int32"), self.first_draw, count)
         # Afterwards: what Keras 3 makes of a variable on TensorFlow is read when it is used.
@@ -73,7 +73,7 @@ class Augmentation(_runtime.keras.layers.Layer):
     def known(self, images: Any) -> Any:
         """Return `images` with a static height, width and number of channels."""
         if getattr(images.shape, "rank", 4) is None or None in tuple(images.shape)[1:]:
-            images = _runtime.with_shape(images, (None, *self._built_for))
+            images = _runtime.ops.ensure_shape(images, (None, *self._built_for))
         self.check_images(images.shape, images.dtype)
         return images
 
@@ -101,7 +101,7 @@ class Augmentation(_runtime.keras.layers.Layer):
     def _checked(self, seed: Any) -> int:
         owner = type(self).__name__
         if seed is None:
-            workers = _runtime.num_workers()
+            workers = _runtime.devices.num_workers()
             if workers > 1:
                 raise ArgumentError(
                     f"seed must be given where {workers} processes train together, so that all of them draw the same "

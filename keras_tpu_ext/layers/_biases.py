@@ -28,7 +28,7 @@ def needless_biases(model: Any) -> list[tuple[Any, Any]]:
     Args:
         model: A model of inputs and outputs.
     """
-    calls = _runtime.calls(model)
+    calls = _runtime.models.calls(model)
     times = collections.Counter(id(call.layer) for call in calls)
     users = collections.Counter(id(tensor) for call in calls for tensor in call.inputs)
     users.update(id(tensor) for tensor in model.outputs)

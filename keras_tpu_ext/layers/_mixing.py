@@ -81,7 +81,7 @@ class Neighbours:
 
     def __init__(self, images: Any) -> None:
         self._rows = ops.shape(images)[0]
-        first, total = _runtime.place_in_batch(self._rows)
+        first, total = _runtime.batch.place_in_batch(self._rows)
         # Then every replica has as many rows, and so each begins with an even number.
         self._are_pairs = isinstance(total, int) and isinstance(self._rows, int) and self._rows % 2 == 0
         self.exist: Any = None
@@ -89,7 +89,7 @@ class Neighbours:
             rows = ops.arange(self._rows, dtype="int32")
             self._is_even = ops.equal((first + rows) % 2, 0)
             self.exist = ops.where(self._is_even, rows + 1 < self._rows, rows > 0)
-        weights = _runtime.row_weights(images)
+        weights = _runtime.batch.row_weights(images)
         if weights is not None:
             real = ops.reshape(weights, (-1,)) * ops.ones((self._rows,), "float32")
             real = self.of(real) > 0

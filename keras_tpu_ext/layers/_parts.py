@@ -43,7 +43,7 @@ def parts_of(inputs: Any, axis: int, ghost_batch_size: int | None) -> WholeBatch
     if ghost_batch_size is None:
         return WholeBatch(inputs, axis)
     rows = ops.shape(inputs)[0]
-    first, total = _runtime.place_in_batch(rows)
+    first, total = _runtime.batch.place_in_batch(rows)
     if isinstance(rows, int) and isinstance(total, int) and rows % ghost_batch_size == 0:
         return EqualParts(inputs, axis, ghost_batch_size)
     return UnevenParts(inputs, axis, ghost_batch_size, (first, rows, total))
@@ -89,7 +89,7 @@ class WholeBatch:
 
     def totals(self, sums: list[Any]) -> list[Any]:
         """Return what all replicas together have of each part, in shapes that broadcast to that of `view`."""
-        return _runtime.sum_over_replicas(sums)
+        return _runtime.batch.sum_over_replicas(sums)
 
     def over_parts(self, sums: Any) -> Any:
         """Return `local_sums` added up over all parts: one number for each channel."""
@@ -116,7 +116,7 @@ class SeveralParts(WholeBatch):
         """Return averages over the parts of all replicas."""
         values = (moments.mean, moments.variance, ops.ones_like(moments.mean))
         weighted = [moments.local_count * value for value in values]
-        *sums, count = _runtime.sum_over_replicas([self.over_parts(value) for value in weighted])
+        *sums, count = _runtime.batch.sum_over_replicas([self.over_parts(value) for value in weighted])
         return [*(ops.divide_no_nan(value, count) for value in sums), count]
 
 
@@ -163,4 +163,4 @@ class UnevenParts(SeveralParts):
     def totals(self, sums: list[Any]) -> list[Any]:
         """Return for each row the sum over the rows of its part."""
         of_parts = [ops.segment_sum(values, self._part_of_row, self._parts) for values in sums]
-        return [ops.take(values, self._part_of_row, axis=0) for values in _runtime.sum_over_replicas(of_parts)]
+        return [ops.take(values, self._part_of_row, axis=0) for values in _runtime.batch.sum_over_replicas(of_parts)]

@@ -50,7 +50,7 @@ def scaled(images: Any, rows: Any, columns: Any) -> Any:
         columns: The same of columns.
     """
     rows, columns = _weights(rows, images.shape[1]), _weights(columns, images.shape[2])
-    return _runtime.pick(images, ("bih,bhwc->biwc", rows), ("bjw,biwc->bijc", columns))
+    return _runtime.ops.one_hot_einsum(images, ("bih,bhwc->biwc", rows), ("bjw,biwc->bijc", columns))
 
 
 def _weights(places: Any, size: int) -> Any:

@@ -146,7 +146,7 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
 
     def _weights(self, inputs: Any, mask: Any) -> Any:
         """Return weights that broadcast to the inputs, zero for what does not count; `None` where all does."""
-        weights = _runtime.row_weights(inputs)
+        weights = _runtime.batch.row_weights(inputs)
         if mask is None:
             return weights
         kept = ops.expand_dims(ops.cast(mask, "float32"), self._axis)

@@ -188,19 +188,19 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
         if self.mean is not None:
             return [ops.convert_to_tensor(values) for values in self._constants]
         self._look()
-        if self._knows is False and not _runtime.asks_for_shapes():
+        if self._knows is False and not _runtime.ops.in_symbolic_call():
             raise ArgumentError(
                 f"{self.name} must know the mean and variance of its inputs; it was called without. Write: "
                 "layer.adapt(images) first, or DeviceNormalization(mean=..., variance=...)"
             )
-        with _runtime.own_dtypes():
+        with _runtime.ops.no_autocast():
             return [ops.reshape(weight, self._broadcast) for weight in (self.adapt_mean, self.adapt_variance)]
 
     def _look(self) -> None:
         """See whether the weights are still those that the layer began with; others may come from a file."""
         if self._knows or not self.built:
             return
-        values = [_runtime.value_of(weight) for weight in (self.adapt_mean, self.adapt_variance, self.count)]
+        values = [_runtime.ops.value_of(weight) for weight in (self.adapt_mean, self.adapt_variance, self.count)]
         if not any(value is None for value in values):
             mean, variance, count = values
             self._knows = bool(count or np.any(mean) or np.any(variance != 1))

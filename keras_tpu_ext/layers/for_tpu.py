@@ -53,7 +53,7 @@ def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
     """
     if ghost_batch_size is not None:
         ghost_batch_size = whole_number("for_tpu", "ghost_batch_size", ghost_batch_size, least=1, write=128)
-    if not isinstance(model, _runtime.keras.Model) or _runtime.inputs_and_outputs(model) is None:
+    if not isinstance(model, _runtime.keras.Model) or _runtime.models.inputs_and_outputs(model) is None:
         raise ArgumentError(
             "for_tpu needs a Keras model that is made of inputs and outputs, so that it can tell what follows what; "
             f"got {type(model).__name__}. Write: for_tpu(keras.Model(inputs, outputs)), or use "
@@ -80,16 +80,16 @@ class _Copying:
     def copy(self, model: Any, *, learns: bool = True) -> Any:
         """Return the copy of a model with its weights; unless it `learns`, no batch's mean takes a bias away."""
         biases = {id(layer): normalisation for layer, normalisation in needless_biases(model) if learns}
-        infers = {id(call.layer) for call in _runtime.calls(model) if call.training is False}
+        infers = {id(call.layer) for call in _runtime.models.calls(model) if call.training is False}
         pairs: list[tuple[Any, Any]] = []
 
         def copy_of(layer: Any) -> Any:
-            if isinstance(layer, _runtime.keras.Model) and _runtime.inputs_and_outputs(layer) is not None:
+            if isinstance(layer, _runtime.keras.Model) and _runtime.models.inputs_and_outputs(layer) is not None:
                 return self.copy(layer, learns=learns and id(layer) not in infers)
             pairs.append((layer, self._like(layer, without_bias=id(layer) in biases)))
             return pairs[-1][1]
 
-        copied = _runtime.clone(model, copy_of)
+        copied = _runtime.models.clone(model, copy_of)
         offsets = {id(biases[id(layer)]): _array(layer.bias) for layer, _ in pairs if id(layer) in biases}
         for layer, new in pairs:
             is_bias = {id(layer.bias)} if id(layer) in biases else set()

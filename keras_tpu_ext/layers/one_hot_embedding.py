@@ -91,7 +91,7 @@ class OneHotEmbedding(_runtime.keras.layers.Embedding):
                 f"ids must be a dense tensor; they came as a {type(inputs).__name__}. Write: layer(ids.to_tensor()) "
                 "for a ragged tensor, layer(tf.sparse.to_dense(ids)) for a sparse one, or use keras.layers.Embedding"
             )
-        with _runtime.own_dtypes():
+        with _runtime.ops.no_autocast():
             # A tensor: what Keras 3 makes of a variable with `convert_to_tensor` is TensorFlow's variable.
             table = ops.reshape(self.embeddings, (self.input_dim, self.output_dim))
         rows = _rows(table, self._whole_numbers(ops.reshape(inputs, (-1,))), self.compute_dtype)
@@ -120,9 +120,9 @@ def _rows(table: Any, ids: Any, dtype: str) -> Any:
     def looked_up(table: Any) -> Any:
         def gradient(*args: Any, upstream: Any = None) -> Any:
             upstream = args[0] if upstream is None else upstream
-            sums = _runtime.exact_product(one_hot(), ops.cast(upstream, dtype), transposed=True)
+            sums = _runtime.ops.one_hot_matmul(one_hot(), ops.cast(upstream, dtype), transposed=True)
             return ops.cast(sums, table.dtype)
 
-        return ops.cast(_runtime.exact_product(one_hot(), ops.cast(table, dtype)), dtype), gradient
+        return ops.cast(_runtime.ops.one_hot_matmul(one_hot(), ops.cast(table, dtype)), dtype), gradient
 
     return looked_up(table)

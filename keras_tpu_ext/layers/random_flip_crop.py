@@ -91,7 +91,7 @@ class RandomFlipCrop(Augmentation):
         rows = self._choice(top, height, inputs.shape[1], below(words[2], 2) if self.vertical else None)
         columns = self._choice(left, width, inputs.shape[2], below(words[3], 2) if self.horizontal else None)
         # Rows first: of the two orders this is the cheaper one where images lie in memory as the compiler puts them.
-        return _runtime.pick(inputs, ("bih,bhwc->biwc", rows), ("bjw,biwc->bijc", columns))
+        return _runtime.ops.one_hot_einsum(inputs, ("bih,bhwc->biwc", rows), ("bjw,biwc->bijc", columns))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
         """Return `(batch, height, width, channels)` of the outputs."""

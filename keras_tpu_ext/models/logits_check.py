@@ -27,7 +27,7 @@ def probabilities_taken_for_logits(model: Any) -> list[str]:
 
 
 def _losses_by_output(model: Any) -> Iterator[tuple[Any, tuple[str, str]]]:
-    outputs = _runtime.output_activations(model)
+    outputs = _runtime.models.output_activations(model)
     loss = model.loss
     for position, (name, layer, activation) in enumerate(outputs):
         if activation not in ("softmax", "sigmoid"):
@@ -43,4 +43,4 @@ def _losses_by_output(model: Any) -> Iterator[tuple[Any, tuple[str, str]]]:
 def _expects_logits(loss: Any) -> bool:
     if not isinstance(loss, _runtime.keras.losses.Loss):
         return False
-    return _runtime.expects_logits(loss)
+    return _runtime.models.expects_logits(loss)

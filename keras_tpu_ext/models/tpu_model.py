@@ -65,7 +65,7 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
                 f"from_model needs a Keras model; got {type(model).__name__}. "
                 "Write TPUModel.from_model(keras.Sequential([...]))."
             )
-        graph = _runtime.inputs_and_outputs(model)
+        graph = _runtime.models.inputs_and_outputs(model)
         if graph is not None:
             return cls(*graph, name=model.name)
         if isinstance(model, _runtime.keras.Sequential):

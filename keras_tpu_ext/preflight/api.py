@@ -76,7 +76,7 @@ def preflight(
     rate = None if pipeline is None else _batch.batches_per_sec(pipeline, _batch.examples_of(shapes))
 
     def compiled_for(examples: int) -> tuple[LoweredStep, Compiled]:
-        lowered = _runtime.lower_step(model, _batch.with_examples(shapes, examples), parsed.devices)
+        lowered = _runtime.probes.lower_step(model, _batch.with_examples(shapes, examples), parsed.devices)
         with Progress(f"preflight: compiling for {parsed.name}", shown=progress) as shown:
             return lowered, compile_for(
                 parsed,
@@ -90,7 +90,7 @@ def preflight(
     facts: dict[str, Any] = {
         "model": model.name,
         "target": parsed.name,
-        "framework": _runtime.words.framework,
+        "framework": _runtime.message_terms.framework,
         "chips": parsed.chips,
         "devices": parsed.devices,
         "global_batch": examples,
@@ -132,7 +132,7 @@ def _check(model: Any, per_replica_batch: Any, timeout_s: Any) -> None:
             f"`model` must be a compiled Keras model; got {type(model).__name__}. "
             "Write preflight(model, (images, labels), target=...)."
         )
-    if not _runtime.is_compiled(model):
+    if not _runtime.models.is_compiled(model):
         raise ArgumentError(
             f"`model` must be compiled, because its optimizer and losses are part of a train step; {model.name!r} is "
             'not. Write model.compile("adam", loss) before.'

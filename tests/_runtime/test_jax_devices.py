@@ -36,7 +36,7 @@ def test_importing_looking_and_counting_start_no_device_and_a_rehearsal_follows(
         from keras_tpu_ext import _runtime
         from jax._src import xla_bridge
         kte.hardware.detect()
-        print(_runtime.count_gpus(), _runtime.num_workers(), xla_bridge.backends_are_initialized())
+        print(_runtime.devices.count_gpus(), _runtime.devices.num_workers(), xla_bridge.backends_are_initialized())
         with kte.strategy_scope(require="cpu", replicas=5) as scope:
             variable = keras.Variable([1.0])
         print(scope.num_replicas, jax.local_device_count("cpu"), len(variable.value.sharding.device_set))
@@ -66,14 +66,14 @@ def machine(monkeypatch):
 )
 def test_without_a_gpu_or_without_its_plugin_jax_is_not_asked(machine, files, packages):
     machine.files, machine.packages = files, packages
-    assert _runtime.count_gpus() == 0
+    assert _runtime.devices.count_gpus() == 0
     assert machine.asked == []
 
 
 @pytest.mark.parametrize("gpus", [4, None])
 def test_with_both_jax_is_asked_and_its_word_for_none_is_none(machine, gpus):
     machine.files, machine.packages, machine.gpus = ["/dev/nvidia0"], ["jax-cuda13-plugin"], gpus
-    assert _runtime.count_gpus() == (gpus or 0)
+    assert _runtime.devices.count_gpus() == (gpus or 0)
     assert machine.asked == ["gpu"]
 
 
@@ -157,14 +157,14 @@ def test_a_rehearsal_after_jax_has_started_says_what_came_too_early(early, what)
 
 
 def test_one_process_is_one_worker_and_the_chief():
-    assert _runtime.num_workers() == 1
+    assert _runtime.devices.num_workers() == 1
     assert devices.is_chief()
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_workers_are_those_that_jax_has_joined(monkeypatch, index):
-    monkeypatch.setattr(devices.distributed.global_state, "client", object())
+    monkeypatch.setattr(jax._src.distributed.global_state, "client", object())
     monkeypatch.setattr(jax, "process_count", lambda: 3)
     monkeypatch.setattr(jax, "process_index", lambda: index)
-    assert _runtime.num_workers() == 3
+    assert _runtime.devices.num_workers() == 3
     assert devices.is_chief() is (index == 0)

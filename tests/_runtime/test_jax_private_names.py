@@ -38,7 +38,7 @@ ATTRIBUTES = {
         lambda: "optimizer_variables" in inspect.signature(model().compute_loss_and_updates).parameters,
         "jax/flops.py",
     ),
-    "Variable._value": (lambda: keras.Variable(np.zeros(2, "float32"))._value, "jax/values.py"),
+    "Variable._value": (lambda: keras.Variable(np.zeros(2, "float32"))._value, "jax/ops.py"),
     "LossFunctionWrapper.fn": (lambda: keras.losses.MeanSquaredError().fn, "jax/batch_statistics.py"),
     "JAXEpochIterator.data_adapter": (
         lambda: JAXEpochIterator(x=np.ones((4, 2)), batch_size=2).data_adapter.get_numpy_iterator,

@@ -122,7 +122,7 @@ def test_a_model_built_inside_trains_distributed_after_the_block(scope8, kind):
     with scope8:
         model = KINDS[kind]()
         model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
-    assert _runtime.num_replicas(model) == 8
+    assert _runtime.devices.num_replicas(model) == 8
     first, second = fit(model, epochs=2)
     assert second < first
     assert devices_of(model) == {8}
@@ -176,7 +176,7 @@ def test_a_model_built_outside_is_left_alone(scope8, model_class):
         model.compile("sgd", "mse")
         assert _jax_scope.distribution_of(model) is None
         assert not set(vars(model)) & set(_jax_scope._METHODS)
-        assert _runtime.num_replicas(model) == 1
+        assert _runtime.devices.num_replicas(model) == 1
         fit(model)
         assert devices_of(model) == {1}
 
@@ -238,7 +238,7 @@ def test_another_scope_inside_is_refused_and_the_outer_one_stays(scope8):
         with dataclasses.replace(scope8):
             assert keras.distribution.distribution() is scope8.strategy
         model = functional()
-    assert _runtime.num_replicas(model) == 8
+    assert _runtime.devices.num_replicas(model) == 8
     assert str(error.value) == (
         "A block for 2 replicas (DataParallel) was opened inside a block for 8 replicas (DataParallel), and a model "
         "can belong to one strategy only. Leave the outer block first, or open the same scope again inside it."
@@ -263,7 +263,7 @@ def test_a_model_of_another_thread_does_not_belong_to_this_ones_block(scope8):
             thread = threading.Thread(target=build, args=[scope])
             thread.start()
             thread.join()
-    assert [_runtime.num_replicas(model) for model in models] == [1, 2]
+    assert [_runtime.devices.num_replicas(model) for model in models] == [1, 2]
     assert JAXTrainer.__init__ is stock
 
 

@@ -17,7 +17,7 @@ IMPORTED = {
     "keras.src.models.functional:Functional": "keras3/functional.py, keras3/graph.py",
     "keras.src.models.model:functional_init_arguments": "keras3/functional.py",
     "keras.src.saving.keras_saveable:KerasSaveable._unpickle_model": "keras3/functional.py",
-    "keras.src.layers.layer:Layer._flatten_layers": "keras3/graph.py",
+    "keras.src.layers.layer:Layer._flatten_layers": "keras3/models.py",
     "keras.src.trainers.compile_utils:CompileLoss.metrics": "keras3/loss.py",
     "keras.src.losses.loss:apply_mask": "keras3/loss.py",
     "keras.src.losses.loss:unscale_loss_for_distribution": "keras3/metrics.py",
@@ -32,8 +32,8 @@ IMPORTED = {
     "keras.src.backend:set_keras_mask": "compat/keras3.py",
     "keras.src.backend:AutocastScope": "compat/keras3.py",
     "keras.src.backend:in_symbolic_scope": "compat/keras3.py",
-    "keras.src.ops.nn:Softmax": "keras3/audit.py",
-    "keras.src.ops.nn:LogSoftmax": "keras3/audit.py",
+    "keras.src.ops.nn:Softmax": "keras3/models.py",
+    "keras.src.ops.nn:LogSoftmax": "keras3/models.py",
     "keras:layers.BatchNormalization._moments": "keras3/batch_statistics.py",
 }
 
@@ -52,21 +52,21 @@ def epoch_in_a_backup():
 
 
 ATTRIBUTES = {
-    "Functional._inputs_struct": (lambda: model()._inputs_struct, "keras3/graph.py"),
-    "Functional._outputs_struct": (lambda: model()._outputs_struct, "keras3/graph.py"),
+    "Functional._inputs_struct": (lambda: model()._inputs_struct, "keras3/models.py"),
+    "Functional._outputs_struct": (lambda: model()._outputs_struct, "keras3/models.py"),
     "Functional._nodes_by_depth": (
         lambda: [
             (node.operation, node.input_tensors, node.outputs)
             for of_depth in model()._nodes_by_depth.values()
             for node in of_depth
         ],
-        "keras3/graph.py",
+        "keras3/models.py",
     ),
     "Sequential._functional": (
         lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])._functional.outputs,
-        "keras3/graph.py",
+        "keras3/models.py",
     ),
-    "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.operation.name, "keras3/graph.py"),
+    "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.operation.name, "keras3/models.py"),
     "Trainer._compile_loss": (lambda: model()._compile_loss, "keras3/compile.py"),
     "Trainer._compile_metrics": (lambda: model()._compile_metrics, "keras3/compile.py"),
     "Trainer._loss_tracker": (
@@ -84,7 +84,7 @@ ATTRIBUTES = {
     ),
     "optimizer._iterations": (
         lambda: keras.optimizers.SGD()._iterations,
-        "tensorflow/progress.py, jax/progress.py, keras3/optimizer_view.py",
+        "training/progress.py, keras3/optimizer_view.py",
     ),
     "BackupAndRestore._training_metadata_path": (lambda: epoch_in_a_backup() == 3, "keras3/chief.py"),
 }

@@ -38,7 +38,7 @@ def by_framework(model):
 
 
 def recorded(model, **kwargs):
-    read = _runtime.record_gradients(model)
+    read = _runtime.probes.record_gradients(model)
     model.fit(TOKENS, TARGETS, batch_size=3, verbose=0, **kwargs)
     return read()
 
@@ -72,16 +72,16 @@ def test_recorded_on_replicas_is_summed_and_clipped_as_on_one_device(scope8, cli
 
 def test_nothing_is_recorded_before_a_step_or_of_a_skipped_one():
     model = words(kte.TPUModel, loss_scale="dynamic")
-    read = _runtime.record_gradients(model)
+    read = _runtime.probes.record_gradients(model)
     assert read() is None
     model.fit(TOKENS, TARGETS, sample_weight=np.full(3, np.inf, "float32"), verbose=0)
     assert read() is None
-    assert _runtime.loss_scale(model) == 2.0**14
+    assert _runtime.progress.loss_scale(model) == 2.0**14
 
 
 def test_a_loss_scale_is_told_where_there_is_one():
-    assert _runtime.loss_scale(words()) is None
-    assert _runtime.loss_scale(words(kte.TPUModel, loss_scale=256)) == 256.0
+    assert _runtime.progress.loss_scale(words()) is None
+    assert _runtime.progress.loss_scale(words(kte.TPUModel, loss_scale=256)) == 256.0
     model = words(optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(), initial_scale=64.0))
     model.fit(TOKENS, TARGETS, verbose=0)
-    assert _runtime.loss_scale(model) == 64.0
+    assert _runtime.progress.loss_scale(model) == 64.0

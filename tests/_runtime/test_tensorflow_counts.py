@@ -12,6 +12,6 @@ def test_variables_of_a_strategy_can_be_read():
         model.compile("sgd", "mse")
     x, y = np.ones((10, 2), "float32"), np.ones((10, 1), "float32")
     model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(4), verbose=0, shuffle=False)
-    assert _runtime.examples_seen(model) == 10
-    assert _runtime.train_steps(model) == 3
-    assert _runtime.num_replicas(model) == strategy.num_replicas_in_sync == 1
+    assert _runtime.progress.examples_seen(model) == 10
+    assert _runtime.progress.train_steps(model) == 3
+    assert _runtime.devices.num_replicas(model) == strategy.num_replicas_in_sync == 1

@@ -5,14 +5,14 @@ import pytest
 import tensorflow as tf
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.tensorflow import products as _tf_product
+from keras_tpu_ext._runtime.tensorflow import ops as tf_ops
 
 
 def test_a_float32_is_split_into_three_bfloat16():
     values = np.random.default_rng(0).normal(size=1000).astype("float32") * np.float32(10.0) ** np.arange(
         -20, 20, 0.04
     )
-    parts = [part.numpy() for part in _tf_product._parts_of_8_bits(tf.constant(values, tf.float32))]
+    parts = [part.numpy() for part in tf_ops._parts_of_8_bits(tf.constant(values, tf.float32))]
     assert len(parts) == 3
     for part in parts:
         np.testing.assert_array_equal(tf.cast(tf.cast(part, tf.bfloat16), tf.float32), part)
@@ -32,10 +32,10 @@ def test_a_row_comes_back_as_it_is(dtype, monkeypatch):
     values = tf.cast(np.random.default_rng(0).normal(size=(5, 3)), dtype)
     ones = tf.cast(np.eye(5)[[3, 1]], dtype)
     wide = "float64" if dtype == "float64" else "float32"
-    got = _runtime.exact_product(ones, values)
+    got = _runtime.ops.one_hot_matmul(ones, values)
     assert got.dtype == wide
     np.testing.assert_array_equal(got, tf.cast(tf.gather(values, [3, 1]), wide))
-    transposed = _runtime.exact_product(tf.transpose(ones), values, transposed=True)
+    transposed = _runtime.ops.one_hot_matmul(tf.transpose(ones), values, transposed=True)
     np.testing.assert_array_equal(transposed, got)
 
 
@@ -43,7 +43,7 @@ def test_a_row_comes_back_as_it_is(dtype, monkeypatch):
 def test_numbers_come_through_to_the_last_bit(dtype):
     values = tf.cast(np.random.default_rng(0).normal(size=(2, 5, 3)) * 50 + 100, dtype)
     places = [[4, 0, 0], [1, 2, 9]]
-    picked = _tf_product.pick(values, ("nij,njk->nik", tf.one_hot(places, 5, on_value=True, off_value=False)))
+    picked = tf_ops.one_hot_einsum(values, ("nij,njk->nik", tf.one_hot(places, 5, on_value=True, off_value=False)))
     assert picked.dtype == values.dtype
     values = tf.cast(values, tf.float64).numpy()
     expected = [[values[0, 4], values[0, 0], values[0, 0]], [values[1, 1], values[1, 2], np.zeros(3)]]

@@ -40,7 +40,7 @@ def test_on_replicas_they_are_those_of_one(scope4):
 
 @pytest.mark.parametrize("warmup", [0, 1])
 def test_the_time_of_counting_is_not_measured(monkeypatch, warmup):
-    clock, count = Clock(), _runtime.count_flops
+    clock, count = Clock(), _runtime.probes.count_flops
     counts = []
 
     def slow(*arguments):
@@ -48,7 +48,7 @@ def test_the_time_of_counting_is_not_measured(monkeypatch, warmup):
         counts.append(arguments[2])
         return count(*arguments)
 
-    monkeypatch.setattr(_runtime, "count_flops", slow)
+    monkeypatch.setattr(_runtime.probes, "count_flops", slow)
     throughput = Throughput(clock=clock, peak_flops=100.0, warmup=warmup)
     passing = Passing(clock, [2.0] * 8)
     history = model_of().fit(dataset(16, 4), epochs=2, verbose=0, shuffle=False, callbacks=[throughput, passing])
@@ -64,8 +64,8 @@ def test_epochs_of_one_execution_have_an_mfu_as_well():
 
 
 def test_without_a_known_peak_nothing_is_counted(monkeypatch):
-    monkeypatch.setattr(_runtime, "count_flops", None)
-    monkeypatch.setattr(_runtime, "intercept_executions", None)
+    monkeypatch.setattr(_runtime.probes, "count_flops", None)
+    monkeypatch.setattr(_runtime.probes, "intercept_executions", None)
     history, logs, _ = run(model_of(), dataset(16, 4), SECONDS[:4])
     assert MFU not in history
     assert not any(MFU in log or TOKENS in log for log in logs)
@@ -94,14 +94,14 @@ def test_the_peak_of_a_tpu_is_that_of_a_device(monkeypatch):
 
 
 def test_on_a_tpu_it_is_counted_without_asking(monkeypatch):
-    monkeypatch.setattr(_runtime, "device_name", lambda model: "TPU v3")
+    monkeypatch.setattr(_runtime.devices, "device_name", lambda model: "TPU v3")
     history, _, _ = run(model_of(), dataset(16, 4), SECONDS[:4])
     assert history[MFU] == [pytest.approx(4 * FLOPS / 61.5e12)]
     assert hardware.TPU_GENERATIONS["v3"].peak_bf16_flops_per_core == 61.5e12
 
 
 def test_a_tpu_that_nobody_knows_is_told(monkeypatch):
-    monkeypatch.setattr(_runtime, "device_name", lambda model: "TPU v99")
+    monkeypatch.setattr(_runtime.devices, "device_name", lambda model: "TPU v99")
     with pytest.warns(UserWarning, match=r"no MFU: .* calls itself 'TPU v99'. Write: Throughput\(peak_flops="):
         assert MFU not in run(model_of(), dataset(16, 4), SECONDS[:4])[0]
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_counted_is_told_and_fit_goes_on(monkeypatch):
     def fails(*arguments):
         raise RuntimeError("of the user's\nand more")
 
-    monkeypatch.setattr(_runtime, "count_flops", fails)
+    monkeypatch.setattr(_runtime.probes, "count_flops", fails)
     with pytest.warns(
         UserWarning, match=r"because its step cannot be traced apart from fit \(RuntimeError: of the user"
     ):
@@ -248,7 +248,9 @@ class Closing:
 
 def test_files_are_closed_at_every_exit(monkeypatch, tmp_path):
     opened = []
-    monkeypatch.setattr(_runtime, "scalar_files", lambda: lambda folder: opened.append(Closing(folder)) or opened[-1])
+    monkeypatch.setattr(
+        _runtime.progress, "event_file_class", lambda: lambda folder: opened.append(Closing(folder)) or opened[-1]
+    )
     clock = Clock()
     throughput = Throughput(clock=clock, log_dir=tmp_path, window=1)
     model = model_of()
@@ -274,8 +276,8 @@ def test_files_are_closed_at_every_exit(monkeypatch, tmp_path):
 
 def test_only_the_chief_writes(monkeypatch, tmp_path):
     opened = []
-    monkeypatch.setattr(_runtime, "scalar_files", lambda: opened.append)
-    monkeypatch.setattr(_runtime, "is_chief", lambda: False)
+    monkeypatch.setattr(_runtime.progress, "event_file_class", lambda: opened.append)
+    monkeypatch.setattr(_runtime.devices, "is_chief", lambda: False)
     run(model_of(), dataset(32, 4), [1.0] * 8, log_dir=tmp_path, window=1)
     assert opened == []
 

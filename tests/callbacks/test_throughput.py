@@ -227,8 +227,10 @@ def test_batch_size_of_one():
 
 def test_reading_the_count_is_rare(monkeypatch):
     reads = []
-    original = keras_tpu_ext._runtime.examples_seen
-    monkeypatch.setattr(keras_tpu_ext._runtime, "examples_seen", lambda model: reads.append(1) or original(model))
+    original = keras_tpu_ext._runtime.progress.examples_seen
+    monkeypatch.setattr(
+        keras_tpu_ext._runtime.progress, "examples_seen", lambda model: reads.append(1) or original(model)
+    )
     run(model_of(), dataset(400, 4), [1.0] * 100, window=20)
     assert len(reads) == 5  # after executions 1, 21, 41, 81 and at the end
 

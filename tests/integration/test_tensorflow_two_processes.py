@@ -207,7 +207,7 @@ EQUAL = """
 
         model = build()
         names = [folder / "a.csv", folder / "b.csv", folder / "c.csv"]
-        if kte._runtime.is_chief():
+        if kte._runtime.devices.is_chief():
             for name, rows in zip(names, (x[:17], x[17:80], x[80:])):
                 name.write_text("".join(",".join(str(value) for value in row) + "\\n" for row in rows))
         model.evaluate(x, y, batch_size=270)  # which both take part in, so the files are there
@@ -387,7 +387,7 @@ CHIEF = """
 
     with open(shared / f"result{index}.json", "w") as file:
         json.dump({
-            "chief": kte._runtime.is_chief(),
+            "chief": kte._runtime.devices.is_chief(),
             "refused": refused,
             "logs": sorted(history.history),
             "overflows": [list(overflow)[:2] for overflow in listed[1].overflows],

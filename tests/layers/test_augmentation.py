@@ -29,7 +29,7 @@ def images_of(layer, count=16, **options):
 
 
 def calls_of(model):
-    return [int(numpy_of(layer.calls)) for layer in _runtime.flatten_layers(model) if hasattr(layer, "calls")]
+    return [int(numpy_of(layer.calls)) for layer in _runtime.models.flatten_layers(model) if hasattr(layer, "calls")]
 
 
 def classifier(model_class, rate=0.05):
@@ -138,7 +138,7 @@ def test_a_seed_that_cannot_work_is_refused(layer_class, seed):
 
 @pytest.mark.parametrize("layer_class", ALL)
 def test_several_processes_need_a_seed(layer_class, monkeypatch):
-    monkeypatch.setattr(_runtime, "num_workers", lambda: 2)
+    monkeypatch.setattr(_runtime.devices, "num_workers", lambda: 2)
     with pytest.raises(
         ArgumentError, match=r"seed must be given where 2 processes train together.*came as None. Write"
     ):

@@ -104,7 +104,7 @@ def test_an_example_beside_a_row_that_fills_the_batch_up_is_not_mixed(layer_clas
     images, classes = plain.digits(rows)
     labels = plain.one_hot(classes)
     weights = (np.arange(rows) < examples).astype("float32").reshape(-1, 1, 1, 1)
-    monkeypatch.setattr(_runtime, "row_weights", lambda inputs: keras.ops.convert_to_tensor(weights))
+    monkeypatch.setattr(_runtime.batch, "row_weights", lambda inputs: keras.ops.convert_to_tensor(weights))
     layer = layer_class(alpha=1.0, seed=9)
     got, got_labels = layer((images, labels), training=True)
     function = plain.mix_up if layer_class is MixUp else plain.cut_mix

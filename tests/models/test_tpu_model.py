@@ -110,7 +110,7 @@ def test_every_kind_trains_on_replicas_as_one_device_does(scope4, data, kind):
         ours = KINDS[kind]()
         ours.compile(keras.optimizers.SGD(0.3), "mse")
     assert isinstance(ours, kte.TPUModel)
-    assert _runtime.num_replicas(ours) == 4
+    assert _runtime.devices.num_replicas(ours) == 4
     ours.predict(data.x[:8], verbose=0)  # builds the subclassed ones
     plain = keras.Sequential([keras.Input((6,)), *[copy_of(layer) for layer in dense_layers(ours)]])
     plain.compile(keras.optimizers.SGD(0.3), "mse")
@@ -212,7 +212,7 @@ def test_compiling_after_the_block(scope4, data):
     model.compile("adam", "mse", metrics=["mae"])
     model.fit(data.x[:100], data.y[:100], **EPOCH)
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 1
-    assert _runtime.num_replicas(model) == 4
+    assert _runtime.devices.num_replicas(model) == 4
 
 
 def ends_with(*last, outputs=1):
@@ -320,7 +320,7 @@ def test_it_saves_and_loads_as_itself_and_training_goes_on(scope4, data, tmp_pat
     with scope4 if inside else contextlib.nullcontext():
         loaded = keras.saving.load_model(path, safe_mode=True)
     assert type(loaded) is type(model)
-    assert _runtime.num_replicas(loaded) == (4 if inside else 1)
+    assert _runtime.devices.num_replicas(loaded) == (4 if inside else 1)
     for want, got in zip(model.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(got, want)
     states = [[np.asarray(v) for v in m.optimizer.variables] for m in (loaded, model)]

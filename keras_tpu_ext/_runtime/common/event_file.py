@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 
-class ScalarFile(Protocol):
+class EventFile(Protocol):
     """An open event file of TensorBoard."""
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -19,5 +19,5 @@ class ScalarFile(Protocol):
         """Write what is left, and nothing from then on."""
 
 
-# Opens a file in a folder, which is made where it is not there.
-OpenScalarFile = Callable[[str], ScalarFile]
+# Made from the path of a folder, which is made where it is not there.
+EventFileClass = Callable[[str], EventFile]

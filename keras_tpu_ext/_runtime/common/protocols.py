@@ -1,17 +1,21 @@
-"""What every runtime module behind the seam provides: deeds, never flags or versions."""
+"""What every runtime provides behind the seam: verbs in namespaces, never flags or versions.
+
+A runtime is a package whose `__init__` has one module for each of these protocols (PEP 544: a module may implement
+one), so that the type checker holds every runtime to every verb.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
-from keras_tpu_ext._runtime.common.event_file import OpenScalarFile
+from keras_tpu_ext._runtime.common.event_file import EventFileClass
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
+from keras_tpu_ext._runtime.common.types import Array, Layer, Loss, Model, Nest, Policy, Strategy, Tensor, Variable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +31,7 @@ class OpenedStrategy:
             `None` where it cannot.
     """
 
-    strategy: Any
+    strategy: Strategy
     num_replicas: int
     device_name: str = ""
     supports_bfloat16: bool | None = None
@@ -35,8 +39,8 @@ class OpenedStrategy:
 
 
 @dataclasses.dataclass(frozen=True)
-class Words:
-    """What messages say of a runtime.
+class MessageTerms:
+    """What messages call a runtime and its parts.
 
     Attributes:
         framework: What the framework is called, such as `"TensorFlow"`.
@@ -68,7 +72,7 @@ class Overflow(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call of a layer, or of an operation between layers, in a model of inputs and outputs.
+    """One call of a layer, or of an operation between layers, in a functional model.
 
     Attributes:
         layer: What is called.
@@ -77,47 +81,17 @@ class Call(NamedTuple):
         training: The argument of that name; `None` where it is not set for good.
     """
 
-    layer: Any
-    inputs: list[Any]
-    outputs: list[Any]
-    training: Any = None
+    layer: Layer
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    training: bool | None = None
 
 
-class Runtime(Protocol):
-    """The names that `keras_tpu_ext._runtime` re-exports from the runtime in use."""
-
-    keras: ModuleType
-    ops: Any  # functions as in `keras.ops`; on Keras 2 those that layers here need
-    PyDataset: type
-    TrainStep: type
-    tree: Any  # `flatten`, `map_structure`, `pack_sequence_as` as in `keras.tree`
-    words: Words
+class Devices(Protocol):
+    """Devices, the strategies over them, and the processes that train together."""
 
     def count_gpus(self) -> int:
         """Return how many GPUs the framework sees, without starting one."""
-
-    def open_tpu(self, address: str) -> OpenedStrategy:
-        """Return the strategy for the TPU at `address`, initialising it once per process.
-
-        Raises:
-            TpuUnusableError: With the cause and the cure, when the TPU cannot be used.
-        """
-
-    def num_workers(self) -> int:
-        """Return how many processes train together, as the framework's own settings say."""
-
-    def is_chief(self) -> bool:
-        """Return whether this process writes files and prints: of several that train together one does."""
-
-    def open_workers(self) -> OpenedStrategy:
-        """Return the strategy over the devices of all these processes.
-
-        Raises:
-            ClusterError: When they do not come together in bounded time; the text names who is missing.
-        """
-
-    def open_gpus(self, count: int) -> OpenedStrategy:
-        """Return the strategy over the first `count` GPUs."""
 
     def open_cpu(self, replicas: int) -> OpenedStrategy:
         """Return the strategy over `replicas` CPU devices, virtual ones where there is more than one.
@@ -126,52 +100,188 @@ class Runtime(Protocol):
             ScopeError: When the framework's devices were started before virtual ones could be made.
         """
 
-    def scope(self, strategy: Any) -> AbstractContextManager[Any]:
-        """Return the context manager in which models belong to `strategy`."""
+    def open_gpus(self, count: int) -> OpenedStrategy:
+        """Return the strategy over the first `count` GPUs."""
 
-    def distribute(self, strategy: Any, dataset: Any) -> Any:
-        """Return `dataset` split over the replicas of `strategy`."""
-
-    def examples_seen(self, model: Any) -> float | None:
-        """Return how many examples `model` has trained on in this epoch, or `None`; waits for the device."""
-
-    def import_addons(self) -> ModuleType:
-        """Return TensorFlow Addons.
+    def open_tpu(self, address: str) -> OpenedStrategy:
+        """Return the strategy for the TPU at `address`, initialising it once per process.
 
         Raises:
-            NotForThisKerasError: Where the Keras of this process cannot have it.
-            MissingExtraError: Where it is not installed.
+            TpuUnusableError: With the cause and the cure, when the TPU cannot be used.
         """
 
-    def flatten_layers(self, model: Any) -> list[Any]:
-        """Return all layers of `model` at any depth, without the model itself."""
+    def open_workers(self) -> OpenedStrategy:
+        """Return the strategy over the devices of all processes that train together.
 
-    def calls(self, model: Any) -> list[Call]:
-        """Return what is called in a model of inputs and outputs, without what models in it call."""
+        Raises:
+            ClusterError: When they do not come together in bounded time; the text names who is missing.
+        """
 
-    def clone(self, model: Any, copy_of: Callable[[Any], Any]) -> Any:
-        """Return a model of inputs and outputs like `model`, not compiled, with `copy_of(layer)` for each layer."""
+    def num_workers(self) -> int:
+        """Return how many processes train together, as the framework's own settings say."""
 
-    def expects_logits(self, loss: Any) -> bool:
-        """Return whether a Keras loss applies softmax or sigmoid itself."""
+    def is_chief(self) -> bool:
+        """Return whether this process writes files and prints: of several that train together one does."""
 
-    def is_compiled(self, model: Any) -> bool:
-        """Return whether `compile` of `model` was called."""
+    def scope(self, strategy: Strategy) -> AbstractContextManager[Any]:
+        """Return the context manager in which models belong to `strategy`."""
 
-    def draws_random_numbers(self, layer: Any) -> bool:
+    def distribute(self, strategy: Strategy, dataset: Any) -> Any:
+        """Return `dataset` split over the replicas of `strategy`."""
+
+    def num_replicas(self, model: Model) -> int:
+        """Return the number of replicas that train `model` in step."""
+
+    def device_name(self, model: Model) -> str:
+        """Return what the framework calls one device that trains `model`, such as `"TPU v3"`.
+
+        It is `"TPU"` for a TPU whose generation it does not tell.
+        """
+
+
+class Models(Protocol):
+    """What a Keras model tells about itself."""
+
+    def calls(self, model: Model) -> list[Call]:
+        """Return what is called in a functional model, without what models in it call."""
+
+    def clone(self, model: Model, copy_of: Callable[[Layer], Layer]) -> Model:
+        """Return a functional model like `model`, not compiled, with `copy_of(layer)` for each layer."""
+
+    def draws_random_numbers(self, layer: Layer) -> bool:
         """Return whether `layer` has a generator of random numbers of its own."""
 
-    def path_of(self, variable: Any) -> str:
+    def expects_logits(self, loss: Loss) -> bool:
+        """Return whether a Keras loss applies softmax or sigmoid itself."""
+
+    def flatten_layers(self, model: Model) -> list[Layer]:
+        """Return all layers of `model` at any depth, without the model itself, in order of creation."""
+
+    def inputs_and_outputs(self, model: Model) -> tuple[Nest, Nest] | None:
+        """Return the structures of symbolic inputs and outputs; `None` where `model` has none."""
+
+    def is_compiled(self, model: Model) -> bool:
+        """Return whether `compile` of `model` was called."""
+
+    def losses(self, model: Model) -> list[tuple[str, str, str, str]]:
+        """Return `(layer name, its dtype, loss class name, loss dtype)` of each output that a compiled loss reads."""
+
+    def metrics(self, model: Model) -> list[tuple[str, str, str]]:
+        """Return `(metric name, class name, dtype)` of each metric that the model keeps."""
+
+    def output_activations(self, model: Model) -> list[tuple[str, str, str]]:
+        """Return `(output name, layer name, activation name)` for each output; `[]` where it cannot be told."""
+
+    def path_of(self, variable: Variable) -> str:
         """Return the name of `variable` with those of the layers around it."""
 
-    def show_as_they_are(self, names: Iterable[str]) -> None:
-        """Let progress bars show the last value of the log keys `names` and not their average; for good."""
+    def softmaxes(self, model: Model) -> list[tuple[str, str, str]]:
+        """Return `(layer name, class name, dtype)` of each softmax in `model`, at any depth."""
 
-    def add_count(self, layer: Any, name: str) -> Any:
+
+class Policies(Protocol):
+    """Keras's dtype policies."""
+
+    def get_dtype_policy(self) -> Policy:
+        """Return the global dtype policy."""
+
+    def set_dtype_policy(self, policy: Policy) -> None:
+        """Set the global dtype policy, given by name or as `get_dtype_policy` returned it."""
+
+    def parse_dtype_policy(self, name: str) -> Policy:
+        """Return the floating-point policy of that name.
+
+        Raises:
+            TypeError: If `name` is no string.
+            ValueError: If there is none, or one that a model cannot train in, such as "bool" or "int8".
+        """
+
+
+class Batch(Protocol):
+    """The batch of the step that runs, for layers."""
+
+    def place_in_batch(self, rows: Any) -> tuple[Any, Any]:
+        """Return which row of the whole batch is this replica's first, and how many rows that has.
+
+        Args:
+            rows: How many rows this replica has; an int where that is static. Then so is the second result.
+        """
+
+    def row_weights(self, inputs: Tensor) -> Tensor | None:
+        """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts.
+
+        A row does not count if it fills a batch up, or stands in for none on a replica without examples.
+        """
+
+    def sum_over_replicas(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """Return each tensor, or Python number, summed over all replicas; no gradient may go through it."""
+
+    def has_local_statistics(self, normalization: Layer) -> bool:
+        """Return whether a `BatchNormalization` takes mean and variance of its replica's part of the batch only."""
+
+
+class KerasOps(Protocol):
+    """The functions of `keras.ops` that this package computes with; on Keras 2 the same by TensorFlow's."""
+
+    arange: Callable[..., Tensor]
+    bitwise_and: Callable[..., Tensor]
+    bitwise_left_shift: Callable[..., Tensor]
+    bitwise_or: Callable[..., Tensor]
+    bitwise_right_shift: Callable[..., Tensor]
+    bitwise_xor: Callable[..., Tensor]
+    cast: Callable[..., Tensor]
+    clip: Callable[..., Tensor]
+    concatenate: Callable[..., Tensor]
+    convert_to_numpy: Callable[..., Array]
+    convert_to_tensor: Callable[..., Tensor]
+    custom_gradient: Callable[..., Callable[..., Tensor]]
+    divide_no_nan: Callable[..., Tensor]
+    equal: Callable[..., Tensor]
+    expand_dims: Callable[..., Tensor]
+    flip: Callable[..., Tensor]
+    logical_and: Callable[..., Tensor]
+    logical_not: Callable[..., Tensor]
+    maximum: Callable[..., Tensor]
+    ones: Callable[..., Tensor]
+    ones_like: Callable[..., Tensor]
+    pad: Callable[..., Tensor]
+    reshape: Callable[..., Tensor]
+    round: Callable[..., Tensor]
+    rsqrt: Callable[..., Tensor]
+    segment_sum: Callable[..., Tensor]
+    shape: Callable[..., tuple[Any, ...]]
+    sqrt: Callable[..., Tensor]
+    square: Callable[..., Tensor]
+    stop_gradient: Callable[..., Tensor]
+    sum: Callable[..., Tensor]
+    take: Callable[..., Tensor]
+    transpose: Callable[..., Tensor]
+    where: Callable[..., Tensor]
+    zeros_like: Callable[..., Tensor]
+
+
+class Ops(KerasOps, Protocol):
+    """What layers compute with: `keras.ops`, and what it has not."""
+
+    def add_counter(self, layer: Layer, name: str) -> Variable:
         """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
 
-    def pick(self, values: Any, *choices: tuple[str, Any]) -> Any:
+    def ensure_shape(self, values: Tensor, shape: Sequence[int | None]) -> Tensor:
+        """Return `values`, of which it is known that they have `shape`; `None` is for any size.
+
+        A step on Keras 2 knows no size of what a `Sequence` or a generator gives.
+        """
+
+    def in_symbolic_call(self) -> bool:
+        """Return whether Keras calls layers for the shapes of their outputs only."""
+
+    def no_autocast(self) -> AbstractContextManager[Any]:
+        """Return a context in which variables are read in their own dtype, not in the compute dtype of the layer."""
+
+    def one_hot_einsum(self, values: Tensor, *choices: tuple[str, Tensor]) -> Tensor:
         """Return `values` after one einsum with a choice after the other, in their own dtype.
+
+        A product is what TPUs do many times faster than they gather.
 
         Args:
             values: Finite numbers.
@@ -181,77 +291,49 @@ class Runtime(Protocol):
                 and then the result is rounded to the dtype of `values`.
         """
 
-    def with_shape(self, values: Any, shape: Sequence[int | None]) -> Any:
-        """Return `values`, of which it is known that they have `shape`; `None` is for any size.
-
-        A step on Keras 2 knows no size of what a `Sequence` or a generator gives.
-        """
-
-    def place_in_batch(self, rows: Any) -> tuple[Any, Any]:
-        """Return, while a layer is called, which row of the whole batch is this replica's first, and how many it has.
-
-        Args:
-            rows: How many rows this replica has; an int where that is static. Then so is the second result.
-        """
-
-    def row_weights(self, inputs: Any) -> Any:
-        """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts.
-
-        A row does not count if it fills a batch up, or stands in for none on a replica without examples.
-        """
-
-    def sum_over_replicas(self, values: Sequence[Any]) -> list[Any]:
-        """Return each tensor, or Python number, summed over all replicas; no gradient may go through it."""
-
-    def exact_product(self, ones: Any, values: Any, *, transposed: bool = False) -> Any:
+    def one_hot_matmul(self, one_hot: Tensor, values: Tensor, *, transposed: bool = False) -> Tensor:
         """Return the product of a matrix of ones and zeros with another one; no factor is rounded, sums are float32.
 
         Args:
-            ones: Matrix of ones and zeros, in the dtype of `values`.
+            one_hot: Matrix of ones and zeros, in the dtype of `values`.
             values: Matrix of floats; for float64 the sums are float64.
-            transposed: Whether `ones` is to be transposed first.
+            transposed: Whether `one_hot` is to be transposed first.
         """
 
-    def own_dtypes(self) -> AbstractContextManager[Any]:
-        """Return a context in which variables are read in their own dtype, not in the compute dtype of the layer."""
-
-    def asks_for_shapes(self) -> bool:
-        """Return whether Keras calls layers for the shapes of their outputs only."""
-
-    def value_of(self, variable: Any) -> Any:
+    def value_of(self, variable: Variable) -> Array | None:
         """Return what `variable` holds as an array, also while a step is traced; `None` where it cannot be seen."""
 
-    def sees_its_replica_only(self, normalisation: Any) -> bool:
-        """Return whether a `BatchNormalization` takes mean and variance of a part of the batch."""
 
-    def record_gradients(self, model: Any) -> Callable[[], list[Any] | None]:
-        """Put an optimizer that only records in the place of a compiled model's own; return how to read it."""
+class Progress(Protocol):
+    """How far a model has come, and where that is shown."""
 
-    def loss_scale(self, model: Any) -> float | None:
+    def examples_seen(self, model: Model) -> float | None:
+        """Return how many examples `model` has trained on in this epoch, or `None`; waits for the device."""
+
+    def loss_scale(self, model: Model) -> float | None:
         """Return what the loss of the next step is multiplied by; `None` where nothing scales it by rule."""
 
-    def num_replicas(self, model: Any) -> int:
-        """Return the number of replicas that train `model` in step."""
+    def mark_stateful_metrics(self, names: Iterable[str]) -> None:
+        """Let progress bars show the last value of the log keys `names` and not their average; for good."""
 
-    def train_steps(self, model: Any) -> int | None:
-        """Return how many train steps the optimizer of `model` has seen, or `None`; waits for the device."""
+    def event_file_class(self) -> EventFileClass:
+        """Return the class of TensorBoard's event files, made from the path of a folder.
 
-    def skipped_steps(self, model: Any) -> int | None:
-        """Return how many steps loss scaling has skipped, or `None` where nothing counts them."""
-
-    def watch_overflow(self, model: Any) -> Callable[[], list[Overflow]] | None:
-        """Let the step note gradients that are not finite; return how to read the notes, `None` where it cannot."""
-
-    def unwatch_overflow(self, model: Any) -> None:
-        """Let the step note nothing any more."""
-
-    def device_name(self, model: Any) -> str:
-        """Return what the framework calls one device that trains `model`, such as `"TPU v3"`.
-
-        It is `"TPU"` for a TPU whose generation it does not tell.
+        Raises:
+            MissingExtraError: Where nothing is installed that could write one.
         """
 
-    def count_flops(self, model: Any, batch: Any, batch_size: int) -> FlopsCount:
+    def skipped_steps(self, model: Model) -> int | None:
+        """Return how many steps loss scaling has skipped, or `None` where nothing counts them."""
+
+    def train_steps(self, model: Model) -> int | None:
+        """Return how many train steps the optimizer of `model` has taken, or `None`; waits for the device."""
+
+
+class Probes(Protocol):
+    """Looks into a step: its program, its gradients, its calls."""
+
+    def count_flops(self, model: Model, batch: Nest, batch_size: int) -> FlopsCount:
         """Return the FLOPs of a train step of `model`, which has run; nothing is run, and no batch is taken.
 
         Args:
@@ -263,7 +345,10 @@ class Runtime(Protocol):
             UncountableError: With the reason, where they cannot be counted.
         """
 
-    def lower_step(self, model: Any, batch: Any, replicas: int) -> LoweredStep:
+    def intercept_executions(self, model: Model, around: Callable[[Execution], Any]) -> Interception:
+        """Let `around` make the calls of the train function of `model`, which is in `fit`."""
+
+    def lower_step(self, model: Model, batch: Nest, replicas: int) -> LoweredStep:
         """Return the train step that `fit` would run as a program for TPUs; a model that is not built is built.
 
         Args:
@@ -275,12 +360,18 @@ class Runtime(Protocol):
             LoweringError: Where it cannot be one, with layer, line and cure as far as they are known.
         """
 
-    def scalar_files(self) -> OpenScalarFile:
-        """Return what opens a file for TensorBoard.
+    def record_gradients(self, model: Model) -> Callable[[], list[Array] | None]:
+        """Replace the optimizer of a compiled model by one that only records, with the same clipping.
 
-        Raises:
-            MissingExtraError: Where nothing is installed that could write one.
+        Call it inside the model's scope and before the model has taken a step.
+
+        Returns:
+            A function that returns the last gradients, reduced over replicas, unscaled and clipped, as arrays in the
+            order of the trainable variables; `None` where no gradient has reached the optimizer.
         """
 
-    def intercept_executions(self, model: Any, around: Callable[[Execution], Any]) -> Interception:
-        """Let `around` make the calls of the train function of `model`, which is in `fit`."""
+    def unwatch_overflow(self, model: Model) -> None:
+        """Let the step note nothing any more."""
+
+    def watch_overflow(self, model: Model) -> Callable[[], list[Overflow]] | None:
+        """Let the step note gradients that are not finite; return how to read the notes, `None` where it cannot."""

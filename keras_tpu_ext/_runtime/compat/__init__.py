@@ -8,15 +8,18 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from keras_tpu_ext._runtime.common.protocols import KerasOps
 from keras_tpu_ext._runtime.common.select import chosen
 
-_names = importlib.import_module(f"{__name__}.{chosen().split('_')[0]}")
+_KERAS = chosen().split("_")[0]
+_names = importlib.import_module(f"{__name__}.{_KERAS}")
 
 LossScaleOptimizer: Any = _names.LossScaleOptimizer
 keras: Any = _names.keras
-ops: Any = _names.ops
+loss_tracker_of: Any = _names.loss_tracker_of
+ops: KerasOps = importlib.import_module(f"{__name__}.{_KERAS}_ops")
 tree: Any = _names.tree
-add_count: Any = _names.add_count
+add_counter: Any = _names.add_counter
 mask_of: Any = _names.mask_of
 new_variable: Any = _names.new_variable
 path_of: Any = _names.path_of

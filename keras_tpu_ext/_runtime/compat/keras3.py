@@ -13,7 +13,6 @@ import keras as keras
 from keras.src.backend import AutocastScope, get_keras_mask, in_symbolic_scope, set_keras_mask
 
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
-ops = keras.ops
 tree = keras.tree
 
 
@@ -49,18 +48,23 @@ def new_variable(value: Any, dtype: str, name: str, *, per_replica: bool = False
     return keras.Variable(value, trainable=False, dtype=dtype, name=name, **kind)
 
 
-def asks_for_shapes() -> bool:
+def in_symbolic_call() -> bool:
     """Return whether layers are called for the shapes of their outputs only."""
     return bool(in_symbolic_scope())
 
 
-def own_dtypes() -> AbstractContextManager[Any]:
+def no_autocast() -> AbstractContextManager[Any]:
     """Return a context in which variables are read in their own dtype, not in the compute dtype of the layer."""
     context: AbstractContextManager[Any] = AutocastScope(None)
     return context
 
 
-def add_count(layer: Any, name: str) -> Any:
+def add_counter(layer: Any, name: str) -> Any:
     """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
     options = {"trainable": False, "aggregation": "only_first_replica"}
     return layer.add_weight(shape=(), dtype="int32", initializer="zeros", name=name, **options)
+
+
+def loss_tracker_of(model: Any) -> Any:
+    """Return the metric in which Keras tracks the loss of `model`, or `None`."""
+    return getattr(model, "_loss_tracker", None)

@@ -121,3 +121,8 @@ def row_weights(inputs: Any) -> Any:
 def place_in_batch(rows: int) -> tuple[int, int]:
     """Return 0 and `rows`: a program on JAX holds the whole batch."""
     return 0, rows
+
+
+def has_local_statistics(normalization: Any) -> bool:
+    """Return `False`: a program on JAX sees the whole batch."""
+    return False

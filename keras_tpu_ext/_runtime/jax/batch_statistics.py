@@ -22,7 +22,7 @@ import keras
 from keras_tpu_ext._runtime.common.patches import replaced
 from keras_tpu_ext._runtime.jax.batch import BATCH, only_real, part_that_counts, real_of
 from keras_tpu_ext._runtime.keras3.batch_statistics import moments_of_examples, regularisers_of_examples
-from keras_tpu_ext._runtime.keras3.graph import functional_of
+from keras_tpu_ext._runtime.keras3.models import functional_of
 from keras_tpu_ext._runtime.training.metrics import heeds_weights
 
 _METHODS = (
@@ -87,11 +87,6 @@ def predicts_by_example(model: Any) -> bool:
     return all(
         type(operation).__name__ in _ELEMENTWISE and _is_known(type(operation)) for operation in operations
     ) and (all(_layer_is_known(layer) for layer in functional._flatten_layers(include_self=False)))
-
-
-def sees_its_replica_only(normalisation: Any) -> bool:
-    """Return `False`: a program on JAX sees the whole batch."""
-    return False
 
 
 @contextlib.contextmanager

@@ -18,12 +18,20 @@ from typing import Any
 
 import jax
 import keras
-from jax._src import distributed, xla_bridge
+from jax._src import xla_bridge
 from keras.src.backend.jax import distribution_lib
 
 from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.jax.hide_accelerators import keep_tensorflow_off_accelerators
+from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
+from keras_tpu_ext._runtime.jax.process_group import num_workers as num_workers
+from keras_tpu_ext._runtime.jax.scope import device_name as device_name
+from keras_tpu_ext._runtime.jax.scope import distribute as distribute
+from keras_tpu_ext._runtime.jax.scope import num_replicas as num_replicas
+from keras_tpu_ext._runtime.jax.scope import scope as scope
+from keras_tpu_ext._runtime.jax.sharding import data_parallel
+from keras_tpu_ext._runtime.jax.tpu import open_tpu as open_tpu
 from keras_tpu_ext.errors import ScopeError
 
 # CUDA compute capability of Ampere, the first with bfloat16 matrix units
@@ -52,21 +60,11 @@ def open_gpus(count: int) -> OpenedStrategy:
     devices = jax.local_devices(backend="gpu")[:count]
     capability = _capability(devices[0])
     return OpenedStrategy(
-        over(devices),
+        data_parallel(devices),
         count,
         devices[0].device_kind,
         supports_bfloat16=None if capability is None else capability >= MINIMUM_BFLOAT16_CAPABILITY,
     )
-
-
-def num_workers() -> int:
-    """Return how many processes train together: as many as `keras.distribution.initialize` has joined."""
-    return 1 if distributed.global_state.client is None else jax.process_count()
-
-
-def is_chief() -> bool:
-    """Return whether this is the process that writes files and prints."""
-    return num_workers() == 1 or jax.process_index() == 0
 
 
 @once_per_process
@@ -76,7 +74,7 @@ def open_workers() -> OpenedStrategy:
     devices = jax.devices()
     distribution_lib.initialize_rng()  # one seed for all, also where JAX and not Keras has joined them
     told_by = "keras.distribution.initialize"
-    return OpenedStrategy(over(devices), len(devices), devices[0].device_kind, told_by=told_by)
+    return OpenedStrategy(data_parallel(devices), len(devices), devices[0].device_kind, told_by=told_by)
 
 
 @once_per_process
@@ -93,7 +91,7 @@ def open_cpu(replicas: int) -> OpenedStrategy:
         devices = jax.local_devices(backend="cpu")
     if len(devices) < replicas:
         raise ScopeError(_too_late(replicas, len(devices)))
-    return OpenedStrategy(over(devices[:replicas]), replicas, "CPU")
+    return OpenedStrategy(data_parallel(devices[:replicas]), replicas, "CPU")
 
 
 @contextlib.contextmanager
@@ -113,14 +111,6 @@ def _threads_for(devices: int) -> Iterator[None]:
             os.environ.pop("NPROC", None)
         else:
             os.environ["NPROC"] = before
-
-
-def over(devices: Any) -> keras.distribution.DataParallel:
-    """Return Keras's distribution that splits batches over `devices`."""
-    # Each process is given the whole batch and takes its part, so nothing is to be sharded once more.
-    return keras.distribution.DataParallel(
-        devices=[f"{device.platform}:{device.id}" for device in devices], auto_shard_dataset=False
-    )
 
 
 def _capability(gpu: Any) -> tuple[int, int] | None:

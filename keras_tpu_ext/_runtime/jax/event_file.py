@@ -6,11 +6,11 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
-from keras_tpu_ext._runtime.common.event_file import OpenScalarFile
+from keras_tpu_ext._runtime.common.event_file import EventFileClass
 from keras_tpu_ext.errors import MissingExtraError
 
 
-class TensorBoardScalarFile:
+class TensorBoardEventFile:
     """An event file of TensorBoard's.
 
     Args:
@@ -36,8 +36,8 @@ class TensorBoardScalarFile:
         self._writer.close()
 
 
-def scalar_files() -> OpenScalarFile:
-    """Return what opens an event file.
+def event_file_class() -> EventFileClass:
+    """Return the class of TensorBoard's event files.
 
     Raises:
         MissingExtraError: If TensorBoard is not installed.
@@ -48,4 +48,4 @@ def scalar_files() -> OpenScalarFile:
             "log_dir needs TensorBoard, which on JAX writes the files that it shows, and this Python has none. "
             "Write: pip install tensorboard"
         )
-    return TensorBoardScalarFile
+    return TensorBoardEventFile

@@ -19,7 +19,7 @@ from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.jax.loop import Execution, own_variables
 from keras_tpu_ext._runtime.jax.scope import within
 from keras_tpu_ext._runtime.jax.step import TrainStep
-from keras_tpu_ext._runtime.keras3.graph import flatten_layers
+from keras_tpu_ext._runtime.keras3.models import flatten_layers
 
 _AXIS = "batch"
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import keras
 
 from keras_tpu_ext._runtime.common.protocols import Overflow
-from keras_tpu_ext._runtime.jax.progress import train_steps
 from keras_tpu_ext._runtime.jax.scope import distribution_of, within
+from keras_tpu_ext._runtime.training.progress import train_steps
 
 
 class OverflowWatch(keras.layers.Layer):

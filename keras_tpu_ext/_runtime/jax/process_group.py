@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import jax
 import numpy as np
+from jax._src import distributed
 
-from keras_tpu_ext._runtime.jax.devices import num_workers
 from keras_tpu_ext.errors import ClusterError
 
 _LOST = re.compile(r"Gloo .*(failed|closed|reset)|Connection (reset|closed|refused)|heartbeat|coordination", re.I)
@@ -42,3 +42,13 @@ def losses_told() -> Iterator[None]:
             "most likely ended: look for the first error in the output of the others. All of them have to be started "
             "again; with keras.callbacks.BackupAndRestore they go on where they were."
         ) from error
+
+
+def num_workers() -> int:
+    """Return how many processes train together: as many as `keras.distribution.initialize` has joined."""
+    return 1 if distributed.global_state.client is None else jax.process_count()
+
+
+def is_chief() -> bool:
+    """Return whether this is the process that writes files and prints."""
+    return num_workers() == 1 or jax.process_index() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import keras
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -56,3 +57,11 @@ def _buffer(array: Any) -> int:
 
 def _put_own_part(array: np.ndarray, sharding: Any) -> Any:
     return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
+
+
+def data_parallel(devices: Any) -> keras.distribution.DataParallel:
+    """Return Keras's distribution that splits batches over `devices`."""
+    # Each process is given the whole batch and takes its part, so nothing is to be sharded once more.
+    return keras.distribution.DataParallel(
+        devices=[f"{device.platform}:{device.id}" for device in devices], auto_shard_dataset=False
+    )

@@ -10,8 +10,8 @@ import jax
 
 from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._runtime.jax.devices import over
 from keras_tpu_ext._runtime.jax.hide_accelerators import keep_tensorflow_off_accelerators
+from keras_tpu_ext._runtime.jax.sharding import data_parallel
 from keras_tpu_ext.errors import TpuUnusableError
 
 
@@ -35,7 +35,7 @@ def open_tpu(address: str) -> OpenedStrategy:
         devices = jax.devices("tpu")
     except Exception as error:  # JAX raises anything here: each of its errors is a cause to be told
         raise TpuUnusableError(explain_tpu_failure(address, error)) from error
-    return OpenedStrategy(over(devices), len(devices), devices[0].device_kind, supports_bfloat16=True)
+    return OpenedStrategy(data_parallel(devices), len(devices), devices[0].device_kind, supports_bfloat16=True)
 
 
 def explain_tpu_failure(address: str, error: BaseException) -> str:

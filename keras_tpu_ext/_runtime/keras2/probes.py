@@ -14,6 +14,11 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
+from keras_tpu_ext._runtime.keras2.flops import count_flops as count_flops
+from keras_tpu_ext._runtime.keras2.lowering import lower_step as lower_step
+from keras_tpu_ext._runtime.tensorflow.executions import intercept_executions as intercept_executions
+from keras_tpu_ext._runtime.tensorflow.overflow import unwatch_overflow as unwatch_overflow
+from keras_tpu_ext._runtime.tensorflow.overflow import watch_overflow as watch_overflow
 
 _SETTINGS = ("clipnorm", "clipvalue", "global_clipnorm")
 
@@ -70,24 +75,3 @@ def record_gradients(model: Any) -> Callable[[], list[Any] | None]:
         return [value.numpy() for value in recorder.recorded]
 
     return recorded
-
-
-def loss_scale(model: Any) -> float | None:
-    """Return what the loss of the next step is multiplied by; `None` where nothing scales it by rule."""
-    state = getattr(model, "_step_state", None)
-    if state is not None and state.loss_scale is not None:
-        return float(state.scale.numpy())
-    if optimizers.scales(model.optimizer):
-        return float(tf.convert_to_tensor(model.optimizer.loss_scale).numpy())
-    return None
-
-
-def skipped_steps(model: Any) -> int | None:
-    """Return how many steps were skipped since `compile`, or `None` where nothing counts them.
-
-    A `LossScaleOptimizer` of Keras 2 counts skipped steps among the others.
-    """
-    state = getattr(model, "_step_state", None)
-    if state is None or state.loss_scale is None:
-        return None
-    return int(state.skipped_steps.numpy())

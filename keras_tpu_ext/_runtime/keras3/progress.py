@@ -5,5 +5,5 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def show_as_they_are(names: Iterable[str]) -> None:
+def mark_stateful_metrics(names: Iterable[str]) -> None:
     """Do nothing: `names` are shown as they are."""

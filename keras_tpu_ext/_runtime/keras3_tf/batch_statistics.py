@@ -27,11 +27,6 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
 )
 
 
-def sees_its_replica_only(normalisation: Any) -> bool:
-    """Return whether a `BatchNormalization` takes mean and variance of a part of the batch."""
-    return not any(getattr(normalisation, name, False) for name in ("synchronized", "is_exact_over_replicas"))
-
-
 @contextlib.contextmanager
 def examples_alone(layers: Sequence[Any]) -> Iterator[None]:
     """Within the block `layers` learn from the examples of the batch at hand, see `known_batch`."""

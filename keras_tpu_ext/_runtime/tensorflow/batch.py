@@ -188,3 +188,8 @@ def place_in_batch(rows: Any) -> tuple[Any, Any]:
         return replica * rows, count * rows
     (sizes,) = sum_over_replicas([tf.one_hot(replica, count, rows, 0, dtype=tf.int32)])
     return tf.reduce_sum(sizes[:replica]), tf.reduce_sum(sizes)
+
+
+def has_local_statistics(normalization: Any) -> bool:
+    """Return whether a `BatchNormalization` takes mean and variance of its replica's part of the batch only."""
+    return not any(getattr(normalization, name, False) for name in ("synchronized", "is_exact_over_replicas"))

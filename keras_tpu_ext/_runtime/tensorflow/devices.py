@@ -7,9 +7,7 @@ Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_pr
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,8 +16,13 @@ from tensorflow.python.distribute import distribute_lib
 
 from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._runtime.tensorflow.rehearsal import read_without_hand_over
-from keras_tpu_ext.errors import ArgumentError, ScopeError
+from keras_tpu_ext._runtime.tensorflow.process_group import is_chief as is_chief
+from keras_tpu_ext._runtime.tensorflow.process_group import num_workers as num_workers
+from keras_tpu_ext._runtime.tensorflow.process_group import open_workers as open_workers
+from keras_tpu_ext._runtime.tensorflow.rehearsal import make_virtual_cpus, read_without_hand_over
+from keras_tpu_ext._runtime.tensorflow.scope import distribute as distribute
+from keras_tpu_ext._runtime.tensorflow.scope import scope as scope
+from keras_tpu_ext._runtime.tensorflow.tpu import open_tpu as open_tpu
 
 # CUDA compute capability of Ampere, the first with bfloat16 matrix units
 MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
@@ -48,44 +51,6 @@ def open_gpus(count: int) -> OpenedStrategy:
     )
 
 
-def num_workers() -> int:
-    """Return how many processes train together: what `TF_CONFIG` says, else 1.
-
-    Raises:
-        ArgumentError: If `TF_CONFIG` cannot be read.
-    """
-    cluster = cluster_of_tf_config()[0]
-    return sum(len(cluster.get(job, ())) for job in ("chief", "worker")) or 1
-
-
-def is_chief() -> bool:
-    """Return whether this process writes and prints: one does for all that train together, and one alone does.
-
-    Raises:
-        ArgumentError: If `TF_CONFIG` cannot be read.
-    """
-    cluster, job, index = cluster_of_tf_config()
-    if job != "worker" or num_workers() == 1:
-        return True
-    return index == 0 and not cluster.get("chief")
-
-
-def cluster_of_tf_config() -> tuple[dict[str, Any], str | None, int | None]:
-    """Return the addresses of each job, and the job and index of this process; nothing where there is no cluster."""
-    config = os.environ.get("TF_CONFIG", "")
-    if not config.strip():
-        return {}, None, None
-    try:
-        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        return resolver.cluster_spec().as_dict(), resolver.task_type, resolver.task_id
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"The environment variable TF_CONFIG must be JSON that names a cluster; got {config!r}. Unset it to "
-            'train in one process, or write {"cluster": {"worker": ["HOST1:2222", "HOST2:2222"]}, '
-            '"task": {"type": "worker", "index": 0}}.'
-        ) from error
-
-
 @once_per_process
 def open_cpu(replicas: int) -> OpenedStrategy:
     """Return the strategy over `replicas` CPU devices; more than one is a rehearsal on virtual ones.
@@ -95,7 +60,7 @@ def open_cpu(replicas: int) -> OpenedStrategy:
     """
     if replicas == 1:
         return OpenedStrategy(_default_strategy(), 1, "CPU")
-    _make_virtual_cpus(replicas)
+    make_virtual_cpus(replicas)
     read_without_hand_over()
     with _without_the_nccl_warning():
         strategy = tf.distribute.MirroredStrategy(
@@ -126,33 +91,11 @@ def _default_strategy() -> Any:
     return distribute_lib._get_default_strategy()
 
 
-def _make_virtual_cpus(count: int) -> None:
-    """Make at least `count` logical CPU devices; leave them alone where there are enough."""
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    configured = tf.config.get_logical_device_configuration(cpu) or []
-    if len(configured) >= count:
-        return
-    try:
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
-    except RuntimeError as error:
-        there = max(1, len(configured))
-        raise ScopeError(
-            f"strategy_scope(replicas={count}) needs {count} virtual CPU devices, but TensorFlow has already "
-            f"started its devices with {there} of them; they cannot be added afterwards. "
-            f"An earlier call came too early{early_calls()}. "
-            f"What to do: write `with strategy_scope(replicas={count}) as scope:` before the first line that "
-            "makes a tensor, a model or a dataset; "
-            "in a notebook, restart the kernel first."
-        ) from error
+def num_replicas(model: Any) -> int:
+    """Return the number of replicas that train `model` in step."""
+    return int(model.distribute_strategy.num_replicas_in_sync)
 
 
-def early_calls() -> str:
-    """Name what is alive and must have been made by the call that started the devices, for the error."""
-    alive: dict[str, str] = {}
-    for thing in gc.get_objects():
-        for kind, label in ((tf.Variable, "variable"), (tf.data.Dataset, "dataset"), (tf.Tensor, "tensor")):
-            if issubclass(type(thing), kind):
-                alive.setdefault(label, getattr(thing, "name", "") if kind is tf.Variable else "")
-    if not alive:
-        return " (one that made a tensor or listed the logical devices, say)"
-    return ": it made " + " and ".join(f"a {label} {name}".strip() for label, name in sorted(alive.items()))
+def device_name(model: Any) -> str:
+    """Return `"TPU"` where `model` trains on one, whose generation TensorFlow does not know; else an empty text."""
+    return "TPU" if isinstance(model.distribute_strategy, tf.distribute.TPUStrategy) else ""

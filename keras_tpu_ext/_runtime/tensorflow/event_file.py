@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.event_file import OpenScalarFile
+from keras_tpu_ext._runtime.common.event_file import EventFileClass
 
 
-class TensorFlowScalarFile:
+class TensorFlowEventFile:
     """An event file of TensorFlow's.
 
     Args:
@@ -37,6 +37,6 @@ class TensorFlowScalarFile:
         self._writer.close()
 
 
-def scalar_files() -> OpenScalarFile:
-    """Return what opens an event file."""
-    return TensorFlowScalarFile
+def event_file_class() -> EventFileClass:
+    """Return the class of TensorBoard's event files."""
+    return TensorFlowEventFile

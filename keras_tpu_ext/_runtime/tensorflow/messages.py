@@ -1,8 +1,8 @@
-"""What messages say of TensorFlow, whichever Keras is on it."""
+"""What messages call TensorFlow, whichever Keras is on it."""
 
-from keras_tpu_ext._runtime.common.protocols import Words
+from keras_tpu_ext._runtime.common.protocols import MessageTerms
 
-words = Words(
+message_terms = MessageTerms(
     framework="TensorFlow",
     no_gpu="check that `nvidia-smi` shows one and that this TensorFlow was installed with CUDA, "
     "pip install 'tensorflow[and-cuda]'",

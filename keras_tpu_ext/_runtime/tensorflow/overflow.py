@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.protocols import Overflow
 from keras_tpu_ext._runtime.compat import LossScaleOptimizer, keras, new_variable, path_of
-from keras_tpu_ext._runtime.tensorflow.progress import train_steps
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_everywhere
 from keras_tpu_ext._runtime.tensorflow.state import values_of_replicas
+from keras_tpu_ext._runtime.training.progress import train_steps
 
 
 class OverflowWatch(keras.layers.Layer):

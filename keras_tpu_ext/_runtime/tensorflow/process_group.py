@@ -25,7 +25,7 @@ from tensorflow.python.eager import context
 
 from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._runtime.tensorflow.devices import cluster_of_tf_config, early_calls, is_chief
+from keras_tpu_ext._runtime.tensorflow.rehearsal import early_calls
 from keras_tpu_ext._runtime.tensorflow.replicas import gather_everywhere
 from keras_tpu_ext.errors import ArgumentError, ClusterError, ScopeError
 
@@ -210,3 +210,41 @@ def _agree_on_seed(strategy: Any) -> None:
     agreed = int(strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None))
     if own != agreed:
         tf.random.set_seed(agreed)
+
+
+def num_workers() -> int:
+    """Return how many processes train together: what `TF_CONFIG` says, else 1.
+
+    Raises:
+        ArgumentError: If `TF_CONFIG` cannot be read.
+    """
+    cluster = cluster_of_tf_config()[0]
+    return sum(len(cluster.get(job, ())) for job in ("chief", "worker")) or 1
+
+
+def is_chief() -> bool:
+    """Return whether this process writes and prints: one does for all that train together, and one alone does.
+
+    Raises:
+        ArgumentError: If `TF_CONFIG` cannot be read.
+    """
+    cluster, job, index = cluster_of_tf_config()
+    if job != "worker" or num_workers() == 1:
+        return True
+    return index == 0 and not cluster.get("chief")
+
+
+def cluster_of_tf_config() -> tuple[dict[str, Any], str | None, int | None]:
+    """Return the addresses of each job, and the job and index of this process; nothing where there is no cluster."""
+    config = os.environ.get("TF_CONFIG", "")
+    if not config.strip():
+        return {}, None, None
+    try:
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        return resolver.cluster_spec().as_dict(), resolver.task_type, resolver.task_id
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"The environment variable TF_CONFIG must be JSON that names a cluster; got {config!r}. Unset it to "
+            'train in one process, or write {"cluster": {"worker": ["HOST1:2222", "HOST2:2222"]}, '
+            '"task": {"type": "worker", "index": 0}}.'
+        ) from error

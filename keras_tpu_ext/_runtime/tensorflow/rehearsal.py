@@ -9,11 +9,14 @@ Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_pr
 from __future__ import annotations
 
 import functools
+import gc
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import IteratorSpec
 from tensorflow.python.distribute import input_lib
+
+from keras_tpu_ext.errors import ScopeError
 
 
 @functools.cache
@@ -63,3 +66,35 @@ def _next_optional_parts(self: Any) -> list[Any]:
 
 def _component_specs(self: Any) -> list[Any]:
     return [IteratorSpec(element_spec=self._element_spec)]
+
+
+def make_virtual_cpus(count: int) -> None:
+    """Make at least `count` logical CPU devices; leave them alone where there are enough."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    configured = tf.config.get_logical_device_configuration(cpu) or []
+    if len(configured) >= count:
+        return
+    try:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except RuntimeError as error:
+        there = max(1, len(configured))
+        raise ScopeError(
+            f"strategy_scope(replicas={count}) needs {count} virtual CPU devices, but TensorFlow has already "
+            f"started its devices with {there} of them; they cannot be added afterwards. "
+            f"An earlier call came too early{early_calls()}. "
+            f"What to do: write `with strategy_scope(replicas={count}) as scope:` before the first line that "
+            "makes a tensor, a model or a dataset; "
+            "in a notebook, restart the kernel first."
+        ) from error
+
+
+def early_calls() -> str:
+    """Name what is alive and must have been made by the call that started the devices, for the error."""
+    alive: dict[str, str] = {}
+    for thing in gc.get_objects():
+        for kind, label in ((tf.Variable, "variable"), (tf.data.Dataset, "dataset"), (tf.Tensor, "tensor")):
+            if issubclass(type(thing), kind):
+                alive.setdefault(label, getattr(thing, "name", "") if kind is tf.Variable else "")
+    if not alive:
+        return " (one that made a tensor or listed the logical devices, say)"
+    return ": it made " + " and ".join(f"a {label} {name}".strip() for label, name in sorted(alive.items()))

@@ -1,4 +1,4 @@
-"""Products with ones and zeros on TensorFlow, in which no number is rounded.
+"""Operations for layers on TensorFlow: products with ones and zeros that round nothing, values and shapes.
 
 TensorFlow has no word for a product of float32 that is one on TPUs, where it is one of bfloat16, and on newer GPUs,
 where it is one of TensorFloat-32. So numbers are split into some that are exact in these, whose products are added.
@@ -6,27 +6,30 @@ where it is one of TensorFloat-32. So numbers are split into some that are exact
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+
+from keras_tpu_ext._runtime.tensorflow.replicas import native
 
 _AT_ONCE = ("bfloat16", "uint8", "float64")  # of 8 significant bits, or such as no matrix unit takes
 _FIRST_HALF = -(2**16)  # sign, exponent and the first bits of a float32: those that a bfloat16 has
 
 
-def exact_product(ones: Any, values: Any, *, transposed: bool = False) -> Any:
+def one_hot_matmul(one_hot: Any, values: Any, *, transposed: bool = False) -> Any:
     """Return the product of a matrix of ones and zeros with another one; sums are float32.
 
     Args:
-        ones: Matrix of ones and zeros, in the dtype of `values`.
+        one_hot: Matrix of ones and zeros, in the dtype of `values`.
         values: Matrix of floats.
-        transposed: Whether `ones` is to be transposed first.
+        transposed: Whether `one_hot` is to be transposed first.
     """
     parts = _parts(values)
-    return tf.add_n([tf.matmul(tf.cast(ones, part.dtype), part, transpose_a=transposed) for part in parts])
+    return tf.add_n([tf.matmul(tf.cast(one_hot, part.dtype), part, transpose_a=transposed) for part in parts])
 
 
-def pick(values: Any, *choices: tuple[str, Any]) -> Any:
+def one_hot_einsum(values: Any, *choices: tuple[str, Any]) -> Any:
     """Return `values` after one einsum with a choice after the other, in their own dtype.
 
     A product is what TPUs do many times faster than they gather.
@@ -69,3 +72,14 @@ def _parts_of_8_bits(values: Any) -> list[Any]:
 def _first_half(values: Any) -> Any:
     bits = tf.bitwise.bitwise_and(tf.bitcast(values, tf.int32), _FIRST_HALF)
     return tf.bitcast(bits, tf.float32)
+
+
+def value_of(variable: Any) -> Any:
+    """Return what `variable` holds as an array; `None` in a graph of TensorFlow 1, which has no values."""
+    with tf.init_scope():
+        return native(variable).numpy() if tf.executing_eagerly() else None
+
+
+def ensure_shape(values: Any, shape: Sequence[int | None]) -> Any:
+    """Return `values`, of which it is known that they have `shape`; `None` is for any size."""
+    return tf.ensure_shape(values, shape)

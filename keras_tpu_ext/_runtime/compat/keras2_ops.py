@@ -1,0 +1,65 @@
+"""What Keras 3 calls `keras.ops`, of which Keras 2 has nothing, by functions of TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+bitwise_and = tf.bitwise.bitwise_and
+bitwise_left_shift = tf.bitwise.left_shift
+bitwise_or = tf.bitwise.bitwise_or
+bitwise_right_shift = tf.bitwise.right_shift
+bitwise_xor = tf.bitwise.bitwise_xor
+cast = tf.cast
+clip = tf.clip_by_value
+concatenate = tf.concat
+custom_gradient = tf.custom_gradient
+divide_no_nan = tf.math.divide_no_nan
+equal = tf.equal
+expand_dims = tf.expand_dims
+logical_and = tf.logical_and
+logical_not = tf.logical_not
+maximum = tf.maximum
+ones = tf.ones
+ones_like = tf.ones_like
+pad = tf.pad
+reshape = tf.reshape
+round = tf.round
+rsqrt = tf.math.rsqrt
+segment_sum = tf.math.unsorted_segment_sum
+sqrt = tf.sqrt
+square = tf.square
+stop_gradient = tf.stop_gradient
+sum = tf.reduce_sum
+take = tf.gather
+transpose = tf.transpose
+where = tf.where
+zeros_like = tf.zeros_like
+
+
+def arange(stop: Any, dtype: Any = None) -> Any:
+    """Return the numbers from 0 to `stop`, without it."""
+    return tf.range(tf.cast(stop, dtype), dtype=dtype)
+
+
+def convert_to_numpy(tensor: Any) -> Any:
+    """Return a tensor or a variable as an array."""
+    return tf.convert_to_tensor(tensor).numpy()
+
+
+def convert_to_tensor(value: Any, dtype: Any = None) -> Any:
+    """Return a value as a tensor."""
+    tensor = tf.convert_to_tensor(value)
+    return tensor if dtype is None else tf.cast(tensor, dtype)
+
+
+def flip(tensor: Any, axis: int) -> Any:
+    """Return a tensor in the reverse order along `axis`."""
+    return tf.reverse(tensor, [axis])
+
+
+def shape(tensor: Any) -> tuple[Any, ...]:
+    """Return the sizes, as numbers where they are static."""
+    dynamic: Any = None if tensor.shape.is_fully_defined() else tf.shape(tensor)
+    return tuple(dynamic[i] if size is None else size for i, size in enumerate(tensor.shape))

@@ -1,0 +1,44 @@
+"""How far a model has come, from counters that Keras keeps anyway.
+
+On JAX they are not in the model's variables while `fit` runs; a callback that asks for `self.model` brings them
+there, and must do so in a hook that Keras calls in the main thread: one that tells of a begin, or an epoch's end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras_tpu_ext._runtime.compat import loss_tracker_of, ops
+
+# A sum of ones stops being exact at two to the power of the significand's bits.
+_EXACT_BELOW = {"bfloat16": 2.0**8, "float16": 2.0**11, "float32": 2.0**24, "float64": 2.0**53}
+
+
+def examples_seen(model: Any) -> float | None:
+    """Return how many examples `model` has trained on in this epoch, or `None` where that is not known.
+
+    Keras weighs its loss tracker by the batch size, so the tracker's `count` is exact with short batches and, summed
+    over replicas, under `tf.distribute`; `evaluate` sets it back. A `train_step` of the user's own may leave it at
+    zero (`None` here) or add one per step and replica (for the caller to tell). Waits for the device.
+    """
+    count = getattr(loss_tracker_of(model), "count", None)
+    if count is None:
+        return None
+    seen = float(ops.convert_to_numpy(count))
+    exact_below = _EXACT_BELOW.get(getattr(count.dtype, "name", str(count.dtype)), 0.0)
+    return seen if 0.0 < seen < exact_below else None
+
+
+def train_steps(model: Any) -> int | None:
+    """Return how many train steps the optimizer of `model` has taken, or `None`; waits for the device.
+
+    `optimizer.iterations` divides by the accumulation steps, so the counter behind it is read. A step skipped by loss
+    scaling is not in it. Where a dataset of unknown length ends under `steps_per_execution=1`, TensorFlow's graph has
+    already added one for the batch that never came: no difference may reach over an epoch's end.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    steps = getattr(inner, "_iterations", None)
+    if steps is None:  # of Keras 2's optimizers.legacy, before their first step
+        steps = getattr(inner, "iterations", None)
+    return None if steps is None else int(ops.convert_to_numpy(steps))
