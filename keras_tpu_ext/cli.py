@@ -14,7 +14,7 @@ from typing import Any
 
 from keras_tpu_ext import _runtime, data
 from keras_tpu_ext._parity.named import call, find_named
-from keras_tpu_ext._parity.synthetic_batch import make_up_batch
+from keras_tpu_ext._parity.synthetic_batch import synthetic_batch
 from keras_tpu_ext.doctor import DoctorReport, doctor
 from keras_tpu_ext.errors import ArgumentError, KteError
 from keras_tpu_ext.parity import ParityReport, check_source
@@ -102,7 +102,7 @@ def _batch_of(result: Any, options: argparse.Namespace) -> tuple[Any, bool]:
     if isinstance(result, tuple) and len(result) == 2:
         return result[1], False
     _check_model(result, options, "a compiled Keras model, (model, batch) or (build_model, batch)")
-    return make_up_batch(result, 8 * max(options.replicas, 1) + 3), True
+    return synthetic_batch(result, 8 * max(options.replicas, 1) + 3), True
 
 
 def _check_model(result: Any, options: argparse.Namespace, wanted: str) -> None:
@@ -153,7 +153,7 @@ def _preflight_report(options: argparse.Namespace) -> PreflightReport:
             f"Write --batch {max(per_replica, 1) * devices}."
         )
     if batch is None:
-        batch = make_up_batch(model, 1)
+        batch = synthetic_batch(model, 1)
     elif options.batch is None:
         per_replica = None
     report = preflight(

@@ -10,7 +10,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import cli
-from keras_tpu_ext._parity.synthetic_batch import make_up_batch
+from keras_tpu_ext._parity.synthetic_batch import synthetic_batch
 from keras_tpu_ext.parity import ParityReport, ParityRow
 from keras_tpu_ext.preflight.report import Fault
 from preflight.reports import report
@@ -160,12 +160,12 @@ def test_a_batch_is_made_up_for_the_loss(loss, units, good):
     joined = keras.layers.Concatenate()([inputs["a"], keras.layers.Flatten()(hidden)])
     model = keras.Model(inputs, keras.layers.Dense(units)(joined))
     model.compile("sgd", loss)
-    x, y = make_up_batch(model, 9)
+    x, y = synthetic_batch(model, 9)
     assert x["a"].shape == (9, 3)
     assert set(x["b"].ravel()) <= {0, 1, 2, 3}
     assert x["a"].std() > 0.5
     assert good(y)
-    np.testing.assert_array_equal(make_up_batch(model, 9)[0]["a"], x["a"])
+    np.testing.assert_array_equal(synthetic_batch(model, 9)[0]["a"], x["a"])
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_batch_that_cannot_be_made_up_says_what_to_write(shape, dtype, loss, w
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
     model.compile("sgd", loss)
     with pytest.raises(kte.errors.ArgumentError) as caught:
-        make_up_batch(model, 9)
+        synthetic_batch(model, 9)
     assert why in str(caught.value)
     assert str(caught.value).endswith(
         "Let the function return (model, batch), or name a function that returns one: --batch module:function."

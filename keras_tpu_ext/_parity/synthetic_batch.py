@@ -25,7 +25,7 @@ _POSITIVE = (
 )
 
 
-def make_up_batch(model: Any, examples: int) -> tuple[Any, Any]:
+def synthetic_batch(model: Any, examples: int) -> tuple[Any, Any]:
     """Return `x` and `y` of `examples` random examples for a compiled `model`, always the same ones.
 
     Raises:

@@ -4,7 +4,7 @@ import keras
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime.training.batch_hooks import wanting_every_batch
+from keras_tpu_ext._runtime.training.batch_hooks import needing_every_batch
 
 
 class Child(keras.callbacks.ModelCheckpoint):
@@ -52,17 +52,17 @@ BY_EPOCH = {
 @pytest.mark.parametrize("name", EVERY_BATCH)
 def test_who_needs_every_batch(name):
     callback = EVERY_BATCH[name]()
-    assert wanting_every_batch([keras.callbacks.EarlyStopping(), callback], "fit") == [type(callback).__name__]
+    assert needing_every_batch([keras.callbacks.EarlyStopping(), callback], "fit") == [type(callback).__name__]
 
 
 @pytest.mark.parametrize("name", BY_EPOCH)
 def test_who_does_not(name):
-    assert wanting_every_batch(BY_EPOCH[name](), "fit") == []
+    assert needing_every_batch(BY_EPOCH[name](), "fit") == []
 
 
 def test_a_list_that_keras_made():
     made = keras.callbacks.CallbackList([keras.callbacks.TerminateOnNaN()], add_history=True)
-    assert wanting_every_batch(made, "fit") == ["TerminateOnNaN"]
+    assert needing_every_batch(made, "fit") == ["TerminateOnNaN"]
 
 
 def test_test_hooks_count_in_evaluate():
@@ -70,5 +70,5 @@ def test_test_hooks_count_in_evaluate():
         def on_test_batch_end(self, batch, logs=None):
             """See every batch."""
 
-    assert wanting_every_batch(Watch(), "evaluate") == ["Watch"]
-    assert wanting_every_batch(keras.callbacks.TerminateOnNaN(), "evaluate") == []
+    assert needing_every_batch(Watch(), "evaluate") == ["Watch"]
+    assert needing_every_batch(keras.callbacks.TerminateOnNaN(), "evaluate") == []

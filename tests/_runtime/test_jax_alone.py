@@ -46,7 +46,7 @@ def imported(monkeypatch, config):
 
 def test_one_that_is_there_loses_sight_of_tpus_and_gpus(monkeypatch):
     config = imported(monkeypatch, Config())
-    alone.keep_tensorflow_off_accelerators()
+    alone.hide_accelerators()
     assert config.hidden == ["TPU", "GPU"]
     assert alone._HIDE_ON_IMPORT not in sys.meta_path
 
@@ -54,7 +54,7 @@ def test_one_that_is_there_loses_sight_of_tpus_and_gpus(monkeypatch):
 def test_one_that_has_started_them_is_told_about(monkeypatch):
     imported(monkeypatch, Config(started={"GPU": True}))
     with pytest.warns(HardwareUnusableWarning) as told:
-        alone.keep_tensorflow_off_accelerators()
+        alone.hide_accelerators()
     assert [str(warning.message) for warning in told] == [
         "TensorFlow has started the GPUs of this machine, and Keras trains on JAX: only one framework can have them. "
         'Before the first line that uses TensorFlow, write: tf.config.set_visible_devices([], "GPU"), or open '
@@ -64,7 +64,7 @@ def test_one_that_has_started_them_is_told_about(monkeypatch):
 
 def test_one_that_has_started_and_holds_none_is_no_matter(monkeypatch):
     config = imported(monkeypatch, Config(started={"GPU": False, "TPU": False}))
-    alone.keep_tensorflow_off_accelerators()  # a warning would be an error
+    alone.hide_accelerators()  # a warning would be an error
     assert config.hidden == []
 
 
@@ -79,8 +79,8 @@ def test_one_that_comes_later_is_hidden_from_at_the_first_import_after_it(monkey
     for name in ("part", "another", "lazy"):
         (package / f"{name}.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    alone.keep_tensorflow_off_accelerators()
-    alone.keep_tensorflow_off_accelerators()
+    alone.hide_accelerators()
+    alone.hide_accelerators()
     assert sys.meta_path.count(alone._HIDE_ON_IMPORT) == 1
     try:
         tensorflow = importlib.import_module("tensorflow")
@@ -94,7 +94,7 @@ def test_one_that_comes_later_is_hidden_from_at_the_first_import_after_it(monkey
 
 
 def test_other_imports_before_it_find_what_they_find():
-    alone.keep_tensorflow_off_accelerators()
+    alone.hide_accelerators()
     sys.modules.pop("colorsys", None)
     assert importlib.import_module("colorsys").__name__ == "colorsys"
     assert alone._HIDE_ON_IMPORT in sys.meta_path

@@ -94,7 +94,7 @@ def test_an_epoch_takes_its_batches_from_a_replaced_iterator():
 
 
 def test_a_model_is_built_from_an_iterator_of_iterators():
-    """As `Peek` is one: of its items the first batch is looked at."""
+    """As `PeekIterator` is one: of its items the first batch is looked at."""
     made = model()
     batch = (np.ones((2, 2), "float32"), np.ones((2, 1), "float32"))
     made._symbolic_build(iterator=iter([(0, 0, iter([batch]))]))

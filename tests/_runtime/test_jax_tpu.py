@@ -39,7 +39,7 @@ def tpu(monkeypatch):
         tpu.hidden += 1
 
     monkeypatch.setattr(jax, "devices", devices)
-    monkeypatch.setattr(tpus, "keep_tensorflow_off_accelerators", hide)
+    monkeypatch.setattr(tpus, "hide_accelerators", hide)
     return tpu
 
 

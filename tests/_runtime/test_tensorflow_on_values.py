@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.lowering import LoweringError
-from keras_tpu_ext._runtime.tensorflow.functionalize import OnValues
+from keras_tpu_ext._runtime.tensorflow.functionalize import Functionalized
 
 
 def variable(*shape):
@@ -80,7 +80,7 @@ def gradient(x):
 def test_it_computes_the_same(function, sign):
     x = sign * np.random.default_rng(0).uniform(size=(4, 4)).astype("float32")
     traced = tf.function(function).get_concrete_function(tf.TensorSpec((4, 4)))
-    on_values = OnValues(traced)
+    on_values = Functionalized(traced)
     values = read(on_values)
     results, after = tf.function(lambda values, x: on_values(values, x))(values, x)
     expected = tf.nest.flatten(traced(tf.constant(x)))
@@ -96,7 +96,7 @@ def test_names_of_operations_stay():
         with tf.name_scope("block"):
             return tf.matmul(x, V, name="product")
 
-    on_values = OnValues(tf.function(named).get_concrete_function(tf.TensorSpec((4, 4))))
+    on_values = Functionalized(tf.function(named).get_concrete_function(tf.TensorSpec((4, 4))))
     copied = tf.function(lambda value, x: on_values([value], x)).get_concrete_function(
         tf.TensorSpec((4, 3)), tf.TensorSpec((4, 4))
     )
@@ -107,7 +107,7 @@ def test_a_table_is_no_variable():
     entries = tf.lookup.KeyValueTensorInitializer([1, 2], [3, 4])
     table = tf.lookup.StaticHashTable(entries, -1)
     with pytest.raises(ValueError, match="is a resource and no variable"):
-        OnValues(tf.function(lambda x: table.lookup(x)).get_concrete_function(tf.TensorSpec((4,), "int32")))
+        Functionalized(tf.function(lambda x: table.lookup(x)).get_concrete_function(tf.TensorSpec((4,), "int32")))
 
 
 def test_what_changes_a_variable_in_another_way_is_told_by_name():
@@ -115,6 +115,6 @@ def test_what_changes_a_variable_in_another_way_is_told_by_name():
         tf.raw_ops.ResourceApplyGradientDescent(var=W.handle, alpha=0.1, delta=tf.ones(3))
         return x
 
-    on_values = OnValues(tf.function(step).get_concrete_function(tf.TensorSpec((4, 4))))
+    on_values = Functionalized(tf.function(step).get_concrete_function(tf.TensorSpec((4, 4))))
     with pytest.raises(LoweringError, match="the operation ResourceApplyGradientDescent of TensorFlow changes"):
         tf.function(lambda value, x: on_values([value], x), autograph=False)(tf.ones(3), tf.ones((4, 4)))

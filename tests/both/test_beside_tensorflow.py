@@ -28,18 +28,18 @@ def run(backend, *command):
 
 BEFORE = """
 import tensorflow as tf
-from keras_tpu_ext._runtime.jax.hide_accelerators import keep_tensorflow_off_accelerators
+from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators
 
 told, original = [], tf.config.set_visible_devices
 tf.config.set_visible_devices = lambda devices, kind: (told.append((devices, kind)), original(devices, kind))
-keep_tensorflow_off_accelerators()  # as the scope of a TPU or of GPUs does
+hide_accelerators()  # as the scope of a TPU or of GPUs does
 print(told, {device.device_type for device in tf.config.list_logical_devices()})
 """
 AFTER = """
 import sys
-from keras_tpu_ext._runtime.jax.hide_accelerators import keep_tensorflow_off_accelerators
+from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators
 
-keep_tensorflow_off_accelerators()
+hide_accelerators()
 waiting = [one for one in sys.meta_path if type(one).__name__ == "_HideOnImport"]
 import tensorflow as tf
 

@@ -68,12 +68,12 @@ class Execution:
     @property
     def steps(self) -> int:
         """Return how many batches it has, or fewer where the data ends."""
-        pace = getattr(self._model, "_pace", None)
+        pace = getattr(self._model, "_schedule", None)
         return int(self._model_steps() if pace is None or pace.held else pace.asked)
 
     def is_settled(self) -> bool:
         """Return whether the next executions have as many steps as this one."""
-        pace = getattr(self._model, "_pace", None)
+        pace = getattr(self._model, "_schedule", None)
         return pace is None or pace.held or bool(pace.tuner.settled)
 
     def run(self) -> Any:

@@ -11,7 +11,7 @@ _INSIDE: dict[tuple[int, str], tuple[int, Any]] = {}  # how many replicas are in
 
 
 @contextlib.contextmanager
-def replaced(places: Sequence[tuple[Any, str, Callable[[Any], Any]]]) -> Iterator[None]:
+def patched(places: Sequence[tuple[Any, str, Callable[[Any], Any]]]) -> Iterator[None]:
     """Within the block every object of `places` has something else under a name.
 
     Replicas run a step in turns, and one may enter before another has left: the first one in puts the new thing

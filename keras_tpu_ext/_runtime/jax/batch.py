@@ -31,7 +31,7 @@ BATCH = _Batch()
 
 
 @contextlib.contextmanager
-def known_batch(data: Any, examples: Any) -> Iterator[None]:
+def batch_context(data: Any, examples: Any) -> Iterator[None]:
     """Know the batch while its step runs.
 
     Args:
@@ -59,7 +59,7 @@ def sum_over_replicas(values: Sequence[Any]) -> list[Any]:
     return list(values)
 
 
-def is_spread() -> bool:
+def needs_gather() -> bool:
     """Return whether there are rows that do not count."""
     return BATCH.real is not None
 
@@ -75,46 +75,46 @@ def gather_examples(data: Any) -> Any:
     return data
 
 
-def whole_view() -> contextlib.AbstractContextManager[None]:
+def whole_batch_view() -> contextlib.AbstractContextManager[None]:
     """Return a context that changes nothing."""
     return contextlib.nullcontext()
 
 
-def real_of(values: Any) -> Any:
+def valid_rows_of(values: Any) -> Any:
     """Return for each row of `values` whether it counts; `None` where every row does, or rows are no examples."""
     if BATCH.real is None or not values.shape or not values.shape[0] or values.shape[0] % BATCH.real.shape[0]:
         return None
     return jnp.repeat(BATCH.real, values.shape[0] // BATCH.real.shape[0])
 
 
-def only_real(values: Any) -> Any:
+def zero_invalid_rows(values: Any) -> Any:
     """Return `values` with zeros in the rows that do not count."""
-    real = real_of(values)
+    real = valid_rows_of(values)
     if real is None:
         return values
     return jnp.where(jnp.reshape(real, (-1, *[1] * (values.ndim - 1))), values, jnp.zeros_like(values))
 
 
-def rows_that_count(values: Any) -> Any:
+def select_valid_rows(values: Any) -> Any:
     """Return `values`; see `gather_examples`."""
     return gather_examples(values)
 
 
-def part_that_counts() -> Any:
+def valid_fraction() -> Any:
     """Return which part of the rows are examples: 1.0 where all are."""
     if BATCH.real is None:
         return 1.0
     return BATCH.examples.astype("float32") / BATCH.real.shape[0]
 
 
-def known_examples(rows: int | None) -> Any:
+def static_examples(rows: int | None) -> Any:
     """Return how many rows are examples, which on JAX is always known."""
     return rows if BATCH.real is None else BATCH.examples
 
 
 def row_weights(inputs: Any) -> Any:
     """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts."""
-    real = real_of(inputs)
+    real = valid_rows_of(inputs)
     return None if real is None else jnp.reshape(real, (-1, *[1] * (inputs.ndim - 1))).astype("float32")
 
 

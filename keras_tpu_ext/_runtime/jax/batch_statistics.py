@@ -19,11 +19,11 @@ from typing import Any
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_ext._runtime.common.patches import replaced
-from keras_tpu_ext._runtime.jax.batch import BATCH, only_real, part_that_counts, real_of
-from keras_tpu_ext._runtime.keras3.batch_statistics import moments_of_examples, regularisers_of_examples
+from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.jax.batch import BATCH, valid_fraction, valid_rows_of, zero_invalid_rows
+from keras_tpu_ext._runtime.keras3.batch_statistics import moments_patches, regularizer_patches
 from keras_tpu_ext._runtime.keras3.models import functional_of
-from keras_tpu_ext._runtime.training.metrics import heeds_weights
+from keras_tpu_ext._runtime.training.metrics import respects_weights
 
 _METHODS = (
     "augment",
@@ -62,17 +62,17 @@ _MIXING = (
 )  # layers of Keras that mix the examples of a batch; ours knows rows
 
 
-def works_by_example(model: Any) -> bool:
+def trains_per_example(model: Any) -> bool:
     """Return whether a built and compiled `model` can tell the rows that fill a batch up from examples."""
     return (
         all(_is_known(getattr(type(model), method)) for method in _METHODS)
-        and predicts_by_example(model)
+        and predicts_per_example(model)
         and all(_loss_is_known(flat.loss.loss) for flat in _flat(model._compile_loss, "_flat_losses"))
         and all(_metric_is_known(metric, model) for metric in _flat_metrics(model._compile_metrics))
     )
 
 
-def predicts_by_example(model: Any) -> bool:
+def predicts_per_example(model: Any) -> bool:
     """Return whether what `model` predicts for an example is known to depend on that example only."""
     functional = functional_of(getattr(model, "model", model))
     if functional is None or not _is_known(type(model).call) or not _is_known(type(model).predict_step):
@@ -90,25 +90,25 @@ def predicts_by_example(model: Any) -> bool:
 
 
 @contextlib.contextmanager
-def examples_alone(layers: Sequence[Any]) -> Iterator[None]:
-    """Within the block `layers` learn from the examples of the batch at hand, see `known_batch`."""
+def exclude_padding(layers: Sequence[Any]) -> Iterator[None]:
+    """Within the block `layers` learn from the examples of the batch at hand, see `batch_context`."""
     places: list[Any] = []
     if BATCH.real is not None:
-        places = moments_of_examples(layers, _moments)
-        places += regularisers_of_examples(layers, _regulariser_of_examples)
-    with replaced(places):
+        places = moments_patches(layers, _moments)
+        places += regularizer_patches(layers, _regulariser_of_examples)
+    with patched(places):
         yield
 
 
 def _regulariser_of_examples(stock: Any) -> Any:
     """Return a regulariser that makes up for the rows by which Keras divides."""
-    return lambda outputs: stock(only_real(outputs)) / part_that_counts()
+    return lambda outputs: stock(zero_invalid_rows(outputs)) / valid_fraction()
 
 
 def _moments(layer: Any, stock: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
-    real = real_of(inputs)
+    real = valid_rows_of(inputs)
     if mask is not None:
-        return stock(inputs, only_real(mask))
+        return stock(inputs, zero_invalid_rows(mask))
     if real is None:
         return stock(inputs, mask)
     axes = tuple(layer._reduction_axes)
@@ -140,7 +140,7 @@ def _loss_is_known(loss: Any) -> bool:
 
 def _metric_is_known(metric: Any, model: Any) -> bool:
     outputs = functional_of(getattr(model, "model", model)).outputs
-    return all(heeds_weights(metric, output) for output in outputs)
+    return all(respects_weights(metric, output) for output in outputs)
 
 
 def _flat(compiled: Any, name: str) -> list[Any]:

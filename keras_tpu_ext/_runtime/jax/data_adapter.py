@@ -13,11 +13,11 @@ from typing import Any
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from keras_tpu_ext._runtime.common.padding import without_own_weights
-from keras_tpu_ext._runtime.jax.batch_statistics import predicts_by_example, works_by_example
+from keras_tpu_ext._runtime.jax.batch_statistics import predicts_per_example, trains_per_example
 from keras_tpu_ext._runtime.jax.scope import num_replicas
 
 
-class Peek:
+class PeekIterator:
     """An iterator of executions for Keras to build a model from: it looks at one batch."""
 
     def __init__(self, adapter: Any) -> None:
@@ -27,7 +27,7 @@ class Peek:
         yield 0, 0, (without_own_weights(batch) for batch in self._adapter.get_numpy_iterator())
 
 
-class ReadyBatches(DataAdapter):
+class GroupedDataAdapter(DataAdapter):
     """Keras's data adapter for some data, whose batches come ready for a model's own step.
 
     Args:
@@ -47,7 +47,7 @@ class ReadyBatches(DataAdapter):
     def get_jax_iterator(self) -> Any:
         """Return an iterator over groups of batches, see `Batches.executions`."""
         model, adapter = self._model, self._adapter
-        knows_rows = works_by_example(model) if self._trains_or_tests else predicts_by_example(model)
+        knows_rows = trains_per_example(model) if self._trains_or_tests else predicts_per_example(model)
         batches = model._batches(
             fills_up=knows_rows and _may_be_short(adapter, num_replicas(model)), most_steps=adapter.num_batches
         )

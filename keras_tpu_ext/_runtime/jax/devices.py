@@ -23,7 +23,7 @@ from keras.src.backend.jax import distribution_lib
 
 from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._runtime.jax.hide_accelerators import keep_tensorflow_off_accelerators
+from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators
 from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
 from keras_tpu_ext._runtime.jax.process_group import num_workers as num_workers
 from keras_tpu_ext._runtime.jax.scope import device_name as device_name
@@ -56,7 +56,7 @@ def count_gpus() -> int:
 @once_per_process
 def open_gpus(count: int) -> OpenedStrategy:
     """Return the distribution over the first `count` GPUs."""
-    keep_tensorflow_off_accelerators()
+    hide_accelerators()
     devices = jax.local_devices(backend="gpu")[:count]
     capability = _capability(devices[0])
     return OpenedStrategy(
@@ -70,7 +70,7 @@ def open_gpus(count: int) -> OpenedStrategy:
 @once_per_process
 def open_workers() -> OpenedStrategy:
     """Return the distribution over all devices of every process, accelerators before CPUs."""
-    keep_tensorflow_off_accelerators()
+    hide_accelerators()
     devices = jax.devices()
     distribution_lib.initialize_rng()  # one seed for all, also where JAX and not Keras has joined them
     told_by = "keras.distribution.initialize"

@@ -8,14 +8,14 @@ from typing import Any
 import jax
 
 from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
-from keras_tpu_ext._runtime.training.auto_steps import Pace
+from keras_tpu_ext._runtime.training.auto_steps import ExecutionSchedule
 
 # Bytes; an execution's batches wait together in the memory of the devices.
 MOST_BYTES = 2**28
 
 
-class DevicePace(Pace):
-    """A `Pace` for functions that take groups of batches."""
+class GroupExecutionSchedule(ExecutionSchedule):
+    """A `ExecutionSchedule` for functions that take groups of batches."""
 
     def run_train(self, model: Any, next_groups: Callable[[], Any], run: Callable[[Any], Any], is_new: Any) -> Any:
         """Run an execution of training and learn from it, unless it was compiled on the way.

@@ -29,7 +29,7 @@ def make_function(model: Any, step: Step, *, trains: bool) -> Callable[[Any, Any
         return outputs, state
 
     def function(state: Any, iterator: Any) -> tuple[Any, Any]:
-        pace = model._pace
+        pace = model._schedule
         if pace is not None and trains:
             return pace.run_train(
                 model, lambda: _groups(model, next(iterator)), lambda groups: run(state, groups), execution.is_new

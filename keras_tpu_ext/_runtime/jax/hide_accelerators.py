@@ -12,7 +12,7 @@ from typing import Any
 from keras_tpu_ext.errors import HardwareUnusableWarning
 
 
-def keep_tensorflow_off_accelerators() -> None:
+def hide_accelerators() -> None:
     """Hide TPUs and GPUs from a TensorFlow that was imported; one that is imported later is hidden from as well."""
     if "tensorflow" in sys.modules:
         _hide()

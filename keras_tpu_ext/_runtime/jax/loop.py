@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_ext._runtime.jax.batch import known_batch
-from keras_tpu_ext._runtime.jax.batch_statistics import examples_alone
+from keras_tpu_ext._runtime.jax.batch import batch_context
+from keras_tpu_ext._runtime.jax.batch_statistics import exclude_padding
 from keras_tpu_ext._runtime.jax.batches import Group
 from keras_tpu_ext._runtime.jax.scope import distribution_of
 from keras_tpu_ext._runtime.jax.sharding import replicated
@@ -67,8 +67,8 @@ class Execution:
         layers = self._model._flatten_layers()
         with (
             keras.StatelessScope(state_mapping=mapping) as scope,
-            known_batch(data, examples),
-            examples_alone(layers),
+            batch_context(data, examples),
+            exclude_padding(layers),
         ):
             outputs, state = self._step(state, data)
         return outputs, state, [scope.get_current_value(variable) for variable in variables]

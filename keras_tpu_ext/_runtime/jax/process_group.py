@@ -15,7 +15,7 @@ from keras_tpu_ext.errors import ClusterError
 _LOST = re.compile(r"Gloo .*(failed|closed|reset)|Connection (reset|closed|refused)|heartbeat|coordination", re.I)
 
 
-def of_all_processes(number: int) -> list[int]:
+def all_gather_int(number: int) -> list[int]:
     """Return the numbers that all processes call this with, the same on each of them."""
     if num_workers() == 1:
         return [number]
@@ -26,7 +26,7 @@ def of_all_processes(number: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def losses_told() -> Iterator[None]:
+def explain_peer_failure() -> Iterator[None]:
     """Within the block the end of another process is a `ClusterError`.
 
     Raises:

@@ -33,7 +33,7 @@ def replicated(distribution: Any) -> Any:
     return None if distribution is None else NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec())
 
 
-def without_twins(state: Any) -> Any:
+def copy_aliased_buffers(state: Any) -> Any:
     """Return a structure of arrays in which none is there twice: copies take the place of the second and so on."""
     seen: set[int] = set()
 

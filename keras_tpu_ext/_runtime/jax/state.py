@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from keras_tpu_ext._runtime.training.gradient_accumulator import GradientWindow
+from keras_tpu_ext._runtime.training.gradient_accumulator import GradientAccumulator
 from keras_tpu_ext._runtime.training.state import StepState
 
 
@@ -33,7 +33,7 @@ class StatelessStepState(StepState):
         return Window(self.accumulation_steps, lambda: optimizer)
 
 
-class Window(GradientWindow):
+class Window(GradientAccumulator):
     """Sums of gradients over several batches, those of all devices."""
 
     def own_variables(self) -> list[Any]:

@@ -21,19 +21,19 @@ from keras.src.trainers.data_adapters import get_data_adapter
 from keras_tpu_ext._runtime.jax import batch as _jax_batch
 from keras_tpu_ext._runtime.jax.batch import BATCH
 from keras_tpu_ext._runtime.jax.batches import Batches
-from keras_tpu_ext._runtime.jax.data_adapter import Peek, ReadyBatches
+from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator
 from keras_tpu_ext._runtime.jax.devices import is_chief, num_workers
-from keras_tpu_ext._runtime.jax.execution_schedule import DevicePace
+from keras_tpu_ext._runtime.jax.execution_schedule import GroupExecutionSchedule
 from keras_tpu_ext._runtime.jax.functions import make_function, make_predict_function
 from keras_tpu_ext._runtime.jax.loop import own_variables
-from keras_tpu_ext._runtime.jax.process_group import losses_told, of_all_processes
+from keras_tpu_ext._runtime.jax.process_group import all_gather_int, explain_peer_failure
 from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, num_replicas, within
-from keras_tpu_ext._runtime.jax.sharding import without_twins
+from keras_tpu_ext._runtime.jax.sharding import copy_aliased_buffers
 from keras_tpu_ext._runtime.jax.state import StatelessStepState, stateless
-from keras_tpu_ext._runtime.jax.update import Weights, descend, flush
+from keras_tpu_ext._runtime.jax.update import Weights, accumulate_or_apply, flush
 from keras_tpu_ext._runtime.keras3.chief import Keras3ChiefOnly
 from keras_tpu_ext._runtime.keras3.compile import ExactKeras3Compile
-from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_at_pace
+from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_by_schedule
 from keras_tpu_ext._runtime.keras3.functional import FunctionalByShape
 from keras_tpu_ext._runtime.keras3.optimizer_view import track_all_variables
 from keras_tpu_ext._runtime.training.augment import Augments
@@ -63,7 +63,7 @@ class TrainStep(Augments, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Functi
         with self._running():
             adapter = get_data_adapter(x, batch_size=batch_size, steps_per_epoch=steps)
             self._build_on(adapter)
-            return model.predict(ReadyBatches(self, adapter), None, verbose, steps, callbacks)
+            return model.predict(GroupedDataAdapter(self, adapter), None, verbose, steps, callbacks)
 
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train on one batch as `keras.Model.train_on_batch` does."""
@@ -113,7 +113,7 @@ class TrainStep(Augments, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Functi
 
         gradients, (loss, y_pred, after, metrics) = jax.grad(scaled_loss, has_aux=True)(trainable)
         weights = Weights(trainable, non_trainable, optimizer)
-        weights = descend(self, gradients, weights, after, self._number_of_examples(x))
+        weights = accumulate_or_apply(self, gradients, weights, after, self._number_of_examples(x))
         logs, metrics = self._updated_metrics(metrics, loss, x, y, y_pred, sample_weight)
         return logs, (weights.trainable, weights.non_trainable, weights.optimizer, metrics)
 
@@ -181,7 +181,7 @@ class TrainStep(Augments, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Functi
 
         def update() -> None:
             # Of a loss that is not reduced Keras tracks the mean.
-            mean = loss if not loss.shape else jnp.mean(loss) / _jax_batch.part_that_counts()
+            mean = loss if not loss.shape else jnp.mean(loss) / _jax_batch.valid_fraction()
             self._loss_tracker.update_state(mean, sample_weight=self._number_of_examples(x))
             logs.append(dict(self.compute_metrics(x, y, y_pred, sample_weight)))
 
@@ -193,7 +193,7 @@ class TrainStep(Augments, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Functi
 
     def _steps_wanted(self: Any) -> tuple[int, int]:
         """Return how many steps the next execution has, and how many an execution may have."""
-        pace, most = self._pace, int(self.steps_per_execution)
+        pace, most = self._schedule, int(self.steps_per_execution)
         return (most, most) if pace is None or pace.held else (int(pace.asked), most)
 
     def _own_scope(self) -> Any:
@@ -209,8 +209,8 @@ class TrainStep(Augments, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Functi
     def _make_step_state(self, loss_scale: Any, accumulation_steps: int) -> StatelessStepState:
         return StatelessStepState(loss_scale, accumulation_steps)
 
-    def _make_pace(self) -> DevicePace:
-        return DevicePace()
+    def _make_schedule(self) -> GroupExecutionSchedule:
+        return GroupExecutionSchedule()
 
     def _is_one_of_several_processes(self) -> bool:
         return num_workers() > 1
@@ -218,11 +218,11 @@ class TrainStep(Augments, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Functi
     def _is_chief(self) -> bool:
         return is_chief()
 
-    def _of_all_processes(self, number: int) -> list[int]:
-        return of_all_processes(number)
+    def _all_gather_int(self, number: int) -> list[int]:
+        return all_gather_int(number)
 
-    def _losses_told(self) -> Any:
-        return losses_told()
+    def _explain_peer_failure(self) -> Any:
+        return explain_peer_failure()
 
     def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         """Build as Keras does, inside the model's own distribution, and prepare the batches of `iterator`."""
@@ -231,13 +231,13 @@ class TrainStep(Augments, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Functi
             if iterator is None:
                 model._symbolic_build(data_batch=data_batch)
             else:
-                model._symbolic_build(iterator=Peek(iterator.data_adapter))
+                model._symbolic_build(iterator=PeekIterator(iterator.data_adapter))
         if self.optimizer is not None:
             track_all_variables(self.optimizer)
         self._adopt_variables()
         if iterator is not None:
-            enumerate_at_pace(self, iterator)
-            adapted = ReadyBatches(self, iterator.data_adapter, trains_or_tests=True)
+            enumerate_by_schedule(self, iterator)
+            adapted = GroupedDataAdapter(self, iterator.data_adapter, trains_or_tests=True)
             iterator._get_iterator = adapted.get_jax_iterator
 
     def _build_on(self: Any, adapter: Any) -> None:
@@ -266,10 +266,10 @@ class TrainStep(Augments, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Functi
         """
         model: Any = super()
         if getattr(self, "optimizer", _NO_OPTIMIZER) is not None:  # without compile the name is not there
-            return without_twins(model._get_jax_state(**which))
+            return copy_aliased_buffers(model._get_jax_state(**which))
         self.optimizer = _NO_OPTIMIZER
         try:
-            return without_twins(model._get_jax_state(**which))
+            return copy_aliased_buffers(model._get_jax_state(**which))
         finally:
             self.optimizer = None
 
@@ -300,7 +300,7 @@ class TrainStep(Augments, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Functi
 def _unpacked(data: Any) -> tuple[Any, Any, Any]:
     """Return inputs, targets and weights; a row that only fills the batch up weighs nothing."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    return x, y, jax.tree.map(_jax_batch.only_real, sample_weight)
+    return x, y, jax.tree.map(_jax_batch.zero_invalid_rows, sample_weight)
 
 
 class _NoOptimizer:

@@ -10,7 +10,7 @@ import jax
 
 from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._runtime.jax.hide_accelerators import keep_tensorflow_off_accelerators
+from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators
 from keras_tpu_ext._runtime.jax.sharding import data_parallel
 from keras_tpu_ext.errors import TpuUnusableError
 
@@ -30,7 +30,7 @@ def open_tpu(address: str) -> OpenedStrategy:
     if importlib.util.find_spec("libtpu") is None:
         # Told by looking. Trying would start JAX's devices, and a rehearsal could not follow.
         raise TpuUnusableError(_in_words(*_NO_LIBTPU, address))
-    keep_tensorflow_off_accelerators()
+    hide_accelerators()
     try:
         devices = jax.devices("tpu")
     except Exception as error:  # JAX raises anything here: each of its errors is a cause to be told

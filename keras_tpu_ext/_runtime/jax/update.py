@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_ext._runtime.jax.state import choose, stateless
-from keras_tpu_ext._runtime.keras3.optimizer_view import face_of, innermost
+from keras_tpu_ext._runtime.keras3.optimizer_view import innermost, optimizer_view
 
 
 class Weights(NamedTuple):
@@ -28,7 +28,7 @@ class Weights(NamedTuple):
     optimizer: Any
 
 
-def descend(model: Any, gradients: Any, weights: Weights, non_trainable: Any, examples: Any) -> Weights:
+def accumulate_or_apply(model: Any, gradients: Any, weights: Weights, non_trainable: Any, examples: Any) -> Weights:
     """Take a step, or add the gradients to the window of steps; return the values after it.
 
     Args:
@@ -97,7 +97,7 @@ def _applied(optimizer: Any, values: Any, gradients: Any, trainable: Any) -> tup
     place = next(i for i, variable in enumerate(optimizer.variables) if variable is inner._iterations)
     before = values[place]
     values = [value + others if i == place else value for i, value in enumerate(values)]
-    trainable, after = face_of(optimizer).stateless_apply(values, gradients, trainable)
+    trainable, after = optimizer_view(optimizer).stateless_apply(values, gradients, trainable)
     # Loss scaling may have skipped the step, and then it does not count at all.
     skipped = after[place] == values[place]
     after = [jnp.where(skipped, before, value) if i == place else value for i, value in enumerate(after)]

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.patches import replaced
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.compat.keras2 import private
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
@@ -33,8 +33,8 @@ _Place = tuple[Any, str, Callable[[Any], Any]]
 
 
 @contextlib.contextmanager
-def examples_alone(layers: Sequence[Any]) -> Iterator[None]:
-    """Within the block `layers` learn from the examples of the batch at hand, see `known_batch`."""
+def exclude_padding(layers: Sequence[Any]) -> Iterator[None]:
+    """Within the block `layers` learn from the examples of the batch at hand, see `batch_context`."""
     places: list[_Place] = []
     if BATCH.has_any is not None or BATCH.real is not None:
         normalisations = [layer for layer in layers if isinstance(layer, BatchNormalizationBase)]
@@ -42,12 +42,12 @@ def examples_alone(layers: Sequence[Any]) -> Iterator[None]:
     if BATCH.real is not None:
         regularised = [layer for layer in layers if getattr(layer, "_activity_regularizer", None) is not None]
         places += [(layer, "_activity_regularizer", regulariser_of_examples) for layer in regularised]
-    with replaced(places):
+    with patched(places):
         yield
 
 
 def _places(layer: Any) -> list[_Place]:
-    """Return what of a batch normalisation has to be something else, see `replaced`."""
+    """Return what of a batch normalisation has to be something else, see `patched`."""
     if not layer.synchronized and BATCH.real is None:
         # `_assign_new_value` is of the fused kernel.
         return [(layer, "_assign_new_value", _assigning), (layer, "_assign_moving_average", _assigning)]

@@ -13,14 +13,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.patches import replaced
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.compat.keras2 import private
 
 _data_adapter = private("engine.data_adapter")
 _DataHandler: Any = _data_adapter.DataHandler
 
 
-class PacedDataHandler(_DataHandler):
+class ScheduledDataHandler(_DataHandler):
     """A `DataHandler` that asks the model before every execution how many steps it has.
 
     An execution never reaches over the end of an epoch, and the size of the data need not be known.
@@ -39,7 +39,7 @@ class PacedDataHandler(_DataHandler):
                 steps = min(steps, self._inferred_steps - self._current_step)
             if steps <= 0:
                 return
-            pace = self._model._pace
+            pace = self._model._schedule
             pace.asked = pace.done = steps
             self._step_increment = steps - 1
             yield self._current_step
@@ -48,14 +48,14 @@ class PacedDataHandler(_DataHandler):
             self._current_step += steps
 
 
-def at_pace() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which models with a pace have their data handled by `PacedDataHandler`."""
+def use_schedule() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which models with a pace have their data handled by `ScheduledDataHandler`."""
 
     def make(stock: Callable[..., Any]) -> Callable[..., Any]:
         def get_data_handler(*args: Any, **kwargs: Any) -> Any:
-            is_paced = getattr(kwargs.get("model"), "_pace", None) is not None
-            return (PacedDataHandler if is_paced else stock)(*args, **kwargs)
+            is_paced = getattr(kwargs.get("model"), "_schedule", None) is not None
+            return (ScheduledDataHandler if is_paced else stock)(*args, **kwargs)
 
         return get_data_handler
 
-    return replaced([(_data_adapter, "get_data_handler", make)])
+    return patched([(_data_adapter, "get_data_handler", make)])

@@ -12,30 +12,30 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH, part_that_counts
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, valid_fraction
 
 
 @contextlib.contextmanager
-def own_losses_noted(layers: Sequence[Any]) -> Iterator[None]:
-    """Within the block runs a forward pass; after it `BATCH.own_losses` has its terms, with the layer of each."""
+def record_layer_losses(layers: Sequence[Any]) -> Iterator[None]:
+    """Within the block runs a forward pass; after it `BATCH.layer_losses` has its terms, with the layer of each."""
     yield
-    BATCH.own_losses = [(layer, loss) for layer in layers for loss in layer._eager_losses]
-    unreduced = [loss for _, loss in BATCH.own_losses if loss.shape.rank]
-    BATCH.own_elements = _elements_of_examples(unreduced[0]) if unreduced else None
+    BATCH.layer_losses = [(layer, loss) for layer in layers for loss in layer._eager_losses]
+    unreduced = [loss for _, loss in BATCH.layer_losses if loss.shape.rank]
+    BATCH.layer_loss_elements = _elements_of_examples(unreduced[0]) if unreduced else None
 
 
 def _elements_of_examples(unreduced: Any) -> Any:
-    elements = tf.cast(tf.size(unreduced), tf.float32) * part_that_counts()
+    elements = tf.cast(tf.size(unreduced), tf.float32) * valid_fraction()
     return elements if BATCH.has_any is None else tf.where(BATCH.has_any, elements, 0.0)
 
 
-def put_own_losses(layers: Sequence[Any], own_losses: Sequence[tuple[Any, Any]]) -> None:
+def set_layer_losses(layers: Sequence[Any], layer_losses: Sequence[tuple[Any, Any]]) -> None:
     """Let layers have these terms, where `losses` is read next."""
     for layer in layers:
-        layer._eager_losses = [loss for owner, loss in own_losses if owner is layer]
+        layer._eager_losses = [loss for owner, loss in layer_losses if owner is layer]
 
 
-def own_losses(layers: Sequence[Any]) -> list[Any]:
+def layer_losses(layers: Sequence[Any]) -> list[Any]:
     """Return the terms that layers have now."""
     return [loss for layer in layers for loss in layer._eager_losses]
 

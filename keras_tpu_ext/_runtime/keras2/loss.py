@@ -19,7 +19,7 @@ from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.replicas import as_global, num_replicas, sum_over_replicas
-from keras_tpu_ext._runtime.training.loss import ShareOfLoss
+from keras_tpu_ext._runtime.training.loss import LossShare
 
 _compile_utils = private("engine.compile_utils")
 _losses_utils = private("utils.losses_utils")
@@ -50,13 +50,13 @@ class ExactLosses(_LossesContainer):
         """Resolve the user's losses as Keras does, then let each return a share."""
         super().build(y_pred)
         self._losses = [
-            None if loss is None else ShareOfKeras2Loss(loss, _tf_batch, tracker)
+            None if loss is None else Keras2LossShare(loss, _tf_batch, tracker)
             for loss, tracker in zip(self._losses, self._per_output_metrics, strict=True)
         ]
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None) -> Any:
         """Return the loss, and track it and that of each output."""
-        y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.not_a_stand_in)
+        y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.has_examples)
         values, rows = self._of_outputs(y_true, y_pred, sample_weight)
         if regularization_losses:
             common = _losses_utils.cast_losses_to_common_dtype(list(regularization_losses))
@@ -65,8 +65,8 @@ class ExactLosses(_LossesContainer):
         if not values:
             return None
         total = tf.add_n(_losses_utils.cast_losses_to_common_dtype(values))
-        if rows is None and BATCH.own_elements is not None:  # the mean of terms that layers have not reduced
-            _count(self._total_loss_mean, total, BATCH.own_elements)
+        if rows is None and BATCH.layer_loss_elements is not None:  # the mean of terms that layers have not reduced
+            _count(self._total_loss_mean, total, BATCH.layer_loss_elements)
         else:
             _track(self._total_loss_mean, total, rows)
         in_own_step = BATCH.total is None and not total.shape.rank
@@ -92,8 +92,8 @@ class ExactLosses(_LossesContainer):
         return values, rows
 
 
-class ShareOfKeras2Loss(ShareOfLoss):
-    """A `ShareOfLoss` with the reductions of Keras 2, which weighs every batch by its rows."""
+class Keras2LossShare(LossShare):
+    """A `LossShare` with the reductions of Keras 2, which weighs every batch by its rows."""
 
     def _unreduced(self, call: Callable[[Any, Any], Any]) -> Any:
         unreduced = super()._unreduced(call)
@@ -120,7 +120,7 @@ def _track(tracker: Any, share: Any, rows: Any) -> None:
     dtype = tracker.total.dtype
     total, weight = tf.cast(total, dtype), tf.cast(weight, dtype)
     if share.shape.rank:
-        weight = tf.cast(tf.size(share), dtype) * tf.cast(_tf_batch.part_that_counts(), dtype) * total
+        weight = tf.cast(tf.size(share), dtype) * tf.cast(_tf_batch.valid_fraction(), dtype) * total
     # Where every replica has the whole loss, one without examples counts none of it, were it infinite.
     _count(tracker, tf.math.multiply_no_nan(tf.cast(tf.reduce_sum(share), dtype), total), weight)
 

@@ -18,14 +18,14 @@ from keras_tpu_ext._runtime.keras2.autograph import converted
 from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
-from keras_tpu_ext._runtime.training.metrics import heeds_weights, hides_examples, is_function
+from keras_tpu_ext._runtime.training.metrics import is_function, reduces_batch, respects_weights
 
 _compile_utils = private("engine.compile_utils")
 _losses_utils = private("utils.losses_utils")
 _MetricsContainer: Any = _compile_utils.MetricsContainer
 
 
-class MetricsOfExamples(_MetricsContainer):
+class ExactMetrics(_MetricsContainer):
     """A `MetricsContainer` that counts no row which is no example, in no metric, weighted or not.
 
     Keras's own metrics give a padded row the weight zero, which keeps every shape static. The others may do with
@@ -39,10 +39,10 @@ class MetricsOfExamples(_MetricsContainer):
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Update every metric with one batch."""
-        y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.not_a_stand_in)
+        y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.has_examples)
         if not self._built:
             self.build(y_pred, self._conform_to_outputs(y_pred, y_true))
-        if not _tf_batch.is_spread() or not (_tf_batch.is_padded() or any(map(is_function, self.metrics))):
+        if not _tf_batch.needs_gather() or not (_tf_batch.is_padded() or any(map(is_function, self.metrics))):
             super().update_state(y_true, y_pred, sample_weight)
             return
         y_true = self._conform_to_outputs(y_pred, y_true)
@@ -64,19 +64,19 @@ class MetricsOfExamples(_MetricsContainer):
 def _update(metric: Any, true: Any, predicted: Any, weight: Any) -> None:
     if metric is None:
         return
-    if is_function(metric) and converted(hides_examples)(metric, *_as_it_gets_them(metric, true, predicted)):
+    if is_function(metric) and converted(reduces_batch)(metric, *_as_it_gets_them(metric, true, predicted)):
         # It hides its examples behind one number: call it with all of them, on every replica alike.
         true, whole, weight = _tf_batch.gather_examples((true, predicted, weight))
-        with _tf_batch.whole_view():
+        with _tf_batch.whole_batch_view():
             metric.update_state(true, whole, sample_weight=weight)
     elif not _tf_batch.is_padded():
         metric.update_state(true, predicted, sample_weight=weight)
-    elif heeds_weights(metric, predicted) and _tf_batch.real_of(predicted) is not None:
+    elif respects_weights(metric, predicted) and _tf_batch.valid_rows_of(predicted) is not None:
         if weight is None:
-            weight = tf.cast(_tf_batch.real_of(predicted), tf.float32)
-        metric.update_state(true, predicted, sample_weight=_tf_batch.only_real(tf.cast(weight, tf.float32)))
+            weight = tf.cast(_tf_batch.valid_rows_of(predicted), tf.float32)
+        metric.update_state(true, predicted, sample_weight=_tf_batch.zero_invalid_rows(tf.cast(weight, tf.float32)))
     else:
-        true, predicted, weight = (_tf_batch.rows_that_count(part) for part in (true, predicted, weight))
+        true, predicted, weight = (_tf_batch.select_valid_rows(part) for part in (true, predicted, weight))
         metric.update_state(true, predicted, sample_weight=weight)
 
 

@@ -17,22 +17,22 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.compat.keras2 import keras
-from keras_tpu_ext._runtime.keras2 import layer_losses as own_losses
+from keras_tpu_ext._runtime.keras2 import layer_losses as layer_losses
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.autograph import converting
-from keras_tpu_ext._runtime.keras2.batch_statistics import examples_alone
+from keras_tpu_ext._runtime.keras2.batch_statistics import exclude_padding
 from keras_tpu_ext._runtime.keras2.data_adapter import with_padded_batches
-from keras_tpu_ext._runtime.keras2.execution_schedule import at_pace
+from keras_tpu_ext._runtime.keras2.execution_schedule import use_schedule
 from keras_tpu_ext._runtime.keras2.functional import FunctionalByShape
 from keras_tpu_ext._runtime.keras2.loss import ExactLosses, Shares
-from keras_tpu_ext._runtime.keras2.metrics import MetricsOfExamples
+from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
 from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
-from keras_tpu_ext._runtime.tensorflow.custom_step import guarded
+from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.devices import is_chief, num_workers
-from keras_tpu_ext._runtime.tensorflow.execution_schedule import GraphPace
+from keras_tpu_ext._runtime.tensorflow.execution_schedule import GraphExecutionSchedule
 from keras_tpu_ext._runtime.tensorflow.loop import make_steps_function, without_padded_rows
-from keras_tpu_ext._runtime.tensorflow.process_group import losses_told, of_all_processes
-from keras_tpu_ext._runtime.tensorflow.replicas import assign_everywhere, num_replicas
+from keras_tpu_ext._runtime.tensorflow.process_group import all_gather_int, explain_peer_failure
+from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, num_replicas
 from keras_tpu_ext._runtime.tensorflow.scope_checks import check_optimizer_belongs, check_variables_belong
 from keras_tpu_ext._runtime.tensorflow.state import ReplicatedStepState
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
@@ -77,14 +77,14 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
                 self._build_before_tracing()
                 self._build_window()
             self._forget_flushes()
-            step = converting(guarded(self, self.train_step))
+            step = converting(wrap_custom_step(self, self.train_step))
             self.train_function = make_steps_function(self, step, trains=True, counter=self._train_counter)
         return self.train_function
 
     def make_test_function(self: Any, force: bool = False) -> Any:
         """Build and return the function that `evaluate` calls for one execution."""
         if self.test_function is None or force:
-            step = converting(guarded(self, self.test_step))
+            step = converting(wrap_custom_step(self, self.test_step))
             self.test_function = make_steps_function(self, step, trains=False, counter=self._test_counter)
         return self.test_function
 
@@ -141,7 +141,7 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         all replicas joined, and this method returns the whole loss. In a `train_step` of the user's own its value is
         that of the whole loss.
         """
-        shares = Shares(self._own_losses())
+        shares = Shares(self._layer_losses())
         shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._weight_losses()]
         return self.compiled_loss(y, y_pred, sample_weight, regularization_losses=shares)
 
@@ -193,7 +193,7 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
 
     def _make_exact(self: Any) -> None:
         self.compiled_loss = ExactLosses.of(self.compiled_loss)
-        MetricsOfExamples.take_over(self.compiled_metrics)
+        ExactMetrics.take_over(self.compiled_metrics)
 
     def _validate_and_get_metrics_result(self: Any, logs: Any) -> Any:
         """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
@@ -202,7 +202,7 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         return model._validate_and_get_metrics_result(logs)
 
     def _running(self) -> Any:
-        return at_pace()
+        return use_schedule()
 
     def _own_scope(self: Any) -> Any:
         return self.distribute_strategy.scope()
@@ -215,8 +215,8 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
     def _make_step_state(self, loss_scale: Any, accumulation_steps: int) -> ReplicatedStepState:
         return ReplicatedStepState(loss_scale, accumulation_steps)
 
-    def _make_pace(self) -> GraphPace:
-        return GraphPace()
+    def _make_schedule(self) -> GraphExecutionSchedule:
+        return GraphExecutionSchedule()
 
     def _is_one_of_several_processes(self) -> bool:
         return num_workers() > 1
@@ -240,11 +240,11 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
         self._check_same_epoch(0 if saved is None else int(tf.train.load_variable(saved, _SAVED_EPOCH)) + 1)
         restore()
 
-    def _of_all_processes(self: Any, number: int) -> list[int]:
-        return of_all_processes(self.distribute_strategy, number)
+    def _all_gather_int(self: Any, number: int) -> list[int]:
+        return all_gather_int(self.distribute_strategy, number)
 
-    def _losses_told(self) -> Any:
-        return losses_told()
+    def _explain_peer_failure(self) -> Any:
+        return explain_peer_failure()
 
     def _unpack(self, data: Any) -> tuple[Any, Any, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -266,7 +266,7 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
 
     def _note_skipped_by(self, optimizer: Any) -> None:
         """Count a skipped step, as Keras 2's own `LossScaleOptimizer` does."""
-        assign_everywhere(optimizer.iterations, tf.convert_to_tensor(optimizer.iterations) + 1)
+        assign_replicated(optimizer.iterations, tf.convert_to_tensor(optimizer.iterations) + 1)
 
     def _build_for(self: Any, optimizer: Any, variables: Any) -> None:
         optimizers.build(optimizer, variables)
@@ -279,20 +279,20 @@ class TrainStep(ExactStep, ExactCompile, ChiefOnly, AutoSteps, FunctionalByShape
     def _check_optimizer(self: Any, optimizer: Any) -> None:
         check_optimizer_belongs(optimizer, self.distribute_strategy)
 
-    def _own_losses(self: Any) -> list[Any]:
-        return own_losses.own_losses(self._every_layer())
+    def _layer_losses(self: Any) -> list[Any]:
+        return layer_losses.layer_losses(self._every_layer())
 
-    def _own_losses_noted(self: Any) -> Any:
-        return own_losses.own_losses_noted(self._every_layer())
+    def _record_layer_losses(self: Any) -> Any:
+        return layer_losses.record_layer_losses(self._every_layer())
 
-    def _put_own_losses(self: Any, terms: Any) -> None:
-        own_losses.put_own_losses(self._every_layer(), terms)
+    def _set_layer_losses(self: Any, terms: Any) -> None:
+        layer_losses.set_layer_losses(self._every_layer(), terms)
 
     def _weight_losses(self: Any) -> list[Any]:
-        return own_losses.weight_losses(self._every_layer())
+        return layer_losses.weight_losses(self._every_layer())
 
-    def _examples_alone(self: Any) -> Any:
-        return examples_alone(self._every_layer())
+    def _exclude_padding(self: Any) -> Any:
+        return exclude_padding(self._every_layer())
 
     def _every_layer(self: Any) -> list[Any]:
         return list(self._flatten_layers())

@@ -14,8 +14,8 @@ import keras
 Place = tuple[Any, str, Callable[[Any], Any]]
 
 
-def moments_of_examples(layers: Sequence[Any], moments: Callable[..., Any]) -> list[Place]:
-    """Return the places of batch normalisations, for `replaced`.
+def moments_patches(layers: Sequence[Any], moments: Callable[..., Any]) -> list[Place]:
+    """Return the places of batch normalisations, for `patched`.
 
     Args:
         layers: Any layers.
@@ -29,8 +29,8 @@ def moments_of_examples(layers: Sequence[Any], moments: Callable[..., Any]) -> l
     return [(layer, "_moments", of(layer)) for layer in normalisations]
 
 
-def regularisers_of_examples(layers: Sequence[Any], regulariser: Callable[[Any], Any]) -> list[Place]:
-    """Return the places of activity regularisers, for `replaced`.
+def regularizer_patches(layers: Sequence[Any], regulariser: Callable[[Any], Any]) -> list[Place]:
+    """Return the places of activity regularisers, for `patched`.
 
     Args:
         layers: Any layers.

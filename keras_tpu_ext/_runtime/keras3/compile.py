@@ -10,8 +10,8 @@ from typing import Any
 
 import keras
 
-from keras_tpu_ext._runtime.keras3.loss import GlobalCompileLoss
-from keras_tpu_ext._runtime.keras3.metrics import MetricsOfExamples
+from keras_tpu_ext._runtime.keras3.loss import ExactCompileLoss
+from keras_tpu_ext._runtime.keras3.metrics import ExactMetrics
 from keras_tpu_ext._runtime.training.compile import ExactCompile
 
 
@@ -24,9 +24,9 @@ class ExactKeras3Compile(ExactCompile):
 
     def _make_exact(self: Any) -> None:
         if self._compile_loss is not None:
-            self._compile_loss = GlobalCompileLoss.of(self._compile_loss, self._batch_facts)
+            self._compile_loss = ExactCompileLoss.of(self._compile_loss, self._batch_facts)
         if self._compile_metrics is not None:
-            MetricsOfExamples.take_over(self._compile_metrics, self._batch_facts)
+            ExactMetrics.take_over(self._compile_metrics, self._batch_facts)
 
     def _build_optimizer(self: Any) -> None:
         self.optimizer.build(self.trainable_variables)

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from keras_tpu_ext._runtime.training.auto_steps import Pace
+from keras_tpu_ext._runtime.training.auto_steps import ExecutionSchedule
 
 
-def enumerate_at_pace(model: Any, epoch_iterator: Any) -> None:
+def enumerate_by_schedule(model: Any, epoch_iterator: Any) -> None:
     """Let the iterator over an epoch's batches ask before every execution how many steps it has."""
-    if model._pace is not None:
-        epoch_iterator._enumerate_iterator = lambda: _enumerate(model._pace, model, epoch_iterator)
+    if model._schedule is not None:
+        epoch_iterator._enumerate_iterator = lambda: _enumerate(model._schedule, model, epoch_iterator)
 
 
-def _enumerate(pace: Pace, model: Any, epoch: Any) -> Iterator[tuple[int, int, Any]]:
+def _enumerate(pace: ExecutionSchedule, model: Any, epoch: Any) -> Iterator[tuple[int, int, Any]]:
     """Yield the first batch, the last batch and the iterator of every execution of one epoch.
 
     As Keras's own `EpochIterator._enumerate_iterator`, but for the steps, which are read anew each time and
@@ -36,7 +36,7 @@ def _enumerate(pace: Pace, model: Any, epoch: Any) -> Iterator[tuple[int, int, A
     epoch.data_adapter.on_epoch_end()
 
 
-def _enumerate_known(pace: Pace, model: Any, epoch: Any, size: int) -> Iterator[tuple[int, int, Any]]:
+def _enumerate_known(pace: ExecutionSchedule, model: Any, epoch: Any, size: int) -> Iterator[tuple[int, int, Any]]:
     if epoch._current_iterator is None or epoch.steps_per_epoch is None:
         _start(epoch)
     batch = 0
@@ -56,7 +56,7 @@ def _enumerate_known(pace: Pace, model: Any, epoch: Any, size: int) -> Iterator[
         _start(epoch)
 
 
-def _enumerate_unknown(pace: Pace, model: Any, epoch: Any) -> Iterator[tuple[int, int, Any]]:
+def _enumerate_unknown(pace: ExecutionSchedule, model: Any, epoch: Any) -> Iterator[tuple[int, int, Any]]:
     _start(epoch)
     done = steps = 0
     while done == steps:

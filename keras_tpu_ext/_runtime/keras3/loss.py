@@ -16,10 +16,10 @@ from keras.src.losses.loss import apply_mask
 from keras.src.trainers.compile_utils import CompileLoss
 
 from keras_tpu_ext._runtime.training.batch import Batch
-from keras_tpu_ext._runtime.training.loss import ShareOfLoss
+from keras_tpu_ext._runtime.training.loss import LossShare
 
 
-class GlobalCompileLoss(CompileLoss):
+class ExactCompileLoss(CompileLoss):
     """A `CompileLoss` whose value on a replica is that replica's share of the global loss."""
 
     def __init__(self, *args: Any, batch: Batch, **kwargs: Any) -> None:
@@ -27,7 +27,7 @@ class GlobalCompileLoss(CompileLoss):
         self._batch = batch
 
     @classmethod
-    def of(cls, compiled: CompileLoss, batch: Batch) -> GlobalCompileLoss:
+    def of(cls, compiled: CompileLoss, batch: Batch) -> ExactCompileLoss:
         """Return one for what `compile` was given."""
         names = {"reduction": compiled.reduction, "output_names": compiled.output_names}
         return cls(compiled._user_loss, compiled._user_loss_weights, **names, batch=batch)
@@ -37,13 +37,13 @@ class GlobalCompileLoss(CompileLoss):
         super().build(y_true, y_pred)
         trackers = self.metrics or [None] * len(self._flat_losses)
         self._flat_losses: list[Any] = [
-            flat._replace(loss=ShareOfKeras3Loss(flat.loss, self._batch, tracker))
+            flat._replace(loss=Keras3LossShare(flat.loss, self._batch, tracker))
             for flat, tracker in zip(self._flat_losses, trackers, strict=True)
         ]
 
 
-class ShareOfKeras3Loss(ShareOfLoss):
-    """A `ShareOfLoss` with the reductions of Keras 3."""
+class Keras3LossShare(LossShare):
+    """A `LossShare` with the reductions of Keras 3."""
 
     def _unreduced(self, call: Callable[[Any, Any], Any]) -> Any:
         unreduced = super()._unreduced(call)
@@ -54,5 +54,5 @@ class ShareOfKeras3Loss(ShareOfLoss):
         if sample_weight is not None:
             sample_weight = keras.ops.convert_to_tensor(sample_weight, dtype=values.dtype)
         if mask is not None:
-            mask = self._batch.only_real(mask)
+            mask = self._batch.zero_invalid_rows(mask)
         return keras.ops.sum(apply_mask(sample_weight, mask, dtype=values.dtype, reduction=self.loss.reduction))

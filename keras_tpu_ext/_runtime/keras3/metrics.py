@@ -14,13 +14,13 @@ import keras
 from keras.src.losses.loss import unscale_loss_for_distribution
 from keras.src.trainers.compile_utils import CompileMetrics
 
-from keras_tpu_ext._runtime.common.patches import replaced
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.compat import mask_of, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
-from keras_tpu_ext._runtime.training.metrics import heeds_weights, hides_examples, is_function
+from keras_tpu_ext._runtime.training.metrics import is_function, reduces_batch, respects_weights
 
 
-class MetricsOfExamples(CompileMetrics):
+class ExactMetrics(CompileMetrics):
     """A `CompileMetrics` that counts no padded row, in no metric, weighted or not.
 
     Keras's own metrics give such a row the weight zero, which keeps every shape static. The others may do with
@@ -41,7 +41,7 @@ class MetricsOfExamples(CompileMetrics):
         if not self.built:
             self.build(y_true, y_pred)
         batch = self._batch
-        if not batch.is_spread() or (not batch.is_padded() and not self._has_functions()):
+        if not batch.needs_gather() or (not batch.is_padded() and not self._has_functions()):
             super().update_state(y_true, y_pred, sample_weight)
             return
         y_true, y_pred = self._flatten_y(y_true), self._flatten_y(y_pred)
@@ -60,16 +60,18 @@ class MetricsOfExamples(CompileMetrics):
 
 
 def _update(batch: Batch, metric: Any, true: Any, predicted: Any, weight: Any) -> None:
-    if hides_examples(metric, true, predicted):
+    if reduces_batch(metric, true, predicted):
         # It hides its examples behind one number: call it with all of them, on every replica alike.
         true, whole, weight = batch.gather_examples((true, predicted, weight))
-        with batch.whole_view(), _at_full_scale(metric):
+        with batch.whole_batch_view(), _at_full_scale(metric):
             metric.update_state(true, whole, weight)
-    elif not batch.is_padded() or (heeds_weights(metric, predicted) and batch.real_of(predicted) is not None):
+    elif not batch.is_padded() or (
+        respects_weights(metric, predicted) and batch.valid_rows_of(predicted) is not None
+    ):
         metric.update_state(true, predicted, _weights_of_one(batch, predicted) if weight is None else weight)
     else:
-        mask = batch.rows_that_count(mask_of(predicted))
-        true, predicted, weight = (batch.rows_that_count(part) for part in (true, predicted, weight))
+        mask = batch.select_valid_rows(mask_of(predicted))
+        true, predicted, weight = (batch.select_valid_rows(part) for part in (true, predicted, weight))
         metric.update_state(true, with_mask(predicted, mask), weight)
 
 
@@ -82,7 +84,7 @@ def _at_full_scale(metric: Any) -> contextlib.AbstractContextManager[None]:
     def unscaled(*args: Any, **kwargs: Any) -> Any:
         return unscale_loss_for_distribution(loss(*args, **kwargs))
 
-    return replaced([(metric, "_fn", lambda stock: unscaled)])
+    return patched([(metric, "_fn", lambda stock: unscaled)])
 
 
 def _weights_of_one(batch: Batch, outputs: Any) -> Any:
@@ -90,5 +92,5 @@ def _weights_of_one(batch: Batch, outputs: Any) -> Any:
     if not batch.is_padded():
         return None
     mask = mask_of(outputs)
-    real = batch.real_of(outputs) if mask is None else batch.only_real(keras.ops.ones_like(mask))
+    real = batch.valid_rows_of(outputs) if mask is None else batch.zero_invalid_rows(keras.ops.ones_like(mask))
     return keras.ops.cast(real, "float32")

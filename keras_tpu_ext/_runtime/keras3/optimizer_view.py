@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 
-def face_of(optimizer: Any, more: tuple[tuple[str, Any], ...] = ()) -> Any:
+def optimizer_view(optimizer: Any, more: tuple[tuple[str, Any], ...] = ()) -> Any:
     """Return a face of `optimizer` that does not accumulate, because the model does it.
 
     The user's optimizer stays as it is. Its counter goes on counting batches, so that `iterations` means what it
@@ -51,7 +51,7 @@ def track_all_variables(optimizer: Any) -> None:
 @functools.cache
 def _face_class(optimizer_class: Any, more: tuple[tuple[str, Any], ...]) -> Any:
     def inner_optimizer(self: Any) -> Any:
-        return face_of(self.__dict__["inner_optimizer"], more)
+        return optimizer_view(self.__dict__["inner_optimizer"], more)
 
     def iterations(self: Any) -> Any:
         steps = self.__dict__["gradient_accumulation_steps"] or 1

@@ -15,9 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.patches import replaced
-from keras_tpu_ext._runtime.keras3.batch_statistics import moments_of_examples, regularisers_of_examples
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH, only_real, real_of
+from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.keras3.batch_statistics import moments_patches, regularizer_patches
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, valid_rows_of, zero_invalid_rows
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     any_example,
     moments_of_all,
@@ -28,18 +28,18 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
 
 
 @contextlib.contextmanager
-def examples_alone(layers: Sequence[Any]) -> Iterator[None]:
-    """Within the block `layers` learn from the examples of the batch at hand, see `known_batch`."""
-    places = moments_of_examples(layers, _moments)
+def exclude_padding(layers: Sequence[Any]) -> Iterator[None]:
+    """Within the block `layers` learn from the examples of the batch at hand, see `batch_context`."""
+    places = moments_patches(layers, _moments)
     if BATCH.real is not None:
-        places += regularisers_of_examples(layers, regulariser_of_examples)
-    with replaced(places):
+        places += regularizer_patches(layers, regulariser_of_examples)
+    with patched(places):
         yield
 
 
 def _moments(layer: Any, stock: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
     """Return mean and variance; on a replica without examples those that change nothing."""
-    real = real_of(inputs)
+    real = valid_rows_of(inputs)
     if layer.synchronized and (mask is not None or real is not None or BATCH.has_any is not None):
         weights = weights_of(inputs)  # Keras looks at one replica where there is a mask
         weights = weights if mask is None else weights * tf.cast(mask, inputs.dtype)[..., tf.newaxis]
@@ -49,7 +49,7 @@ def _moments(layer: Any, stock: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
     elif mask is None:
         mean, variance = moments_of_rows(inputs, layer._reduction_axes, weights_of(inputs))
     else:
-        mean, variance = stock(inputs, only_real(mask))
+        mean, variance = stock(inputs, zero_invalid_rows(mask))
     there = any_example()
     if there is None:
         return mean, variance

@@ -14,23 +14,23 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from keras_tpu_ext._runtime.common.patches import replaced
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
 
 
 @contextlib.contextmanager
-def own_losses_noted(layers: Sequence[Any]) -> Iterator[None]:
-    """Within the block this replica's terms are added to `BATCH.own_losses`, with the layer that they are of."""
-    BATCH.own_losses = []
-    with replaced([(layer, "add_loss", _noting(layer)) for layer in layers]):
+def record_layer_losses(layers: Sequence[Any]) -> Iterator[None]:
+    """Within the block this replica's terms are added to `BATCH.layer_losses`, with the layer that they are of."""
+    BATCH.layer_losses = []
+    with patched([(layer, "add_loss", _noting(layer)) for layer in layers]):
         yield
 
 
-def put_own_losses(own_losses: Sequence[tuple[Any, Any]]) -> None:
+def set_layer_losses(layer_losses: Sequence[tuple[Any, Any]]) -> None:
     """Let layers have these terms, where `losses` is read next."""
-    for layer, _ in own_losses:
+    for layer, _ in layer_losses:
         layer._losses.clear()
-    for layer, loss in own_losses:
+    for layer, loss in layer_losses:
         layer._losses.append(loss)
 
 
@@ -39,7 +39,7 @@ def _noting(layer: Any) -> Any:
         def add_and_note(loss: Any) -> None:
             before = len(layer._losses)
             add_loss(loss)
-            BATCH.own_losses += [(layer, added) for added in layer._losses[before:]]
+            BATCH.layer_losses += [(layer, added) for added in layer._losses[before:]]
 
         return add_and_note
 

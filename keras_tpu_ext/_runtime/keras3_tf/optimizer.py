@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.keras3.optimizer_view import face_of, innermost
-from keras_tpu_ext._runtime.tensorflow.replicas import all_agree, assign_everywhere
+from keras_tpu_ext._runtime.keras3.optimizer_view import innermost, optimizer_view
+from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond
 
 
 def _already_summed(self: Any, grads_and_vars: Any) -> Any:
@@ -33,7 +33,7 @@ def without_all_reduce(optimizer: Any) -> Any:
     MirroredStrategy. This ends when Keras lets `apply` be told that its gradients are reduced, as Keras 2 does
     (`skip_gradients_aggregation`).
     """
-    return face_of(optimizer, _MEMBERS)
+    return optimizer_view(optimizer, _MEMBERS)
 
 
 def apply_summed(optimizer: Any, gradients: Any, variables: Any) -> None:
@@ -60,6 +60,6 @@ def _overwrite_with_averages(face: Any) -> None:
     def overwrite() -> None:
         for variable, average in zip(face._trainable_variables, face._model_variables_moving_average, strict=True):
             if average is not None:
-                assign_everywhere(variable, tf.convert_to_tensor(average))
+                assign_replicated(variable, tf.convert_to_tensor(average))
 
-    all_agree(tf.equal(tf.convert_to_tensor(face.iterations) % every, 0), overwrite, lambda: None)
+    cross_replica_cond(tf.equal(tf.convert_to_tensor(face.iterations) % every, 0), overwrite, lambda: None)

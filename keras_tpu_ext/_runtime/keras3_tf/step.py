@@ -17,17 +17,17 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.padding import without_own_weights
 from keras_tpu_ext._runtime.keras3.chief import Keras3ChiefOnly
 from keras_tpu_ext._runtime.keras3.compile import ExactKeras3Compile
-from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_at_pace
+from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_by_schedule
 from keras_tpu_ext._runtime.keras3.functional import FunctionalByShape
-from keras_tpu_ext._runtime.keras3_tf.batch_statistics import examples_alone
-from keras_tpu_ext._runtime.keras3_tf.layer_losses import own_losses_noted, put_own_losses
+from keras_tpu_ext._runtime.keras3_tf.batch_statistics import exclude_padding
+from keras_tpu_ext._runtime.keras3_tf.layer_losses import record_layer_losses, set_layer_losses
 from keras_tpu_ext._runtime.keras3_tf.optimizer import apply_summed
 from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
-from keras_tpu_ext._runtime.tensorflow.custom_step import guarded
+from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.devices import is_chief, num_workers
-from keras_tpu_ext._runtime.tensorflow.execution_schedule import GraphPace
+from keras_tpu_ext._runtime.tensorflow.execution_schedule import GraphExecutionSchedule
 from keras_tpu_ext._runtime.tensorflow.loop import make_steps_function, without_padded_rows
-from keras_tpu_ext._runtime.tensorflow.process_group import losses_told, of_all_processes
+from keras_tpu_ext._runtime.tensorflow.process_group import all_gather_int, explain_peer_failure
 from keras_tpu_ext._runtime.tensorflow.replicas import split_batch
 from keras_tpu_ext._runtime.tensorflow.scope import in_order
 from keras_tpu_ext._runtime.tensorflow.scope_checks import check_optimizer_belongs, check_variables_belong
@@ -60,12 +60,12 @@ class TrainStep(ExactStep, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Funct
             if self.built:
                 self._build_window()
             self._forget_flushes()
-            self.train_function = make_steps_function(self, guarded(self, self.train_step), trains=True)
+            self.train_function = make_steps_function(self, wrap_custom_step(self, self.train_step), trains=True)
 
     def make_test_function(self: Any, force: bool = False) -> None:
         """Build the function that `evaluate` calls for one execution."""
         if self.test_function is None or force:
-            self.test_function = make_steps_function(self, guarded(self, self.test_step), trains=False)
+            self.test_function = make_steps_function(self, wrap_custom_step(self, self.test_step), trains=False)
 
     def make_predict_function(self: Any, force: bool = False) -> None:
         """Build the function that `predict` calls for one execution."""
@@ -90,8 +90,8 @@ class TrainStep(ExactStep, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Funct
     def _make_step_state(self, loss_scale: Any, accumulation_steps: int) -> ReplicatedStepState:
         return ReplicatedStepState(loss_scale, accumulation_steps)
 
-    def _make_pace(self) -> GraphPace:
-        return GraphPace()
+    def _make_schedule(self) -> GraphExecutionSchedule:
+        return GraphExecutionSchedule()
 
     def _is_one_of_several_processes(self) -> bool:
         return num_workers() > 1
@@ -106,11 +106,11 @@ class TrainStep(ExactStep, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Funct
         in_parts = any(variable.synchronization == "on_read" for variable in variables)
         return in_parts or (state is not None and bool(state.optimizers_with_open_windows()))
 
-    def _of_all_processes(self: Any, number: int) -> list[int]:
-        return of_all_processes(self.distribute_strategy, number)
+    def _all_gather_int(self: Any, number: int) -> list[int]:
+        return all_gather_int(self.distribute_strategy, number)
 
-    def _losses_told(self) -> Any:
-        return losses_told()
+    def _explain_peer_failure(self) -> Any:
+        return explain_peer_failure()
 
     def _unpack(self, data: Any) -> tuple[Any, Any, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -137,17 +137,17 @@ class TrainStep(ExactStep, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Funct
     def _check_optimizer(self: Any, optimizer: Any) -> None:
         check_optimizer_belongs(optimizer, self.distribute_strategy)
 
-    def _own_losses(self: Any) -> list[Any]:
+    def _layer_losses(self: Any) -> list[Any]:
         return [loss for layer in self._flatten_layers() for loss in layer._get_own_losses()]
 
-    def _own_losses_noted(self: Any) -> Any:
-        return own_losses_noted(self._flatten_layers())
+    def _record_layer_losses(self: Any) -> Any:
+        return record_layer_losses(self._flatten_layers())
 
-    def _examples_alone(self: Any) -> Any:
-        return examples_alone(self._flatten_layers())
+    def _exclude_padding(self: Any) -> Any:
+        return exclude_padding(self._flatten_layers())
 
-    def _put_own_losses(self: Any, own_losses: Any) -> None:
-        put_own_losses(own_losses)
+    def _set_layer_losses(self: Any, layer_losses: Any) -> None:
+        set_layer_losses(layer_losses)
 
     def _weight_losses(self: Any) -> list[Any]:
         return list(self._get_regularization_losses())
@@ -183,7 +183,7 @@ class TrainStep(ExactStep, ExactKeras3Compile, Keras3ChiefOnly, AutoSteps, Funct
         Keras takes the first batch and averages it over the replicas, which fails when it does not divide.
         """
         if iterator is not None:
-            enumerate_at_pace(self, iterator)
+            enumerate_by_schedule(self, iterator)
         if self._distribute_strategy is None:
             return
         if iterator is not None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty, with_notes
-from keras_tpu_ext._runtime.tensorflow.replicas import batch_size, gather_batch, num_replicas, whole_batch_view
+from keras_tpu_ext._runtime.tensorflow.replicas import batch_size, gather_batch, holding_whole_batch, num_replicas
 from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas as sum_over_replicas
 
 
@@ -23,27 +23,27 @@ class _Batch(threading.local):
         examples: Number of examples of this replica, without padded rows.
         total: Number of examples of all replicas.
         has_any: Whether this replica has any row; `None` where it is certain to have.
-        not_a_stand_in: The same where a step of the user's own runs, which gets one row of ones instead of none;
+        has_examples: The same where a step of the user's own runs, which gets one row of ones instead of none;
             `None` in the steps here, which take that row away first.
         real: For each row whether it is an example; `None` where every row is.
-        own_losses: Pairs of a layer and an `add_loss` term of the forward pass, later this replica's share of it.
-        own_elements: Number of elements, of examples here, of a term that its layer has not reduced; `None` without.
+        layer_losses: Pairs of a layer and an `add_loss` term of the forward pass, later this replica's share of it.
+        layer_loss_elements: Number of elements, of examples here, of an unreduced term; `None` without.
     """
 
     examples: Any = None
     total: Any = None
     has_any: Any = None
-    not_a_stand_in: Any = None
+    has_examples: Any = None
     real: Any = None
-    own_losses: Any = ()
-    own_elements: Any = None
+    layer_losses: Any = ()
+    layer_loss_elements: Any = None
 
 
 BATCH = _Batch()
 
 
 @contextlib.contextmanager
-def known_batch(data: Any, *, stands_in: bool = False) -> Iterator[None]:
+def batch_context(data: Any, *, stands_in: bool = False) -> Iterator[None]:
     """Know the batch while its step runs, and nothing of it afterwards: the next step may be another graph's.
 
     Args:
@@ -59,7 +59,7 @@ def known_batch(data: Any, *, stands_in: bool = False) -> Iterator[None]:
     if real is not None:
         BATCH.examples = tf.reduce_sum(tf.cast(real, tf.float32))
     BATCH.has_any = has_any(data)
-    BATCH.not_a_stand_in = BATCH.has_any if stands_in else None
+    BATCH.has_examples = BATCH.has_any if stands_in else None
     try:
         yield
     finally:
@@ -92,21 +92,21 @@ def gather_examples(data: Any) -> Any:
         parts, real = gather_batch((parts, BATCH.real))
         return tf.nest.map_structure(lambda leaf: leaf if leaf is None else tf.boolean_mask(leaf, real), parts)
 
-    return with_notes(data, gather) if is_spread() else data
+    return with_notes(data, gather) if needs_gather() else data
 
 
 @contextlib.contextmanager
-def whole_view() -> Iterator[None]:
+def whole_batch_view() -> Iterator[None]:
     """Within the block this replica holds what `gather_examples` returns."""
     real, BATCH.real = BATCH.real, None
     try:
-        with whole_batch_view():
+        with holding_whole_batch():
             yield
     finally:
         BATCH.real = real
 
 
-def is_spread() -> bool:
+def needs_gather() -> bool:
     """Return whether this replica's data are less than, or more than, the examples of the batch."""
     return num_replicas() > 1 or BATCH.real is not None
 
@@ -116,7 +116,7 @@ def is_padded() -> bool:
     return BATCH.real is not None
 
 
-def real_of(values: Any) -> Any:
+def valid_rows_of(values: Any) -> Any:
     """Return for each row of `values` whether it counts; `None` where every row does.
 
     Args:
@@ -135,36 +135,36 @@ def real_of(values: Any) -> Any:
     return BATCH.real if isinstance(times, int) and times == 1 else tf.repeat(BATCH.real, times)
 
 
-def only_real(values: Any) -> Any:
+def zero_invalid_rows(values: Any) -> Any:
     """Return `values` with zeros in the rows that do not count."""
-    real = real_of(values)
+    real = valid_rows_of(values)
     if real is None:
         return values
     shape = tf.concat([tf.shape(real), tf.ones([values.shape.rank - 1], tf.int32)], axis=0)
     return tf.where(tf.reshape(real, shape), values, tf.zeros_like(values))
 
 
-def rows_that_count(values: Any) -> Any:
+def select_valid_rows(values: Any) -> Any:
     """Return `values` without the rows that do not count, in a shape that is not static; `None` stays."""
-    real = None if values is None else real_of(values)
+    real = None if values is None else valid_rows_of(values)
     return values if real is None else tf.boolean_mask(values, real)
 
 
-def part_that_counts() -> Any:
+def valid_fraction() -> Any:
     """Return which part of this replica's rows are examples: 1.0 where all are."""
     if BATCH.real is None:
         return 1.0
     return tf.math.divide_no_nan(BATCH.examples, tf.cast(tf.shape(BATCH.real)[0], tf.float32))
 
 
-def known_examples(rows: int | None) -> int | None:
+def static_examples(rows: int | None) -> int | None:
     """Return how many of this replica's rows Keras would know to be examples: none in a graph, or where padded."""
     return rows if BATCH.real is None else None
 
 
 def row_weights(inputs: Any) -> Any:
     """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts."""
-    real = real_of(inputs)
+    real = valid_rows_of(inputs)
     if real is None and BATCH.has_any is None:
         return None
     ones = [1] * (inputs.shape.rank - 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH, only_real, part_that_counts, row_weights
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, row_weights, valid_fraction, zero_invalid_rows
 from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas
 
 
@@ -17,8 +17,8 @@ def regulariser_of_examples(stock: Any) -> Any:
     """Return a regulariser that makes up for the padded rows by which Keras divides."""
 
     def regularizer(outputs: Any) -> Any:
-        loss = stock(only_real(outputs))
-        return tf.math.divide_no_nan(loss, tf.cast(part_that_counts(), loss.dtype))
+        loss = stock(zero_invalid_rows(outputs))
+        return tf.math.divide_no_nan(loss, tf.cast(valid_fraction(), loss.dtype))
 
     return regularizer
 

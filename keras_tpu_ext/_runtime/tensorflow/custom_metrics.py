@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.patches import replaced
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH, rows_that_count
+from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, select_valid_rows
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
 
 
-def counting_examples(metrics: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+def mask_metrics(metrics: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
     """Return a context in which `metrics` count neither a row that stands in for no example nor a padded one.
 
     A value without rows, a loss say, is the same on every replica and counts on each of them, so that every batch
@@ -21,7 +21,7 @@ def counting_examples(metrics: Sequence[Any]) -> contextlib.AbstractContextManag
     """
     if BATCH.has_any is None and BATCH.real is None:
         return contextlib.nullcontext()
-    return replaced([(metric, "update_state", _making(metric)) for metric in metrics])
+    return patched([(metric, "update_state", _making(metric)) for metric in metrics])
 
 
 def _making(metric: Any) -> Any:
@@ -43,5 +43,5 @@ def _of_examples(data: Any, knows_padding: bool) -> Any:
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0]
     with_rows = no_row_if_empty([leaves[i] for i in places], BATCH.has_any)
     for place, leaf in zip(places, with_rows, strict=True):
-        leaves[place] = leaf if knows_padding else rows_that_count(leaf)
+        leaves[place] = leaf if knows_padding else select_valid_rows(leaf)
     return tf.nest.pack_sequence_as(data, leaves)

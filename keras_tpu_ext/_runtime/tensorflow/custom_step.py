@@ -14,15 +14,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH, known_batch
-from keras_tpu_ext._runtime.tensorflow.custom_metrics import counting_examples
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, batch_context
+from keras_tpu_ext._runtime.tensorflow.custom_metrics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 
 Step = Callable[[Any], Any]
 
 
-def guarded(model: Any, step: Step) -> Step:
+def wrap_custom_step(model: Any, step: Step) -> Step:
     """Return `step` of `model`; where it is the user's own, one that never sees an empty batch.
 
     Args:
@@ -32,17 +32,17 @@ def guarded(model: Any, step: Step) -> Step:
     if getattr(step, "__func__", None) in (ExactStep.train_step, ExactStep.test_step):
         return step  # ours knows what to do
 
-    def guarded_step(data: Any) -> Any:
+    def wrapped_step(data: Any) -> Any:
         if not _is_of_rows(data):
             return step(data)
         with (
-            known_batch(data, stands_in=True),
-            model._examples_alone(),
-            counting_examples(model._metrics_of_own_code()),
+            batch_context(data, stands_in=True),
+            model._exclude_padding(),
+            mask_metrics(model._metrics_of_own_code()),
         ):
             return step(one_row_if_empty(data, BATCH.has_any))
 
-    return guarded_step
+    return wrapped_step
 
 
 def _is_of_rows(data: Any) -> bool:

@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.training.auto_steps import Pace
+from keras_tpu_ext._runtime.training.auto_steps import ExecutionSchedule
 
 
-class GraphPace(Pace):
-    """A `Pace` for functions of an iterator and a number of steps.
+class GraphExecutionSchedule(ExecutionSchedule):
+    """A `ExecutionSchedule` for functions of an iterator and a number of steps.
 
     Such a `tf.function` returns the logs and the number of steps done.
     """

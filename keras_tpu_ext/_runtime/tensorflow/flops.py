@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.flops import FlopsCount, UncountableError
-from keras_tpu_ext._runtime.common.patches import replaced
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.tensorflow.graph_flops import flops_of_graph
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
@@ -42,7 +42,7 @@ def count_flops(model: Any, batch: Any, batch_size: int, as_keras_traces: AsKera
 
     def on_leaves(*tensors: Any) -> Any:
         rest = iter(tensors)
-        with replaced(_updates_of_metrics(model)):
+        with patched(_updates_of_metrics(model)):
             return step(tf.nest.pack_sequence_as(batch, [None if spec is None else next(rest) for spec in specs]))
 
     traced = tf.function(as_keras_traces(on_leaves))

@@ -26,7 +26,7 @@ class _Place(int):
     """Stands for a variable: where its value is in the list of them."""
 
 
-class OnValues:
+class Functionalized:
     """A function with values in place of its variables.
 
     Args:

@@ -71,7 +71,7 @@ def _count(counter: Any, steps: Any) -> None:
 
 
 def _run_execution(model: Any, iterator: Any, run_one: Any, run_many: Any, *, trains: bool) -> dict[str, Any]:
-    pace = model._pace
+    pace = model._schedule
     if pace is not None and not pace.held:
         return pace.run_train(model, run_many, iterator) if trains else pace.run(run_many, iterator)
     steps = int(model.steps_per_execution)

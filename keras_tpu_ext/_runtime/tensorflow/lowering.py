@@ -21,8 +21,8 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
 from keras_tpu_ext._runtime.common.lowering_errors import check_dtypes, told
 from keras_tpu_ext._runtime.tensorflow.compile_only import CompileOnlyStrategy
-from keras_tpu_ext._runtime.tensorflow.custom_step import guarded
-from keras_tpu_ext._runtime.tensorflow.functionalize import OnValues
+from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
+from keras_tpu_ext._runtime.tensorflow.functionalize import Functionalized
 from keras_tpu_ext._runtime.tensorflow.lowering_errors import check_static, without_kernel
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.tensorflow.tpu import has_tpu_kernels
@@ -60,7 +60,7 @@ def lower_step(
     one = tf.nest.map_structure(
         lambda spec: tf.TensorSpec([spec.shape[0] // replicas, *spec.shape[1:]], spec.dtype), whole
     )
-    step = guarded(model, model.train_step) if isinstance(model, ExactStep) else model.train_step
+    step = wrap_custom_step(model, model.train_step) if isinstance(model, ExactStep) else model.train_step
     with told(model):
         build(model, one, step)
         strategy = CompileOnlyStrategy(replicas)
@@ -105,7 +105,7 @@ def _stablehlo(traced: Any, specs: list[Any], model: Any) -> str:
 
 def _by_tpu_kernels(concrete: Any, specs: list[Any]) -> str:
     """Return the program as TensorFlow for TPUs writes it: it takes no variables there, and knows no CPU."""
-    on_values = OnValues(concrete)
+    on_values = Functionalized(concrete)
     count = len(on_values.specs)
 
     def step(*tensors: Any) -> Any:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.protocols import Overflow
 from keras_tpu_ext._runtime.compat import LossScaleOptimizer, keras, new_variable, path_of
-from keras_tpu_ext._runtime.tensorflow.replicas import assign_everywhere
+from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated
 from keras_tpu_ext._runtime.tensorflow.state import values_of_replicas
 from keras_tpu_ext._runtime.training.progress import train_steps
 
@@ -42,7 +42,7 @@ class OverflowWatch(keras.layers.Layer):
         number = tf.convert_to_tensor(self.count) + 1
         bad = [tf.constant(False) if gradient is None else _is_bad(gradient) for gradient in gradients]
         last.assign(tf.where(tf.stack(bad), number, tf.convert_to_tensor(last)))
-        assign_everywhere(self.count, number)
+        assign_replicated(self.count, number)
 
     def read(self) -> list[Overflow]:
         """Return what was noted since the last reading: the last overflow of each variable on each replica.

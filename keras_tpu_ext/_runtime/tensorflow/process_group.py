@@ -67,7 +67,7 @@ def open_workers() -> OpenedStrategy:
 
 
 @contextlib.contextmanager
-def losses_told() -> Iterator[None]:
+def explain_peer_failure() -> Iterator[None]:
     """Within the block the end of another process is told in words, where TensorFlow speaks of collectives."""
     try:
         yield
@@ -99,7 +99,7 @@ def _names_in(reason: str) -> str:
     return " and ".join(f"{job.capitalize()} {index}" for job, index in found) or "The chief"
 
 
-def of_all_processes(strategy: Any, number: int) -> list[int]:
+def all_gather_int(strategy: Any, number: int) -> list[int]:
     """Return the numbers that all processes call this with, the same on each of them."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return [number]

@@ -22,7 +22,7 @@ _VIEW = _View()
 
 
 @contextlib.contextmanager
-def whole_batch_view() -> Iterator[None]:
+def holding_whole_batch() -> Iterator[None]:
     """Within the block this replica holds the whole batch, so sums over replicas are what it has itself."""
     before, _VIEW.whole_batch = _VIEW.whole_batch, True
     try:
@@ -97,7 +97,7 @@ def as_global(share: Any) -> Any:
 
 
 def share_as_whole(share: Any) -> Any:
-    """Return a value that replicas have shares of as if each had all of it: for use in a `whole_batch_view`.
+    """Return a value that replicas have shares of as if each had all of it: for use in a `holding_whole_batch`.
 
     As in `gather_batch`, its gradient is that of this replica's share, N times.
     """
@@ -171,7 +171,7 @@ def _amplified(tensor: Any, factor: int) -> Any:
     return identity(tensor)
 
 
-def all_agree(condition: Any, then: Callable[..., None], otherwise: Callable[..., None], *args: Any) -> None:
+def cross_replica_cond(condition: Any, then: Callable[..., None], otherwise: Callable[..., None], *args: Any) -> None:
     """Call `then(*args)` on every replica if `condition`, which is the same on all, else `otherwise(*args)`.
 
     Either may update variables and sum over replicas: `MirroredStrategy` allows that only in a condition that
@@ -200,7 +200,7 @@ def all_agree(condition: Any, then: Callable[..., None], otherwise: Callable[...
     tf.__internal__.distribute.interim.maybe_merge_call(decide, strategy, condition, *args)
 
 
-def assign_everywhere(variable: Any, value: Any) -> None:
+def assign_replicated(variable: Any, value: Any) -> None:
     """Assign `value`, the same on all replicas, without another reduction; call it in a replica."""
     strategy = tf.distribute.get_strategy()
     own = native(variable)

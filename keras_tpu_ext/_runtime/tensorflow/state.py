@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.compat import new_variable
-from keras_tpu_ext._runtime.tensorflow.replicas import assign_everywhere, gather_everywhere, native
-from keras_tpu_ext._runtime.training.gradient_accumulator import GradientWindow
+from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, gather_everywhere, native
+from keras_tpu_ext._runtime.training.gradient_accumulator import GradientAccumulator
 from keras_tpu_ext._runtime.training.state import StepState
 
 
@@ -17,13 +17,13 @@ class ReplicatedStepState(StepState):
     """A `StepState` on replicas."""
 
     def _assign(self, variable: Any, value: Any) -> None:
-        assign_everywhere(variable, value)
+        assign_replicated(variable, value)
 
     def _make_window(self, optimizer: Any) -> Window:
         return Window(self.accumulation_steps, lambda: optimizer)
 
 
-class Window(GradientWindow):
+class Window(GradientAccumulator):
     """Sums of gradients over several batches, each replica its own; they meet once, when the window is full."""
 
     def build_for(self, variables: Any) -> None:
@@ -51,8 +51,8 @@ class Window(GradientWindow):
             if gradient is not None:
                 dense = tf.convert_to_tensor(gradient)
                 total.assign_add(dense * tf.cast(factor, dense.dtype))
-        assign_everywhere(self.weight, tf.convert_to_tensor(self.weight) + tf.cast(weight, tf.float32))
-        assign_everywhere(self.position, tf.convert_to_tensor(self.position) + 1)
+        assign_replicated(self.weight, tf.convert_to_tensor(self.weight) + tf.cast(weight, tf.float32))
+        assign_replicated(self.position, tf.convert_to_tensor(self.position) + 1)
 
     def is_full(self) -> Any:
         """Return whether the window has all its batches."""
@@ -68,8 +68,8 @@ class Window(GradientWindow):
         weight = tf.convert_to_tensor(self.weight)
         for total in self.local_sums:
             total.assign(tf.zeros(total.shape, total.dtype))
-        assign_everywhere(self.weight, 0.0)
-        assign_everywhere(self.position, 0)
+        assign_replicated(self.weight, 0.0)
+        assign_replicated(self.position, 0)
         return sums, weight
 
     def save_own_variables(self, store: Any) -> None:
@@ -133,6 +133,6 @@ def _assign_to_replicas(variable: Any, values: np.ndarray) -> None:
 def _zeros_of_replicas(variable: Any) -> np.ndarray:
     """Return zeros in the place of what `values_of_replicas` returns."""
     own = native(variable)
-    is_spread = isinstance(own, tf.distribute.DistributedValues)
-    replicas = own.distribute_strategy.num_replicas_in_sync if is_spread else 1
+    needs_gather = isinstance(own, tf.distribute.DistributedValues)
+    replicas = own.distribute_strategy.num_replicas_in_sync if needs_gather else 1
     return np.zeros([replicas, *variable.shape], tf.as_dtype(variable.dtype).as_numpy_dtype)

@@ -10,16 +10,16 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.padding import PaddedBatch, PaddedOutputs, without_own_weights
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
+    batch_context,
     gather_examples,
     has_any,
-    is_spread,
-    known_batch,
-    only_real,
-    part_that_counts,
+    needs_gather,
     real_rows,
-    whole_view,
+    valid_fraction,
+    whole_batch_view,
+    zero_invalid_rows,
 )
-from keras_tpu_ext._runtime.tensorflow.custom_metrics import counting_examples
+from keras_tpu_ext._runtime.tensorflow.custom_metrics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import finite_if_empty, no_row_if_empty, one_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     as_global,
@@ -27,7 +27,7 @@ from keras_tpu_ext._runtime.tensorflow.replicas import (
     share_as_whole,
     sum_over_replicas,
 )
-from keras_tpu_ext._runtime.tensorflow.update import descend
+from keras_tpu_ext._runtime.tensorflow.update import accumulate_or_apply
 from keras_tpu_ext._runtime.training.augment import Augments
 
 
@@ -35,8 +35,8 @@ class ExactStep(Augments):
     """Train and test steps in which every replica works on its share of the global loss.
 
     The runtime's `TrainStep` inherits from this and provides what differs between Keras 2 and Keras 3:
-    `_unpack`, `_forward`, `_scaled_by`, `_own_losses`, `_own_losses_noted`, `_put_own_losses`, `_weight_losses`,
-    `_examples_alone`, `_metrics_of_own_code`, `_has_own_compute_loss`, `_has_own_compute_metrics`,
+    `_unpack`, `_forward`, `_scaled_by`, `_layer_losses`, `_record_layer_losses`, `_set_layer_losses`,
+    `_weight_losses`, `_exclude_padding`, `_metrics_of_own_code`, `_has_own_compute_loss`, `_has_own_compute_metrics`,
     `_check_optimizer`, `_build_for`, `_apply_reduced` and, if a skipped step counts there, `_note_skipped_by`.
     """
 
@@ -58,9 +58,9 @@ class ExactStep(Augments):
             The metrics by name. Inside `fit`, `evaluate` and the `*_on_batch` methods they are then read
             once more over all replicas.
         """
-        data = no_row_if_empty(data, BATCH.not_a_stand_in)
+        data = no_row_if_empty(data, BATCH.has_examples)
         x, y, sample_weight = self._unpack(without_own_weights(data))
-        with known_batch(data):
+        with batch_context(data):
             (BATCH.total,) = sum_over_replicas([BATCH.examples])
             before = self._snapshot()
             x, y = self._augmented(x, y)
@@ -70,7 +70,7 @@ class ExactStep(Augments):
             self._track_loss(tracked)
             if self.trainable_variables:
                 gradients = self._gradients(loss, self.trainable_variables, self.optimizer, tape)
-                descend(self, gradients, self.trainable_variables, self.optimizer, BATCH.total, before)
+                accumulate_or_apply(self, gradients, self.trainable_variables, self.optimizer, BATCH.total, before)
             else:
                 warnings.warn("The model does not have any trainable weights.", stacklevel=2)
             return self._updated_metrics(x, y, y_pred, sample_weight)
@@ -78,7 +78,7 @@ class ExactStep(Augments):
     def _gradients_alone(self: Any, data: Any) -> Any:
         """Return the gradients that `train_step` takes for `data`, and change nothing."""
         x, y, sample_weight = self._unpack(without_own_weights(data))
-        with known_batch(data):
+        with batch_context(data):
             (BATCH.total,) = sum_over_replicas([BATCH.examples])
             x, y = self._augmented(x, y)
             with tf.GradientTape() as tape:
@@ -88,9 +88,9 @@ class ExactStep(Augments):
 
     def test_step(self: Any, data: Any) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
-        data = no_row_if_empty(data, BATCH.not_a_stand_in)
+        data = no_row_if_empty(data, BATCH.has_examples)
         x, y, sample_weight = self._unpack(without_own_weights(data))
-        with known_batch(data):
+        with batch_context(data):
             (BATCH.total,) = sum_over_replicas([BATCH.examples])
             y_pred = self._predictions(x, training=False)
             _, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
@@ -105,13 +105,13 @@ class ExactStep(Augments):
         A subclass may override it and compute what it likes from its arguments: it is then called with the
         batches of all replicas joined, and this method returns the whole loss.
         """
-        own_losses = self._own_losses()  # before a sum over replicas lets another one put its own there
+        layer_losses = self._layer_losses()  # before a sum over replicas lets another one put its own there
         losses = []
         if self._compile_loss is not None:
-            rows = no_row_if_empty((y, y_pred, sample_weight), BATCH.not_a_stand_in)
+            rows = no_row_if_empty((y, y_pred, sample_weight), BATCH.has_examples)
             loss = self._compile_loss(*rows)
             losses += [] if loss is None else [loss]
-        losses += own_losses
+        losses += layer_losses
         losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._weight_losses()]
         if not losses:
             raise ValueError("No loss to compute. Provide a `loss` argument in `compile()`.")
@@ -136,10 +136,10 @@ class ExactStep(Augments):
             weight = tf.cast(sample_weight, values.dtype)
             trailing = [1] * (values.shape.rank - weight.shape.rank)
             values *= tf.reshape(weight, tf.concat([tf.shape(weight), tf.constant(trailing, tf.int32)], 0))
-        values = only_real(values) if values.shape.rank else values
+        values = zero_invalid_rows(values) if values.shape.rank else values
         size, total = _number_of_elements(values), tf.reduce_sum(values)
-        if BATCH.not_a_stand_in is not None:
-            size, total = (tf.where(BATCH.not_a_stand_in, number, tf.zeros_like(number)) for number in (size, total))
+        if BATCH.has_examples is not None:
+            size, total = (tf.where(BATCH.has_examples, number, tf.zeros_like(number)) for number in (size, total))
         return as_global(tf.math.divide_no_nan(total, sum_over_replicas([size])[0]))
 
     def minimize(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> None:
@@ -168,7 +168,7 @@ class ExactStep(Augments):
         weight: Any = 1
         if self._step_state.accumulation_steps > 1 and BATCH.examples is not None:
             (weight,) = sum_over_replicas([BATCH.examples])
-        descend(self, self._gradients(loss, variables, optimizer, tape), variables, optimizer, weight)
+        accumulate_or_apply(self, self._gradients(loss, variables, optimizer, tape), variables, optimizer, weight)
 
     def _note_skipped_by(self, optimizer: Any) -> None:
         """Note, in a replica, that a step of `optimizer` was skipped: as a rule it does not count."""
@@ -184,9 +184,13 @@ class ExactStep(Augments):
     def _predictions(self: Any, x: Any, *, training: bool) -> Any:
         """Return the predictions, and keep the `add_loss` terms as shares."""
         there = BATCH.has_any
-        with self._examples_alone(), self._own_losses_noted(), counting_examples(self._metrics_of_own_code()):
+        with (
+            self._exclude_padding(),
+            self._record_layer_losses(),
+            mask_metrics(self._metrics_of_own_code()),
+        ):
             y_pred = self._forward(one_row_if_empty(x, there), training=training)
-        BATCH.own_losses = [(layer, _share_of_own_loss(loss)) for layer, loss in BATCH.own_losses]
+        BATCH.layer_losses = [(layer, _share_of_layer_loss(loss)) for layer, loss in BATCH.layer_losses]
         return no_row_if_empty(y_pred, there)
 
     def _gradients(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> Any:
@@ -212,9 +216,9 @@ class ExactStep(Augments):
 
         They differ where a loss is not reduced: its gradient is that of the sum, and Keras tracks the mean.
         """
-        own_losses = BATCH.own_losses
-        self._put_own_losses(own_losses)
-        if not is_spread() or not self._has_own_compute_loss():
+        layer_losses = BATCH.layer_losses
+        self._set_layer_losses(layer_losses)
+        if not needs_gather() or not self._has_own_compute_loss():
             share = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
             if share is None or not share.shape.rank:
                 return share, share
@@ -223,9 +227,9 @@ class ExactStep(Augments):
         # The user's own function may be anything: it gets the whole batch, on every replica.
         replicas = num_replicas()
         x, y, y_pred, sample_weight = gather_examples((x, y, y_pred, sample_weight))
-        whole = [(layer, share_as_whole(share)) for layer, share in own_losses]
-        with whole_view():
-            self._put_own_losses(whole)
+        whole = [(layer, share_as_whole(share)) for layer, share in layer_losses]
+        with whole_batch_view():
+            self._set_layer_losses(whole)
             loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
         if loss is None:
             return None, None
@@ -235,7 +239,7 @@ class ExactStep(Augments):
     def _updated_metrics(self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
         # Only a function of the user's updates other metrics than those of `compile`, which know of padded rows.
         padded = BATCH.real is not None and self._has_own_compute_metrics()
-        with counting_examples(self._metrics_of_own_code() if padded else ()):
+        with mask_metrics(self._metrics_of_own_code() if padded else ()):
             return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def _track_loss(self: Any, share: Any) -> None:
@@ -249,13 +253,13 @@ class ExactStep(Augments):
 
 def _number_of_elements(values: Any) -> Any:
     """Return how many elements of `values` belong to examples."""
-    return tf.cast(tf.size(values), values.dtype) * tf.cast(part_that_counts(), values.dtype)
+    return tf.cast(tf.size(values), values.dtype) * tf.cast(valid_fraction(), values.dtype)
 
 
-def _share_of_own_loss(loss: Any) -> Any:
+def _share_of_layer_loss(loss: Any) -> Any:
     """Return the share of an `add_loss` term: a scalar is a mean over the batch, anything else is summed."""
     loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
-    share = tf.reduce_sum(only_real(loss) if loss.shape.rank else loss)
+    share = tf.reduce_sum(zero_invalid_rows(loss) if loss.shape.rank else loss)
     if BATCH.total is None:
         return share
     if BATCH.has_any is not None:

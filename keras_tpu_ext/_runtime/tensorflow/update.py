@@ -10,10 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.tensorflow.replicas import all_agree, assign_everywhere, sum_over_replicas
+from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond, sum_over_replicas
 
 
-def descend(model: Any, gradients: Any, variables: Any, optimizer: Any, weight: Any, before: Any = ()) -> None:
+def accumulate_or_apply(
+    model: Any, gradients: Any, variables: Any, optimizer: Any, weight: Any, before: Any = ()
+) -> None:
     """Use one replica's gradients of the scaled loss: take a step, or add them to the window of steps.
 
     Args:
@@ -41,7 +43,7 @@ def descend(model: Any, gradients: Any, variables: Any, optimizer: Any, weight: 
     def flush() -> None:
         _flush(model, window, has_gradient, optimizer)
 
-    all_agree(window.is_full(), flush, _nothing)
+    cross_replica_cond(window.is_full(), flush, _nothing)
 
 
 def flush_window(model: Any, optimizer: Any) -> None:
@@ -51,7 +53,7 @@ def flush_window(model: Any, optimizer: Any) -> None:
     def flush() -> None:
         _flush(model, window, [True] * len(window.targets), optimizer)
 
-    all_agree(window.is_begun(), flush, _nothing)
+    cross_replica_cond(window.is_begun(), flush, _nothing)
 
 
 def _flush(model: Any, window: Any, has_gradient: list[bool], optimizer: Any) -> None:
@@ -77,9 +79,9 @@ def _step(model: Any, gradients: Any, variables: Any, optimizer: Any, before: An
     def put_back(gradients: Any, values: Any) -> None:
         model._note_skipped_by(optimizer)
         for (variable, _), value in zip(before, values, strict=True):
-            assign_everywhere(variable, value)
+            assign_replicated(variable, value)
 
-    all_agree(finite, apply, put_back, gradients, [value for _, value in before])
+    cross_replica_cond(finite, apply, put_back, gradients, [value for _, value in before])
     state.note(finite)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
 from keras_tpu_ext._runtime.compat import keras
-from keras_tpu_ext._runtime.training.batch_hooks import wanting_every_batch
+from keras_tpu_ext._runtime.training.batch_hooks import needing_every_batch
 
 _NOT_THE_USERS = (str(Path(__file__).parents[1]), contextlib.__file__)
 
@@ -23,12 +23,12 @@ class AutoSteps:
     `steps_per_execution` is then the length in use: it grows during the first `fit`.
     """
 
-    _pace: Pace | None = None
+    _schedule: ExecutionSchedule | None = None
 
-    def _choose_pace(self: Any, auto: bool) -> None:
-        self.__dict__["_pace"] = self._make_pace() if auto else None
+    def _choose_schedule(self: Any, auto: bool) -> None:
+        self.__dict__["_schedule"] = self._make_schedule() if auto else None
 
-    def _make_pace(self: Any) -> Pace:
+    def _make_schedule(self: Any) -> ExecutionSchedule:
         """Return the runtime's own kind of pace."""
         raise NotImplementedError
 
@@ -39,24 +39,24 @@ class AutoSteps:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train as `keras.Model.fit` does."""
         model: Any = super()
-        with self._paced("fit", args, kwargs):
+        with self._scheduled("fit", args, kwargs):
             return model.fit(*args, **kwargs)
 
     def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate as `keras.Model.evaluate` does."""
         model: Any = super()
-        with self._paced("evaluate", args, kwargs):
+        with self._scheduled("evaluate", args, kwargs):
             return model.evaluate(*args, **kwargs)
 
     def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Predict as `keras.Model.predict` does."""
         model: Any = super()
-        with self._paced("predict", args, kwargs):
+        with self._scheduled("predict", args, kwargs):
             return model.predict(*args, **kwargs)
 
     @contextlib.contextmanager
-    def _paced(self: Any, method: str, args: Any, kwargs: Any) -> Iterator[None]:
-        pace = self._pace
+    def _scheduled(self: Any, method: str, args: Any, kwargs: Any) -> Iterator[None]:
+        pace = self._schedule
         if pace is None:
             yield
             return
@@ -74,7 +74,7 @@ class AutoSteps:
             self.steps_per_execution = pace.tuner.steps if method == "fit" else before
 
 
-class Pace:
+class ExecutionSchedule:
     """How many steps each execution of one model has.
 
     Attributes:
@@ -120,7 +120,7 @@ def _must_hold(model: Any, method: str, callbacks: Any) -> bool:
     """Return whether every execution must have one step; where a callback is the reason, say so."""
     if model.run_eagerly or model._is_one_of_several_processes():
         return True
-    names = wanting_every_batch(callbacks, method)
+    names = needing_every_batch(callbacks, method)
     if names and method == "fit":
         warnings.warn(
             f'steps_per_execution="auto" stays at 1 in this fit, because {" and ".join(names)} asked for every '

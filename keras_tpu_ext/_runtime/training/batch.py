@@ -16,7 +16,7 @@ class Batch(Protocol):
     def sum_over_replicas(self, values: Sequence[Any]) -> list[Any]:
         """Return each value summed over all replicas."""
 
-    def is_spread(self) -> bool:
+    def needs_gather(self) -> bool:
         """Return whether this replica's data are not just the examples of the batch."""
 
     def is_padded(self) -> bool:
@@ -25,20 +25,20 @@ class Batch(Protocol):
     def gather_examples(self, data: Any) -> Any:
         """Return `data` and the masks on it with the examples of all replicas joined, without padded rows."""
 
-    def whole_view(self) -> AbstractContextManager[None]:
+    def whole_batch_view(self) -> AbstractContextManager[None]:
         """Return a context manager within which this replica holds what `gather_examples` returns."""
 
-    def real_of(self, values: Any) -> Any:
+    def valid_rows_of(self, values: Any) -> Any:
         """Return for each row of `values` whether it counts; `None` where every row does."""
 
-    def only_real(self, values: Any) -> Any:
+    def zero_invalid_rows(self, values: Any) -> Any:
         """Return `values` with zeros in padded rows."""
 
-    def rows_that_count(self, values: Any) -> Any:
+    def select_valid_rows(self, values: Any) -> Any:
         """Return `values` without padded rows."""
 
-    def part_that_counts(self) -> Any:
+    def valid_fraction(self) -> Any:
         """Return which part of this replica's rows are examples."""
 
-    def known_examples(self, rows: int | None) -> Any:
+    def static_examples(self, rows: int | None) -> Any:
         """Return how many of this replica's rows Keras would know to be examples, given their static number."""

@@ -17,7 +17,7 @@ _HOOKS = {
 }
 
 
-def wanting_every_batch(callbacks: Any, method: str) -> list[str]:
+def needing_every_batch(callbacks: Any, method: str) -> list[str]:
     """Return the class names of those callbacks that asked for every batch of `method`.
 
     That is who overrides a batch hook, except Keras's own callbacks where they are set to work by the epoch,

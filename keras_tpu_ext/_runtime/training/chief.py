@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from keras_tpu_ext._runtime.common.patches import replaced
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.compat import keras, tree
 from keras_tpu_ext.errors import ClusterError
 
@@ -44,7 +44,7 @@ class ChiefOnly:
         """Return whether saving reads what the processes have parts of, so that all of them must take part."""
         return False
 
-    def _of_all_processes(self, number: int) -> list[int]:
+    def _all_gather_int(self, number: int) -> list[int]:
         """Return the numbers that all processes call this with, the same on each of them."""
         return [number]
 
@@ -54,7 +54,7 @@ class ChiefOnly:
 
     def _check_same_epoch(self, epoch: int) -> None:
         """Raise a `ClusterError` if not every process calls this with the same number of epochs that are done."""
-        epochs = self._of_all_processes(epoch)
+        epochs = self._all_gather_int(epoch)
         if len(set(epochs)) > 1:
             raise ClusterError(
                 "BackupAndRestore found another backup in one process than in another: they would go on "
@@ -64,10 +64,10 @@ class ChiefOnly:
             )
 
     def _places_that_write(self, callback: Any) -> list[Place]:
-        """Return what of `callback` has to be something else while it must not write or print, see `replaced`."""
+        """Return what of `callback` has to be something else while it must not write or print, see `patched`."""
         return [(callback, "verbose", lambda verbose: 0)] if isinstance(callback, _TALKERS) else []
 
-    def _losses_told(self) -> contextlib.AbstractContextManager[Any]:
+    def _explain_peer_failure(self) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which the end of another process is told in words."""
         return contextlib.nullcontext()
 
@@ -100,7 +100,7 @@ class ChiefOnly:
         self._write(model.save_weights, filepath, args, kwargs)
 
     def _write(self: Any, save: Callable[..., None], filepath: Any, args: Any, kwargs: Any) -> None:
-        with self._losses_told():
+        with self._explain_peer_failure():
             if self._is_chief():
                 save(filepath, *args, **kwargs)
             elif self._saves_together():
@@ -113,7 +113,7 @@ class ChiefOnly:
         """Yield the arguments of a call to a method of `keras.Model`, as they are for this process."""
         call = inspect.signature(getattr(keras.Model, method)).bind(self, *args, **kwargs)
         callbacks = call.arguments.get("callbacks")
-        with self._losses_told(), replaced(_restoring_alike(self, callbacks)):
+        with self._explain_peer_failure(), patched(_restoring_alike(self, callbacks)):
             if self._is_chief():
                 yield call
                 return
@@ -131,7 +131,7 @@ def _without_writing(model: Any, callbacks: Any) -> Iterator[Any]:
     if in_list:
         callbacks.callbacks = kept
     try:
-        with replaced([place for callback in kept for place in model._places_that_write(callback)]):
+        with patched([place for callback in kept for place in model._places_that_write(callback)]):
             yield callbacks if in_list else kept
     finally:
         if in_list:

@@ -96,7 +96,7 @@ class ExactCompile:
             self._check_compiled()
             self._make_exact()
             state = self._make_step_state(loss_scale, gradient_accumulation_steps)
-        self._choose_pace(auto_steps)
+        self._choose_schedule(auto_steps)
         self.__dict__["_step_state"] = state  # past Keras's tracking: its variables are no weights of the model
         self._forget_flushes()
 

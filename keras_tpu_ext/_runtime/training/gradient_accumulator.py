@@ -8,7 +8,7 @@ from typing import Any
 from keras_tpu_ext._runtime.compat import keras
 
 
-class GradientWindow(keras.layers.Layer):
+class GradientAccumulator(keras.layers.Layer):
     """Sums of gradients over several batches.
 
     Args:

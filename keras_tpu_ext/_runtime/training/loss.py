@@ -12,7 +12,7 @@ from keras_tpu_ext._runtime.compat import mask_of, ops, tree
 from keras_tpu_ext._runtime.training.batch import Batch
 
 
-class ShareOfLoss:
+class LossShare:
     """A loss that returns this replica's share of its value over the whole batch.
 
     The runtime's Keras has a subclass that says what is its own: `_unreduced`, `_sum_of_weights` and, where it
@@ -39,11 +39,11 @@ class ShareOfLoss:
         values, mask = self._weighted_values(y_true, y_pred, sample_weight)
         rank = rank_of(values)
         if rank:
-            values = self._batch.only_real(values)
+            values = self._batch.zero_invalid_rows(values)
         if rank and self.loss.reduction in (None, "none"):
             self._track(self.global_mean(values), self._weight_of_values(values))
             return values
-        if rank is None or (rank == 0 and self._batch.is_spread()):
+        if rank is None or (rank == 0 and self._batch.needs_gather()):
             share = self._share_of_scalar(y_true, y_pred, sample_weight)
         else:
             share = ops.sum(values)
@@ -88,7 +88,7 @@ class ShareOfLoss:
         """Return the share of a loss that hides its examples behind one number, or may: call it with all of them."""
         y_true, whole, sample_weight = self._batch.gather_examples((y_true, y_pred, sample_weight))
         replicas = self._batch.num_replicas()
-        with self._batch.whole_view():
+        with self._batch.whole_batch_view():
             return ops.sum(self.loss(y_true, whole, sample_weight)) / replicas
 
     def _denominator(self, values: Any, mask: Any, sample_weight: Any) -> Any:
@@ -110,22 +110,22 @@ class ShareOfLoss:
         return LocalSums(
             count,
             mask_total=self._number_of_elements(mask),
-            mask_valid=ops.sum(ops.cast(self._batch.only_real(mask), "float32")),
+            mask_valid=ops.sum(ops.cast(self._batch.zero_invalid_rows(mask), "float32")),
         )
 
     def _number_of_elements(self, values: Any) -> Any:
         """Return how many elements belong to examples: a Python float where that is static, else a tensor."""
         size = functools.reduce(operator.mul, ops.shape(values), 1)
-        return number(size) * self._batch.part_that_counts()
+        return number(size) * self._batch.valid_fraction()
 
     def _weight_of_batch(self, y_pred: Any) -> Any:
         """Return what a batch counts in Keras's tracker: its size where Keras knows it, else, as padded, 1."""
-        rows = self._batch.known_examples(tree.flatten(y_pred)[0].shape[0])
+        rows = self._batch.static_examples(tree.flatten(y_pred)[0].shape[0])
         return 1 / self._sum([1.0])[0] if rows is None else number(rows)
 
     def _weight_of_values(self, values: Any) -> Any:
         """Return what a batch counts there whose losses are not reduced."""
-        return number(ops.shape(values)[0]) * self._batch.part_that_counts()
+        return number(ops.shape(values)[0]) * self._batch.valid_fraction()
 
     def _track(self, share: Any, weight: Any) -> None:
         """Track as Keras does on one device.

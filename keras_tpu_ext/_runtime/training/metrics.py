@@ -19,12 +19,12 @@ def is_function(metric: Any) -> bool:
     return isinstance(metric, keras.metrics.Mean) and callable(function) and not is_known
 
 
-def hides_examples(metric: Any, true: Any, predicted: Any) -> bool:
+def reduces_batch(metric: Any, true: Any, predicted: Any) -> bool:
     """Return whether a metric is the mean of a function that makes one number of a batch."""
     return is_function(metric) and not rank_of(metric._fn(true, predicted, **metric._fn_kwargs))
 
 
-def heeds_weights(metric: Any, predicted: Any) -> bool:
+def respects_weights(metric: Any, predicted: Any) -> bool:
     """Return whether weight zero takes a row out of `metric`, and it takes one weight for each row."""
     if isinstance(metric, keras.metrics.MeanMetricWrapper):
         return _is_of_keras(type(metric)) and not is_function(metric)

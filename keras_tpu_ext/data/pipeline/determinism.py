@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_tpu_ext.data.pipeline import stage_kinds as kinds
 from keras_tpu_ext.data.pipeline import stages as pipeline
-from keras_tpu_ext.data.pipeline.function_effects import deeds_of
+from keras_tpu_ext.data.pipeline.function_effects import effects_of
 
 _STEADY_SOURCES = ("range_op.", "from_tensor_slices_op.", "from_tensors_op.", "readers.")
 
@@ -48,5 +48,5 @@ def _is_steady(stage: Any) -> bool:
         return True
     if pipeline.kind_of(stage) is None or is_unseeded_order(stage):
         return False
-    deeds = deeds_of(stage)
+    deeds = effects_of(stage)
     return getattr(stage, "_deterministic", "") != "false" and not deeds.state and not deeds.runs_python

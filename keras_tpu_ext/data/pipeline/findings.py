@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_tpu_ext.data.pipeline import stage_kinds as kinds
 from keras_tpu_ext.data.pipeline import stages as pipeline
 from keras_tpu_ext.data.pipeline.advice import Finding
-from keras_tpu_ext.data.pipeline.function_effects import deeds_of
+from keras_tpu_ext.data.pipeline.function_effects import effects_of
 from keras_tpu_ext.data.pipeline.rewriting import READS, Rewriting, has_threads, opens_files_in_parallel
 from keras_tpu_ext.data.skipped import has_ledger
 
@@ -36,10 +36,10 @@ def _sequential(dataset: Any, stages: list[Any]) -> Iterator[Finding]:
     by_name: dict[str, list[Any]] = {}
     for stage in _written_by_the_user(stages):
         by_name.setdefault(pipeline.name_of(stage), []).append(stage)
-    maps = [one for one in by_name.get(kinds.MAP, []) if not deeds_of(one).runs_python]
+    maps = [one for one in by_name.get(kinds.MAP, []) if not effects_of(one).runs_python]
     if maps:
         names = ", ".join(dict.fromkeys(map(pipeline.function_name, maps)))
-        reads = any(deeds_of(one).reads_files for one in maps)
+        reads = any(effects_of(one).reads_files for one in maps)
         line = f".map({pipeline.function_name(maps[0])}, {f'num_parallel_calls={READS}' if reads else _PARALLEL})"
         line += f", and {_THREADS}" if reads and not has_threads(dataset) else ""
         yield Finding("map", f"map({names}) works on one element at a time.", line)
@@ -47,7 +47,7 @@ def _sequential(dataset: Any, stages: list[Any]) -> Iterator[Finding]:
         name = pipeline.function_name(by_name[kinds.INTERLEAVE][0])
         line = f".interleave({name}, cycle_length=16, {_PARALLEL})"
         yield Finding("interleave", f"interleave({name}) reads one of its inputs at a time.", line)
-    flat = [one for one in by_name.get(kinds.FLAT_MAP, []) if deeds_of(one).reads_files]
+    flat = [one for one in by_name.get(kinds.FLAT_MAP, []) if effects_of(one).reads_files]
     if flat:
         name = pipeline.function_name(flat[0])
         line = f".interleave({name}, cycle_length=16, {_PARALLEL})"
@@ -80,7 +80,7 @@ def _applied(dataset: Any, rewrite: str) -> set[str]:
 
 def _python(stages: list[Any]) -> Iterator[Finding]:
     for stage in stages:
-        deeds, name = deeds_of(stage), pipeline.function_name(stage)
+        deeds, name = effects_of(stage), pipeline.function_name(stage)
         if deeds.is_generator:
             yield Finding(
                 "from-generator",
@@ -105,7 +105,7 @@ def _caches(stages: list[Any]) -> Iterator[Finding]:
         if kinds.SHUFFLE in names and not _is_shuffled_later(stage, stages):
             what = "cache comes after shuffle: every epoch has the order of the first."
             yield Finding("cache-after-shuffle", what, ".cache().shuffle(...)")
-        if any(deeds_of(one).draws for one in below):
+        if any(effects_of(one).draws for one in below):
             what = "cache comes after random augmentation: every epoch has the pictures of the first."
             yield Finding("cache-after-random", what, ".cache().map(augment, num_parallel_calls=tf.data.AUTOTUNE)")
         if names & _BATCHES and _is_below_shuffle(stage, stages):
@@ -141,7 +141,7 @@ def _images(dataset: Any, stages: list[Any]) -> Iterator[Finding]:
         if spec.shape.rank is None or spec.shape.rank < 3 or spec.shape[-1] not in (1, 3, 4):
             continue
         times = spec.dtype.size
-        if spec.shape.rank >= 4 or any(deeds_of(stage).casts_bytes for stage in stages):
+        if spec.shape.rank >= 4 or any(effects_of(stage).casts_bytes for stage in stages):
             yield Finding(
                 "float-images",
                 f"Images go to the devices as {spec.dtype.name}: {times} times the bytes of uint8, if they come from "
@@ -182,7 +182,7 @@ def _rows(spec: Any) -> Any:
 def _is_plain(stages: list[Any]) -> bool:
     """Return whether elements are known to be no batches that a source gives."""
     known = all(pipeline.kind_of(stage) or not pipeline.inputs_of(stage) for stage in stages)
-    gives_batches = any(deeds_of(one).is_generator or pipeline.name_of(one) == kinds.TENSORS for one in stages)
+    gives_batches = any(effects_of(one).is_generator or pipeline.name_of(one) == kinds.TENSORS for one in stages)
     return known and not gives_batches
 
 
@@ -228,7 +228,7 @@ def _shuffles(stages: list[Any]) -> Iterator[Finding]:
 def _files(stages: list[Any], tpu: str) -> Iterator[Finding]:
     """Files that are many and small, or out of the TPU's reach."""
     reads = [
-        stage for stage in stages if deeds_of(stage).reads_files or pipeline.name_of(stage).startswith("readers.")
+        stage for stage in stages if effects_of(stage).reads_files or pipeline.name_of(stage).startswith("readers.")
     ]
     if not reads:
         return

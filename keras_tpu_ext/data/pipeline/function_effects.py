@@ -41,7 +41,7 @@ _HARMLESS = _READERS | {
 }
 
 
-class Deeds(NamedTuple):
+class FunctionEffects(NamedTuple):
     """What the functions of a stage do.
 
     Attributes:
@@ -66,11 +66,11 @@ class Deeds(NamedTuple):
         return any(name.startswith(("Random", "Stateful", "Rng", "Multinomial", "Truncated")) for name in self.state)
 
 
-def deeds_of(stage: Any) -> Deeds:
+def effects_of(stage: Any) -> FunctionEffects:
     """Return what the functions of `stage` do, and those that they call."""
     nodes = list(_nodes(stage))
     names = {node.op for node in nodes}
-    return Deeds(
+    return FunctionEffects(
         state=tuple(sorted(name for name in names - _HARMLESS if _is_stateful(name))),
         reads_variables=bool(names & _VARIABLES),
         runs_python=bool(names & _PYTHON),
@@ -80,9 +80,9 @@ def deeds_of(stage: Any) -> Deeds:
     )
 
 
-def has_own_state(dataset: Any) -> bool:
+def has_side_effects(dataset: Any) -> bool:
     """Return whether running `dataset` runs Python of the user's or changes a state that another run would see."""
-    return any(deeds.state or deeds.runs_python for deeds in map(deeds_of, stages_of(dataset)))
+    return any(deeds.state or deeds.runs_python for deeds in map(effects_of, stages_of(dataset)))
 
 
 def _nodes(stage: Any) -> Iterator[Any]:

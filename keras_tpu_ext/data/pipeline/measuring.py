@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_tpu_ext.data.pipeline import stage_kinds as kinds
 from keras_tpu_ext.data.pipeline import stages as pipeline
 from keras_tpu_ext.data.pipeline.determinism import is_source
-from keras_tpu_ext.data.pipeline.function_effects import has_own_state
+from keras_tpu_ext.data.pipeline.function_effects import has_side_effects
 from keras_tpu_ext.data.pipeline.rewriting import ALL, Rewriting
 
 _ROUNDS = 2
@@ -133,6 +133,6 @@ def _why_not(dataset: Any) -> str:
             return f"{pipeline.word_of(stage)} cannot be copied"
         if pipeline.name_of(stage) == kinds.CACHE and pipeline.value_of(stage, "_filename"):
             return "the pipeline has a cache in a file"
-    if has_own_state(dataset):
+    if has_side_effects(dataset):
         return "it would run Python, or change a state, of yours"
     return ""

@@ -12,7 +12,7 @@ from keras_tpu_ext.data.pipeline import stage_kinds as kinds
 from keras_tpu_ext.data.pipeline import stages as pipeline
 from keras_tpu_ext.data.pipeline.caching import cache_below_shuffle, cache_place
 from keras_tpu_ext.data.pipeline.determinism import is_left_alone
-from keras_tpu_ext.data.pipeline.function_effects import Deeds, deeds_of
+from keras_tpu_ext.data.pipeline.function_effects import FunctionEffects, effects_of
 
 ALL = frozenset({"map", "interleave", "flat_map", "batch", "prefetch", "cache", "threads"})
 _AHEAD = 8  # files that a flat_map opens before their turn
@@ -30,7 +30,7 @@ def has_threads(dataset: Any) -> bool:
 def opens_files_in_parallel(dataset: Any) -> bool:
     """Return whether a parallel map opens files; an interleave has threads of its own."""
     stages = (stage for stage in pipeline.stages_of(dataset) if pipeline.name_of(stage) == kinds.PARALLEL_MAP)
-    return any(deeds_of(stage).reads_files for stage in stages)
+    return any(effects_of(stage).reads_files for stage in stages)
 
 
 class Rewriting:
@@ -103,7 +103,7 @@ class Rewriting:
         label = f"map({pipeline.function_name(stage)})"
         if pipeline.value_of(stage, "_force_synchronous"):
             return self._leave(f"{label} is synchronous=True, as you asked.")
-        deeds = deeds_of(stage)
+        deeds = effects_of(stage)
         if not self._may_run_at_other_times(label, deeds):
             return None
         self._note("map", f"{label} runs in parallel" + (f", {READS} calls at once" if deeds.reads_files else ""))
@@ -119,14 +119,14 @@ class Rewriting:
                 f"{label} has no cycle_length, and in parallel TensorFlow chooses another one, which changes the "
                 "order. Write .interleave(..., cycle_length=16)."
             )
-        if not self._may_run_at_other_times(label, deeds_of(stage)):
+        if not self._may_run_at_other_times(label, effects_of(stage)):
             return None
         self._note("interleave", f"{label} reads its inputs in parallel")
         return self._parallel_interleave(stage, inputs, tf.data.AUTOTUNE, {})
 
     def _flat_map(self, stage: Any, inputs: list[Any]) -> Any:
         label = f"flat_map({pipeline.function_name(stage)})"
-        deeds = deeds_of(stage)
+        deeds = effects_of(stage)
         if deeds.is_generator:
             return self._leave("from_generator runs Python, one element at a time.")
         if not deeds.reads_files:
@@ -179,7 +179,7 @@ class Rewriting:
             (end,) = pipeline.inputs_of(end)
         if pipeline.name_of(end) == kinds.PREFETCH:
             return made
-        reads = any(deeds_of(stage).reads_variables for stage in pipeline.stages_of(made))
+        reads = any(effects_of(stage).reads_variables for stage in pipeline.stages_of(made))
         if reads and not self.allow_stateful:
             self._leave(
                 "No prefetch at the end: a function reads a variable, which could have another value when it is "
@@ -194,7 +194,7 @@ class Rewriting:
     def _parallel(self, calls: int) -> dict[str, Any]:
         return {"_num_parallel_calls": tf.constant(calls, tf.int64), "_deterministic": self._order}
 
-    def _may_run_at_other_times(self, label: str, deeds: Deeds) -> bool:
+    def _may_run_at_other_times(self, label: str, deeds: FunctionEffects) -> bool:
         if not deeds.state or self.allow_stateful:
             return True
         why, cure = f"keeps a state ({deeds.state[0]})", "Write allow_stateful=True if that does not matter."
