@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from typing import Any, TypeVar
 
@@ -108,17 +107,13 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
             ArgumentError: If one of these has a value that cannot work, or contradicts the optimizer.
             ScopeError: If the optimizer, or a layer, was made outside the model's `strategy_scope()`.
         """
-        signature = inspect.signature(_runtime.keras.Model.compile)
-        given = signature.bind_partial(self, *args, **kwargs).arguments
-        given.pop("self")
-        given.update(given.pop("kwargs", {}))  # Keras 2 has more that it does not name
+        given = _runtime.models.compile_arguments(args, kwargs)
         own = {
             "loss_scale": loss_scale,
             "gradient_accumulation_steps": gradient_accumulation_steps,
             "steps_per_execution": given.pop("steps_per_execution", 1),
         }
-        if "auto_scale_loss" in signature.parameters:
-            own["auto_scale_loss"] = given.get("auto_scale_loss", True)
+        own.update({name: given[name] for name in ("auto_scale_loss",) if name in given})
         optimizer = given.get("optimizer")
         steps_per_execution, auto_steps = choose_steps_per_execution(own["steps_per_execution"])
         auto = own.get("auto_scale_loss", True) and (optimizer is None or not self._leaves_scaling_to_its_optimizer())

@@ -68,13 +68,13 @@ class Execution:
     @property
     def steps(self) -> int:
         """Return how many batches it has, or fewer where the data ends."""
-        pace = getattr(self._model, "_schedule", None)
-        return int(self._model_steps() if pace is None or pace.held else pace.asked)
+        schedule = getattr(self._model, "_schedule", None)
+        return int(self._model_steps() if schedule is None or schedule.held else schedule.requested_steps)
 
     def is_settled(self) -> bool:
         """Return whether the next executions have as many steps as this one."""
-        pace = getattr(self._model, "_schedule", None)
-        return pace is None or pace.held or bool(pace.tuner.settled)
+        schedule = getattr(self._model, "_schedule", None)
+        return schedule is None or schedule.held or bool(schedule.tuner.settled)
 
     def run(self) -> Any:
         """Make the call."""

@@ -1,4 +1,4 @@
-"""Methods that are another one for the time of a block, on objects that the replicas share."""
+"""Replacing methods of objects for the time of a block, while several replicas share these objects."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+# An object, the name of an attribute of it, and what makes the new attribute from the old one.
+Patch = tuple[Any, str, Callable[[Any], Any]]
+
 _NOTHING = object()
 _INSIDE: dict[tuple[int, str], tuple[int, Any]] = {}  # how many replicas are in the block, what was there before
 
 
 @contextlib.contextmanager
-def patched(places: Sequence[tuple[Any, str, Callable[[Any], Any]]]) -> Iterator[None]:
-    """Within the block every object of `places` has something else under a name.
+def patched(patches: Sequence[Patch]) -> Iterator[None]:
+    """Within the block replace attributes of objects.
 
-    Replicas run a step in turns, and one may enter before another has left: the first one in puts the new thing
-    there, and the last one out takes it away.
-
-    Args:
-        places: Tuples of an object, a name and a function that makes the new attribute from the old one.
+    Replicas run a step in turns, and one may enter before another has left: the first one in replaces an attribute,
+    and the last one out restores it.
     """
-    for thing, name, make in places:
+    for thing, name, make in patches:
         inside, before = _INSIDE.get((id(thing), name), (0, vars(thing).get(name, _NOTHING)))
         if not inside:
-            vars(thing)[name] = make(getattr(thing, name))
+            thing.__dict__[name] = make(getattr(thing, name))
         _INSIDE[id(thing), name] = (inside + 1, before)
     try:
         yield
     finally:
-        for thing, name, _ in places:
+        for thing, name, _ in patches:
             _leave(thing, name)
 
 

@@ -7,7 +7,7 @@ one), so that the type checker holds every runtime to every verb.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -147,6 +147,9 @@ class Models(Protocol):
 
     def clone(self, model: Model, copy_of: Callable[[Layer], Layer]) -> Model:
         """Return a functional model like `model`, not compiled, with `copy_of(layer)` for each layer."""
+
+    def compile_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call of `keras.Model.compile` by name, with `auto_scale_loss` if it has one."""
 
     def draws_random_numbers(self, layer: Layer) -> bool:
         """Return whether `layer` has a generator of random numbers of its own."""

@@ -23,4 +23,5 @@ add_counter: Any = _names.add_counter
 mask_of: Any = _names.mask_of
 new_variable: Any = _names.new_variable
 path_of: Any = _names.path_of
+saves_each_epoch: Any = _names.saves_each_epoch
 with_mask: Any = _names.with_mask

@@ -28,6 +28,9 @@ def private(name: str) -> Any:
     return importlib.import_module(f"{PACKAGE}.src.{name}")
 
 
+# Callbacks whose `save_freq` may be "epoch".
+saves_each_epoch = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
+
 # Graphs in which Keras calls layers for the shapes of their outputs.
 _SHAPES_ONLY = ("_scratch_graph", "build_graph", "keras_graph")
 _enable_auto_cast_variables: Any = private("mixed_precision.autocast_variable").enable_auto_cast_variables

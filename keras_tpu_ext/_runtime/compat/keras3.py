@@ -14,6 +14,12 @@ from keras.src.backend import AutocastScope, get_keras_mask, in_symbolic_scope, 
 
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 tree = keras.tree
+# Callbacks whose `save_freq` may be "epoch".
+saves_each_epoch = (
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.ModelCheckpoint,
+    getattr(keras.callbacks, "OrbaxCheckpoint", None),  # from Keras 3.13 on
+)
 
 
 def mask_of(tensor: Any) -> Any:

@@ -20,11 +20,11 @@ class _Batch(threading.local):
 
     Attributes:
         examples: Number of rows that are examples.
-        real: For each row whether it is an example; `None` where every row is.
+        valid: For each row whether it is an example; `None` where every row is.
     """
 
     examples: Any = None
-    real: Any = None
+    valid: Any = None
 
 
 BATCH = _Batch()
@@ -41,7 +41,7 @@ def batch_context(data: Any, examples: Any) -> Iterator[None]:
     before = dict(vars(BATCH))
     rows = jax.tree.leaves(data)[0].shape[0]
     BATCH.examples = rows if examples is None else examples
-    BATCH.real = None if examples is None else jnp.arange(rows) < examples
+    BATCH.valid = None if examples is None else jnp.arange(rows) < examples
     try:
         yield
     finally:
@@ -61,17 +61,17 @@ def sum_over_replicas(values: Sequence[Any]) -> list[Any]:
 
 def needs_gather() -> bool:
     """Return whether there are rows that do not count."""
-    return BATCH.real is not None
+    return BATCH.valid is not None
 
 
 def is_padded() -> bool:
     """Return whether some rows may be no examples."""
-    return BATCH.real is not None
+    return BATCH.valid is not None
 
 
 def gather_examples(data: Any) -> Any:
     """Return `data`; nothing asks for it in a batch that was filled up, see `jax/batch_statistics.py`."""
-    assert BATCH.real is None, "a batch for code that needs all examples at once was filled up"
+    assert BATCH.valid is None, "a batch for code that needs all examples at once was filled up"
     return data
 
 
@@ -82,17 +82,17 @@ def whole_batch_view() -> contextlib.AbstractContextManager[None]:
 
 def valid_rows_of(values: Any) -> Any:
     """Return for each row of `values` whether it counts; `None` where every row does, or rows are no examples."""
-    if BATCH.real is None or not values.shape or not values.shape[0] or values.shape[0] % BATCH.real.shape[0]:
+    if BATCH.valid is None or not values.shape or not values.shape[0] or values.shape[0] % BATCH.valid.shape[0]:
         return None
-    return jnp.repeat(BATCH.real, values.shape[0] // BATCH.real.shape[0])
+    return jnp.repeat(BATCH.valid, values.shape[0] // BATCH.valid.shape[0])
 
 
 def zero_invalid_rows(values: Any) -> Any:
     """Return `values` with zeros in the rows that do not count."""
-    real = valid_rows_of(values)
-    if real is None:
+    valid = valid_rows_of(values)
+    if valid is None:
         return values
-    return jnp.where(jnp.reshape(real, (-1, *[1] * (values.ndim - 1))), values, jnp.zeros_like(values))
+    return jnp.where(jnp.reshape(valid, (-1, *[1] * (values.ndim - 1))), values, jnp.zeros_like(values))
 
 
 def select_valid_rows(values: Any) -> Any:
@@ -102,20 +102,20 @@ def select_valid_rows(values: Any) -> Any:
 
 def valid_fraction() -> Any:
     """Return which part of the rows are examples: 1.0 where all are."""
-    if BATCH.real is None:
+    if BATCH.valid is None:
         return 1.0
-    return BATCH.examples.astype("float32") / BATCH.real.shape[0]
+    return BATCH.examples.astype("float32") / BATCH.valid.shape[0]
 
 
 def static_examples(rows: int | None) -> Any:
     """Return how many rows are examples, which on JAX is always known."""
-    return rows if BATCH.real is None else BATCH.examples
+    return rows if BATCH.valid is None else BATCH.examples
 
 
 def row_weights(inputs: Any) -> Any:
     """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts."""
-    real = valid_rows_of(inputs)
-    return None if real is None else jnp.reshape(real, (-1, *[1] * (inputs.ndim - 1))).astype("float32")
+    valid = valid_rows_of(inputs)
+    return None if valid is None else jnp.reshape(valid, (-1, *[1] * (inputs.ndim - 1))).astype("float32")
 
 
 def place_in_batch(rows: int) -> tuple[int, int]:

@@ -93,7 +93,7 @@ def predicts_per_example(model: Any) -> bool:
 def exclude_padding(layers: Sequence[Any]) -> Iterator[None]:
     """Within the block `layers` learn from the examples of the batch at hand, see `batch_context`."""
     places: list[Any] = []
-    if BATCH.real is not None:
+    if BATCH.valid is not None:
         places = moments_patches(layers, _moments)
         places += regularizer_patches(layers, _regulariser_of_examples)
     with patched(places):

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
-from keras_tpu_ext._runtime.jax.batches import Group
+from keras_tpu_ext._runtime.jax.data_adapter import Group
 from keras_tpu_ext._runtime.jax.devices import num_workers
-from keras_tpu_ext._runtime.jax.execution_schedule import steps_of
+from keras_tpu_ext._runtime.jax.loop import steps_of
 from keras_tpu_ext._runtime.jax.step import TrainStep
 
 

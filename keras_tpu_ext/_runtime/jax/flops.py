@@ -13,7 +13,7 @@ import keras
 
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.jax.jaxpr_flops import flops_of_jaxpr
-from keras_tpu_ext._runtime.jax.loop import Execution, own_variables
+from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import distribution_of, within
 from keras_tpu_ext._runtime.jax.step import TrainStep
 
@@ -60,7 +60,7 @@ def _jaxpr_of_own_step(model: Any, batch: Any) -> Any:
     if not isinstance(model, TrainStep):
         return jax.make_jaxpr(step)(_state(model), batch)
     own = _shapes(own_variables(model))
-    return jax.make_jaxpr(lambda state, own, data: Execution(model, step).stateless(state, own, data, None))(
+    return jax.make_jaxpr(lambda state, own, data: CompiledLoop(model, step).stateless(state, own, data, None))(
         _state(model), own, batch
     )
 

@@ -12,18 +12,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
+from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
 from keras_tpu_ext._runtime.jax.batch import batch_context
 from keras_tpu_ext._runtime.jax.batch_statistics import exclude_padding
-from keras_tpu_ext._runtime.jax.batches import Group
+from keras_tpu_ext._runtime.jax.data_adapter import Batches, Group, host_batch
 from keras_tpu_ext._runtime.jax.scope import distribution_of
 from keras_tpu_ext._runtime.jax.sharding import replicated
+from keras_tpu_ext._runtime.jax.update import step_variables
+from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
+from keras_tpu_ext._runtime.training.step_state import step_state_of
 
 # From a state and a batch to what the step returns and the next state.
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
-class Execution:
+class CompiledLoop:
     """Runs a step over groups of batches; what Keras calls a train, test or predict function is made of it.
 
     Args:
@@ -103,10 +108,10 @@ def own_variables(model: Any) -> list[Any]:
     the model and not the one it was compiled with.
     """
     attributes = vars(model)
-    state, compiled = attributes.get("_step_state"), getattr(model, "optimizer", None)
+    state, compiled = step_state_of(model), getattr(model, "optimizer", None)
     optimizers = [value for value in attributes.values() if isinstance(value, keras.optimizers.Optimizer)]
     others = [variable for optimizer in optimizers if optimizer is not compiled for variable in optimizer.variables]
-    return [*([] if state is None else state.all_variables()), *others]
+    return [*([] if state is None else step_variables(state)), *others]
 
 
 def _last(step: Any, state: Any, own: Any, data: Any, examples: Any, steps: Any) -> tuple[Any, Any, Any]:
@@ -143,3 +148,128 @@ def _collected(step: Any, state: Any, own: Any, data: Any, examples: Any, steps:
 def _as_before(before: Any, after: Any) -> Any:
     """Return `after` in the dtypes of `before`: a loop does not change them."""
     return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), tuple(after), tuple(before))
+
+
+def make_function(model: Any, step: Step, *, trains: bool) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Return the function that Keras calls with a state and an iterator; it returns logs and the next state.
+
+    Args:
+        model: The model.
+        step: `train_step` or `test_step`.
+        trains: Whether it is `train_step`; a model that finds its `steps_per_execution` learns from that.
+    """
+    loop = CompiledLoop(model, step)
+
+    def run(state: Any, groups: list[Group]) -> tuple[Any, Any]:
+        for group in groups:
+            outputs, state = loop.run(state, group)
+        return outputs, state
+
+    def function(state: Any, iterator: Any) -> tuple[Any, Any]:
+        schedule = model._schedule
+        if schedule is not None and trains:
+            return schedule.run_train(
+                model, lambda: _groups(model, next(iterator)), lambda groups: run(state, groups), loop.is_new
+            )
+        groups = _groups(model, next(iterator))
+        if schedule is not None:
+            schedule.completed_steps = steps_of(groups)
+        return run(state, groups)
+
+    return function
+
+
+def make_predict_function(model: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Return the function that Keras calls with a state and an iterator; it returns outputs and the next state."""
+
+    def step(state: Any, data: Any) -> tuple[Any, Any]:
+        outputs, non_trainable = model.predict_step(state, data)
+        return outputs, (state[0], non_trainable)
+
+    loop = CompiledLoop(model, step, collects=True)
+
+    def function(state: Any, iterator: Any) -> tuple[Any, Any]:
+        outputs: list[Any] = []
+        for group in _groups(model, next(iterator)):
+            some, state = loop.run(state, group)
+            outputs += _of_examples(some, group)
+        return jax.tree.map(lambda *parts: np.concatenate(parts) if len(parts) > 1 else parts[0], *outputs), state
+
+    return function
+
+
+def _groups(model: Any, item: Any) -> list[Group]:
+    """Return the groups of an execution; `*_on_batch` and Keras's own adapters give a single batch."""
+    if isinstance(item, list) and item and isinstance(item[0], Group):
+        return item
+    return Batches(model, fills_up=False).groups([host_batch(item)])
+
+
+def _of_examples(outputs: Any, group: Group) -> list[Any]:
+    """Return the outputs of each batch of a group, without rows that are no examples."""
+    if group.steps is None:
+        return [_first(outputs, group, group.examples)]
+    steps = range(int(group.steps))
+    if group.examples is None:
+        return [jax.tree.map(lambda leaf, i=i: leaf[i], outputs) for i in steps]
+    counts = np.asarray(group.examples)
+    return [
+        _first(jax.tree.map(lambda leaf, i=i: leaf[i], outputs), group, counts[i], rows_of=lambda leaf: leaf.shape[1])
+        for i in steps
+    ]
+
+
+def _first(outputs: Any, group: Group, examples: Any, rows_of: Any = len) -> Any:
+    """Return the rows of outputs that belong to examples; there may be several for each, or something else."""
+    if examples is None:
+        return outputs
+    rows = rows_of(jax.tree.leaves(group.data)[0])
+
+    def first(leaf: Any) -> Any:
+        return leaf[: int(examples) * (len(leaf) // rows)] if len(leaf) % rows == 0 else leaf
+
+    return jax.tree.map(first, outputs)
+
+
+# Bytes; an execution's batches wait together in the memory of the devices.
+MOST_BYTES = 2**28
+
+
+class GroupExecutionSchedule(ExecutionSchedule):
+    """An `ExecutionSchedule` for functions that take groups of batches."""
+
+    def run_train(self, model: Any, next_groups: Callable[[], Any], run: Callable[[Any], Any], is_new: Any) -> Any:
+        """Run an execution of training and learn from it, unless it was compiled on the way.
+
+        Args:
+            model: The model that trains.
+            next_groups: Returns the groups of the next execution.
+            run: Runs groups and returns what the step returned.
+            is_new: `is_new(group)`: whether running a group means compiling.
+        """
+        results: list[Any] = []
+
+        def timed() -> bool:
+            groups = next_groups()
+            self.completed_steps = steps_of(groups)
+            compiles = any([is_new(group) for group in groups])
+            results.append(jax.block_until_ready(run(groups)))
+            self.tuner.most_steps = _that_fit(groups)
+            return compiles
+
+        if self.held or self.tuner.settled:
+            groups = next_groups()
+            self.completed_steps = steps_of(groups)
+            return run(groups)
+        self.time(model, timed)
+        return results[0]
+
+
+def steps_of(groups: Any) -> int:
+    """Return how many batches there are in groups."""
+    return sum(1 if group.steps is None else int(group.steps) for group in groups)
+
+
+def _that_fit(groups: Any) -> int:
+    size = sum(leaf.nbytes for group in groups for leaf in jax.tree.leaves(group.data))
+    return max(1, min(StepsTuner.most_steps, MOST_BYTES * steps_of(groups) // max(1, size)))

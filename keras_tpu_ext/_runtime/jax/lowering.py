@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.common.lowering_errors import check_dtypes, told
 from keras_tpu_ext._runtime.compat.keras3 import path_of
-from keras_tpu_ext._runtime.jax.loop import Execution, own_variables
+from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import within
 from keras_tpu_ext._runtime.jax.step import TrainStep
 from keras_tpu_ext._runtime.keras3.models import flatten_layers
@@ -76,7 +76,7 @@ def _build(model: Any, data: Any) -> None:
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     if isinstance(model, TrainStep):
-        model._build_window()
+        model._build_accumulator()
 
 
 def _step_of(model: Any) -> tuple[Any, tuple[list[Any], ...]]:
@@ -90,7 +90,7 @@ def _step_of(model: Any) -> tuple[Any, tuple[list[Any], ...]]:
 
     if not isinstance(model, TrainStep):
         return step, state
-    execution = Execution(model, lambda state, data: model.train_step(state, data))
+    execution = CompiledLoop(model, lambda state, data: model.train_step(state, data))
 
     def exact_step(trainable: Any, non_trainable: Any, optimizer: Any, metrics: Any, own: Any, data: Any) -> Any:
         logs, after, own = execution.stateless((trainable, non_trainable, optimizer, metrics), own, data, None)

@@ -1,4 +1,8 @@
-"""Several processes that train together on JAX: what they tell each other, and the loss of one in words."""
+"""The processes that train a model on JAX.
+
+Private names of JAX that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
+`_src.distributed.global_state.client`.
+"""
 
 from __future__ import annotations
 
@@ -10,38 +14,10 @@ import jax
 import numpy as np
 from jax._src import distributed
 
+from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext.errors import ClusterError
 
 _LOST = re.compile(r"Gloo .*(failed|closed|reset)|Connection (reset|closed|refused)|heartbeat|coordination", re.I)
-
-
-def all_gather_int(number: int) -> list[int]:
-    """Return the numbers that all processes call this with, the same on each of them."""
-    if num_workers() == 1:
-        return [number]
-    from jax.experimental import multihost_utils
-
-    gathered = multihost_utils.process_allgather(np.int32(number))
-    return [int(one) for one in np.asarray(gathered).ravel()]
-
-
-@contextlib.contextmanager
-def explain_peer_failure() -> Iterator[None]:
-    """Within the block the end of another process is a `ClusterError`.
-
-    Raises:
-        ClusterError: If JAX fails because another process cannot be reached.
-    """
-    try:
-        yield
-    except (ValueError, RuntimeError) as error:
-        if num_workers() == 1 or not _LOST.search(str(error)):
-            raise
-        raise ClusterError(
-            f"This process ({jax.process_index()} of {num_workers()}) can no longer reach another one, which has "
-            "most likely ended: look for the first error in the output of the others. All of them have to be started "
-            "again; with keras.callbacks.BackupAndRestore they go on where they were."
-        ) from error
 
 
 def num_workers() -> int:
@@ -52,3 +28,38 @@ def num_workers() -> int:
 def is_chief() -> bool:
     """Return whether this is the process that writes files and prints."""
     return num_workers() == 1 or jax.process_index() == 0
+
+
+class JaxProcessGroup(ProcessGroup):
+    """The processes that `keras.distribution.initialize` or `jax.distributed` has joined."""
+
+    def size(self) -> int:
+        """Return the number of processes."""
+        return num_workers()
+
+    def is_chief(self) -> bool:
+        """Return whether this process writes and prints."""
+        return is_chief()
+
+    def all_gather_int(self, number: int) -> list[int]:
+        """Return the numbers that all processes call this with, in the same order on each."""
+        if num_workers() == 1:
+            return [number]
+        from jax.experimental import multihost_utils
+
+        gathered = multihost_utils.process_allgather(np.int32(number))
+        return [int(one) for one in np.asarray(gathered).ravel()]
+
+    @contextlib.contextmanager
+    def explain_peer_failure(self) -> Iterator[None]:
+        """Turn JAX's errors of a process that cannot be reached into a `ClusterError`."""
+        try:
+            yield
+        except (ValueError, RuntimeError) as error:
+            if num_workers() == 1 or not _LOST.search(str(error)):
+                raise
+            raise ClusterError(
+                f"This process ({jax.process_index()} of {num_workers()}) can no longer reach another one, which has "
+                "most likely ended: look for the first error in the output of the others. All of them have to be "
+                "started again; with keras.callbacks.BackupAndRestore they go on where they were."
+            ) from error

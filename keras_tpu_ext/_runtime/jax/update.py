@@ -5,13 +5,18 @@ A gradient of the loss of a global batch is that of all devices; JAX has summed 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import keras
+import numpy as np
 
-from keras_tpu_ext._runtime.jax.state import choose, stateless
-from keras_tpu_ext._runtime.keras3.optimizer_view import innermost, optimizer_view
+from keras_tpu_ext._runtime.keras3.optimizer_view import apply_stateless
+from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState
+
+Values: TypeAlias = "Sequence[jax.Array]"
 
 
 class Weights(NamedTuple):
@@ -23,82 +28,144 @@ class Weights(NamedTuple):
         optimizer: Of the optimizer's.
     """
 
-    trainable: Any
-    non_trainable: Any
-    optimizer: Any
+    trainable: Values
+    non_trainable: Values
+    optimizer: Values
 
 
-def accumulate_or_apply(model: Any, gradients: Any, weights: Weights, non_trainable: Any, examples: Any) -> Weights:
-    """Take a step, or add the gradients to the window of steps; return the values after it.
+def make_step_state(loss_scale: Any, accumulation_steps: int) -> StepState:
+    """Return a `StepState` whose variables are read and assigned within a `keras.StatelessScope`."""
+    return StepState(StatelessLossScaler(loss_scale), GradientAccumulator, accumulation_steps)
+
+
+def step_variables(state: StepState) -> list[keras.Variable]:
+    """Return every variable of a step's state, in a fixed order."""
+    variables = list(state.loss_scaler.variables)
+    for accumulator in state.accumulators():
+        variables += accumulator.sum_variables()
+    return variables if state.overflow_watch is None else [*variables, *state.overflow_watch.own_variables()]
+
+
+class StatelessLossScaler(LossScaler):
+    """A `LossScaler` for pure functions."""
+
+    def apply_or_skip(self, gradients: Values, apply: Callable[[], Weights], skipped: Weights) -> Weights:
+        """Return what `apply` returns if all `gradients`, which are unscaled, are finite; else `skipped`."""
+        if not self:
+            return apply()
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(gradient)) for gradient in gradients]))
+        self._update(finite)
+        return jax.lax.cond(finite, apply, lambda: skipped)
+
+
+class GradientAccumulator(BaseGradientAccumulator):
+    """Sums of gradients over several batches, those of all devices."""
+
+    def _make_sums(self, variables: Sequence[keras.Variable]) -> None:
+        self.position = self._variable("position", (), "int32")
+        self.weight = self._variable("weight", (), "float32")
+        self.sums = [self._variable(f"sum_{i}", v.shape, v.dtype) for i, v in enumerate(variables)]
+
+    def sum_variables(self) -> list[keras.Variable]:
+        """Return every variable."""
+        return [self.position, self.weight, *self.sums] if self.targets else []
+
+    def add(self, gradients: Values, weight: jax.Array | int) -> None:
+        """Add one batch, given its gradients and what it counts for."""
+        weight = jnp.asarray(weight, "float32")
+        for total, gradient in zip(self.sums, gradients, strict=True):
+            total.assign(total.value + gradient * weight.astype(gradient.dtype))
+        self.weight.assign(self.weight.value + weight)
+        self.position.assign(self.position.value + 1)
+
+    def means(self) -> list[jax.Array]:
+        """Return the mean gradients of the batches so far; zeros where there are none."""
+        weight = jnp.where(self.weight.value == 0, 1.0, self.weight.value)
+        return [total.value / weight.astype(total.value.dtype) for total in self.sums]
+
+    def clear_if(self, condition: jax.Array | bool) -> None:
+        """Start a new window where `condition` holds."""
+        for variable in self.sum_variables():
+            variable.assign(jnp.where(condition, jnp.zeros_like(variable.value), variable.value))
+
+    def save_own_variables(self, store: Any) -> None:
+        """Save the sums, in the form in which replicas on TensorFlow save theirs: along a first dimension."""
+        if not self.targets:
+            return
+        store["position"], store["weight"] = np.asarray(self.position.value), np.asarray(self.weight.value)
+        for i, total in enumerate(self.sums):
+            store[f"sum_{i}"] = np.asarray(total.value)[None]
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load what was saved, on whatever runtime and number of replicas."""
+        if not self.targets or "position" not in store:
+            return
+        self.position.assign(store["position"][()])
+        self.weight.assign(store["weight"][()])
+        for i, total in enumerate(self.sums):
+            total.assign(np.asarray(store[f"sum_{i}"]).sum(axis=0))
+
+    def _variable(self, name: str, shape: tuple[int, ...], dtype: str) -> keras.Variable:
+        return keras.Variable(jnp.zeros(shape, dtype), trainable=False, name=name, dtype=dtype)
+
+
+def accumulate_or_apply(
+    model: Any, gradients: Values, before: Weights, non_trainable: Values, examples: jax.Array | int
+) -> Weights:
+    """Take a step, or add the gradients to a window of batches; return the values after it.
 
     Args:
-        model: The model; its `_step_state` holds the scale and the window.
+        model: The model; its `_step_state` holds the loss scaler and the accumulator.
         gradients: Of the scaled loss, one a trainable variable.
-        weights: The values before the step.
+        before: The values before the step.
         non_trainable: Values of the non-trainable variables after the forward pass.
         examples: Number of examples in the batch: what its gradient counts for in a window.
     """
-    state, optimizer = model._step_state, model.optimizer
-    if state.watch is not None:
-        state.watch.note(gradients)
-    if state.loss_scale is not None:
-        gradients = [gradient / state.scale.value.astype(gradient.dtype) for gradient in gradients]
-    window = state.window(optimizer)
-    if window is None:
-        after, finite = _step(state, optimizer, gradients, weights)
-        if finite is not None:
-            non_trainable = choose(finite, non_trainable, weights.non_trainable)
-        return after._replace(non_trainable=non_trainable)
-    window.add(gradients, examples)
-    return flush(model, weights._replace(non_trainable=non_trainable), window.position.value >= window.steps)
+    state = model._step_state
+    if state.overflow_watch is not None:
+        state.overflow_watch.note(gradients)
+    gradients = state.loss_scaler.unscale(gradients)
+    after = before._replace(non_trainable=non_trainable)
+    accumulator = state.accumulator(model.optimizer)
+    if accumulator is None:
+        return _step(model, gradients, after, skipped=before)
+    accumulator.add(gradients, examples)
+    return flush_window(model, after, accumulator.position.value >= accumulator.steps)
 
 
-def flush(model: Any, weights: Weights, condition: Any = True) -> Weights:
+def flush_window(model: Any, weights: Weights, condition: jax.Array | bool = True) -> Weights:
     """Take the step of a window where `condition` holds, and start a new one."""
-    state, optimizer = model._step_state, model.optimizer
-    window = state.window(optimizer)
-    variables = state.own_variables()
-    gradients, values = window.means(), [variable.value for variable in variables]
+    accumulator, variables = model._step_state.accumulator(model.optimizer), model._step_state.loss_scaler.variables
+    gradients, values = accumulator.means(), [variable.value for variable in variables]
 
-    def take() -> Any:
+    def take() -> tuple[Weights, list[jax.Array]]:
         taken: list[Weights] = []
-        after = stateless(lambda: taken.append(_step(state, optimizer, gradients, weights)[0]), variables, values)
+        after = run_stateless(
+            lambda: taken.append(_step(model, gradients, weights, skipped=weights)), variables, values
+        )
         return taken[0], after
 
     weights, values = jax.lax.cond(condition, take, lambda: (weights, values))
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
-    window.empty_if(condition)
+    accumulator.clear_if(condition)
     return weights
 
 
-def _step(state: Any, optimizer: Any, gradients: Any, weights: Weights) -> tuple[Weights, Any]:
-    """Return the values after a step and, where the loss was scaled, whether it was taken."""
+def _step(model: Any, gradients: Values, weights: Weights, *, skipped: Weights) -> Weights:
+    """Return the values after a step that starts from `weights`, or `skipped`."""
 
     def apply() -> Weights:
-        values, trainable = weights.optimizer, weights.trainable
-        trainable, values = _applied(optimizer, values, gradients, trainable)
+        trainable, values = apply_stateless(model.optimizer, weights.optimizer, gradients, weights.trainable)
         return Weights(trainable, weights.non_trainable, values)
 
-    if state.loss_scale is None:
-        return apply(), None
-    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(gradient)) for gradient in gradients]))
-    state.note(finite)
-    return jax.lax.cond(finite, apply, lambda: weights), finite
+    return model._step_state.loss_scaler.apply_or_skip(gradients, apply, skipped)
 
 
-def _applied(optimizer: Any, values: Any, gradients: Any, trainable: Any) -> tuple[Any, Any]:
-    """Return what Keras's `stateless_apply` does, by an optimizer that does not accumulate by itself."""
-    inner = innermost(optimizer)
-    others = (inner.gradient_accumulation_steps or 1) - 1
-    if not others:
-        return optimizer.stateless_apply(values, gradients, trainable)
-    # It counts batches, and its learning rate schedule goes by them.
-    place = next(i for i, variable in enumerate(optimizer.variables) if variable is inner._iterations)
-    before = values[place]
-    values = [value + others if i == place else value for i, value in enumerate(values)]
-    trainable, after = optimizer_view(optimizer).stateless_apply(values, gradients, trainable)
-    # Loss scaling may have skipped the step, and then it does not count at all.
-    skipped = after[place] == values[place]
-    after = [jnp.where(skipped, before, value) if i == place else value for i, value in enumerate(after)]
-    return trainable, after
+def run_stateless(
+    function: Callable[[], Any], variables: Sequence[keras.Variable], values: Values
+) -> list[jax.Array]:
+    """Return the values of `variables` after `function` has run, if they had `values` before."""
+    with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))) as scope:
+        function()
+    return [scope.get_current_value(variable) for variable in variables]

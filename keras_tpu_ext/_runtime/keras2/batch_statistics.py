@@ -20,10 +20,10 @@ from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.compat.keras2 import private
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
-    any_example,
+    has_any_example,
     moments_of_all,
     moments_of_rows,
-    regulariser_of_examples,
+    regularizer_of_examples,
     weights_of,
 )
 
@@ -36,19 +36,19 @@ _Place = tuple[Any, str, Callable[[Any], Any]]
 def exclude_padding(layers: Sequence[Any]) -> Iterator[None]:
     """Within the block `layers` learn from the examples of the batch at hand, see `batch_context`."""
     places: list[_Place] = []
-    if BATCH.has_any is not None or BATCH.real is not None:
+    if BATCH.has_any is not None or BATCH.valid is not None:
         normalisations = [layer for layer in layers if isinstance(layer, BatchNormalizationBase)]
         places += [place for layer in normalisations for place in _places(layer)]
-    if BATCH.real is not None:
+    if BATCH.valid is not None:
         regularised = [layer for layer in layers if getattr(layer, "_activity_regularizer", None) is not None]
-        places += [(layer, "_activity_regularizer", regulariser_of_examples) for layer in regularised]
+        places += [(layer, "_activity_regularizer", regularizer_of_examples) for layer in regularised]
     with patched(places):
         yield
 
 
 def _places(layer: Any) -> list[_Place]:
     """Return what of a batch normalisation has to be something else, see `patched`."""
-    if not layer.synchronized and BATCH.real is None:
+    if not layer.synchronized and BATCH.valid is None:
         # `_assign_new_value` is of the fused kernel.
         return [(layer, "_assign_new_value", _assigning), (layer, "_assign_moving_average", _assigning)]
     moments = _Moments(layer)
@@ -68,7 +68,7 @@ def _assigning(stock: Callable[..., Any], correct: Callable[..., Any] | None = N
     def assign(variable: Any, value: Any, *args: Any) -> Any:
         if correct is not None:
             value = correct(variable, value)
-        there = any_example()
+        there = has_any_example()
         if there is not None:
             value = tf.where(there, value, tf.cast(variable, value.dtype))
         return stock(variable, value, *args)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches, PaddedBatch
+from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext.errors import ArgumentError
 
 _OTHER_SHAPE = (
@@ -19,26 +19,12 @@ _OTHER_SHAPE = (
 )
 
 
-def with_padded_batches(
-    method: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the arguments of a call to `method` of `model`, with a dataset where padded batches are.
-
-    Args:
-        method: `keras.Model.fit`, `evaluate` or `predict`.
-        model: The model.
-        args: Positional arguments.
-        kwargs: The others.
-    """
-    call = inspect.signature(method).bind(model, *args, **kwargs)
-    given = dict(call.arguments)
-    given.update(given.pop("kwargs", {}))
-    given.pop("self")
-    shuffle = method.__name__ == "fit" and given.get("shuffle", True)
+def replace_padded_batches(call: FitCall) -> None:
+    """Replace a `Sequence` of padded batches among the arguments of a call by a dataset."""
+    shuffle = call.method == "fit" and bool(call.arguments.get("shuffle", True))
     for name, shuffles in (("x", shuffle), ("validation_data", False)):
-        if isinstance(given.get(name), GivesPaddedBatches):
-            given[name] = _dataset(given[name], shuffle=bool(shuffles))
-    return given
+        if isinstance(call.arguments.get(name), GivesPaddedBatches):
+            call.arguments[name] = _dataset(call.arguments[name], shuffle=shuffles)
 
 
 def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:

@@ -39,22 +39,22 @@ class ScheduledDataHandler(_DataHandler):
                 steps = min(steps, self._inferred_steps - self._current_step)
             if steps <= 0:
                 return
-            pace = self._model._schedule
-            pace.asked = pace.done = steps
+            schedule = self._model._schedule
+            schedule.requested_steps = schedule.completed_steps = steps
             self._step_increment = steps - 1
             yield self._current_step
-            if self._inferred_steps is None and int(pace.done) < steps:
-                self._inferred_steps = self._current_step + int(pace.done)
+            if self._inferred_steps is None and int(schedule.completed_steps) < steps:
+                self._inferred_steps = self._current_step + int(schedule.completed_steps)
             self._current_step += steps
 
 
 def use_schedule() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which models with a pace have their data handled by `ScheduledDataHandler`."""
+    """Return a context in which models with a schedule have their data handled by `ScheduledDataHandler`."""
 
     def make(stock: Callable[..., Any]) -> Callable[..., Any]:
         def get_data_handler(*args: Any, **kwargs: Any) -> Any:
-            is_paced = getattr(kwargs.get("model"), "_schedule", None) is not None
-            return (ScheduledDataHandler if is_paced else stock)(*args, **kwargs)
+            has_schedule = getattr(kwargs.get("model"), "_schedule", None) is not None
+            return (ScheduledDataHandler if has_schedule else stock)(*args, **kwargs)
 
         return get_data_handler
 

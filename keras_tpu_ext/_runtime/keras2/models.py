@@ -9,7 +9,8 @@ Private names of Keras that this module leans on (tests/_runtime/test_keras2_pri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -145,3 +146,10 @@ def _loss_of(loss: Any, name: str, position: int) -> Any:
     if isinstance(loss, (list, tuple)):
         return loss[position] if position < len(loss) else None
     return loss
+
+
+def compile_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call of `keras.Model.compile` by name, those that it does not name too."""
+    given = inspect.signature(keras.Model.compile).bind_partial(None, *args, **kwargs).arguments
+    given.update(given.pop("kwargs", {}))
+    return {name: value for name, value in given.items() if name != "self"}

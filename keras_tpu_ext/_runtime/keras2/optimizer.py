@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.compat.keras2 import LossScaleOptimizer, keras
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
-from keras_tpu_ext._runtime.tensorflow.update import divided
+from keras_tpu_ext._runtime.tensorflow.update import divide
 from keras_tpu_ext.errors import ArgumentError
 
 # Packages whose optimizers override how gradients are computed, and can do without.
@@ -31,7 +31,7 @@ def apply_summed(optimizer: Any, gradients: Sequence[Any], variables: Sequence[A
         optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
         return
     # One of the user's own, that knows no such argument, sums over replicas again.
-    optimizer.apply_gradients([(None if g is None else divided(g, num_replicas()), v) for g, v in pairs])
+    optimizer.apply_gradients([(None if g is None else divide(g, num_replicas()), v) for g, v in pairs])
 
 
 def without_gradients_of_its_own(optimizer: Any) -> Any:

@@ -17,8 +17,8 @@ from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.keras2.lowering import lower_step as lower_step
 from keras_tpu_ext._runtime.tensorflow.executions import intercept_executions as intercept_executions
-from keras_tpu_ext._runtime.tensorflow.overflow import unwatch_overflow as unwatch_overflow
-from keras_tpu_ext._runtime.tensorflow.overflow import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime.training.overflow import unwatch_overflow as unwatch_overflow
+from keras_tpu_ext._runtime.training.overflow import watch_overflow as watch_overflow
 
 _SETTINGS = ("clipnorm", "clipvalue", "global_clipnorm")
 

@@ -13,6 +13,7 @@ from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.tensorflow.event_file import event_file_class as event_file_class
 from keras_tpu_ext._runtime.training.progress import examples_seen as examples_seen
 from keras_tpu_ext._runtime.training.progress import train_steps as train_steps
+from keras_tpu_ext._runtime.training.step_state import step_state_of
 
 _AS_THEY_ARE: set[str] = set()
 _Logger: Any = keras.callbacks.ProgbarLogger
@@ -36,8 +37,8 @@ def _with_names(stock: Any) -> Any:
 
 def loss_scale(model: Any) -> float | None:
     """Return what the loss of the next step is multiplied by; `None` where nothing scales it by rule."""
-    state = getattr(model, "_step_state", None)
-    if state is not None and state.loss_scale is not None:
+    state = step_state_of(model)
+    if state is not None and state.loss_scaler:
         return float(state.scale.numpy())
     if optimizers.scales(model.optimizer):
         return float(tf.convert_to_tensor(model.optimizer.loss_scale).numpy())
@@ -49,7 +50,7 @@ def skipped_steps(model: Any) -> int | None:
 
     A `LossScaleOptimizer` of Keras 2 counts skipped steps among the others.
     """
-    state = getattr(model, "_step_state", None)
-    if state is None or state.loss_scale is None:
+    state = step_state_of(model)
+    if state is None or not state.loss_scaler:
         return None
     return int(state.skipped_steps.numpy())

@@ -8,9 +8,12 @@ Private names of Keras that this module leans on (tests/_runtime/test_keras3_pri
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
-from keras_tpu_ext._runtime.training.auto_steps import ExecutionSchedule
+from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
+
+# The first batch, the last batch and the iterator of every execution.
+Executions: TypeAlias = Iterator[tuple[int, int, Any]]
 
 
 def enumerate_by_schedule(model: Any, epoch_iterator: Any) -> None:
@@ -19,24 +22,24 @@ def enumerate_by_schedule(model: Any, epoch_iterator: Any) -> None:
         epoch_iterator._enumerate_iterator = lambda: _enumerate(model._schedule, model, epoch_iterator)
 
 
-def _enumerate(pace: ExecutionSchedule, model: Any, epoch: Any) -> Iterator[tuple[int, int, Any]]:
+def _enumerate(schedule: ExecutionSchedule, model: Any, epoch: Any) -> Executions:
     """Yield the first batch, the last batch and the iterator of every execution of one epoch.
 
     As Keras's own `EpochIterator._enumerate_iterator`, but for the steps, which are read anew each time and
     never reach over the epoch's end.
 
     Args:
-        pace: The model's.
+        schedule: The model's.
         model: The model; its `steps_per_execution` is the length of the next execution.
         epoch: Keras's `EpochIterator`.
     """
     epoch.data_adapter.on_epoch_begin()
     size = epoch.steps_per_epoch or epoch._num_batches
-    yield from _enumerate_known(pace, model, epoch, size) if size else _enumerate_unknown(pace, model, epoch)
+    yield from _enumerate_known(schedule, model, epoch, size) if size else _enumerate_unknown(schedule, model, epoch)
     epoch.data_adapter.on_epoch_end()
 
 
-def _enumerate_known(pace: ExecutionSchedule, model: Any, epoch: Any, size: int) -> Iterator[tuple[int, int, Any]]:
+def _enumerate_known(schedule: ExecutionSchedule, model: Any, epoch: Any, size: int) -> Executions:
     if epoch._current_iterator is None or epoch.steps_per_epoch is None:
         _start(epoch)
     batch = 0
@@ -48,7 +51,7 @@ def _enumerate_known(pace: ExecutionSchedule, model: Any, epoch: Any, size: int)
             if epoch.steps_per_epoch:
                 epoch._interrupted_warning()
             break
-        pace.asked = steps = min(model.steps_per_execution, left)
+        schedule.requested_steps = steps = min(model.steps_per_execution, left)
         epoch._steps_seen += steps
         yield batch, batch + steps - 1, epoch._current_iterator
         batch += steps
@@ -56,15 +59,15 @@ def _enumerate_known(pace: ExecutionSchedule, model: Any, epoch: Any, size: int)
         _start(epoch)
 
 
-def _enumerate_unknown(pace: ExecutionSchedule, model: Any, epoch: Any) -> Iterator[tuple[int, int, Any]]:
+def _enumerate_unknown(schedule: ExecutionSchedule, model: Any, epoch: Any) -> Executions:
     _start(epoch)
     done = steps = 0
     while done == steps:
         epoch._steps_seen += done  # what Keras takes for the size, should the next execution find no data
         # While `held` nobody counts what was done: a single step is done, or ends the epoch by an exception.
-        pace.asked = pace.done = steps = model.steps_per_execution
+        schedule.requested_steps = schedule.completed_steps = steps = model.steps_per_execution
         yield epoch._steps_seen, epoch._steps_seen + steps - 1, epoch._current_iterator
-        done = int(pace.done)
+        done = int(schedule.completed_steps)
     epoch._num_batches = epoch._steps_seen + done
     epoch._current_iterator = None
 

@@ -9,7 +9,8 @@ Private names of Keras that this module leans on (tests/_runtime/test_keras3_pri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -176,3 +177,9 @@ def _loss_of(loss: Any, name: str, position: int) -> Any:
     if isinstance(loss, (list, tuple)):
         return loss[position] if position < len(loss) else None
     return loss
+
+
+def compile_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call of `keras.Model.compile` by name, with `auto_scale_loss`."""
+    given = inspect.signature(keras.Model.compile).bind_partial(None, *args, **kwargs).arguments
+    return {"auto_scale_loss": True, **{name: value for name, value in given.items() if name != "self"}}

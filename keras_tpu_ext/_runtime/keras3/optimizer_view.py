@@ -1,4 +1,4 @@
-"""A second face of an optimizer, which shares every bit of its state and takes what the model has done already.
+"""A view of an optimizer that shares its state and leaves out what the model has done already.
 
 Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
 `Optimizer._iterations` and `_track_variable`, and `gradient_accumulation_steps` and
@@ -8,34 +8,65 @@ Private names of Keras that this module leans on (tests/_runtime/test_keras3_pri
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import keras
 
+from keras_tpu_ext._runtime.common.types import Tensor
 
-def optimizer_view(optimizer: Any, more: tuple[tuple[str, Any], ...] = ()) -> Any:
-    """Return a face of `optimizer` that does not accumulate, because the model does it.
+OptimizerT = TypeVar("OptimizerT", bound=keras.optimizers.Optimizer)
+
+
+def optimizer_view(optimizer: OptimizerT, members: tuple[tuple[str, Any], ...] = ()) -> OptimizerT:
+    """Return a view of `optimizer` that does not accumulate gradients, because the model does it.
 
     The user's optimizer stays as it is. Its counter goes on counting batches, so that `iterations` means what it
     meant.
 
     Args:
         optimizer: The user's optimizer.
-        more: Further members of the face's class, by name.
+        members: Further members of the view's class, by name.
     """
     optimizer_class: Any = type(optimizer)
-    face: Any = object.__new__(_face_class(optimizer_class, more))
-    object.__setattr__(face, "__dict__", optimizer.__dict__)
-    return face
+    view: OptimizerT = object.__new__(_view_class(optimizer_class, members))
+    object.__setattr__(view, "__dict__", optimizer.__dict__)
+    return view
 
 
-def innermost(optimizer: Any) -> Any:
+def innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """Return the optimizer that takes the steps, within one that scales the loss."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def track_all_variables(optimizer: Any) -> None:
+def own_accumulation_steps(optimizer: keras.optimizers.Optimizer) -> int:
+    """Return the `gradient_accumulation_steps` that an optimizer was made with; 1 without."""
+    return innermost(optimizer).__dict__.get("gradient_accumulation_steps") or 1
+
+
+def apply_stateless(
+    optimizer: keras.optimizers.Optimizer,
+    values: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    trainable: Sequence[Tensor],
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Return what `optimizer.stateless_apply` does, without accumulation by the optimizer itself."""
+    others = own_accumulation_steps(optimizer) - 1
+    if not others:
+        return optimizer.stateless_apply(values, gradients, trainable)
+    # It counts batches, and its learning rate schedule goes by them.
+    iterations = innermost(optimizer)._iterations
+    place = next(i for i, variable in enumerate(optimizer.variables) if variable is iterations)
+    before = values[place]
+    values = [value + others if i == place else value for i, value in enumerate(values)]
+    trainable, after = optimizer_view(optimizer).stateless_apply(values, gradients, trainable)
+    # Its own loss scaling may have skipped the step, and then it does not count at all.
+    was_skipped = keras.ops.equal(after[place], values[place])
+    counted = keras.ops.where(was_skipped, before, after[place])
+    return trainable, [counted if i == place else value for i, value in enumerate(after)]
+
+
+def track_all_variables(optimizer: keras.optimizers.Optimizer) -> None:
     """Let an optimizer know of variables that it made without noticing.
 
     A `LossScaleOptimizer` builds the one within it while tracking is off. What that one makes beside its slots
@@ -49,19 +80,19 @@ def track_all_variables(optimizer: Any) -> None:
 
 
 @functools.cache
-def _face_class(optimizer_class: Any, more: tuple[tuple[str, Any], ...]) -> Any:
+def _view_class(optimizer_class: Any, members: tuple[tuple[str, Any], ...]) -> Any:
     def inner_optimizer(self: Any) -> Any:
-        return optimizer_view(self.__dict__["inner_optimizer"], more)
+        return optimizer_view(self.__dict__["inner_optimizer"], members)
 
     def iterations(self: Any) -> Any:
         steps = self.__dict__["gradient_accumulation_steps"] or 1
         return self._iterations if steps == 1 else keras.ops.floor_divide(self._iterations, steps)
 
-    members: Mapping[str, Any] = {
+    namespace: dict[str, Any] = {
         "gradient_accumulation_steps": property(lambda self: None),
         "iterations": property(iterations),
-        **dict(more),
+        **dict(members),
     }
     if issubclass(optimizer_class, keras.optimizers.LossScaleOptimizer):
-        members = {**members, "inner_optimizer": property(inner_optimizer)}
-    return type(optimizer_class.__name__, (optimizer_class,), dict(members))
+        namespace["inner_optimizer"] = property(inner_optimizer)
+    return type(optimizer_class.__name__, (optimizer_class,), namespace)

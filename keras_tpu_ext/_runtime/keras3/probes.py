@@ -11,6 +11,8 @@ from typing import Any
 
 import keras
 
+from keras_tpu_ext._runtime.training.step_state import step_state_of
+
 _SETTINGS = ("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor")
 
 
@@ -67,8 +69,8 @@ def record_gradients(model: Any) -> Callable[[], list[Any] | None]:
 
 def loss_scale(model: Any) -> float | None:
     """Return what the loss of the next step is multiplied by; `None` where nothing scales it by rule."""
-    state = getattr(model, "_step_state", None)
-    if state is not None and state.loss_scale is not None:
+    state = step_state_of(model)
+    if state is not None and state.loss_scaler:
         return float(_array(state.scale))
     if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer) and model.optimizer.built:
         return float(_array(model.optimizer.dynamic_scale))

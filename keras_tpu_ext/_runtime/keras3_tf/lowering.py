@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.tensorflow import lowering as _tf_lowering
+from keras_tpu_ext._runtime.training.step_state import step_state_of
 
 
 def lower_step(model: Any, batch: Any, replicas: int) -> LoweredStep:
@@ -24,5 +25,5 @@ def _build(model: Any, specs: Any, step: Any) -> None:
     model._symbolic_build(data_batch=specs)
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-    if hasattr(model, "_build_window"):
-        model._build_window()
+    if step_state_of(model) is not None:
+        model._build_accumulator()

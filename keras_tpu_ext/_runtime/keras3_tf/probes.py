@@ -4,5 +4,5 @@ from keras_tpu_ext._runtime.keras3.probes import record_gradients as record_grad
 from keras_tpu_ext._runtime.keras3_tf.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.keras3_tf.lowering import lower_step as lower_step
 from keras_tpu_ext._runtime.tensorflow.executions import intercept_executions as intercept_executions
-from keras_tpu_ext._runtime.tensorflow.overflow import unwatch_overflow as unwatch_overflow
-from keras_tpu_ext._runtime.tensorflow.overflow import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime.training.overflow import unwatch_overflow as unwatch_overflow
+from keras_tpu_ext._runtime.training.overflow import watch_overflow as watch_overflow

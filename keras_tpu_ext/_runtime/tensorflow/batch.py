@@ -25,7 +25,7 @@ class _Batch(threading.local):
         has_any: Whether this replica has any row; `None` where it is certain to have.
         has_examples: The same where a step of the user's own runs, which gets one row of ones instead of none;
             `None` in the steps here, which take that row away first.
-        real: For each row whether it is an example; `None` where every row is.
+        valid: For each row whether it is an example; `None` where every row is.
         layer_losses: Pairs of a layer and an `add_loss` term of the forward pass, later this replica's share of it.
         layer_loss_elements: Number of elements, of examples here, of an unreduced term; `None` without.
     """
@@ -34,7 +34,7 @@ class _Batch(threading.local):
     total: Any = None
     has_any: Any = None
     has_examples: Any = None
-    real: Any = None
+    valid: Any = None
     layer_losses: Any = ()
     layer_loss_elements: Any = None
 
@@ -43,7 +43,7 @@ BATCH = _Batch()
 
 
 @contextlib.contextmanager
-def batch_context(data: Any, *, stands_in: bool = False) -> Iterator[None]:
+def batch_context(data: Any, *, stands_in: bool = False) -> Iterator[_Batch]:
     """Know the batch while its step runs, and nothing of it afterwards: the next step may be another graph's.
 
     Args:
@@ -52,16 +52,16 @@ def batch_context(data: Any, *, stands_in: bool = False) -> Iterator[None]:
     """
     before = dict(vars(BATCH))
     # A step inside a step of the user's own may get other data, and still has the rows of the outer one.
-    real = real_rows(data) if isinstance(data, PaddedBatch) else BATCH.real
+    valid = valid_rows(data) if isinstance(data, PaddedBatch) else BATCH.valid
     rows = batch_size(data)
-    BATCH.real = real
+    BATCH.valid = valid
     BATCH.examples = rows if isinstance(rows, int) else tf.cast(rows, tf.float32)
-    if real is not None:
-        BATCH.examples = tf.reduce_sum(tf.cast(real, tf.float32))
+    if valid is not None:
+        BATCH.examples = tf.reduce_sum(tf.cast(valid, tf.float32))
     BATCH.has_any = has_any(data)
     BATCH.has_examples = BATCH.has_any if stands_in else None
     try:
-        yield
+        yield BATCH
     finally:
         vars(BATCH).clear()
         vars(BATCH).update(before)
@@ -75,7 +75,7 @@ def has_any(data: Any) -> Any:
     return None if is_certain or num_replicas() == 1 else tf.greater(rows, 0)
 
 
-def real_rows(batch: PaddedBatch) -> Any:
+def valid_rows(batch: PaddedBatch) -> Any:
     """Return for each row of a padded batch whether it is an example."""
     weight = next(leaf for leaf in tf.nest.flatten(batch.sample_weight) if leaf is not None)
     bits = tf.bitcast(weight, tf.int32)
@@ -87,10 +87,10 @@ def gather_examples(data: Any) -> Any:
     """Return `data` and the masks on it with the examples of all replicas joined, in order, without padded rows."""
 
     def gather(parts: Any) -> Any:
-        if BATCH.real is None:
+        if BATCH.valid is None:
             return gather_batch(parts)
-        parts, real = gather_batch((parts, BATCH.real))
-        return tf.nest.map_structure(lambda leaf: leaf if leaf is None else tf.boolean_mask(leaf, real), parts)
+        parts, valid = gather_batch((parts, BATCH.valid))
+        return tf.nest.map_structure(lambda leaf: leaf if leaf is None else tf.boolean_mask(leaf, valid), parts)
 
     return with_notes(data, gather) if needs_gather() else data
 
@@ -98,22 +98,22 @@ def gather_examples(data: Any) -> Any:
 @contextlib.contextmanager
 def whole_batch_view() -> Iterator[None]:
     """Within the block this replica holds what `gather_examples` returns."""
-    real, BATCH.real = BATCH.real, None
+    valid, BATCH.valid = BATCH.valid, None
     try:
         with holding_whole_batch():
             yield
     finally:
-        BATCH.real = real
+        BATCH.valid = valid
 
 
 def needs_gather() -> bool:
     """Return whether this replica's data are less than, or more than, the examples of the batch."""
-    return num_replicas() > 1 or BATCH.real is not None
+    return num_replicas() > 1 or BATCH.valid is not None
 
 
 def is_padded() -> bool:
     """Return whether some rows may be no examples."""
-    return BATCH.real is not None
+    return BATCH.valid is not None
 
 
 def valid_rows_of(values: Any) -> Any:
@@ -123,54 +123,54 @@ def valid_rows_of(values: Any) -> Any:
         values: Tensor with one or several rows for each example. Another number of rows, where that is static,
             is something else than examples: a table that a layer learns, say.
     """
-    if BATCH.real is None:
+    if BATCH.valid is None:
         return None
-    rows, times = BATCH.real.shape[0], None
+    rows, times = BATCH.valid.shape[0], None
     if rows and values.shape[0] is not None:  # static, as TPUs need it
         if not values.shape[0] or values.shape[0] % rows:
             return None
         times = values.shape[0] // rows
     else:
-        times = tf.shape(values)[0] // tf.maximum(tf.shape(BATCH.real)[0], 1)
-    return BATCH.real if isinstance(times, int) and times == 1 else tf.repeat(BATCH.real, times)
+        times = tf.shape(values)[0] // tf.maximum(tf.shape(BATCH.valid)[0], 1)
+    return BATCH.valid if isinstance(times, int) and times == 1 else tf.repeat(BATCH.valid, times)
 
 
 def zero_invalid_rows(values: Any) -> Any:
     """Return `values` with zeros in the rows that do not count."""
-    real = valid_rows_of(values)
-    if real is None:
+    valid = valid_rows_of(values)
+    if valid is None:
         return values
-    shape = tf.concat([tf.shape(real), tf.ones([values.shape.rank - 1], tf.int32)], axis=0)
-    return tf.where(tf.reshape(real, shape), values, tf.zeros_like(values))
+    shape = tf.concat([tf.shape(valid), tf.ones([values.shape.rank - 1], tf.int32)], axis=0)
+    return tf.where(tf.reshape(valid, shape), values, tf.zeros_like(values))
 
 
 def select_valid_rows(values: Any) -> Any:
     """Return `values` without the rows that do not count, in a shape that is not static; `None` stays."""
-    real = None if values is None else valid_rows_of(values)
-    return values if real is None else tf.boolean_mask(values, real)
+    valid = None if values is None else valid_rows_of(values)
+    return values if valid is None else tf.boolean_mask(values, valid)
 
 
 def valid_fraction() -> Any:
     """Return which part of this replica's rows are examples: 1.0 where all are."""
-    if BATCH.real is None:
+    if BATCH.valid is None:
         return 1.0
-    return tf.math.divide_no_nan(BATCH.examples, tf.cast(tf.shape(BATCH.real)[0], tf.float32))
+    return tf.math.divide_no_nan(BATCH.examples, tf.cast(tf.shape(BATCH.valid)[0], tf.float32))
 
 
 def static_examples(rows: int | None) -> int | None:
     """Return how many of this replica's rows Keras would know to be examples: none in a graph, or where padded."""
-    return rows if BATCH.real is None else None
+    return rows if BATCH.valid is None else None
 
 
 def row_weights(inputs: Any) -> Any:
     """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts."""
-    real = valid_rows_of(inputs)
-    if real is None and BATCH.has_any is None:
+    valid = valid_rows_of(inputs)
+    if valid is None and BATCH.has_any is None:
         return None
     ones = [1] * (inputs.shape.rank - 1)
     weights = tf.ones([1, *ones], tf.float32)
-    if real is not None:
-        weights = one_row_if_empty(tf.reshape(tf.cast(real, tf.float32), [-1, *ones]), BATCH.has_any)
+    if valid is not None:
+        weights = one_row_if_empty(tf.reshape(tf.cast(valid, tf.float32), [-1, *ones]), BATCH.has_any)
     return weights if BATCH.has_any is None else weights * tf.cast(BATCH.has_any, tf.float32)
 
 

@@ -1,19 +1,29 @@
-"""Mean and variance of a batch whose rows are not all examples, on replicas of TensorFlow.
+"""What layers and metrics learn from a batch whose rows are not all examples, on replicas of TensorFlow.
 
 A row is no example if it stands in for none (see `tensorflow/empty_replicas.py`) or if it was padded.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH, row_weights, valid_fraction, zero_invalid_rows
+from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.tensorflow.batch import (
+    BATCH,
+    row_weights,
+    select_valid_rows,
+    valid_fraction,
+    zero_invalid_rows,
+)
+from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas
 
 
-def regulariser_of_examples(stock: Any) -> Any:
+def regularizer_of_examples(stock: Any) -> Any:
     """Return a regulariser that makes up for the padded rows by which Keras divides."""
 
     def regularizer(outputs: Any) -> Any:
@@ -23,9 +33,9 @@ def regulariser_of_examples(stock: Any) -> Any:
     return regularizer
 
 
-def any_example() -> Any:
+def has_any_example() -> Any:
     """Return whether this replica has an example; `None` where that is certain."""
-    return BATCH.has_any if BATCH.real is None else BATCH.examples > 0
+    return BATCH.has_any if BATCH.valid is None else BATCH.examples > 0
 
 
 def weights_of(inputs: Any) -> Any:
@@ -50,3 +60,37 @@ def moments_of_all(inputs: Any, axes: Any, weights: Any) -> tuple[Any, Any]:
     total, squares, count = sum_over_replicas([tf.reduce_sum(value, axes) for value in values])
     mean = tf.math.divide_no_nan(total, count)  # `tf.distribute` sums gradients too
     return mean, tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)
+
+
+def mask_metrics(metrics: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which `metrics` count neither a row that stands in for no example nor a padded one.
+
+    A value without rows, a loss say, is the same on every replica and counts on each of them, so that every batch
+    has the same weight.
+    """
+    if BATCH.has_any is None and BATCH.valid is None:
+        return contextlib.nullcontext()
+    return patched([(metric, "update_state", _making(metric)) for metric in metrics])
+
+
+def _making(metric: Any) -> Any:
+    knows_padding = getattr(metric, "knows_padding", False)
+
+    def make(update_state: Any) -> Any:
+        def update_with_examples(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _of_examples((args, kwargs), knows_padding)
+            return update_state(*args, **kwargs)
+
+        return update_with_examples
+
+    return make
+
+
+def _of_examples(data: Any, knows_padding: bool) -> Any:
+    """Return `data` with the rows of examples alone in its tensors; what has no rows stays."""
+    leaves = tf.nest.flatten(data)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0]
+    with_rows = no_row_if_empty([leaves[i] for i in places], BATCH.has_any)
+    for place, leaf in zip(places, with_rows, strict=True):
+        leaves[place] = leaf if knows_padding else select_valid_rows(leaf)
+    return tf.nest.pack_sequence_as(data, leaves)

@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH, batch_context
-from keras_tpu_ext._runtime.tensorflow.custom_metrics import mask_metrics
+from keras_tpu_ext._runtime.tensorflow.batch import batch_context
+from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 
@@ -36,11 +36,11 @@ def wrap_custom_step(model: Any, step: Step) -> Step:
         if not _is_of_rows(data):
             return step(data)
         with (
-            batch_context(data, stands_in=True),
-            model._exclude_padding(),
-            mask_metrics(model._metrics_of_own_code()),
+            batch_context(data, stands_in=True) as batch,
+            model._adapter.exclude_padding(model),
+            mask_metrics(model._adapter.custom_metrics(model)),
         ):
-            return step(one_row_if_empty(data, BATCH.has_any))
+            return step(one_row_if_empty(data, batch.has_any))
 
     return wrapped_step
 

@@ -16,9 +16,9 @@ from tensorflow.python.distribute import distribute_lib
 
 from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._runtime.tensorflow.process_group import is_chief as is_chief
-from keras_tpu_ext._runtime.tensorflow.process_group import num_workers as num_workers
-from keras_tpu_ext._runtime.tensorflow.process_group import open_workers as open_workers
+from keras_tpu_ext._runtime.tensorflow.cluster import is_chief as is_chief
+from keras_tpu_ext._runtime.tensorflow.cluster import num_workers as num_workers
+from keras_tpu_ext._runtime.tensorflow.cluster import open_workers as open_workers
 from keras_tpu_ext._runtime.tensorflow.rehearsal import make_virtual_cpus, read_without_hand_over
 from keras_tpu_ext._runtime.tensorflow.scope import distribute as distribute
 from keras_tpu_ext._runtime.tensorflow.scope import scope as scope

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Stage
-from keras_tpu_ext._runtime.tensorflow.devices import num_workers
+from keras_tpu_ext._runtime.tensorflow.cluster import num_workers
 
 _NANOSECONDS = 1e-9
 

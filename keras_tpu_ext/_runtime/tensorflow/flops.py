@@ -56,7 +56,7 @@ def count_flops(model: Any, batch: Any, batch_size: int, as_keras_traces: AsKera
 def _gradients(model: Any, data: Any) -> Any:
     """Return the gradients of a step that is Keras's or ours."""
     if isinstance(model, ExactStep):
-        return model._gradients_alone(data)
+        return model._gradients_of_batch(data)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     with tf.GradientTape() as tape:
         takes_training = getattr(model, "_call_has_training_arg", True)

@@ -10,8 +10,36 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import PaddedOutputs
 from keras_tpu_ext._runtime.tensorflow.replicas import hide_uneven_sizes, split_batch
+from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 
 Step = Callable[[Any], Any]
+
+
+class GraphExecutionSchedule(ExecutionSchedule):
+    """An `ExecutionSchedule` for functions of an iterator and a number of steps.
+
+    Such a `tf.function` returns the logs and the number of steps done.
+    """
+
+    def run_train(self, model: Any, function: Any, iterator: Any) -> Any:
+        """Run an execution of training and learn from it, unless it was compiled on the way."""
+        if self.held or self.tuner.settled:
+            return self.run(function, iterator)
+        logs: list[Any] = []
+
+        def run() -> bool:
+            traces = function.experimental_get_tracing_count()
+            logs.append(self.run(function, iterator))
+            tf.nest.map_structure(lambda value: value.numpy(), logs[0])  # waits for the device
+            return bool(traces != function.experimental_get_tracing_count())
+
+        self.time(model, run)
+        return logs[0]
+
+    def run(self, function: Any, iterator: Any) -> Any:
+        """Run an execution of `requested_steps` steps."""
+        logs, self.completed_steps = function(iterator, tf.constant(self.requested_steps))
+        return logs
 
 
 def make_steps_function(
@@ -71,9 +99,9 @@ def _count(counter: Any, steps: Any) -> None:
 
 
 def _run_execution(model: Any, iterator: Any, run_one: Any, run_many: Any, *, trains: bool) -> dict[str, Any]:
-    pace = model._schedule
-    if pace is not None and not pace.held:
-        return pace.run_train(model, run_many, iterator) if trains else pace.run(run_many, iterator)
+    schedule = model._schedule
+    if schedule is not None and not schedule.held:
+        return schedule.run_train(model, run_many, iterator) if trains else schedule.run(run_many, iterator)
     steps = int(model.steps_per_execution)
     if steps > 1 and isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return _one_by_one(run_one, iterator, steps)
@@ -204,7 +232,8 @@ def _exact_logs(model: Any, outputs: Any) -> Any:
 
 def _loss_if_tracked(model: Any, tracked: Any, returned: Any) -> Any:
     """Return the tracked loss, or the one that a step of the user's own returned and never tracked."""
-    if [metric for metric in model.metrics if metric.name == "loss"] != [model._tracker_of_loss()]:
+    tracker = model._adapter.loss_tracker(model)
+    if [metric for metric in model.metrics if metric.name == "loss"] != [tracker]:
         return tracked
-    count = tf.convert_to_tensor(model._tracker_of_loss().count)
+    count = tf.convert_to_tensor(tracker.count)
     return tf.where(count > 0, tracked, tf.cast(returned, tracked.dtype))

@@ -1,85 +1,17 @@
-"""Several processes, told by `TF_CONFIG`, that train together: how they come together, and how a loss is told.
-
-`MultiWorkerMirroredStrategy` leaves its own health check (every 30 s, three tries of 10 s) to TensorFlow's
-coordination service, in which every process tells the chief by heartbeats that it lives. Left alone, the chief waits
-an hour for a process that never starts, and so does every other process for the chief.
-
-Private names of TensorFlow that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
-`python.eager.context.context` with `configure_coordination_service` and `coordination_service`,
-`python.eager.context.global_seed`, and `CoordinatedJob` in `coordination_config_pb2`.
-"""
+"""The processes that train a model under `tf.distribute`."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import secrets
-import socket
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
-from keras_tpu_ext._runtime.common.once import once_per_process
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._runtime.tensorflow.rehearsal import early_calls
+from keras_tpu_ext._runtime.tensorflow.cluster import is_chief, num_workers
 from keras_tpu_ext._runtime.tensorflow.replicas import gather_everywhere
-from keras_tpu_ext.errors import ArgumentError, ClusterError, ScopeError
-
-try:
-    from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
-except ImportError:  # up to TensorFlow 2.15
-    from tensorflow.tsl.protobuf import coordination_config_pb2
-
-# Longer than TensorFlow's 10 s: to end a training for a process that was only slow costs more than to wait for one
-# that is lost.
-HEARTBEAT_SECONDS = 20
-START_SECONDS = 300
-_START_VARIABLE = "KTE_START_TIMEOUT"
-
-
-@once_per_process
-def open_workers() -> OpenedStrategy:
-    """Return the strategy over all GPUs (else one CPU) of every process that `TF_CONFIG` names.
-
-    Raises:
-        ClusterError: If they do not come together; the text names who is missing.
-        ScopeError: If TensorFlow's devices were started before.
-    """
-    seconds = _start_seconds()
-    cluster, job, index = cluster_of_tf_config()
-    _configure_coordination(cluster, seconds)
-    if is_chief():
-        _wait_for(_others(cluster, job, index), seconds)
-    try:
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    except (tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
-        raise ClusterError(_no_chief(cluster, seconds)) from error
-    except RuntimeError as error:
-        if "program startup" not in str(error):
-            raise
-        raise ScopeError(_too_late()) from error
-    _agree_on_seed(strategy)
-    return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync), told_by="TF_CONFIG")
-
-
-@contextlib.contextmanager
-def explain_peer_failure() -> Iterator[None]:
-    """Within the block the end of another process is told in words, where TensorFlow speaks of collectives."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        text = str(error)
-        reason = text.split("Collective ops is aborted by:")[-1].split("\n\t [[")[0].strip()
-        if re.search("collective (instance|group)", text, re.IGNORECASE):
-            raise ClusterError(f"{_NOT_ALIKE} TensorFlow says: {reason}") from error
-        if "Collective ops is aborted by" in text or "oordination service" in text:
-            raise ClusterError(f"{_names_in(reason)} {_LOST} TensorFlow says: {reason}") from error
-        raise
-
+from keras_tpu_ext._runtime.training.process_group import ProcessGroup
+from keras_tpu_ext.errors import ClusterError
 
 _LOST = (
     "of the cluster has ended or cannot be reached, so this process cannot go on. What to do: look at the output of "
@@ -93,158 +25,49 @@ _NOT_ALIKE = (
 )
 
 
+class TensorFlowProcessGroup(ProcessGroup):
+    """The processes that `TF_CONFIG` names.
+
+    Args:
+        strategy: The strategy of the model.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self._strategy = strategy
+
+    def size(self) -> int:
+        """Return the number of processes."""
+        return num_workers()
+
+    def is_chief(self) -> bool:
+        """Return whether this process writes and prints."""
+        return is_chief()
+
+    def all_gather_int(self, number: int) -> list[int]:
+        """Return the numbers that all processes call this with, in the same order on each."""
+        strategy = self._strategy
+        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            return [number]
+        here = len(strategy.extended.worker_devices)
+        numbers = strategy.experimental_distribute_values_from_function(lambda _: tf.constant([number], tf.int64))
+        return [int(one) for one in gather_everywhere(strategy, numbers)][::here]
+
+    @contextlib.contextmanager
+    def explain_peer_failure(self) -> Iterator[None]:
+        """Turn TensorFlow's errors of collectives into a `ClusterError` that names the process at fault."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            text = str(error)
+            reason = text.split("Collective ops is aborted by:")[-1].split("\n\t [[")[0].strip()
+            if re.search("collective (instance|group)", text, re.IGNORECASE):
+                raise ClusterError(f"{_NOT_ALIKE} TensorFlow says: {reason}") from error
+            if "Collective ops is aborted by" in text or "oordination service" in text:
+                raise ClusterError(f"{_names_in(reason)} {_LOST} TensorFlow says: {reason}") from error
+            raise
+
+
 def _names_in(reason: str) -> str:
     """Return the names of the processes in a text; it names none where it is the chief who does not answer."""
     found = sorted(set(re.findall(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)", reason)))
     return " and ".join(f"{job.capitalize()} {index}" for job, index in found) or "The chief"
-
-
-def all_gather_int(strategy: Any, number: int) -> list[int]:
-    """Return the numbers that all processes call this with, the same on each of them."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return [number]
-    here = len(strategy.extended.worker_devices)
-    numbers = strategy.experimental_distribute_values_from_function(lambda _: tf.constant([number], tf.int64))
-    return [int(one) for one in gather_everywhere(strategy, numbers)][::here]
-
-
-def _configure_coordination(cluster: dict[str, Any], seconds: int) -> None:
-    """Set the timeouts of TensorFlow's coordination service, as the strategy would set it up without any."""
-    if context.context().coordination_service is not None:  # the user's own settings
-        return
-    jobs = [job for job in ("chief", "worker") if cluster.get(job)]
-    context.context().configure_coordination_service(
-        service_type="standalone",
-        service_leader=f"/job:{jobs[0]}/task:0",
-        cluster_register_timeout_in_ms=seconds * 1000,
-        heartbeat_timeout_in_ms=HEARTBEAT_SECONDS * 1000,
-        coordinated_jobs=[
-            coordination_config_pb2.CoordinatedJob(name=job, num_tasks=len(cluster[job])) for job in jobs
-        ],
-    )
-
-
-def _others(cluster: dict[str, Any], job: str | None, index: int | None) -> dict[str, str]:
-    """Return the addresses of the other processes that train, by their names."""
-    return {
-        f"{other} {number}": address
-        for other in ("chief", "worker")
-        for number, address in enumerate(cluster.get(other, ()))
-        if (other, number) != (job, index)
-    }
-
-
-def _wait_for(others: dict[str, str], seconds: int) -> None:
-    """Wait until every other process listens, which it does before it asks for the chief.
-
-    Raises:
-        ClusterError: If some do not in time.
-    """
-    end = time.monotonic() + seconds
-    missing = dict(others)
-    while True:
-        missing = {name: address for name, address in missing.items() if not _listens(address)}
-        if not missing:
-            return
-        if time.monotonic() > end:
-            break
-        time.sleep(0.2)
-    names = " and ".join(f"{name} at {address}" for name, address in missing.items())
-    raise ClusterError(
-        f"{len(missing)} of the {len(others) + 1} processes that TF_CONFIG names did not start within {seconds} "
-        f"seconds: no one answers for {names}. {_WHAT_TO_DO}"
-    )
-
-
-_WHAT_TO_DO = (
-    "What to do: start the same program once for every address in TF_CONFIG, each with its own task index, check "
-    f"that they reach each other, or, if they only need longer, set the environment variable {_START_VARIABLE} to "
-    "more seconds; to train in this process alone, unset TF_CONFIG."
-)
-
-
-def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=5):
-            return True
-    except OSError:
-        return False
-
-
-def _no_chief(cluster: dict[str, Any], seconds: int) -> str:
-    job = "chief" if cluster.get("chief") else "worker"
-    return (
-        f"The chief, {job} 0 at {cluster[job][0]}, was not ready within {seconds} seconds: it did not start, or it "
-        f"waits for another process that did not; then its own message names that one. {_WHAT_TO_DO}"
-    )
-
-
-def _start_seconds() -> int:
-    value = os.environ.get(_START_VARIABLE, "").strip() or str(START_SECONDS)
-    if not value.isdigit() or not int(value):
-        raise ArgumentError(
-            f"The environment variable {_START_VARIABLE} must be a whole number of seconds; got {value!r}. "
-            f"Write {_START_VARIABLE}={START_SECONDS}, say, or unset it."
-        )
-    return int(value)
-
-
-def _too_late() -> str:
-    return (
-        "Several processes can only train together from the start of TensorFlow, and its devices have been started "
-        f"already. An earlier call came too early{early_calls()}. What to do: write "
-        "`with strategy_scope() as scope:` before the first line that makes a tensor, a model or a dataset."
-    )
-
-
-def _agree_on_seed(strategy: Any) -> None:
-    """Let all processes draw the same random order: each shuffles its data for itself, then takes its part of it."""
-    own = context.global_seed()
-    seed = secrets.randbits(31) if own is None else int(own)
-
-    def of_first(replica: Any) -> Any:
-        return tf.constant(seed if replica.replica_id_in_sync_group == 0 else 0, tf.int64)
-
-    values = strategy.experimental_distribute_values_from_function(of_first)
-    agreed = int(strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None))
-    if own != agreed:
-        tf.random.set_seed(agreed)
-
-
-def num_workers() -> int:
-    """Return how many processes train together: what `TF_CONFIG` says, else 1.
-
-    Raises:
-        ArgumentError: If `TF_CONFIG` cannot be read.
-    """
-    cluster = cluster_of_tf_config()[0]
-    return sum(len(cluster.get(job, ())) for job in ("chief", "worker")) or 1
-
-
-def is_chief() -> bool:
-    """Return whether this process writes and prints: one does for all that train together, and one alone does.
-
-    Raises:
-        ArgumentError: If `TF_CONFIG` cannot be read.
-    """
-    cluster, job, index = cluster_of_tf_config()
-    if job != "worker" or num_workers() == 1:
-        return True
-    return index == 0 and not cluster.get("chief")
-
-
-def cluster_of_tf_config() -> tuple[dict[str, Any], str | None, int | None]:
-    """Return the addresses of each job, and the job and index of this process; nothing where there is no cluster."""
-    config = os.environ.get("TF_CONFIG", "")
-    if not config.strip():
-        return {}, None, None
-    try:
-        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        return resolver.cluster_spec().as_dict(), resolver.task_type, resolver.task_id
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"The environment variable TF_CONFIG must be JSON that names a cluster; got {config!r}. Unset it to "
-            'train in one process, or write {"cluster": {"worker": ["HOST1:2222", "HOST2:2222"]}, '
-            '"task": {"type": "worker", "index": 0}}.'
-        ) from error

@@ -3,49 +3,52 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import PaddedBatch, PaddedOutputs, without_own_weights
+from keras_tpu_ext._runtime.common.types import Nest, Optimizer
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
     batch_context,
     gather_examples,
     has_any,
     needs_gather,
-    real_rows,
     valid_fraction,
+    valid_rows,
     whole_batch_view,
     zero_invalid_rows,
 )
-from keras_tpu_ext._runtime.tensorflow.custom_metrics import mask_metrics
+from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import finite_if_empty, no_row_if_empty, one_row_if_empty
-from keras_tpu_ext._runtime.tensorflow.replicas import (
-    as_global,
-    num_replicas,
-    share_as_whole,
-    sum_over_replicas,
-)
-from keras_tpu_ext._runtime.tensorflow.update import accumulate_or_apply
+from keras_tpu_ext._runtime.tensorflow.loop import GraphExecutionSchedule
+from keras_tpu_ext._runtime.tensorflow.overflow import ReplicatedOverflowWatch
+from keras_tpu_ext._runtime.tensorflow.process_group import TensorFlowProcessGroup
+from keras_tpu_ext._runtime.tensorflow.replicas import as_global, num_replicas, share_as_whole, sum_over_replicas
+from keras_tpu_ext._runtime.tensorflow.scope_checks import check_optimizer_belongs, check_variables_belong
+from keras_tpu_ext._runtime.tensorflow.update import accumulate_or_apply, flush_window, make_step_state
+from keras_tpu_ext._runtime.training.adapter import TensorFlowAdapter
 from keras_tpu_ext._runtime.training.augment import Augments
+from keras_tpu_ext._runtime.training.model import ExactModel
+from keras_tpu_ext._runtime.training.step_state import StepState
 
 
-class ExactStep(Augments):
+class ExactStep(Augments, ExactModel):
     """Train and test steps in which every replica works on its share of the global loss.
 
-    The runtime's `TrainStep` inherits from this and provides what differs between Keras 2 and Keras 3:
-    `_unpack`, `_forward`, `_scaled_by`, `_layer_losses`, `_record_layer_losses`, `_set_layer_losses`,
-    `_weight_losses`, `_exclude_padding`, `_metrics_of_own_code`, `_has_own_compute_loss`, `_has_own_compute_metrics`,
-    `_check_optimizer`, `_build_for`, `_apply_reduced` and, if a skipped step counts there, `_note_skipped_by`.
+    What differs between Keras 2 and Keras 3 is asked of the model's adapter.
     """
+
+    _adapter: TensorFlowAdapter
 
     def predict_step(self: Any, data: Any) -> Any:
         """Predict one replica's part of the batch, which may be empty; of a padded one say which rows count."""
-        x, _, _ = self._unpack(data)
+        x, _, _ = self._adapter.unpack(data)
         there = has_any(x)
-        outputs = no_row_if_empty(self._forward(one_row_if_empty(x, there), training=False), there)
-        return PaddedOutputs(outputs, real_rows(data)) if isinstance(data, PaddedBatch) else outputs
+        outputs = no_row_if_empty(self._adapter.forward(self, one_row_if_empty(x, there), training=False), there)
+        return PaddedOutputs(outputs, valid_rows(data)) if isinstance(data, PaddedBatch) else outputs
 
     def train_step(self: Any, data: Any) -> dict[str, Any]:
         """Take one optimizer step on one replica's part of the batch.
@@ -59,39 +62,34 @@ class ExactStep(Augments):
             once more over all replicas.
         """
         data = no_row_if_empty(data, BATCH.has_examples)
-        x, y, sample_weight = self._unpack(without_own_weights(data))
-        with batch_context(data):
-            (BATCH.total,) = sum_over_replicas([BATCH.examples])
-            before = self._snapshot()
-            x, y = self._augmented(x, y)
-            with tf.GradientTape() as tape:
-                y_pred = self._predictions(x, training=True)
-                loss, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
+        x, y, sample_weight = self._adapter.unpack(without_own_weights(data))
+        with batch_context(data) as batch:
+            (batch.total,) = sum_over_replicas([batch.examples])
+            restore = self._step_state.loss_scaler.snapshot(self.non_trainable_variables)
+            tape, loss, x, y, y_pred, tracked = self._loss_of(x, y, sample_weight)
             self._track_loss(tracked)
-            if self.trainable_variables:
-                gradients = self._gradients(loss, self.trainable_variables, self.optimizer, tape)
-                accumulate_or_apply(self, gradients, self.trainable_variables, self.optimizer, BATCH.total, before)
+            variables = self.trainable_variables  # of a model that is not built, since the forward pass
+            if variables:
+                gradients = self._gradients(loss, variables, self.optimizer, tape)
+                accumulate_or_apply(self, gradients, variables, self.optimizer, batch.total, restore)
             else:
                 warnings.warn("The model does not have any trainable weights.", stacklevel=2)
             return self._updated_metrics(x, y, y_pred, sample_weight)
 
-    def _gradients_alone(self: Any, data: Any) -> Any:
+    def _gradients_of_batch(self: Any, data: Nest) -> Any:
         """Return the gradients that `train_step` takes for `data`, and change nothing."""
-        x, y, sample_weight = self._unpack(without_own_weights(data))
-        with batch_context(data):
-            (BATCH.total,) = sum_over_replicas([BATCH.examples])
-            x, y = self._augmented(x, y)
-            with tf.GradientTape() as tape:
-                y_pred = self._predictions(x, training=True)
-                loss, _ = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
+        x, y, sample_weight = self._adapter.unpack(without_own_weights(data))
+        with batch_context(data) as batch:
+            (batch.total,) = sum_over_replicas([batch.examples])
+            tape, loss, *_ = self._loss_of(x, y, sample_weight)
             return self._gradients(loss, self.trainable_variables, self.optimizer, tape)
 
     def test_step(self: Any, data: Any) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
         data = no_row_if_empty(data, BATCH.has_examples)
-        x, y, sample_weight = self._unpack(without_own_weights(data))
-        with batch_context(data):
-            (BATCH.total,) = sum_over_replicas([BATCH.examples])
+        x, y, sample_weight = self._adapter.unpack(without_own_weights(data))
+        with batch_context(data) as batch:
+            (batch.total,) = sum_over_replicas([batch.examples])
             y_pred = self._predictions(x, training=False)
             _, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
             self._track_loss(tracked)
@@ -105,14 +103,14 @@ class ExactStep(Augments):
         A subclass may override it and compute what it likes from its arguments: it is then called with the
         batches of all replicas joined, and this method returns the whole loss.
         """
-        layer_losses = self._layer_losses()  # before a sum over replicas lets another one put its own there
+        layer_losses = self._adapter.layer_losses(self)  # before another replica sets its own
         losses = []
         if self._compile_loss is not None:
             rows = no_row_if_empty((y, y_pred, sample_weight), BATCH.has_examples)
             loss = self._compile_loss(*rows)
             losses += [] if loss is None else [loss]
         losses += layer_losses
-        losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._weight_losses()]
+        losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._adapter.weight_losses(self)]
         if not losses:
             raise ValueError("No loss to compute. Provide a `loss` argument in `compile()`.")
         return losses[0] if len(losses) == 1 else sum(tf.cast(loss, losses[0].dtype) for loss in losses)
@@ -163,15 +161,52 @@ class ExactStep(Augments):
         Raises:
             ScopeError: If `optimizer` was made outside the model's `strategy_scope()`.
         """
-        self._check_optimizer(optimizer)
+        check_optimizer_belongs(optimizer, self.distribute_strategy)
         variables = list(variables)
         weight: Any = 1
         if self._step_state.accumulation_steps > 1 and BATCH.examples is not None:
             (weight,) = sum_over_replicas([BATCH.examples])
         accumulate_or_apply(self, self._gradients(loss, variables, optimizer, tape), variables, optimizer, weight)
 
-    def _note_skipped_by(self, optimizer: Any) -> None:
-        """Note, in a replica, that a step of `optimizer` was skipped: as a rule it does not count."""
+    def _own_scope(self: Any) -> Any:
+        return self.distribute_strategy.scope()
+
+    def _process_group(self: Any) -> TensorFlowProcessGroup:
+        return TensorFlowProcessGroup(self.distribute_strategy)
+
+    def _saves_together(self: Any) -> bool:
+        state = self.__dict__.get("_step_state")
+        has_open_window = state is not None and any(one.is_open() for one in state.accumulators())
+        return has_open_window or self._adapter.has_partial_variables(self)
+
+    def _check_compiled(self: Any) -> None:
+        for optimizer in tf.nest.flatten(self.optimizer):
+            check_optimizer_belongs(optimizer, self.distribute_strategy)
+        check_variables_belong(self, self.distribute_strategy)
+
+    def _make_step_state(self, loss_scale: Any, accumulation_steps: int) -> StepState:
+        return make_step_state(loss_scale, accumulation_steps)
+
+    def _make_schedule(self) -> GraphExecutionSchedule:
+        return GraphExecutionSchedule()
+
+    def _build_accumulator(self: Any) -> None:
+        # Of several optimizers each knows its variables when it is called.
+        single = None if tf.nest.is_nested(self.optimizer) else self.optimizer
+        accumulator = self._step_state.accumulator(single)
+        if accumulator is not None:
+            with self.distribute_strategy.scope():
+                accumulator.build_for(self.trainable_variables)
+
+    def _make_overflow_watch(self, steps: int) -> ReplicatedOverflowWatch:
+        return ReplicatedOverflowWatch(steps)
+
+    def _make_flush(self: Any, optimizer: Optimizer) -> Callable[[], None]:
+        @tf.function(autograph=False)
+        def flush() -> None:
+            self.distribute_strategy.run(flush_window, args=(self, optimizer))
+
+        return flush
 
     def _augmented(self: Any, x: Any, y: Any) -> tuple[Any, Any]:
         """Return the batch as the model is to see it."""
@@ -183,31 +218,30 @@ class ExactStep(Augments):
 
     def _predictions(self: Any, x: Any, *, training: bool) -> Any:
         """Return the predictions, and keep the `add_loss` terms as shares."""
-        there = BATCH.has_any
+        adapter, there = self._adapter, BATCH.has_any
         with (
-            self._exclude_padding(),
-            self._record_layer_losses(),
-            mask_metrics(self._metrics_of_own_code()),
+            adapter.exclude_padding(self),
+            adapter.record_layer_losses(self),
+            mask_metrics(adapter.custom_metrics(self)),
         ):
-            y_pred = self._forward(one_row_if_empty(x, there), training=training)
+            y_pred = adapter.forward(self, one_row_if_empty(x, there), training=training)
         BATCH.layer_losses = [(layer, _share_of_layer_loss(loss)) for layer, loss in BATCH.layer_losses]
         return no_row_if_empty(y_pred, there)
 
+    def _loss_of(self: Any, x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
+        """Return a tape, this replica's share of the loss, augmented `x` and `y`, predictions, and what to track."""
+        x, y = self._augmented(x, y)
+        with tf.GradientTape() as tape:
+            y_pred = self._predictions(x, training=True)
+            loss, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
+        return tape, loss, x, y, y_pred, tracked
+
     def _gradients(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> Any:
         """Return the gradients of the scaled loss; scaling the seed is scaling the loss."""
-        seed = tf.ones_like(loss)
-        if self._step_state.loss_scale is not None:
-            seed *= tf.cast(tf.convert_to_tensor(self._step_state.scale), seed.dtype)
-        else:
-            seed = self._scaled_by(optimizer, seed)
-        gradients = tape.gradient(loss, variables, output_gradients=seed)
-        return finite_if_empty(gradients, BATCH.has_any)
-
-    def _snapshot(self: Any) -> list[tuple[Any, Any]]:
-        """Return what the forward pass may change, with its values, in case that the step is skipped."""
-        if self._step_state.loss_scale is None:
-            return []
-        return [(v, tf.identity(tf.convert_to_tensor(v))) for v in self.non_trainable_variables]
+        scaler, seed = self._step_state.loss_scaler, tf.ones_like(loss)
+        seed = scaler.scale_loss(seed) if scaler else self._adapter.scale_loss(optimizer, seed)
+        gradients = finite_if_empty(tape.gradient(loss, variables, output_gradients=seed), BATCH.has_any)
+        return self._adapter.unscale_gradients(optimizer, gradients)
 
     def _share_of_loss(
         self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool
@@ -216,21 +250,22 @@ class ExactStep(Augments):
 
         They differ where a loss is not reduced: its gradient is that of the sum, and Keras tracks the mean.
         """
-        layer_losses = BATCH.layer_losses
-        self._set_layer_losses(layer_losses)
-        if not needs_gather() or not self._has_own_compute_loss():
-            share = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+        adapter, layer_losses = self._adapter, BATCH.layer_losses
+        arguments = {"sample_weight": sample_weight, "training": training}
+        adapter.set_layer_losses(self, layer_losses)
+        if not needs_gather() or not adapter.has_custom_compute_loss(self):
+            share = adapter.compute_loss(self, x=x, y=y, y_pred=y_pred, **arguments)
             if share is None or not share.shape.rank:
                 return share, share
             (size,) = sum_over_replicas([_number_of_elements(share)])
             return share, tf.math.divide_no_nan(tf.reduce_sum(share), size)
         # The user's own function may be anything: it gets the whole batch, on every replica.
         replicas = num_replicas()
-        x, y, y_pred, sample_weight = gather_examples((x, y, y_pred, sample_weight))
+        x, y, y_pred, arguments["sample_weight"] = gather_examples((x, y, y_pred, sample_weight))
         whole = [(layer, share_as_whole(share)) for layer, share in layer_losses]
         with whole_batch_view():
-            self._set_layer_losses(whole)
-            loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+            adapter.set_layer_losses(self, whole)
+            loss = adapter.compute_loss(self, x=x, y=y, y_pred=y_pred, **arguments)
         if loss is None:
             return None, None
         share = loss / tf.cast(replicas, loss.dtype)
@@ -238,8 +273,8 @@ class ExactStep(Augments):
 
     def _updated_metrics(self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
         # Only a function of the user's updates other metrics than those of `compile`, which know of padded rows.
-        padded = BATCH.real is not None and self._has_own_compute_metrics()
-        with mask_metrics(self._metrics_of_own_code() if padded else ()):
+        is_padded = BATCH.valid is not None and self._adapter.has_custom_compute_metrics(self)
+        with mask_metrics(self._adapter.custom_metrics(self) if is_padded else ()):
             return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def _track_loss(self: Any, share: Any) -> None:

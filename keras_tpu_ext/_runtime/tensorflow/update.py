@@ -6,103 +6,160 @@ must be one for all, and clipping, which the optimizer does on what it is given.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.types import Model, Optimizer, Variable
+from keras_tpu_ext._runtime.tensorflow.gradient_accumulator import GradientAccumulator
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond, sum_over_replicas
+from keras_tpu_ext._runtime.training.step_state import LossScaler, StepState
+
+Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
+# Variables, each with its value before the step.
+Snapshot: TypeAlias = "Sequence[tuple[Variable, tf.Tensor]]"
+
+
+def make_step_state(loss_scale: Any, accumulation_steps: int) -> StepState:
+    """Return a `StepState` on replicas."""
+    return StepState(ReplicatedLossScaler(loss_scale), GradientAccumulator, accumulation_steps)
+
+
+class ReplicatedLossScaler(LossScaler):
+    """A `LossScaler` that replicas call, each with the same result."""
+
+    def snapshot(self, variables: Sequence[Variable]) -> Snapshot:
+        """Return what a skipped step is to restore of `variables`; nothing where no step is skipped."""
+        return [(v, tf.identity(tf.convert_to_tensor(v))) for v in variables] if self else []
+
+    def unscale(self, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
+        """Return the gradients of the unscaled loss, dense or in slices."""
+        if not self:
+            return gradients
+        scale = tf.convert_to_tensor(self.scale)
+        return [None if gradient is None else divide(gradient, scale) for gradient in gradients]
+
+    def apply_or_skip(
+        self,
+        gradients: Sequence[Gradient],
+        apply: Callable[[Sequence[Gradient]], None],
+        count_skipped: Callable[[], None],
+        restore: Snapshot,
+    ) -> None:
+        """Apply gradients that are summed over replicas and unscaled, if all are finite; else skip the step.
+
+        Args:
+            gradients: The gradients.
+            apply: Applies them.
+            count_skipped: Counts a skipped step, where Keras does.
+            restore: What a skipped step undoes of the forward pass.
+        """
+        if not self:
+            apply(gradients)
+            return
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(_values(g))) for g in gradients if g is not None])
+
+        def take(gradients: Sequence[Gradient], values: Sequence[tf.Tensor]) -> None:
+            apply(gradients)
+
+        def skip(gradients: Sequence[Gradient], values: Sequence[tf.Tensor]) -> None:
+            count_skipped()
+            for (variable, _), value in zip(restore, values, strict=True):
+                assign_replicated(variable, value)
+
+        cross_replica_cond(finite, take, skip, gradients, [value for _, value in restore])
+        self._update(finite)
+
+    def _assign(self, variable: Variable, value: tf.Tensor) -> None:
+        assign_replicated(variable, value)
 
 
 def accumulate_or_apply(
-    model: Any, gradients: Any, variables: Any, optimizer: Any, weight: Any, before: Any = ()
+    model: Model,
+    gradients: Sequence[Gradient],
+    variables: Sequence[Variable],
+    optimizer: Optimizer,
+    weight: tf.Tensor,
+    restore: Snapshot = (),
 ) -> None:
-    """Use one replica's gradients of the scaled loss: take a step, or add them to the window of steps.
+    """Use one replica's gradients of the scaled loss: take a step, or add them to a window of batches.
 
     Args:
-        model: The model; its `_step_state` holds the scale and the window.
+        model: The model; its `_step_state` holds the loss scaler and the accumulators.
         gradients: This replica's share, one a variable; `None` where there is none.
         variables: What to update.
         optimizer: The user's optimizer.
         weight: Number of examples in the batch of all replicas: what its gradient counts for in a window.
-        before: Pairs of a variable and its value before the step, for a step that is skipped.
+        restore: What a skipped step undoes of the forward pass.
     """
     state = model._step_state
-    window = state.window(optimizer)
-    model._build_for(optimizer, variables)
-    if state.watch is not None:
-        state.watch.note(gradients, variables)
-    if window is None:
-        _step(model, _unscaled(sum_over_replicas(gradients), state), variables, optimizer, before)
+    accumulator = state.accumulator(optimizer)
+    model._adapter.build_for(optimizer, variables)
+    if state.overflow_watch is not None:
+        state.overflow_watch.note(gradients, variables)
+    if accumulator is None:
+        _step(model, state.loss_scaler.unscale(sum_over_replicas(gradients)), variables, optimizer, restore)
         return
-    window.build_for(variables)
+    accumulator.build_for(variables)
     # Unscaled at once: another optimizer's step may change the scale before this window is full.
-    scale = 1.0 if state.loss_scale is None else tf.convert_to_tensor(state.scale)
-    window.add(gradients, weight, tf.cast(weight, tf.float32) / scale)
+    scaler = state.loss_scaler
+    scale = tf.convert_to_tensor(scaler.scale) if scaler else 1.0
+    accumulator.add(gradients, weight, tf.cast(weight, tf.float32) / scale)
     has_gradient = [gradient is not None for gradient in gradients]
 
     def flush() -> None:
-        _flush(model, window, has_gradient, optimizer)
+        _flush(model, accumulator, has_gradient, optimizer)
 
-    cross_replica_cond(window.is_full(), flush, _nothing)
+    cross_replica_cond(accumulator.is_full(), flush, _nothing)
 
 
-def flush_window(model: Any, optimizer: Any) -> None:
-    """Take the step of a window that the end of an epoch has left incomplete; call it in a replica."""
-    window = model._step_state.window(optimizer)
+def flush_window(model: Model, optimizer: Optimizer) -> None:
+    """Take the step of a window that the end of an epoch has left open; call it in a replica."""
+    accumulator = model._step_state.accumulator(optimizer)
 
     def flush() -> None:
-        _flush(model, window, [True] * len(window.targets), optimizer)
+        _flush(model, accumulator, [True] * len(accumulator.targets), optimizer)
 
-    cross_replica_cond(window.is_begun(), flush, _nothing)
+    cross_replica_cond(accumulator.has_batches(), flush, _nothing)
 
 
-def _flush(model: Any, window: Any, has_gradient: list[bool], optimizer: Any) -> None:
-    sums, weight = window.take()
+def _flush(model: Model, accumulator: GradientAccumulator, has_gradient: list[bool], optimizer: Optimizer) -> None:
+    sums, weight = accumulator.take()
     summed = sum_over_replicas([value if has else None for value, has in zip(sums, has_gradient, strict=True)])
     means = [
         None if value is None else tf.math.divide_no_nan(value, tf.cast(weight, value.dtype)) for value in summed
     ]
-    _step(model, means, window.targets, optimizer, ())
+    _step(model, means, accumulator.targets, optimizer, ())
 
 
-def _step(model: Any, gradients: Any, variables: Any, optimizer: Any, before: Any) -> None:
-    """Apply gradients that are summed over replicas and unscaled; check them first where the loss was scaled."""
-    state = model._step_state
-    if state.loss_scale is None:
-        model._apply_reduced(optimizer, gradients, variables)
-        return
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(_dense(g))) for g in gradients if g is not None])
+def _step(
+    model: Model,
+    gradients: Sequence[Gradient],
+    variables: Sequence[Variable],
+    optimizer: Optimizer,
+    restore: Snapshot,
+) -> None:
+    def apply(gradients: Sequence[Gradient]) -> None:
+        model._adapter.apply_gradients(optimizer, gradients, variables)
 
-    def apply(gradients: Any, values: Any) -> None:
-        model._apply_reduced(optimizer, gradients, variables)
+    def count_skipped() -> None:
+        model._adapter.count_skipped(optimizer)
 
-    def put_back(gradients: Any, values: Any) -> None:
-        model._note_skipped_by(optimizer)
-        for (variable, _), value in zip(before, values, strict=True):
-            assign_replicated(variable, value)
-
-    cross_replica_cond(finite, apply, put_back, gradients, [value for _, value in before])
-    state.note(finite)
+    model._step_state.loss_scaler.apply_or_skip(gradients, apply, count_skipped, restore)
 
 
-def _unscaled(gradients: Any, state: Any) -> Any:
-    if state.loss_scale is None:
-        return gradients
-    scale = tf.convert_to_tensor(state.scale)
-    return [None if gradient is None else divided(gradient, scale) for gradient in gradients]
-
-
-def divided(gradient: Any, scale: Any) -> Any:
+def divide(gradient: tf.Tensor | tf.IndexedSlices, divisor: Any) -> tf.Tensor | tf.IndexedSlices:
     """Return a gradient, dense or in slices, divided by a number."""
     if isinstance(gradient, tf.IndexedSlices):
-        values = gradient.values / tf.cast(scale, gradient.values.dtype)
+        values = gradient.values / tf.cast(divisor, gradient.values.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient / tf.cast(scale, gradient.dtype)
+    return gradient / tf.cast(divisor, gradient.dtype)
 
 
-def _dense(gradient: Any) -> Any:
+def _values(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def _nothing(*args: Any) -> None:
-    """Leave everything as it is."""
+def _nothing() -> None:
+    """Leave the window open."""

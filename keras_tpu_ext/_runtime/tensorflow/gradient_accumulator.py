@@ -1,35 +1,23 @@
-"""The accumulation window under `tf.distribute`, and assignments that every replica makes alike."""
+"""Gradient accumulation under `tf.distribute`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.types import Variable
 from keras_tpu_ext._runtime.compat import new_variable
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, gather_everywhere, native
-from keras_tpu_ext._runtime.training.gradient_accumulator import GradientAccumulator
-from keras_tpu_ext._runtime.training.state import StepState
+from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator
 
 
-class ReplicatedStepState(StepState):
-    """A `StepState` on replicas."""
-
-    def _assign(self, variable: Any, value: Any) -> None:
-        assign_replicated(variable, value)
-
-    def _make_window(self, optimizer: Any) -> Window:
-        return Window(self.accumulation_steps, lambda: optimizer)
-
-
-class Window(GradientAccumulator):
+class GradientAccumulator(BaseGradientAccumulator):
     """Sums of gradients over several batches, each replica its own; they meet once, when the window is full."""
 
-    def build_for(self, variables: Any) -> None:
-        """Make the sums for the gradients of `variables`, once."""
-        if self.targets:
-            return
+    def _make_sums(self, variables: Sequence[Variable]) -> None:
         with tf.init_scope():
             self.position = new_variable(0, "int32", "position")
             self.weight = new_variable(0.0, "float32", "weight")
@@ -37,9 +25,8 @@ class Window(GradientAccumulator):
                 new_variable(tf.zeros(variable.shape, variable.dtype), variable.dtype, f"sum_{i}", per_replica=True)
                 for i, variable in enumerate(variables)
             ]
-        self.__dict__["targets"] = list(variables)  # not to be tracked: they are the model's
 
-    def add(self, gradients: Any, weight: Any, factor: Any) -> None:
+    def add(self, gradients: Sequence[Any], weight: tf.Tensor, factor: tf.Tensor) -> None:
         """Add one batch; call it in a replica.
 
         Args:
@@ -54,15 +41,15 @@ class Window(GradientAccumulator):
         assign_replicated(self.weight, tf.convert_to_tensor(self.weight) + tf.cast(weight, tf.float32))
         assign_replicated(self.position, tf.convert_to_tensor(self.position) + 1)
 
-    def is_full(self) -> Any:
+    def is_full(self) -> tf.Tensor:
         """Return whether the window has all its batches."""
         return tf.convert_to_tensor(self.position) >= self.steps
 
-    def is_begun(self) -> Any:
+    def has_batches(self) -> tf.Tensor:
         """Return whether the window has any batch."""
         return tf.convert_to_tensor(self.position) > 0
 
-    def take(self) -> tuple[list[Any], Any]:
+    def take(self) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return this replica's sums and the weight of all its batches, and start anew."""
         sums = [tf.convert_to_tensor(total) for total in self.local_sums]
         weight = tf.convert_to_tensor(self.weight)
@@ -97,7 +84,7 @@ class Window(GradientAccumulator):
             _assign_to_replicas(total, saved)
 
 
-def values_of_replicas(variable: Any) -> np.ndarray:
+def values_of_replicas(variable: Variable) -> np.ndarray:
     """Return the values that replicas have of a variable which they do not share, the replicas of all processes.
 
     Where several processes train together, all of them must call it.
@@ -114,7 +101,7 @@ def values_of_replicas(variable: Any) -> np.ndarray:
     return gather_everywhere(strategy, mine)
 
 
-def _assign_to_replicas(variable: Any, values: np.ndarray) -> None:
+def _assign_to_replicas(variable: Variable, values: np.ndarray) -> None:
     """Give each replica of this process its own of `values`, which are those of all replicas."""
     mirrored = native(variable)
     if not isinstance(mirrored, tf.distribute.DistributedValues):
@@ -130,7 +117,7 @@ def _assign_to_replicas(variable: Any, values: np.ndarray) -> None:
         part.assign(value)
 
 
-def _zeros_of_replicas(variable: Any) -> np.ndarray:
+def _zeros_of_replicas(variable: Variable) -> np.ndarray:
     """Return zeros in the place of what `values_of_replicas` returns."""
     own = native(variable)
     needs_gather = isinstance(own, tf.distribute.DistributedValues)

@@ -1,0 +1,146 @@
+"""What is Keras 2's own around a step.
+
+Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them): of
+`Model`: `compiled_loss`, `compiled_metrics`, `_validate_target_and_loss`; of layers: `_flatten_layers`,
+`_eager_losses`, `_callable_losses`. And how `BackupAndRestore` names the folder of its checkpoints, and the epoch in
+them (watched there too).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.patches import Patch
+from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
+from keras_tpu_ext._runtime.compat.keras2 import keras
+from keras_tpu_ext._runtime.keras2 import batch_statistics
+from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
+from keras_tpu_ext._runtime.keras2.loss import ExactLosses
+from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, valid_fraction
+from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated
+from keras_tpu_ext._runtime.training.batch import Batch
+
+# Where `BackupAndRestore` keeps the number of the epoch in its checkpoint.
+_SAVED_EPOCH = "ckpt_saved_epoch/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+class Keras2Adapter:
+    """The `TensorFlowAdapter` of Keras 2."""
+
+    def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options for Keras's own `compile`."""
+        return options
+
+    def make_exact(self, model: Model, batch: Batch) -> None:
+        """Replace the compiled loss and metrics by exact ones."""
+        model.compiled_loss = ExactLosses.of(model.compiled_loss)
+        ExactMetrics.take_over(model.compiled_metrics)
+
+    def build_optimizer(self, model: Model) -> None:
+        """Make the optimizer's variables; of several each has variables that only the user's step knows."""
+        if not tf.nest.is_nested(model.optimizer):
+            optimizers.build(model.optimizer, model.trainable_variables)
+
+    def backup_epoch(self, backup: Any) -> int:
+        """Return after how many epochs a `BackupAndRestore` lets training go on."""
+        saved = tf.train.latest_checkpoint(os.path.join(backup.backup_dir, "chief"))
+        return 0 if saved is None else int(tf.train.load_variable(saved, _SAVED_EPOCH)) + 1
+
+    def write_patches(self, callback: Any, save_weights: Callable[[str], None]) -> list[Patch]:
+        """Return nothing: callbacks of Keras 2 know of other processes."""
+        return []
+
+    def has_partial_variables(self, model: Model) -> bool:
+        """Return whether a variable that is saved is summed over replicas; what metrics have counted is saved too."""
+        variables = [*model.variables, *(variable for metric in model.metrics for variable in metric.variables)]
+        return any(variable.synchronization == tf.VariableSynchronization.ON_READ for variable in variables)
+
+    def unpack(self, data: Nest) -> tuple[Nest, Nest, Nest]:
+        """Return `x`, `y` and `sample_weight` of a batch."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        return x, y, sample_weight
+
+    def forward(self, model: Model, x: Nest, *, training: bool) -> Nest:
+        """Return the predictions of `model`."""
+        return model(x, training=training)
+
+    def compute_loss(self, model: Model, *, y: Nest, training: bool, **batch: Nest) -> tf.Tensor | None:
+        """Return what `compute_loss` of `model` does; Keras 2 trains with a loss only, and evaluates without."""
+        loss = model.compute_loss(y=y, **batch)
+        if training:
+            model._validate_target_and_loss(y, loss)
+        return loss
+
+    def has_custom_compute_loss(self, model: Model) -> bool:
+        """Return whether `compute_loss` is the user's."""
+        return not type(model).compute_loss.__module__.startswith("keras_tpu_ext.")
+
+    def has_custom_compute_metrics(self, model: Model) -> bool:
+        """Return whether `compute_metrics` is the user's."""
+        return type(model).compute_metrics is not keras.Model.compute_metrics
+
+    def custom_metrics(self, model: Model) -> list[Metric]:
+        """Return the metrics that are not of `compile`, which know of padding."""
+        compiled = [*model.compiled_loss.metrics, *model.compiled_metrics.metrics]
+        return [metric for metric in model.metrics if all(metric is not other for other in compiled)]
+
+    def loss_tracker(self, model: Model) -> Metric:
+        """Return the metric that tracks the loss; as an attribute it would be saved, and not found again."""
+        return model.compiled_loss._total_loss_mean
+
+    def exclude_padding(self, model: Model) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which layers learn from the examples of the batch alone."""
+        return batch_statistics.exclude_padding(model._flatten_layers())
+
+    def layer_losses(self, model: Model) -> list[tf.Tensor]:
+        """Return the `add_loss` terms that layers have now."""
+        return [loss for layer in model._flatten_layers() for loss in layer._eager_losses]
+
+    @contextlib.contextmanager
+    def record_layer_losses(self, model: Model) -> Iterator[None]:
+        """After the block `BATCH.layer_losses` has the `add_loss` terms; every replica, a thread, has its own."""
+        yield
+        BATCH.layer_losses = [(layer, loss) for layer in model._flatten_layers() for loss in layer._eager_losses]
+        unreduced = [loss for _, loss in BATCH.layer_losses if loss.shape.rank]
+        BATCH.layer_loss_elements = _elements_of_examples(unreduced[0]) if unreduced else None
+
+    def set_layer_losses(self, model: Model, losses: Sequence[tuple[Layer, tf.Tensor]]) -> None:
+        """Let layers have these `add_loss` terms, where `losses` is read next."""
+        for layer in model._flatten_layers():
+            layer._eager_losses = [loss for owner, loss in losses if owner is layer]
+
+    def weight_losses(self, model: Model) -> list[tf.Tensor]:
+        """Return the losses of regularizers, and of what `add_loss` got as a function."""
+        losses = [loss() for layer in model._flatten_layers() for loss in layer._callable_losses]
+        return [loss for loss in losses if loss is not None]
+
+    def scale_loss(self, optimizer: Optimizer, loss: tf.Tensor) -> tf.Tensor:
+        """Return the loss times the scale of an optimizer that scales it."""
+        return optimizer.get_scaled_loss(loss) if optimizers.scales(optimizer) else loss
+
+    def unscale_gradients(self, optimizer: Optimizer, gradients: Sequence[Any]) -> Sequence[Any]:
+        """Undo `scale_loss`, which an optimizer of Keras 2 leaves to who takes the gradients."""
+        return optimizer.get_unscaled_gradients(gradients) if optimizers.scales(optimizer) else gradients
+
+    def build_for(self, optimizer: Optimizer, variables: Sequence[Variable]) -> None:
+        """Make the variables of `optimizer`, outside of the graph."""
+        optimizers.build(optimizer, variables)
+
+    def apply_gradients(self, optimizer: Optimizer, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+        """Let `optimizer` clip and apply gradients that are summed over replicas already."""
+        optimizers.apply_summed(optimizer, gradients, variables)
+
+    def count_skipped(self, optimizer: Optimizer) -> None:
+        """Count a skipped step, as Keras 2's own `LossScaleOptimizer` does."""
+        assign_replicated(optimizer.iterations, tf.convert_to_tensor(optimizer.iterations) + 1)
+
+
+def _elements_of_examples(unreduced: tf.Tensor) -> tf.Tensor:
+    elements = tf.cast(tf.size(unreduced), tf.float32) * valid_fraction()
+    return elements if BATCH.has_any is None else tf.where(BATCH.has_any, elements, 0.0)

@@ -1,0 +1,75 @@
+"""What is Keras 3's own around a step, whatever the backend is.
+
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them): of
+`Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker` and `_get_metrics_result_or_logs`;
+`BackupAndRestore._save_model` and `BackupAndRestore._training_metadata_path`, and `utils.file_utils`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras.src.utils import file_utils
+
+from keras_tpu_ext._runtime.common.patches import Patch
+from keras_tpu_ext._runtime.keras3.loss import ExactCompileLoss
+from keras_tpu_ext._runtime.keras3.metrics import ExactMetrics
+from keras_tpu_ext._runtime.training.batch import Batch
+from keras_tpu_ext._runtime.training.model import ExactModel
+
+
+class Keras3Adapter:
+    """The `KerasAdapter` of Keras 3."""
+
+    def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Keep Keras from wrapping the optimizer under mixed_float16: the step scales the loss itself."""
+        return {**options, "auto_scale_loss": False}
+
+    def make_exact(self, model: keras.Model, batch: Batch) -> None:
+        """Replace the compiled loss and metrics by exact ones."""
+        if model._compile_loss is not None:
+            model._compile_loss = ExactCompileLoss.of(model._compile_loss, batch)
+        if model._compile_metrics is not None:
+            ExactMetrics.take_over(model._compile_metrics, batch)
+
+    def build_optimizer(self, model: keras.Model) -> None:
+        """Make the optimizer's variables."""
+        model.optimizer.build(model.trainable_variables)
+
+    def backup_epoch(self, backup: keras.callbacks.BackupAndRestore) -> int:
+        """Return after how many epochs a `BackupAndRestore` lets training go on."""
+        path = backup._training_metadata_path
+        if not file_utils.exists(path):
+            return 0
+        with file_utils.File(path, "r") as file:
+            return int(json.loads(file.read())["epoch"])
+
+    def write_patches(self, callback: keras.callbacks.Callback, save_weights: Callable[[str], None]) -> list[Patch]:
+        """Return patches for callbacks that know nothing of other processes."""
+        if isinstance(callback, keras.callbacks.ModelCheckpoint):
+            # Without a folder in its path it makes none; and `model.save` writes nothing.
+            name = "model.weights.h5" if callback.save_weights_only else "model.keras"
+            return [(callback, "filepath", lambda path: name)]
+        if isinstance(callback, keras.callbacks.BackupAndRestore):  # restores, but keeps and deletes nothing
+            return [
+                (callback, "_save_model", lambda save: lambda: save_weights("model.weights.h5")),
+                (callback, "on_train_end", lambda delete: lambda logs=None: None),
+            ]
+        return []
+
+
+class ExactKeras3Model(ExactModel):
+    """An `ExactModel` on Keras 3."""
+
+    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+        """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
+        self._end_windows()
+        model: Any = super()
+        results = model._get_metrics_result_or_logs(logs)
+        counted = float(keras.ops.cast(self._loss_tracker.count, "float32"))  # over all replicas
+        if isinstance(logs, dict) and "loss" in logs and not counted:
+            return {**results, "loss": logs["loss"]}  # of a step of the user's own, which tracks nothing
+        return results

@@ -1,0 +1,202 @@
+"""What is Keras 3's own around a step on TensorFlow.
+
+Private names of Keras that this module leans on (tests/_runtime/test_tf_private_names.py watches them): of `Trainer`:
+`_compute_loss`, `_call_has_training_arg`; of layers: `_flatten_layers`, `_get_own_losses`,
+`_get_regularization_losses`, `_losses`; `BatchNormalization._reduction_axes`; of optimizers:
+`TFOptimizer._all_reduce_sum_gradients`, `Optimizer._iterations`, `_trainable_variables` and
+`_model_variables_moving_average`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
+from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
+from keras_tpu_ext._runtime.keras3.batch_statistics import moments_patches, regularizer_patches
+from keras_tpu_ext._runtime.keras3.optimizer_view import innermost, optimizer_view, own_accumulation_steps
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, valid_rows_of, zero_invalid_rows
+from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
+    has_any_example,
+    moments_of_all,
+    moments_of_rows,
+    regularizer_of_examples,
+    weights_of,
+)
+from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond
+from keras_tpu_ext._runtime.tensorflow.step import ExactStep
+
+
+class Keras3TensorFlowAdapter(Keras3Adapter):
+    """The `TensorFlowAdapter` of Keras 3."""
+
+    def has_partial_variables(self, model: Model) -> bool:
+        """Return whether a variable that is saved is summed over replicas when it is read."""
+        variables = [*model.variables, *getattr(model.optimizer, "variables", ())]
+        return any(variable.synchronization == "on_read" for variable in variables)
+
+    def unpack(self, data: Nest) -> tuple[Nest, Nest, Nest]:
+        """Return `x`, `y` and `sample_weight` of a batch."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        return x, y, sample_weight
+
+    def forward(self, model: Model, x: Nest, *, training: bool) -> Nest:
+        """Return the predictions of `model`."""
+        return model(x, training=training) if model._call_has_training_arg else model(x)
+
+    def compute_loss(self, model: Model, *, y: Nest, training: bool, **batch: Nest) -> tf.Tensor | None:
+        """Return what `compute_loss` of `model` does, which may take no `training`."""
+        return model._compute_loss(y=y, training=training, **batch)
+
+    def has_custom_compute_loss(self, model: Model) -> bool:
+        """Return whether `compute_loss` is the user's."""
+        return type(model).compute_loss is not ExactStep.compute_loss
+
+    def has_custom_compute_metrics(self, model: Model) -> bool:
+        """Return whether `compute_metrics` is the user's."""
+        return type(model).compute_metrics is not keras.Model.compute_metrics
+
+    def custom_metrics(self, model: Model) -> list[Metric]:
+        """Return all metrics: those of `compile` know of padding."""
+        return list(model.metrics)
+
+    def loss_tracker(self, model: Model) -> Metric:
+        """Return the metric that tracks the loss."""
+        return model._loss_tracker
+
+    @contextlib.contextmanager
+    def exclude_padding(self, model: Model) -> Iterator[None]:
+        """Within the block layers learn from the examples of the batch alone."""
+        layers = model._flatten_layers()
+        patches = moments_patches(layers, _moments)
+        if BATCH.valid is not None:
+            patches += regularizer_patches(layers, regularizer_of_examples)
+        with patched(patches):
+            yield
+
+    def layer_losses(self, model: Model) -> list[tf.Tensor]:
+        """Return the `add_loss` terms that layers have now."""
+        return [loss for layer in model._flatten_layers() for loss in layer._get_own_losses()]
+
+    @contextlib.contextmanager
+    def record_layer_losses(self, model: Model) -> Iterator[None]:
+        """Within the block `add_loss` terms of this replica are added to `BATCH.layer_losses`.
+
+        A layer keeps its terms until its next call, and that may be another replica's: replicas take turns at every
+        sum over them, and a synchronized batch normalization has one in the middle of the forward pass.
+        """
+        BATCH.layer_losses = []
+        with patched([_recording_patch(layer) for layer in model._flatten_layers()]):
+            yield
+
+    def set_layer_losses(self, model: Model, losses: Sequence[tuple[Layer, tf.Tensor]]) -> None:
+        """Let layers have these `add_loss` terms, where `losses` is read next."""
+        for layer, _ in losses:
+            layer._losses.clear()
+        for layer, loss in losses:
+            layer._losses.append(loss)
+
+    def weight_losses(self, model: Model) -> list[tf.Tensor]:
+        """Return the losses of regularizers."""
+        return list(model._get_regularization_losses())
+
+    def scale_loss(self, optimizer: Optimizer, loss: tf.Tensor) -> tf.Tensor:
+        """Return the loss times the scale of the optimizer."""
+        return optimizer.scale_loss(loss)
+
+    def unscale_gradients(self, optimizer: Optimizer, gradients: Sequence[Any]) -> Sequence[Any]:
+        """Return `gradients`: an optimizer of Keras 3 unscales them itself."""
+        return gradients
+
+    def build_for(self, optimizer: Optimizer, variables: Sequence[Variable]) -> None:
+        """Make the variables of `optimizer` before the graph.
+
+        In a graph TensorFlow would trace twice and keep both behind a condition; in a loop they would have no shape.
+        """
+        if not optimizer.built:
+            with tf.init_scope():
+                optimizer.build(variables)
+
+    def apply_gradients(self, optimizer: Optimizer, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+        """Let `optimizer` clip and apply gradients that are summed over replicas already.
+
+        Keras's optimizers sum over replicas inside `apply`, and accumulate in a way that cannot run under
+        MirroredStrategy. This ends when Keras lets `apply` be told that its gradients are reduced, as Keras 2 does
+        (`skip_gradients_aggregation`).
+        """
+        view = optimizer_view(optimizer, _VIEW_MEMBERS)
+        inner = innermost(view)
+        others = own_accumulation_steps(optimizer) - 1
+        if others:  # an optimizer set to accumulate counts batches, and its learning rate schedule goes by them
+            inner._iterations.assign_add(others)
+            before = tf.convert_to_tensor(inner._iterations)
+        view.apply_gradients(zip(gradients, variables, strict=True))
+        if others:  # its own loss scaling may have skipped the step, and then it does not count at all
+            stayed = tf.equal(tf.convert_to_tensor(inner._iterations), before)
+            inner._iterations.assign_sub(tf.where(stayed, tf.cast(others, before.dtype), tf.zeros_like(before)))
+        _overwrite_with_averages(inner)
+
+    def count_skipped(self, optimizer: Optimizer) -> None:
+        """Do nothing: a skipped step does not count on Keras 3."""
+
+
+_VIEW_MEMBERS = (
+    ("_all_reduce_sum_gradients", lambda self, grads_and_vars: grads_and_vars),
+    # A condition that updates variables must stand outside the replicas, see `_overwrite_with_averages`.
+    ("ema_overwrite_frequency", property(lambda self: None)),
+)
+
+
+def _overwrite_with_averages(view: Any) -> None:
+    """Let the variables take their moving averages where the optimizer's `ema_overwrite_frequency` says so."""
+    every = view.__dict__.get("ema_overwrite_frequency")
+    if not (view.use_ema and every):
+        return
+
+    def overwrite() -> None:
+        for variable, average in zip(view._trainable_variables, view._model_variables_moving_average, strict=True):
+            if average is not None:
+                assign_replicated(variable, tf.convert_to_tensor(average))
+
+    cross_replica_cond(tf.equal(tf.convert_to_tensor(view.iterations) % every, 0), overwrite, lambda: None)
+
+
+def _recording_patch(layer: Layer) -> Patch:
+    def make(add_loss: Any) -> Any:
+        def add_and_record(loss: Any) -> None:
+            before = len(layer._losses)
+            add_loss(loss)
+            BATCH.layer_losses += [(layer, added) for added in layer._losses[before:]]
+
+        return add_and_record
+
+    return layer, "add_loss", make
+
+
+def _moments(layer: Layer, stock: Any, inputs: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return mean and variance; on a replica without examples those that change nothing."""
+    valid = valid_rows_of(inputs)
+    if layer.synchronized and (mask is not None or valid is not None or BATCH.has_any is not None):
+        weights = weights_of(inputs)  # Keras looks at one replica where there is a mask
+        weights = weights if mask is None else weights * tf.cast(mask, inputs.dtype)[..., tf.newaxis]
+        return moments_of_all(inputs, layer._reduction_axes, weights)
+    if valid is None:
+        mean, variance = stock(inputs, mask)
+    elif mask is None:
+        mean, variance = moments_of_rows(inputs, layer._reduction_axes, weights_of(inputs))
+    else:
+        mean, variance = stock(inputs, zero_invalid_rows(mask))
+    there = has_any_example()
+    if there is None:
+        return mean, variance
+    kept = tf.cast(layer.moving_mean.value, mean.dtype), tf.cast(layer.moving_variance.value, variance.dtype)
+    return (
+        tf.where(there, mean, tf.reshape(kept[0], tf.shape(mean))),
+        tf.where(there, variance, tf.reshape(kept[1], tf.shape(variance))),
+    )

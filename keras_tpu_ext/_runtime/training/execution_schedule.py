@@ -1,0 +1,134 @@
+"""`steps_per_execution="auto"`: how many steps each execution has, while `fit` runs."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
+from keras_tpu_ext._runtime.common.types import Model, Tensor
+from keras_tpu_ext._runtime.compat import keras, saves_each_epoch
+from keras_tpu_ext._runtime.training.fit_call import FitCall
+
+_NOT_THE_USERS = (str(Path(__file__).parents[2]), contextlib.__file__)
+
+# By method of the model: the hooks that hear of its batches.
+_BATCH_HOOKS = {
+    "fit": ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end"),
+    "evaluate": ("on_test_batch_begin", "on_test_batch_end"),
+}
+
+
+class ExecutionSchedule:
+    """The number of steps in the executions of one model.
+
+    Args:
+        clock: Returns the time in seconds.
+
+    Attributes:
+        tuner: Finds the number.
+        held: Whether every execution has one step, because somebody needs to see every batch.
+        requested_steps: Number of steps in the execution that was announced last.
+        completed_steps: How many steps it had, fewer where the data has ended; may be a tensor.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.tuner = StepsTuner()
+        self.held = False
+        self.requested_steps = 1
+        self.completed_steps: int | Tensor = 1
+        self._clock = clock
+
+    @contextlib.contextmanager
+    def use(self, model: Model, call: FitCall, *, one_process: bool) -> Iterator[None]:
+        """Within the block `model.steps_per_execution` follows this schedule.
+
+        A call inside another one, such as an `evaluate` of a callback, leaves the outer one as it was.
+
+        Args:
+            model: The model.
+            call: What runs in the block.
+            one_process: Whether no other process trains with this one.
+        """
+        steps_before = int(model.steps_per_execution)
+        state_before = self.held, self.requested_steps, self.completed_steps
+        # In predict Keras would unroll the steps.
+        self.held = call.method == "predict" or model.run_eagerly or not one_process or _must_see_batches(call)
+        model.steps_per_execution = 1 if self.held else self.tuner.steps
+        try:
+            yield
+        finally:
+            self.held, self.requested_steps, self.completed_steps = state_before
+            model.steps_per_execution = self.tuner.steps if call.method == "fit" else steps_before
+
+    def time(self, model: Model, run: Callable[[], bool]) -> None:
+        """Learn from an execution.
+
+        Args:
+            model: The model that trains.
+            run: Runs the execution, waits for its results and returns whether its time includes a compilation.
+        """
+        begin = self._clock()
+        is_compiled = run()
+        if not is_compiled:
+            self.tuner.note(int(self.completed_steps), self._clock() - begin)
+            model.steps_per_execution = self.tuner.steps
+
+
+def needing_every_batch(call: FitCall) -> list[str]:
+    """Return the class names of the callbacks that ask for every batch of a call.
+
+    Those are the ones that override a batch hook, except Keras's own where they are set to work by the epoch, and
+    callbacks with an attribute `wants_every_batch = False`.
+    """
+    hooks = _BATCH_HOOKS[call.method]
+    return [type(callback).__name__ for callback in call.callbacks if _needs_every_batch(callback, hooks)]
+
+
+def _must_see_batches(call: FitCall) -> bool:
+    """Return whether a callback needs every batch; in `fit`, warn of it."""
+    names = needing_every_batch(call)
+    if names and call.method == "fit":
+        warnings.warn(
+            f'steps_per_execution="auto" stays at 1 in this fit, because {" and ".join(names)} asked for every '
+            "batch by overriding a batch hook. If it can do with one call for several batches, write in its "
+            "class: wants_every_batch = False",
+            stacklevel=_user_stack_level(),
+        )
+    return bool(names)
+
+
+def _user_stack_level() -> int:
+    """Return the `stacklevel` with which a warning of the caller points at who called into this package."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _needs_every_batch(callback: Any, hooks: tuple[str, ...]) -> bool:
+    if not getattr(callback, "wants_every_batch", True):
+        return False
+    owners = {owner for hook in hooks if (owner := _owner(callback, hook)) is not keras.callbacks.Callback}
+    return bool(owners) and not all(_works_by_epoch(owner, callback) for owner in owners)
+
+
+def _owner(callback: Any, hook: str) -> Any:
+    """Return the class that defines a hook, or the callback itself where it was set on the object."""
+    if hook in vars(callback):
+        return callback
+    return next((owner for owner in type(callback).__mro__ if hook in vars(owner)), keras.callbacks.Callback)
+
+
+def _works_by_epoch(owner: Any, callback: Any) -> bool:
+    if owner is keras.callbacks.ProgbarLogger:
+        return True  # it shows progress: any execution will do
+    if owner is keras.callbacks.TensorBoard:
+        by_epoch = callback.update_freq == "epoch" and not callback.write_steps_per_second
+        return by_epoch and not callback._should_trace
+    return owner in saves_each_epoch and callback.save_freq == "epoch"

@@ -1,0 +1,64 @@
+"""The arguments of a call of `fit`, `evaluate` or `predict`, bound once."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches, PaddedBatch
+from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.compat import keras, tree
+from keras_tpu_ext.errors import ArgumentError
+
+_CLASS_WEIGHT = (
+    "fit takes no class_weight with padded batches, which have sample weights already. Weigh the examples before "
+    "they are padded: {cure}."
+)
+_CURES = {
+    "tf.data": "pad_batches(dataset.map(lambda x, y: (x, y, tf.gather(weights, y))), batch_size)",
+    "PyDataset": "let the PyDataset that is padded return (x, y, weights[y])",
+}
+
+
+class FitCall:
+    """One call of a method of `keras.Model` that loops over batches.
+
+    Args:
+        method: `"fit"`, `"evaluate"` or `"predict"`.
+        model: The model.
+        args: The positional arguments.
+        kwargs: The keyword arguments.
+
+    Attributes:
+        method: As above.
+        arguments: All arguments by name; Keras gets what is in it when the loop starts.
+
+    Raises:
+        ArgumentError: If padded batches come with `class_weight`, which Keras would fail on or misread.
+        TypeError: If `keras.Model` takes no such arguments.
+    """
+
+    def __init__(self, method: str, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.method = method
+        bound = inspect.signature(getattr(keras.Model, method)).bind(model, *args, **kwargs)
+        self.arguments = dict(bound.arguments)
+        self.arguments.update(self.arguments.pop("kwargs", {}))
+        del self.arguments["self"]
+        self._refuse_class_weight_with_padding()
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """The callbacks, in one list."""
+        given = self.arguments.get("callbacks")
+        if isinstance(given, keras.callbacks.CallbackList):
+            return list(given.callbacks)
+        return [callback for callback in tree.flatten(given) if callback is not None]
+
+    def _refuse_class_weight_with_padding(self) -> None:
+        if self.arguments.get("class_weight") is None:
+            return
+        data = self.arguments.get("x")
+        if isinstance(getattr(data, "element_spec", None), PaddedBatch):
+            raise ArgumentError(_CLASS_WEIGHT.format(cure=_CURES["tf.data"]))
+        if isinstance(data, GivesPaddedBatches):
+            raise ArgumentError(_CLASS_WEIGHT.format(cure=_CURES["PyDataset"]))

@@ -1,0 +1,201 @@
+"""What Keras calls by name on a model whose step is exact: `compile`, the loops over batches, and saving."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from keras_tpu_ext._runtime.common.types import Optimizer
+from keras_tpu_ext._runtime.compat import keras
+from keras_tpu_ext._runtime.training.adapter import KerasAdapter
+from keras_tpu_ext._runtime.training.batch import Batch
+from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
+from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext._runtime.training.overflow import OverflowWatch
+from keras_tpu_ext._runtime.training.process_group import ProcessGroup
+from keras_tpu_ext._runtime.training.step_state import StepState
+
+
+class ExactModel:
+    """A mixin before `keras.Model` that compiles, runs and saves a model by what it holds.
+
+    It holds an adapter for its Keras, a `StepState` (loss scaler and gradient accumulators), an `ExecutionSchedule`
+    where `steps_per_execution` is "auto", and the innermost `FitCall` that runs. The runtime's `TrainStep` inherits
+    from it and has the methods that raise `NotImplementedError` here.
+    """
+
+    _adapter: KerasAdapter
+    _batch_facts: Batch
+    _step_state: StepState
+    _schedule: ExecutionSchedule | None = None
+    _loop_call: FitCall | None = None
+    _scales_by_rule = False  # while Keras compiles: whether the step scales the loss
+
+    def _own_scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which the model was built, where its variables belong."""
+        raise NotImplementedError
+
+    def _process_group(self) -> ProcessGroup:
+        """Return the processes that train this model."""
+        raise NotImplementedError
+
+    def _make_step_state(self, loss_scale: Any, accumulation_steps: int) -> StepState:
+        """Return the framework's kind of `StepState`."""
+        raise NotImplementedError
+
+    def _make_schedule(self) -> ExecutionSchedule:
+        """Return the framework's kind of `ExecutionSchedule`."""
+        raise NotImplementedError
+
+    def _build_accumulator(self) -> None:
+        """Make the variables of the gradient accumulator, if there is one."""
+        raise NotImplementedError
+
+    def _make_overflow_watch(self, steps: int) -> OverflowWatch:
+        """Return the framework's kind of `OverflowWatch`, for an optimizer that has taken so many steps."""
+        raise NotImplementedError
+
+    def _make_flush(self, optimizer: Optimizer) -> Callable[[], None]:
+        """Return a function that takes the step of a window that the end of an epoch has left open."""
+        raise NotImplementedError
+
+    def _check_compiled(self) -> None:
+        """Refuse what was made outside the model's own scope, where that matters."""
+
+    def _loop(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which Keras's own loops run."""
+        return contextlib.nullcontext()
+
+    def _prepare(self, call: FitCall) -> None:
+        """Change the arguments of a loop into what Keras is to get."""
+
+    def _leaves_scaling_to_its_optimizer(self) -> bool:
+        """Return whether it is not the step that scales the loss where nobody said how to, under mixed_float16."""
+        return False
+
+    def compile(
+        self: Any,
+        *args: Any,
+        loss_scale: Any = None,
+        gradient_accumulation_steps: int = 1,
+        auto_steps: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Configure the model as `keras.Model.compile` does, inside the model's own scope.
+
+        Args:
+            *args: What `keras.Model.compile` takes.
+            loss_scale: A `LossScale`, or `None` where the loss is not scaled.
+            gradient_accumulation_steps: Number of batches that make one step.
+            auto_steps: Whether to find `steps_per_execution` while training.
+            **kwargs: What `keras.Model.compile` takes.
+        """
+        model: Any = super()
+        self.__dict__["_scales_by_rule"] = loss_scale is not None
+        with self._own_scope():
+            model.compile(*args, **self._adapter.compile_options(kwargs))
+            self._check_compiled()
+            self._adapter.make_exact(self, self._batch_facts)
+            state = self._make_step_state(loss_scale, gradient_accumulation_steps)
+        self.__dict__["_schedule"] = self._make_schedule() if auto_steps else None
+        self.__dict__["_step_state"] = state  # past Keras's tracking: its variables are no weights of the model
+        self._reset_flushes()
+
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Train as `keras.Model.fit` does; of several processes only the chief prints and writes."""
+        model: Any = super()
+        with self._running(FitCall("fit", self, args, kwargs)) as arguments:
+            return model.fit(**arguments)
+
+    def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate as `keras.Model.evaluate` does; of several processes only the chief prints and writes."""
+        model: Any = super()
+        with self._running(FitCall("evaluate", self, args, kwargs)) as arguments:
+            return model.evaluate(**arguments)
+
+    def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Predict as `keras.Model.predict` does, all of the data on every process; only the chief prints."""
+        model: Any = super()
+        with self._running(FitCall("predict", self, args, kwargs)) as arguments:
+            return model.predict(**arguments)
+
+    def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Save as `keras.Model.save` does; call it on every process, and the chief writes."""
+        model: Any = super()
+        self._write(model.save, filepath, args, kwargs)
+
+    def save_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Save as `keras.Model.save_weights` does; call it on every process, and the chief writes."""
+        model: Any = super()
+        self._write(model.save_weights, filepath, args, kwargs)
+
+    def get_compile_config(self: Any) -> dict[str, Any]:
+        """Return what `compile` was given, serialized."""
+        model: Any = super()
+        return dict(model.get_compile_config() or {})
+
+    def compile_from_config(self: Any, config: dict[str, Any]) -> None:
+        """Compile as when the model was saved, and make the optimizer's variables."""
+        if _has_custom_compile(type(self)):
+            model: Any = super()
+            model.compile_from_config(config)  # warns, as for every model whose compile() Keras does not know
+            return
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            with self._own_scope():
+                self._adapter.build_optimizer(self)
+                self._build_accumulator()
+
+    @contextlib.contextmanager
+    def _running(self: Any, call: FitCall) -> Iterator[dict[str, Any]]:
+        """Yield the arguments of a loop for Keras; within the block this model's loop runs."""
+        group = self._process_group()
+        outer, self.__dict__["_loop_call"] = self._loop_call, call
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(group.take_part(call, self._adapter, self.save_weights))
+                if self._schedule is not None:
+                    stack.enter_context(self._schedule.use(self, call, one_process=group.size() == 1))
+                stack.enter_context(self._loop())
+                self._prepare(call)
+                yield call.arguments
+        finally:
+            self.__dict__["_loop_call"] = outer
+
+    def _write(self: Any, save: Callable[..., None], filepath: Any, args: Any, kwargs: Any) -> None:
+        group = self._process_group()
+        with group.explain_peer_failure():
+            if group.is_chief():
+                save(filepath, *args, **kwargs)
+            elif self._saves_together():
+                # The same reads in the same order as the chief's. No other way is sure to have them all.
+                with tempfile.TemporaryDirectory() as folder:
+                    save(os.path.join(folder, os.path.basename(str(filepath))), *args, **kwargs)
+
+    def _saves_together(self: Any) -> bool:
+        """Return whether saving reads what each process has a part of, so that all of them must take part."""
+        return False
+
+    def _reset_flushes(self) -> None:
+        """Trace anew what ends a window, as the train function is traced anew."""
+        self.__dict__["_flushes"] = {}
+
+    def _end_windows(self: Any) -> None:
+        """Take the steps of windows that the end of an epoch has left open, before anything is validated."""
+        if self._loop_call is None or self._loop_call.method != "fit":
+            return
+        for accumulator in self._step_state.accumulators():
+            if accumulator.is_open():
+                optimizer = accumulator.optimizer()
+                if id(optimizer) not in self._flushes:
+                    self._flushes[id(optimizer)] = self._make_flush(optimizer)
+                self._flushes[id(optimizer)]()
+
+
+def _has_custom_compile(model_class: type) -> bool:
+    """Return whether a user's class overrides `compile`, so that a saved model cannot be compiled as before."""
+    owner = next(base for base in model_class.__mro__ if "compile" in vars(base))
+    return not owner.__module__.startswith("keras_tpu_ext.")

@@ -1,0 +1,99 @@
+"""Whose gradients were not finite: notes that a step takes while a callback asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from keras_tpu_ext._runtime.common.protocols import Overflow
+from keras_tpu_ext._runtime.common.types import Model, Variable
+from keras_tpu_ext._runtime.compat import LossScaleOptimizer, keras, new_variable, ops
+from keras_tpu_ext._runtime.training.progress import train_steps
+from keras_tpu_ext._runtime.training.step_state import step_state_of
+
+
+class OverflowWatch(keras.layers.Layer):
+    """For every variable, and replica where that is known, the last update whose gradient was not finite.
+
+    Args:
+        steps: Number of steps that the optimizer had taken when the watch began.
+
+    Attributes:
+        updates: Number of updates since then, those of skipped steps included.
+    """
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(name="overflow_watch", dtype="float32")
+        self.built = True
+        self.updates: Variable = new_variable(0, "int32", "updates")
+        self._seen = 0
+        self._steps_before = steps
+
+    def skipped(self, steps: int) -> int:
+        """Return how many updates were no step, given how many steps the optimizer has taken by now."""
+        return int(ops.convert_to_numpy(self.updates)) - (steps - self._steps_before)
+
+    def read(self) -> list[Overflow]:
+        """Return what was noted since the last reading: the last overflow of each variable on each replica.
+
+        Where several processes train together, all of them must call it.
+        """
+        found = []
+        for paths, replica, updates in self._notes():
+            for update in sorted({int(number) for number in updates if number > self._seen}):
+                those = tuple(path for path, number in zip(paths, updates, strict=True) if number == update)
+                found.append(Overflow(update, replica, those, len(paths)))
+        self._seen = int(ops.convert_to_numpy(self.updates))
+        return sorted(found)
+
+    def save_own_variables(self, store: dict[str, object]) -> None:
+        """Save nothing: notes are no state of the model, though Keras finds them when a callback saves it."""
+
+    def load_own_variables(self, store: dict[str, object]) -> None:
+        """Load nothing."""
+
+    def _notes(self) -> list[tuple[list[str], int | None, list[int]]]:
+        """Return variables' paths, a replica or `None`, and for each path the number of its last overflow."""
+        raise NotImplementedError
+
+
+def watch_overflow(model: Model) -> Callable[[], list[Overflow]] | None:
+    """Let the train step note overflows from now on; call it before the step is traced, or it is traced anew.
+
+    Returns:
+        A function that returns what was noted since it was called last, or `None` where the model keeps no notes.
+    """
+    if step_state_of(model) is None:
+        return None
+    with model._own_scope():
+        watch: OverflowWatch = model._make_overflow_watch(train_steps(model) or 0)
+    _set_watch(model, watch)
+    return watch.read
+
+
+def unwatch_overflow(model: Model) -> None:
+    """Let the train step note nothing any more."""
+    state = step_state_of(model)
+    if state is not None and state.overflow_watch is not None:
+        _set_watch(model, None)
+
+
+def skipped_steps(model: Model) -> int | None:
+    """Return how many steps were skipped since `compile`, or `None` where nothing counts them.
+
+    Where a `LossScaleOptimizer` does the skipping, they are counted while there is a watch.
+    """
+    state = step_state_of(model)
+    if state is None:
+        return None
+    if state.loss_scaler:
+        return int(ops.convert_to_numpy(state.skipped_steps))
+    is_counted = isinstance(model.optimizer, LossScaleOptimizer) and state.accumulation_steps == 1
+    if not is_counted or state.overflow_watch is None:
+        return None
+    watch: OverflowWatch = state.overflow_watch
+    return watch.skipped(train_steps(model) or 0)
+
+
+def _set_watch(model: Model, watch: OverflowWatch | None) -> None:
+    model._step_state.__dict__["overflow_watch"] = watch  # past Keras's tracking: it is no state to save
+    model.make_train_function(force=True)

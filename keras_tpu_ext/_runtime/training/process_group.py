@@ -1,0 +1,112 @@
+"""Processes that train together: all of them compute the same, and one writes and prints."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.compat import keras
+from keras_tpu_ext._runtime.training.adapter import KerasAdapter
+from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext.errors import ClusterError
+
+# Callbacks that do nothing but write or print.
+_WRITERS = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+)
+_VERBOSE = (
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.LearningRateScheduler,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ReduceLROnPlateau,
+)
+
+
+class ProcessGroup:
+    """The processes that train one model; each framework has its own kind."""
+
+    def size(self) -> int:
+        """Return the number of processes."""
+        raise NotImplementedError
+
+    def is_chief(self) -> bool:
+        """Return whether this process writes and prints."""
+        raise NotImplementedError
+
+    def all_gather_int(self, number: int) -> list[int]:
+        """Return the numbers that all processes call this with, in the same order on each."""
+        raise NotImplementedError
+
+    def explain_peer_failure(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which the end of another process is a `ClusterError` with a cure."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def take_part(self, call: FitCall, adapter: KerasAdapter, save_weights: Callable[[str], None]) -> Iterator[None]:
+        """Within the block only the chief's callbacks write, and only the chief prints.
+
+        Args:
+            call: The call that runs in the block; other processes than the chief have it changed.
+            adapter: What differs between Kerases.
+            save_weights: Takes part in the saving of weights to a path, without writing.
+
+        Raises:
+            ClusterError: If another process ends, or restores another backup.
+        """
+        with self.explain_peer_failure(), patched(self._restore_patches(call, adapter)):
+            if self.is_chief():
+                yield
+                return
+            call.arguments["verbose"] = 0
+            with _silenced(call, adapter, save_weights):
+                yield
+
+    def _restore_patches(self, call: FitCall, adapter: KerasAdapter) -> list[Patch]:
+        """Let every `BackupAndRestore` check first that all processes go on at the same epoch."""
+
+        def checked(backup: Any, restore: Callable[..., None]) -> Callable[..., None]:
+            def check_and_restore(logs: Any = None) -> None:
+                # Before anything is restored: for variables that each process has a part of they wait for each other.
+                self._check_same_epoch(adapter.backup_epoch(backup))
+                restore(logs)
+
+            return check_and_restore
+
+        backups = [one for one in call.callbacks if isinstance(one, keras.callbacks.BackupAndRestore)]
+        return [(backup, "on_train_begin", functools.partial(checked, backup)) for backup in backups]
+
+    def _check_same_epoch(self, epoch: int) -> None:
+        epochs = self.all_gather_int(epoch)
+        if len(set(epochs)) > 1:
+            raise ClusterError(
+                "BackupAndRestore found another backup in one process than in another: they would go on "
+                f"after {' and '.join(map(str, epochs))} epochs. All of them must see the folder that the "
+                "chief writes. What to do: give it a path on storage that they share, or copy the chief's folder "
+                "to every machine before they start."
+            )
+
+
+@contextlib.contextmanager
+def _silenced(call: FitCall, adapter: KerasAdapter, save_weights: Callable[[str], None]) -> Iterator[None]:
+    """Leave out callbacks that only write; within the block Keras's others neither write nor print."""
+    callbacks = call.callbacks
+    kept = [callback for callback in callbacks if not isinstance(callback, _WRITERS)]
+    patches = [(callback, "verbose", lambda verbose: 0) for callback in kept if isinstance(callback, _VERBOSE)]
+    patches += [patch for callback in kept for patch in adapter.write_patches(callback, save_weights)]
+    given = call.arguments.get("callbacks")
+    with patched(patches):
+        if not isinstance(given, keras.callbacks.CallbackList):
+            call.arguments["callbacks"] = kept
+            yield
+            return
+        given.callbacks = kept
+        try:
+            yield
+        finally:
+            given.callbacks = callbacks

@@ -1,0 +1,154 @@
+"""What a step remembers besides weights and optimizer: the loss scale, and gradients of a window that is not full.
+
+Each framework has its own kinds of these classes in its `update.py`, where steps are applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from keras_tpu_ext._runtime.common.types import Model, Optimizer, Tensor, Variable
+from keras_tpu_ext._runtime.compat import keras, new_variable, ops
+
+
+class LossScaleRule(Protocol):
+    """How a loss scale begins, grows and shrinks: a `kte.LossScale`."""
+
+    @property
+    def initial(self) -> float:
+        """The scale of the first step."""
+
+    def after(
+        self, scale: Tensor, good_steps: Tensor, finite: Tensor, where: Callable[..., Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the scale and the number of finite steps in a row after one more step."""
+
+
+class LossScaler:
+    """Scales the loss, unscales gradients, and skips a step whose gradients are not all finite.
+
+    This is the one home of skipping. Without a rule it leaves every value alone and skips nothing.
+
+    Args:
+        config: How the scale begins, grows and shrinks; `None` where the loss is not scaled.
+
+    Attributes:
+        variables: The scale, the number of finite steps in a row, and the number of skipped steps.
+    """
+
+    def __init__(self, config: LossScaleRule | None) -> None:
+        self.config = config
+        self.variables: list[Variable] = []
+        if config is not None:
+            self.scale = new_variable(config.initial, "float32", "scale")
+            self.good_steps = new_variable(0, "int32", "good_steps")
+            self.skipped_steps = new_variable(0, "int32", "skipped_steps")
+            self.variables = [self.scale, self.good_steps, self.skipped_steps]
+
+    def __bool__(self) -> bool:
+        """Return whether the loss is scaled."""
+        return self.config is not None
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        """Return the loss times the scale."""
+        return loss * self._scale_as(loss) if self else loss
+
+    def unscale(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the gradients of the unscaled loss."""
+        return [gradient / self._scale_as(gradient) for gradient in gradients] if self else gradients
+
+    def _update(self, finite: Tensor) -> None:
+        """Adjust the scale after a step whose gradients were all `finite`, or were not."""
+        if self.config is None:
+            return
+        scale, good_steps, skipped = (ops.convert_to_tensor(variable) for variable in self.variables)
+        scale, good_steps = self.config.after(scale, good_steps, finite, ops.where)
+        self._assign(self.scale, scale)
+        self._assign(self.good_steps, good_steps)
+        self._assign(self.skipped_steps, skipped + ops.cast(ops.logical_not(finite), "int32"))
+
+    def _scale_as(self, value: Tensor) -> Tensor:
+        return ops.cast(ops.convert_to_tensor(self.scale), value.dtype)
+
+    def _assign(self, variable: Variable, value: Tensor) -> None:
+        """Assign a value that is the same on every replica."""
+        variable.assign(value)
+
+
+class BaseGradientAccumulator(keras.layers.Layer):
+    """Sums of gradients over the batches of a window. A layer, because Keras saves the variables of layers.
+
+    Args:
+        steps: Number of batches in a full window.
+        optimizer: Returns the optimizer that takes the step. Keras would save an optimizer that it finds here.
+
+    Attributes:
+        targets: The variables that the gradients are of; empty before `build_for`.
+    """
+
+    def __init__(self, steps: int, optimizer: Callable[[], Optimizer]) -> None:
+        super().__init__(name="window", dtype="float32")
+        self.steps = steps
+        self.optimizer = optimizer
+        self.targets: list[Variable] = []
+        self.built = True
+
+    def build_for(self, variables: Sequence[Variable]) -> None:
+        """Make the sums for the gradients of `variables`, once."""
+        if not self.targets:
+            self._make_sums(variables)
+            self.__dict__["targets"] = list(variables)  # not to be tracked: they are the model's
+
+    def is_open(self) -> bool:
+        """Return whether it has some batches of a window; waits for the device."""
+        return bool(self.targets) and bool(int(ops.convert_to_numpy(self.position)))
+
+    def _make_sums(self, variables: Sequence[Variable]) -> None:
+        raise NotImplementedError
+
+
+class StepState(keras.layers.Layer):
+    """The loss scaler and the gradient accumulators of one compiled model, which Keras saves with it.
+
+    It is no layer of the model, which has the weights that the user gave it and no others.
+
+    Args:
+        loss_scaler: The loss scaler.
+        accumulator_class: The framework's `GradientAccumulator`.
+        accumulation_steps: Number of batches that make one step.
+
+    Attributes:
+        overflow_watch: Notes gradients that are not finite, while a callback asks for it; else `None`.
+    """
+
+    def __init__(
+        self, loss_scaler: LossScaler, accumulator_class: type[BaseGradientAccumulator], accumulation_steps: int
+    ) -> None:
+        super().__init__(name="step_state", dtype="float32")
+        self.loss_scaler = loss_scaler
+        self.accumulation_steps = accumulation_steps
+        self._accumulator_class = accumulator_class
+        self._windows: dict[int, BaseGradientAccumulator] = {}
+        self.__dict__["overflow_watch"] = None  # past Keras's tracking: it is no state to save
+        self.built = True
+        if loss_scaler:
+            self.scale, self.good_steps, self.skipped_steps = loss_scaler.variables  # Keras finds them here
+
+    def accumulator(self, optimizer: Optimizer) -> BaseGradientAccumulator | None:
+        """Return the gradient accumulator of `optimizer`; `None` where every batch is a step."""
+        if self.accumulation_steps == 1 or optimizer is None:
+            return None
+        if id(optimizer) not in self._windows:
+            self._windows[id(optimizer)] = self._accumulator_class(self.accumulation_steps, lambda: optimizer)
+        return self._windows[id(optimizer)]
+
+    def accumulators(self) -> list[BaseGradientAccumulator]:
+        """Return the gradient accumulators of all optimizers so far."""
+        return list(self._windows.values())
+
+
+def step_state_of(model: Model) -> StepState | None:
+    """Return the `StepState` of a compiled `TPUModel`; `None` for any other model."""
+    state: StepState | None = vars(model).get("_step_state")
+    return state
