@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import os
 from typing import Any, Literal
 
+from keras_tpu_ext._repr import HtmlText
 from keras_tpu_ext.preflight import _words
 
 LEFT_OUT = (
@@ -141,7 +141,7 @@ class StepTime:
 
 
 @dataclasses.dataclass(frozen=True)
-class PreflightReport:
+class PreflightReport(HtmlText):
     """What the TPU compiler makes of a train step; print it, or show it in a notebook.
 
     Attributes:
@@ -237,6 +237,3 @@ class PreflightReport:
 
     def __str__(self) -> str:
         return "\n".join(_words.lines(self))
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
