@@ -12,7 +12,7 @@ from keras_tpu_ext.preflight._hlo import Module
 from keras_tpu_ext.preflight._memory import buffers_at_peak
 from keras_tpu_ext.preflight._origins import Origins
 from keras_tpu_ext.preflight._work import Timeline, Work, is_collective
-from keras_tpu_ext.preflight.report import Buffer, Collectives, Fault, LayerTime, MemoryUse, StepTime
+from keras_tpu_ext.preflight.results import Buffer, Collectives, Fault, LayerTime, MemoryUse, StepTime
 from keras_tpu_ext.preflight.targets import Target
 
 _SHOWN_BUFFERS = 8

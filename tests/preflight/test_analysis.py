@@ -3,7 +3,7 @@
 import pytest
 
 from keras_tpu_ext.preflight._analysis import out_of_memory
-from keras_tpu_ext.preflight.report import MemoryUse
+from keras_tpu_ext.preflight.results import MemoryUse
 from keras_tpu_ext.preflight.targets import parse_target
 
 V5E = parse_target("v5e-8")

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras_tpu_ext._figure import new_figure
 from keras_tpu_ext.errors import NothingMeasuredError
-from keras_tpu_ext.preflight import _words
-
-if TYPE_CHECKING:
-    from keras_tpu_ext.preflight.report import PreflightReport
+from keras_tpu_ext.preflight._text import headline
+from keras_tpu_ext.preflight.results import PreflightResult
 
 _SHOWN = 15
 _FORWARD, _BACKWARD, _WEIGHTS, _TEMPORARIES = "#4477aa", "#ee6677", "#4477aa", "#ccbb44"
 _GIB = 2**30
 
 
-def draw_report(report: PreflightReport) -> Any:
+def draw_report(report: PreflightResult) -> Any:
     """Return the figure of a report; see `PreflightReport.plot`."""
     if report.time is None or report.memory is None or report.memory.needed is None:
         raise NothingMeasuredError(
-            f"There is nothing to draw: {_words.headline(report)}. Print the report to see why, and try again with "
+            f"There is nothing to draw: {headline(report)}. Print the report to see why, and try again with "
             "what it says."
         )
     figure = new_figure("PreflightReport.plot()", size=(10, 6))
     times, memory = figure.subplots(1, 2, width_ratios=[4, 1])
     _draw_times(times, report)
     _draw_memory(memory, report)
-    figure.suptitle(_words.headline(report), fontsize=10)
+    figure.suptitle(headline(report), fontsize=10)
     return figure
 
 
-def _draw_times(axes: Any, report: PreflightReport) -> None:
+def _draw_times(axes: Any, report: PreflightResult) -> None:
     layers = list(report.layers[:_SHOWN])[::-1]
     names = [layer.layer for layer in layers]
     backward = [1e3 * layer.backward_seconds for layer in layers]
@@ -47,7 +45,7 @@ def _draw_times(axes: Any, report: PreflightReport) -> None:
     axes.legend(loc="lower right", fontsize=8)
 
 
-def _draw_memory(axes: Any, report: PreflightReport) -> None:
+def _draw_memory(axes: Any, report: PreflightResult) -> None:
     memory = report.memory
     assert memory is not None
     arguments, temporaries = memory.arguments or 0, memory.temporaries or 0

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from keras_tpu_ext.preflight.report import LayerTime, MemoryUse, PreflightReport, StepTime
+from keras_tpu_ext.preflight.results import LEFT_OUT, LayerTime, MemoryUse, PreflightResult, StepTime
 
 _SHOWN = 10
 _NEARLY_FULL = 0.85
 
 
-def lines(report: PreflightReport) -> Iterator[str]:
+def report_lines(report: PreflightResult) -> Iterator[str]:
     """Yield the lines of a report."""
-    from keras_tpu_ext.preflight.report import LEFT_OUT
-
     yield headline(report)
     if report.fault is not None:
         yield from _of_fault(report)
@@ -31,7 +27,7 @@ def lines(report: PreflightReport) -> Iterator[str]:
     yield from (f"- {sentence}" for sentence in LEFT_OUT)
 
 
-def headline(report: PreflightReport) -> str:
+def headline(report: PreflightResult) -> str:
     """Return what there is to say in one line."""
     chips = f"{report.chips} chip{'' if report.chips == 1 else 's'}"
     of_each = "chip" if report.chips == report.devices else "core"
@@ -40,7 +36,7 @@ def headline(report: PreflightReport) -> str:
     return f"{what}: {_verdict(report)}"
 
 
-def _verdict(report: PreflightReport) -> str:
+def _verdict(report: PreflightResult) -> str:
     if report.fault is not None:
         return "does not compile"
     if report.memory is None or not report.memory.fits:
@@ -49,14 +45,14 @@ def _verdict(report: PreflightReport) -> str:
     return "compiles, and nearly fills the memory" if part > _NEARLY_FULL else "compiles and fits"
 
 
-def _of_fault(report: PreflightReport) -> Iterator[str]:
+def _of_fault(report: PreflightResult) -> Iterator[str]:
     assert report.fault is not None
     yield f"  {report.fault}"
     if report.fault.cure:
         yield f"  Instead: {report.fault.cure}."
 
 
-def _of_memory(report: PreflightReport, memory: MemoryUse) -> Iterator[str]:
+def _of_memory(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
     device = "chip" if report.chips == report.devices else "core"
     available = f"{_size(memory.available)} of HBM a {device}"
     if memory.needed is None:
@@ -78,7 +74,7 @@ def _of_memory(report: PreflightReport, memory: MemoryUse) -> Iterator[str]:
         yield _row("", f"{_size(buffer.bytes):>10}  {buffer.layer}{way}  {buffer.shape}")
 
 
-def _of_time(report: PreflightReport, time: StepTime) -> Iterator[str]:
+def _of_time(report: PreflightResult, time: StepTime) -> Iterator[str]:
     rate = report.samples_per_sec or 0.0
     yield _row(
         "step",
@@ -110,7 +106,7 @@ def _of_time(report: PreflightReport, time: StepTime) -> Iterator[str]:
         yield _row("", f"how often {loops} is not known before it runs: counted once, so a step takes longer")
 
 
-def _of_pipeline(report: PreflightReport, time: StepTime) -> Iterator[str]:
+def _of_pipeline(report: PreflightResult, time: StepTime) -> Iterator[str]:
     made = report.pipeline_batches_per_sec or 0.0
     wanted = 1 / time.seconds
     verdict = "enough" if made >= wanted else f"{100 * (1 - made / wanted):.0f} % of the time would wait for data"
