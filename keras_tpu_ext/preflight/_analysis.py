@@ -8,10 +8,10 @@ from typing import Any
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._compiler import Compiled
-from keras_tpu_ext.preflight._hlo import Module
-from keras_tpu_ext.preflight._memory import buffers_at_peak
-from keras_tpu_ext.preflight._origins import Origins
-from keras_tpu_ext.preflight._work import Timeline, Work, is_collective
+from keras_tpu_ext.preflight._hlo.layer_resolver import Origins
+from keras_tpu_ext.preflight._hlo.module import Module
+from keras_tpu_ext.preflight._hlo.peak_memory import buffers_at_peak
+from keras_tpu_ext.preflight._hlo.timeline import Timeline, Work, is_collective
 from keras_tpu_ext.preflight.results import Buffer, Collectives, Fault, LayerTime, MemoryUse, StepTime
 from keras_tpu_ext.preflight.targets import Target
 

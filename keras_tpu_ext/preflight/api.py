@@ -11,7 +11,7 @@ from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._analysis import Analysis, compile_fault, out_of_memory
 from keras_tpu_ext.preflight._compiler import Compiled, compile_for, compiler_versions, default_cache_dir
-from keras_tpu_ext.preflight._largest import largest_batch
+from keras_tpu_ext.preflight._largest_batch import largest_batch
 from keras_tpu_ext.preflight._progress import Progress
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import Fault

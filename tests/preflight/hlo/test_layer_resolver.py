@@ -2,8 +2,8 @@
 
 import pytest
 
-from keras_tpu_ext.preflight._hlo import Module
-from keras_tpu_ext.preflight._origins import Origin, Origins
+from keras_tpu_ext.preflight._hlo.layer_resolver import Origin, Origins
+from keras_tpu_ext.preflight._hlo.module import Module
 
 LAYERS = ("conv2d", "batch_normalization", "re_lu", "dense", "block", "add", "transpose", "dense_2_b")
 ROLES = {"sgd": "(optimizer)", "compile_loss": "(loss)"}

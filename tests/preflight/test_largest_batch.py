@@ -4,7 +4,7 @@ import pytest
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._compiler import Compiled
-from keras_tpu_ext.preflight._largest import largest_batch
+from keras_tpu_ext.preflight._largest_batch import largest_batch
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import MemoryUse
 from keras_tpu_ext.preflight.targets import parse_target

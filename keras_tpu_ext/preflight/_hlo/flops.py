@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Mapping
 
-from keras_tpu_ext.preflight._hlo import Instruction
-from keras_tpu_ext.preflight._shapes import Shape
+from keras_tpu_ext.preflight._hlo.module import Instruction
+from keras_tpu_ext.preflight._hlo.shape import Shape
 
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")

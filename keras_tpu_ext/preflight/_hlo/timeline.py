@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from keras_tpu_ext.hardware import TpuGeneration
-from keras_tpu_ext.preflight._hlo import Computation, Instruction, Module
-from keras_tpu_ext.preflight._hlo_flops import flops_of
-from keras_tpu_ext.preflight._shapes import Shape
+from keras_tpu_ext.preflight._hlo.flops import flops_of
+from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
+from keras_tpu_ext.preflight._hlo.shape import Shape
 
 # Names for what was there before, or made while compiling: nothing is done for them.
 _FREE = frozenset(

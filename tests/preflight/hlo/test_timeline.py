@@ -3,8 +3,8 @@
 import pytest
 
 from keras_tpu_ext.hardware import TPU_GENERATIONS
-from keras_tpu_ext.preflight._hlo import Module
-from keras_tpu_ext.preflight._work import Timeline, is_collective
+from keras_tpu_ext.preflight._hlo.module import Module
+from keras_tpu_ext.preflight._hlo.timeline import Timeline, is_collective
 
 V5E, V3 = TPU_GENERATIONS["v5e"], TPU_GENERATIONS["v3"]
 BIG = "f32[512,512]{1,0:T(8,128)}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from keras_tpu_ext.preflight._hlo import Computation, Instruction, Module
-from keras_tpu_ext.preflight._shapes import Shape
+from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
+from keras_tpu_ext.preflight._hlo.shape import Shape
 
 # What gives another name, or the parts of it, to memory that is there already.
 _ALIASES = frozenset(

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from keras_tpu_ext.preflight._hlo import Instruction, Module
+from keras_tpu_ext.preflight._hlo.module import Instruction, Module
 
 _WORDS = re.compile(r"[^/()]+|[()]")
 _NUMBER = re.compile(r"_\d+$")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from keras_tpu_ext.preflight._shapes import Shape, parse_shape
+from keras_tpu_ext.preflight._hlo.shape import Shape, parse_shape
 
 _NAME = r"%?[\w.\-]+"
 _BEGIN = re.compile(rf"^(?P<entry>ENTRY )?(?P<name>{_NAME}) \(.*\{{$")

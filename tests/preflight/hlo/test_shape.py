@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_tpu_ext.preflight._shapes import Shape, parse_shape
+from keras_tpu_ext.preflight._hlo.shape import Shape, parse_shape
 
 
 def taken(sizes, order, tiles):
