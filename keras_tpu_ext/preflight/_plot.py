@@ -1,4 +1,4 @@
-"""The picture of a preflight report: time by layer, and memory against the chip's."""
+"""The figure of a preflight report: time by layer, and memory use."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 from keras_tpu_ext._figure import new_figure
 from keras_tpu_ext.errors import NothingMeasuredError
-from keras_tpu_ext.preflight._text import headline
+from keras_tpu_ext.preflight._text import device_name, headline
 from keras_tpu_ext.preflight.results import PreflightResult
 
-_SHOWN = 15
+_NUM_LAYERS = 15
 _FORWARD, _BACKWARD, _WEIGHTS, _TEMPORARIES = "#4477aa", "#ee6677", "#4477aa", "#ccbb44"
 _GIB = 2**30
 
 
 def draw_report(report: PreflightResult) -> Any:
-    """Return the figure of a report; see `PreflightReport.plot`."""
+    """Draw the figure of `PreflightReport.plot`."""
     if report.time is None or report.memory is None or report.memory.needed is None:
         raise NothingMeasuredError(
             f"There is nothing to draw: {headline(report)}. Print the report to see why, and try again with "
@@ -30,7 +30,7 @@ def draw_report(report: PreflightResult) -> Any:
 
 
 def _draw_times(axes: Any, report: PreflightResult) -> None:
-    layers = list(report.layers[:_SHOWN])[::-1]
+    layers = list(report.layers[:_NUM_LAYERS])[::-1]
     names = [layer.layer for layer in layers]
     backward = [1e3 * layer.backward_seconds for layer in layers]
     forward = [1e3 * layer.seconds - back for layer, back in zip(layers, backward, strict=True)]
@@ -52,9 +52,8 @@ def _draw_memory(axes: Any, report: PreflightResult) -> None:
     axes.bar([0], [arguments / _GIB], color=_WEIGHTS, label="weights, state, batch")
     axes.bar([0], [temporaries / _GIB], bottom=[arguments / _GIB], color=_TEMPORARIES, label="temporaries")
     axes.axhline(memory.available / _GIB, color="black", linewidth=1, linestyle="--")
-    device = "chip" if report.chips == report.devices else "core"
     axes.annotate("there", (0.42, memory.available / _GIB), fontsize=8, ha="right", va="bottom")
-    axes.set_title(f"GiB of HBM a {device}", fontsize=9)
+    axes.set_title(f"GiB of HBM a {device_name(report)}", fontsize=9)
     axes.set_xticks([])
     axes.set_xlim(-0.6, 0.6)
     axes.set_ylim(0, 1.15 * max(memory.available, memory.needed or 0) / _GIB)

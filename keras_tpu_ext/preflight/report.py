@@ -1,4 +1,4 @@
-"""`PreflightReport`: what the TPU compiler makes of a train step."""
+"""`PreflightReport`: whether a train step compiles for a TPU, fits, and how fast it may be."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from keras_tpu_ext.preflight.results import PreflightResult
 
 
 class PreflightReport(HtmlText, PreflightResult):
-    """What the TPU compiler makes of a train step; print it, or show it in a notebook.
+    """The result of `preflight`; print it, or show it in a notebook.
 
     Attributes:
-        model: The model's name.
+        model: Name of the model.
         target: The TPU slice, such as `"v5e-8"`.
-        framework: What the step was lowered by.
-        chips: Chips of the slice.
-        devices: Devices of the slice, which are replicas.
-        global_batch: Examples in a batch over all replicas.
-        per_replica_batch: Those of one replica.
-        fault: Why it does not compile; `None` where it does, or fails only for want of memory.
-        memory: HBM of one device; `None` where it does not compile.
-        time: The estimate of a step; `None` where there is none.
-        layers: What each layer takes, the dearest first.
-        collectives: What the devices exchange; `None` where it does not compile.
-        host_bytes: Bytes of a batch that the host has to give for each step.
-        largest_per_replica_batch: The largest batch that fits; `None` where it is not known.
-        largest_was_compiled: Whether that was compiled, and not worked out from this batch.
-        pipeline_batches_per_sec: What a pipeline that was given makes; `None` where none was.
-        compile_seconds: How long the compiler took.
-        versions: Of what compiled.
+        framework: What lowered the step, such as `"Keras 3 on JAX"`.
+        chips: Number of chips of the slice.
+        devices: Number of its devices, each of which is a replica.
+        global_batch: Examples in a batch of all replicas.
+        per_replica_batch: Examples in a batch of one replica.
+        fault: Why the step does not compile; `None` if it compiles or only runs out of memory.
+        memory: HBM use of one device; `None` if the step does not compile.
+        time: Estimated time of a step; `None` if there is no estimate.
+        layers: Cost of each layer, the slowest first.
+        collectives: Collectives of a step; `None` if the step does not compile.
+        host_bytes: Bytes of a batch that the input pipeline must deliver for each step.
+        largest_per_replica_batch: The largest batch of a replica that fits; `None` if it is not known.
+        largest_was_compiled: Whether that batch was compiled, not extrapolated from this one.
+        pipeline_batches_per_sec: Measured rate of the `pipeline` argument; `None` without one.
+        compile_seconds: Time that the compiler took.
+        versions: Versions of jax, jaxlib and libtpu.
     """
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Draw the time by layer, and the memory against the chip's.
+        """Draw the time by layer, and the memory use of a device.
 
         Args:
-            path: File to write the picture to, such as `"preflight.png"`, or `None` for none.
+            path: Image file to write, such as `"preflight.png"`; `None` (default) writes none.
 
         Returns:
             The `matplotlib.figure.Figure`; no display is needed.
 
         Raises:
-            NothingMeasuredError: If the step does not compile, so that there is nothing to draw.
+            NothingMeasuredError: If the step does not compile.
             MissingExtraError: If matplotlib is not installed.
         """
         figure = draw_report(self)

@@ -1,4 +1,4 @@
-"""What preflight finds out about a train step, as frozen data."""
+"""The data of a preflight report."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Fault:
     """Why a step does not compile.
 
     Attributes:
-        cause: What is the matter.
-        layer: The layer at fault; empty where that is not known.
-        line: The user's line, such as `"model.py:12"`; empty likewise.
-        cure: What to write instead; empty likewise.
+        cause: What is wrong.
+        layer: Name of the layer; empty if it is not known.
+        line: Line of the user's code, such as `"model.py:12"`; empty if it is not known.
+        cure: What to write instead; empty if it is not known.
     """
 
     cause: str
@@ -36,12 +36,12 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """A buffer that is in HBM when it is fullest.
+    """A buffer that is live at peak HBM use.
 
     Attributes:
-        bytes: Its size, padding included.
-        layer: The layer that writes it, or `"(arguments)"`.
-        shape: Its shape, such as `"bf16[128,56,56,256]"`.
+        bytes: Size, padding included.
+        layer: Layer that writes it.
+        shape: Shape, such as `"bf16[128,56,56,256]"`.
         backward: Whether the backward pass writes it.
     """
 
@@ -53,14 +53,14 @@ class Buffer:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryUse:
-    """HBM of one device.
+    """The HBM use of one device.
 
     Attributes:
-        needed: Bytes in all; `None` where the compiler gave up before it knew.
-        available: Bytes that a program may use there.
-        arguments: Bytes of weights, optimizer, metrics and the batch.
-        temporaries: Bytes of what is in between.
-        buffers: The largest buffers when it is fullest.
+        needed: Bytes in all; `None` if the compiler does not say.
+        available: Bytes that a program may use.
+        arguments: Bytes of the weights, the optimizer's and metrics' state, and the batch.
+        temporaries: Bytes of activations, gradients and other intermediate results.
+        buffers: The largest buffers at peak use.
     """
 
     needed: int | None
@@ -71,21 +71,21 @@ class MemoryUse:
 
     @property
     def fits(self) -> bool:
-        """Whether there is enough."""
+        """Whether the step fits into HBM."""
         return self.needed is not None and self.needed <= self.available
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerTime:
-    """What a layer takes of a step on one device.
+    """The cost of a layer in a step on one device.
 
     Attributes:
-        layer: Its name, with those of the layers around it; `"(loss)"`, `"(optimizer)"`, `"(other)"` for the rest.
-        seconds: Of a step, forward and backward.
-        backward_seconds: Those of the backward pass.
-        flops: FLOPs of its products and convolutions.
-        moved_bytes: Bytes that it moves from and to HBM.
-        padding: Which part of these bytes fills dimensions up to the tiles of the chip, from 0 to 1.
+        layer: Path of the layer, such as `"block/conv1"`; or `"(loss)"`, `"(optimizer)"`, `"(other)"`.
+        seconds: Time of the forward and the backward pass.
+        backward_seconds: Time of the backward pass.
+        flops: FLOPs of its matrix products and convolutions.
+        moved_bytes: Bytes read from and written to HBM.
+        padding: Fraction of these bytes that pads dimensions to the chip's tiles.
     """
 
     layer: str
@@ -98,12 +98,12 @@ class LayerTime:
 
 @dataclasses.dataclass(frozen=True)
 class Collectives:
-    """What the devices exchange in a step.
+    """The collectives of a step, such as all-reduces.
 
     Attributes:
-        count: Number of operations.
+        count: Number of collectives.
         bytes: Bytes of their results on one device.
-        seconds: The least time for that, from the bandwidth of the chips' links.
+        seconds: Least time by the bandwidth of the interconnect.
     """
 
     count: int
@@ -113,17 +113,17 @@ class Collectives:
 
 @dataclasses.dataclass(frozen=True)
 class StepTime:
-    """The estimate of one step.
+    """The estimated time of a step.
 
     Attributes:
-        seconds: Of a step.
-        by_compiler: Which part of it the compiler states; the rest is a bound from bytes and bandwidths.
-        flops: FLOPs of the products and convolutions of one device.
-        mfu: FLOPs by the bfloat16 peak of a device, from 0 to 1.
-        intensity: FLOPs for each byte from or to HBM.
-        bound: What takes the most time: `"matrix units"`, `"memory"` or `"collectives"`.
-        shares: Which part of the time each of the three takes.
-        unknown_loops: Number of loops for which nobody knows how often they run; they count once.
+        seconds: Time of a step.
+        by_compiler: Fraction of it that the compiler states; the rest is a bound by bytes and bandwidth.
+        flops: FLOPs of the matrix products and convolutions on one device.
+        mfu: Model FLOPs utilization: the fraction of the device's bfloat16 peak.
+        intensity: FLOPs per byte read from and written to HBM.
+        bound: What bounds most of the time: `"matrix units"`, `"memory"` or `"collectives"`.
+        shares: Fraction of the time that each of the three bounds.
+        unknown_loops: Number of loops whose trip count the compiler does not know; they count once.
     """
 
     seconds: float
@@ -161,22 +161,22 @@ class PreflightResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it compiles and fits."""
+        """Whether the step compiles and fits into memory."""
         return self.fault is None and self.memory is not None and self.memory.fits
 
     @property
     def step_seconds(self) -> float | None:
-        """The compiler's estimate of a step."""
+        """Estimated time of a step; `None` if there is no estimate."""
         return None if self.time is None else self.time.seconds
 
     @property
     def samples_per_sec(self) -> float | None:
-        """Examples per second in all, by the estimate."""
+        """Estimated examples per second of all devices; `None` if there is no estimate."""
         return None if not self.step_seconds else self.global_batch / self.step_seconds
 
     @property
     def host_bytes_per_sec(self) -> float | None:
-        """Bytes per second that the hosts have to deliver for that, all together."""
+        """Bytes per second that the input pipeline must deliver at that rate; `None` if there is no estimate."""
         return None if not self.step_seconds else self.host_bytes / self.step_seconds
 
     def to_dict(self) -> dict[str, Any]:

@@ -201,14 +201,14 @@ def test_html_shows_the_same_text():
     ],
 )
 def test_sizes_in_memory(size, text):
-    assert _text._size(size) == text
+    assert _text._memory_size(size) == text
 
 
 @pytest.mark.parametrize(
     ("size", "text"), [(999, "999 B"), (1500, "1.5 kB"), (999_700, "1000 kB"), (2.5e12, "2500 GB")]
 )
 def test_sizes_on_the_way(size, text):
-    assert _text._bytes(size) == text
+    assert _text._transfer_size(size) == text
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
-"""Reading the text of a compiled HLO module: computations, instructions, and what stands behind them.
+"""Parser for the text of a compiled HLO module, as far as a report needs it.
 
-Only what a report needs is read. The grammar is that of XLA's printer:
-https://openxla.org/xla/hlo_dumps
+Source of the grammar: https://openxla.org/xla/hlo_dumps
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ from typing import Any
 from keras_tpu_ext.preflight._hlo.shape import Shape, parse_shape
 
 _NAME = r"%?[\w.\-]+"
-_BEGIN = re.compile(rf"^(?P<entry>ENTRY )?(?P<name>{_NAME}) \(.*\{{$")
+_COMPUTATION = re.compile(rf"^(?P<entry>ENTRY )?(?P<name>{_NAME}) \(.*\{{$")
 _INSTRUCTION = re.compile(rf"^  (?P<root>ROOT )?(?P<name>{_NAME}) = (?P<rest>.*)$")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
-_CALLED = re.compile(r"\b(calls|to_apply|body|condition|true_computation|false_computation)=%([\w.\-]+)")
+_CALLED_COMPUTATION = re.compile(r"\b(calls|to_apply|body|condition|true_computation|false_computation)=%([\w.\-]+)")
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _OPENS, _CLOSES = "([{", ")]}"
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction.
+    """An HLO instruction.
 
     Attributes:
-        name: Its name, without the `%`.
+        name: Name without the `%`.
         opcode: Such as `"fusion"` or `"all-reduce-start"`.
-        shape: The shape of its result.
-        operands: The names of what it reads.
-        attributes: The text behind the operands.
-        is_root: Whether its result is that of its computation.
+        shape: Shape of the result.
+        operands: Names of the operands.
+        attributes: Text after the operands.
+        is_root: Whether it is the root of its computation.
     """
 
     name: str
@@ -48,46 +47,50 @@ class Instruction:
 
     @cached_property
     def op_name(self) -> str:
-        """Where it comes from in the user's program, as the framework says; empty where nothing is known."""
+        """The framework's name stack, such as `"jit(step)/jvp(dense)/dot_general"`; empty if there is none."""
         found = _OP_NAME.search(self.attributes)
         return found[1] if found else ""
 
     @cached_property
-    def made(self) -> Shape:
-        """The shape of what it writes: that of what is begun has in it what is read meanwhile too."""
-        if not self.opcode.endswith("-start") or len(self.shape.parts) < 2 or self.opcode == "all-reduce-start":
+    def written_shape(self) -> Shape:
+        """The shape of the buffers it writes; an asynchronous start has its operands in `shape` too."""
+        if (
+            not self.opcode.endswith("-start")
+            or len(self.shape.tuple_shapes) < 2
+            or self.opcode == "all-reduce-start"
+        ):
             return self.shape
-        return self.shape.parts[0 if self.opcode == "copy-start" else 1]
+        return self.shape.tuple_shapes[0 if self.opcode == "copy-start" else 1]
 
     @cached_property
-    def called(self) -> dict[str, str]:
-        """The computations that it calls, by their roles."""
-        found = dict(_CALLED.findall(self.attributes))
+    def called_computations(self) -> dict[str, str]:
+        """Names of the computations it calls, by role such as `"body"`."""
+        found = dict(_CALLED_COMPUTATION.findall(self.attributes))
         branches = _BRANCHES.search(self.attributes)
         if branches:
             found |= {f"branch {i}": name for i, name in enumerate(_OPERAND.findall(branches[1]))}
         return found
 
     @cached_property
-    def cycles(self) -> int | None:
-        """Cycles that the compiler estimates for it; `None` where it states none."""
-        found = _CYCLES.search(self.attributes)
+    def estimated_cycles(self) -> int | None:
+        """Clock cycles as the compiler estimates them; `None` if it states none."""
+        found = _ESTIMATED_CYCLES.search(self.attributes)
         return int(found[1]) if found else None
 
     @cached_property
     def trip_count(self) -> int | None:
-        """How often the body of a loop runs; `None` where the compiler does not know."""
-        found = self._config.get("known_trip_count", {}).get("n")
+        """Number of iterations of a loop; `None` if the compiler does not know it."""
+        found = self._backend_config.get("known_trip_count", {}).get("n")
         return None if found is None else int(found)
 
     @cached_property
-    def _config(self) -> dict[str, Any]:
-        begin = self.attributes.find("backend_config={")
-        if begin < 0:
+    def _backend_config(self) -> dict[str, Any]:
+        start = self.attributes.find("backend_config={")
+        if start < 0:
             return {}
-        begin += len("backend_config=")
+        start += len("backend_config=")
         try:
-            config, _ = json.JSONDecoder().raw_decode(self.attributes[begin:])
+            config, _ = json.JSONDecoder().raw_decode(self.attributes[start:])
         except json.JSONDecodeError:
             return {}
         return config if isinstance(config, dict) else {}
@@ -95,7 +98,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Computation:
-    """A list of instructions, in the order in which they run where the module is scheduled."""
+    """An HLO computation; its instructions are in the order in which a scheduled module runs them."""
 
     name: str
     instructions: tuple[Instruction, ...]
@@ -107,34 +110,34 @@ class Computation:
 
     @property
     def root(self) -> Instruction:
-        """The instruction whose result is that of the computation."""
+        """The instruction that makes the computation's result."""
         return next((one for one in self.instructions if one.is_root), self.instructions[-1])
 
 
 @dataclass(frozen=True)
 class Module:
-    """A compiled program."""
+    """An HLO module."""
 
     entry: Computation
     computations: Mapping[str, Computation]
 
     @classmethod
     def parse(cls, text: str) -> Module:
-        """Read the text that XLA prints of a module.
+        """Parse the text that XLA prints of a module.
 
         Raises:
-            ValueError: If it has no entry computation.
+            ValueError: If there is no entry computation.
         """
         computations: dict[str, Computation] = {}
         lines: list[str] = []
         entry, name, is_entry = None, "", False
         for line in text.splitlines():
             if not name:
-                begin = _BEGIN.match(line)
-                if begin:
-                    name, is_entry, lines = begin["name"].lstrip("%"), bool(begin["entry"]), []
+                start = _COMPUTATION.match(line)
+                if start:
+                    name, is_entry, lines = start["name"].lstrip("%"), bool(start["entry"]), []
             elif line.startswith("}"):
-                computations[name] = Computation(name, tuple(_instructions(lines)))
+                computations[name] = Computation(name, tuple(_parse_instructions(lines)))
                 entry = computations[name] if is_entry else entry
                 name = ""
             else:
@@ -143,31 +146,31 @@ class Module:
             raise ValueError("the text has no ENTRY computation")
         return cls(entry, computations)
 
-    def inside(self, instruction: Instruction) -> Iterator[Instruction]:
-        """Yield the instructions of what `instruction` calls, at any depth."""
-        for name in instruction.called.values():
+    def called_instructions(self, instruction: Instruction) -> Iterator[Instruction]:
+        """Yield the instructions of all computations that `instruction` calls, recursively."""
+        for name in instruction.called_computations.values():
             for inner in self.computations[name].instructions if name in self.computations else ():
                 yield inner
-                yield from self.inside(inner)
+                yield from self.called_instructions(inner)
 
 
-def _instructions(lines: list[str]) -> Iterator[Instruction]:
+def _parse_instructions(lines: list[str]) -> Iterator[Instruction]:
     for line in lines:
         found = _INSTRUCTION.match(line)
         if found:
-            yield _instruction(found["name"].lstrip("%"), found["rest"], bool(found["root"]))
+            yield _parse_instruction(found["name"].lstrip("%"), found["rest"], bool(found["root"]))
 
 
-def _instruction(name: str, rest: str, is_root: bool) -> Instruction:
-    end = _end_of_shape(rest)
-    opcode, _, behind = rest[end:].lstrip().partition("(")
-    close = _balanced(behind, 1)
-    operands = tuple(_OPERAND.findall(behind[:close]))
-    return Instruction(name, opcode, parse_shape(rest[:end]), operands, behind[close + 1 :], is_root)
+def _parse_instruction(name: str, rest: str, is_root: bool) -> Instruction:
+    end = _shape_end(rest)
+    opcode, _, rest_of_line = rest[end:].lstrip().partition("(")
+    close = _closing_bracket(rest_of_line)
+    operands = tuple(_OPERAND.findall(rest_of_line[:close]))
+    return Instruction(name, opcode, parse_shape(rest[:end]), operands, rest_of_line[close + 1 :], is_root)
 
 
-def _end_of_shape(text: str) -> int:
-    """Return where the shape ends with which `text` begins; blanks may stand inside of brackets only."""
+def _shape_end(text: str) -> int:
+    """Return the index of the first blank outside brackets."""
     depth = 0
     for i, character in enumerate(text):
         depth += (character in _OPENS) - (character in _CLOSES)
@@ -176,8 +179,9 @@ def _end_of_shape(text: str) -> int:
     return len(text)
 
 
-def _balanced(text: str, depth: int) -> int:
-    """Return where the brackets close that are open before `text`."""
+def _closing_bracket(text: str) -> int:
+    """Return the index of the bracket that closes the one opened before `text`."""
+    depth = 1
     for i, character in enumerate(text):
         depth += (character in _OPENS) - (character in _CLOSES)
         if not depth:

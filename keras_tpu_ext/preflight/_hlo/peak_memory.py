@@ -1,4 +1,4 @@
-"""Which buffers are in HBM when it is fullest, by following a scheduled module from begin to end."""
+"""The buffers that are live at peak HBM use, by liveness analysis of a scheduled module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
 from keras_tpu_ext.preflight._hlo.shape import Shape
 
-# What gives another name, or the parts of it, to memory that is there already.
+# Their result is memory of an operand.
 _ALIASES = frozenset(
     ["tuple", "get-tuple-element", "bitcast", "while", "opt-barrier", "add-dependency", "async-update"]
 )
@@ -19,9 +19,9 @@ class LiveBuffer(NamedTuple):
     """A buffer in HBM.
 
     Attributes:
-        instruction: What writes it.
-        shape: What is in it.
-        bytes: Its size, padding included.
+        instruction: The instruction that writes it.
+        shape: Shape of the array in it.
+        bytes: Size, padding included.
     """
 
     instruction: Instruction
@@ -30,60 +30,61 @@ class LiveBuffer(NamedTuple):
 
 
 def buffers_at_peak(module: Module) -> list[LiveBuffer]:
-    """Return the temporary buffers that are in HBM when these are largest in sum, the largest first.
+    """Return the temporary buffers that are live at peak HBM use, the largest first.
 
-    Arguments of the program are not among them, and what the compiler shares between buffers in ways that its text
-    does not tell is counted twice: the sum is that of the compiler to about a tenth.
+    The program's arguments are not among them. Memory that the compiler reuses without saying so in the HLO counts
+    twice: the sum agrees with the compiler's to about 10 %.
     """
-    return sorted(_peak(module, module.entry), key=lambda buffer: buffer.bytes, reverse=True)
+    return sorted(_live_at_peak(module, module.entry), key=lambda buffer: buffer.bytes, reverse=True)
 
 
-def _peak(module: Module, computation: Computation) -> list[LiveBuffer]:
-    holders = _holders(computation)
-    last_use = _last_uses(computation, holders)
+def _live_at_peak(module: Module, computation: Computation) -> list[LiveBuffer]:
+    owners = _buffer_owners(computation)
+    last_use = _last_uses(computation, owners)
     live: dict[str, list[LiveBuffer]] = {}
     size = most = 0
     best: list[LiveBuffer] = []
     for i, instruction in enumerate(computation.instructions):
-        own = list(_allocated(instruction))
-        # What it calls writes the result, so that the two are not there together.
-        for added in (_inside(module, instruction), own):
-            here = size + _sum(added)
+        own = list(_new_buffers(instruction))
+        # A called computation writes the result, so that its peak and the result are not live together.
+        for added in (_callee_peak(module, instruction), own):
+            here = size + _total_bytes(added)
             if here > most:
                 most, best = here, [*(buffer for some in live.values() for buffer in some), *added]
         live[instruction.name] = own
-        size += _sum(own)
+        size += _total_bytes(own)
         for name in [name for name in live if last_use.get(name, i) <= i]:
-            size -= _sum(live.pop(name))
+            size -= _total_bytes(live.pop(name))
     return best
 
 
-def _allocated(instruction: Instruction) -> Iterable[LiveBuffer]:
+def _new_buffers(instruction: Instruction) -> Iterable[LiveBuffer]:
     if _is_alias(instruction) or instruction.opcode in _NO_MEMORY:
         return
-    for shape in instruction.made.arrays():
-        if shape.space == 0 and shape.padded_bytes:
+    for shape in instruction.written_shape.leaves():
+        if shape.memory_space == 0 and shape.padded_bytes:
             yield LiveBuffer(instruction, shape, shape.padded_bytes)
 
 
 def _is_alias(instruction: Instruction) -> bool:
-    is_end = instruction.opcode.endswith("-done")
-    return is_end or instruction.opcode in _ALIASES or "output_to_operand_aliasing" in instruction.attributes
+    is_done = instruction.opcode.endswith("-done")
+    return is_done or instruction.opcode in _ALIASES or "output_to_operand_aliasing" in instruction.attributes
 
 
-def _inside(module: Module, instruction: Instruction) -> list[LiveBuffer]:
-    """Return what is there at most in a loop's body, a called computation, or the branch that takes most."""
+def _callee_peak(module: Module, instruction: Instruction) -> list[LiveBuffer]:
+    """Return the live buffers at the peak of a loop, a call, or the branch with the highest peak."""
     if instruction.opcode not in ("while", "conditional", "call"):
         return []
-    return max((_peak(module, module.computations[name]) for name in instruction.called.values()), key=_sum)
+    callees = [module.computations[name] for name in instruction.called_computations.values()]
+    return max((_live_at_peak(module, callee) for callee in callees), key=_total_bytes)
 
 
-def _sum(buffers: list[LiveBuffer]) -> int:
+def _total_bytes(buffers: list[LiveBuffer]) -> int:
     return sum(buffer.bytes for buffer in buffers)
 
 
-def _holders(computation: Computation) -> dict[str, frozenset[str]]:
-    """Return for each result the instructions in whose memory it is."""
+def _buffer_owners(computation: Computation) -> dict[str, frozenset[str]]:
+    """Return for each instruction those whose buffers hold its result, seen through aliases."""
     found: dict[str, frozenset[str]] = {}
     for instruction in computation.instructions:
         own = frozenset([instruction.name])
@@ -92,13 +93,13 @@ def _holders(computation: Computation) -> dict[str, frozenset[str]]:
     return found
 
 
-def _last_uses(computation: Computation, holders: dict[str, frozenset[str]]) -> dict[str, int]:
-    """Return for each instruction the place of the last one that reads what is in its memory."""
+def _last_uses(computation: Computation, owners: dict[str, frozenset[str]]) -> dict[str, int]:
+    """Return for each instruction the index of the last one that reads its buffers."""
     last: dict[str, int] = {}
     for i, instruction in enumerate(computation.instructions):
         for name in instruction.operands:
-            for holder in holders.get(name, ()):
-                last[holder] = i
-    for holder in holders.get(computation.root.name, ()):
-        last[holder] = len(computation.instructions)
+            for owner in owners.get(name, ()):
+                last[owner] = i
+    for owner in owners.get(computation.root.name, ()):
+        last[owner] = len(computation.instructions)
     return last

@@ -1,4 +1,4 @@
-"""What a compiled step does, one operation after the other: how often, for how long, and how that is known."""
+"""Estimated time, FLOPs and bytes of each instruction that a compiled step runs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from keras_tpu_ext.preflight._hlo.flops import flops_of
 from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
 from keras_tpu_ext.preflight._hlo.shape import Shape
 
-# Names for what was there before, or made while compiling: nothing is done for them.
-_FREE = frozenset(
+# These do nothing at run time.
+_NO_OPS = frozenset(
     """parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id add-dependency opt-barrier
     domain get-dimension-size iota""".split()  # noqa: SIM905
 )
-# Copies beside the work that is done meanwhile, and the ends of what was begun before.
+# Asynchronous copies, which overlap with other instructions.
 _ASYNC = ("copy-start", "copy-done", "slice-start", "slice-done", "async-start", "async-update", "async-done")
-COLLECTIVES = (
+_COLLECTIVES = (
     "all-reduce",
     "all-gather",
     "reduce-scatter",
@@ -27,43 +27,41 @@ COLLECTIVES = (
 )
 _LOOKUPS, _UPDATES = ("gather", "dynamic-slice"), ("scatter", "dynamic-update-slice")
 
-Source = Literal["compiler", "bytes", "network", "nothing"]
 
-
-class Work(NamedTuple):
-    """One operation of a step.
+class OpCost(NamedTuple):
+    """The cost of an instruction on one device, summed over its runs in a step.
 
     Attributes:
-        instruction: The operation.
-        times: How often it runs in a step.
-        seconds: Seconds of all these times on one device.
-        source: Where that comes from: the compiler's cycles, a bound from the bytes that it moves in memory or over
-            the network, or nothing where it takes no time of its own.
-        flops: FLOPs of its products and convolutions, all times together.
-        moved: Bytes that it moves from and to HBM, padding included, all times together.
-        logical: The same without padding.
+        instruction: The instruction.
+        runs: Number of runs in a step.
+        seconds: Estimated time.
+        source: Source of the estimate: the compiler's cycles, a bound by HBM or interconnect (ICI) bandwidth, or
+            `"none"` for an instruction that takes no time of its own.
+        flops: FLOPs of its dots and convolutions.
+        bytes_accessed: Bytes read from and written to HBM, padding included.
+        unpadded_bytes: The same without padding.
     """
 
     instruction: Instruction
-    times: int
+    runs: int
     seconds: float
-    source: Source
+    source: Literal["compiler", "hbm", "ici", "none"]
     flops: float
-    moved: int
-    logical: int
+    bytes_accessed: int
+    unpadded_bytes: int
 
 
 class Timeline:
-    """The operations of a module on one device.
+    """The instructions that a step runs on one device.
 
     Args:
         module: The compiled module.
-        generation: The TPU generation that it is compiled for.
-        devices: Number of devices that take the step together.
+        generation: TPU generation it is compiled for.
+        devices: Number of devices of the step.
 
     Attributes:
-        work: The operations, in the order in which they run.
-        unknown_loops: The names of loops for which nobody knows how often they run; they count once.
+        costs: The instructions' costs, in the order in which they run.
+        unknown_loops: Names of loops whose trip count the compiler does not know; they count once.
     """
 
     def __init__(self, module: Module, generation: TpuGeneration, devices: int) -> None:
@@ -71,46 +69,46 @@ class Timeline:
         self._generation = generation
         self._devices = devices
         self.unknown_loops: list[str] = []
-        self.work = tuple(self._walk(module.entry, 1))
+        self.costs = tuple(self._walk(module.entry, 1))
 
-    def _walk(self, computation: Computation, times: int) -> Iterator[Work]:
+    def _walk(self, computation: Computation, runs: int) -> Iterator[OpCost]:
         for instruction in computation.instructions:
             if instruction.opcode == "while":
-                count = instruction.trip_count
-                if count is None:
+                trips = instruction.trip_count
+                if trips is None:
                     self.unknown_loops.append(instruction.name)
                 for role in ("condition", "body"):
-                    inner = self._module.computations[instruction.called[role]]
-                    yield from self._walk(inner, times * (1 if count is None else count))
+                    inner = self._module.computations[instruction.called_computations[role]]
+                    yield from self._walk(inner, runs * (1 if trips is None else trips))
             elif instruction.opcode == "conditional":
-                yield from self._dearest_branch(instruction, times)
+                yield from self._longest_branch(instruction, runs)
             elif instruction.opcode == "call":
-                yield from self._walk(self._module.computations[instruction.called["to_apply"]], times)
+                yield from self._walk(self._module.computations[instruction.called_computations["to_apply"]], runs)
             else:
-                yield self._one(computation, instruction, times)
+                yield self._cost(computation, instruction, runs)
 
-    def _dearest_branch(self, instruction: Instruction, times: int) -> list[Work]:
-        known, branches = self.unknown_loops, []
-        for name in instruction.called.values():
+    def _longest_branch(self, instruction: Instruction, runs: int) -> list[OpCost]:
+        before, branches = self.unknown_loops, []
+        for name in instruction.called_computations.values():
             self.unknown_loops = []
-            branches.append((list(self._walk(self._module.computations[name], times)), self.unknown_loops))
-        dearest, unknown = max(branches, key=lambda branch: sum(work.seconds for work in branch[0]))
-        self.unknown_loops = known + unknown
-        return dearest
+            branches.append((list(self._walk(self._module.computations[name], runs)), self.unknown_loops))
+        longest, unknown = max(branches, key=lambda branch: sum(cost.seconds for cost in branch[0]))
+        self.unknown_loops = before + unknown
+        return longest
 
-    def _one(self, computation: Computation, instruction: Instruction, times: int) -> Work:
-        if instruction.opcode in _FREE or instruction.opcode in _ASYNC or instruction.opcode.endswith("-done"):
-            return Work(instruction, times, 0.0, "nothing", 0.0, 0, 0)
-        flops = times * self._flops(computation, instruction)
-        moved, logical = (times * size for size in self._bytes(computation, instruction))
+    def _cost(self, computation: Computation, instruction: Instruction, runs: int) -> OpCost:
+        if instruction.opcode in _NO_OPS or instruction.opcode in _ASYNC or instruction.opcode.endswith("-done"):
+            return OpCost(instruction, runs, 0.0, "none", 0.0, 0, 0)
+        flops = runs * self._flops(computation, instruction)
+        padded, unpadded = (runs * size for size in self._bytes_accessed(computation, instruction))
         if is_collective(instruction):
-            seconds = times * self._network_seconds(computation, instruction)
-            return Work(instruction, times, seconds, "network", flops, moved, logical)
-        if instruction.cycles is not None:
-            seconds = times * instruction.cycles / self._generation.clock_hz
-            return Work(instruction, times, seconds, "compiler", flops, moved, logical)
-        seconds = moved / self._generation.hbm_bandwidth_per_core
-        return Work(instruction, times, seconds, "bytes" if seconds else "nothing", flops, moved, logical)
+            seconds = runs * self._collective_seconds(computation, instruction)
+            return OpCost(instruction, runs, seconds, "ici", flops, padded, unpadded)
+        if instruction.estimated_cycles is not None:
+            seconds = runs * instruction.estimated_cycles / self._generation.clock_hz
+            return OpCost(instruction, runs, seconds, "compiler", flops, padded, unpadded)
+        seconds = padded / self._generation.hbm_bandwidth_per_core
+        return OpCost(instruction, runs, seconds, "hbm" if seconds else "none", flops, padded, unpadded)
 
     def _flops(self, computation: Computation, instruction: Instruction) -> float:
         total = 0.0
@@ -122,22 +120,23 @@ class Timeline:
             total += flops_of(instruction, {name: computation.by_name[name].shape for name in instruction.operands})
         return total
 
-    def _bytes(self, computation: Computation, instruction: Instruction) -> tuple[int, int]:
-        """Return the bytes that it moves from and to HBM, with and without padding."""
+    def _bytes_accessed(self, computation: Computation, instruction: Instruction) -> tuple[int, int]:
+        """Return the bytes read from and written to HBM, with and without padding."""
         read = [computation.by_name[name].shape for name in instruction.operands if name in computation.by_name]
-        arrays = [shape for one in (*read, instruction.made) for shape in one.arrays() if shape.space == 0]
-        opcodes = {instruction.opcode, *(one.opcode for one in self._module.inside(instruction))}
+        shapes = (*read, instruction.written_shape)
+        arrays = [leaf for shape in shapes for leaf in shape.leaves() if leaf.memory_space == 0]
+        opcodes = {instruction.opcode, *(one.opcode for one in self._module.called_instructions(instruction))}
         if opcodes & {*_LOOKUPS, *_UPDATES}:
-            arrays = _touched(arrays, instruction, opcodes)
+            arrays = _accessed_rows(arrays, instruction, opcodes)
         return sum(shape.padded_bytes for shape in arrays), sum(shape.bytes for shape in arrays)
 
-    def _network_seconds(self, computation: Computation, instruction: Instruction) -> float:
-        """Return the least time of a collective: as a ring that uses every link of a chip at once.
+    def _collective_seconds(self, computation: Computation, instruction: Instruction) -> float:
+        """Return the least time of a collective, that of a ring over all links of a chip.
 
         Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 69(2), 2009.
         """
-        size = instruction.made.bytes
-        if instruction.opcode.startswith("reduce-scatter"):  # of whose result each device has a part
+        size = instruction.written_shape.bytes
+        if instruction.opcode.startswith("reduce-scatter"):  # its result is one device's part
             size = sum(computation.by_name[name].shape.bytes for name in instruction.operands)
         rounds = 2 if instruction.opcode.startswith("all-reduce") else 1
         part = rounds * (self._devices - 1) / self._devices
@@ -145,27 +144,27 @@ class Timeline:
 
 
 def is_collective(instruction: Instruction) -> bool:
-    """Return whether devices exchange something in it; its end, where it has one of its own, does not count again."""
-    return instruction.opcode.removesuffix("-start") in COLLECTIVES
+    """Return whether it is a collective, or the start of an asynchronous one."""
+    return instruction.opcode.removesuffix("-start") in _COLLECTIVES
 
 
 def _computations_in(module: Module, instruction: Instruction) -> Iterator[str]:
-    for name in instruction.called.values():
+    for name in instruction.called_computations.values():
         if name in module.computations:
             yield name
             for inner in module.computations[name].instructions:
                 yield from _computations_in(module, inner)
 
 
-def _touched(arrays: list[Shape], instruction: Instruction, opcodes: set[str]) -> list[Shape]:
-    """Return what a lookup or an update touches: rows, and not the table that they are in."""
-    results = [shape.padded_bytes for shape in instruction.shape.arrays()]
+def _accessed_rows(arrays: list[Shape], instruction: Instruction, opcodes: set[str]) -> list[Shape]:
+    """Return the arrays that a lookup or an update accesses: rows, not the whole table."""
+    results = [shape.padded_bytes for shape in instruction.shape.leaves()]
     if opcodes & {*_UPDATES}:
-        # The table that is updated in place is read and written where the updates are, once each.
+        # An update in place reads and writes only the updated rows.
         small = [shape for shape in arrays if shape.padded_bytes < max(results)]
         return small * 2 if small else arrays
     tables = [shape for shape in arrays if shape.padded_bytes >= sum(results)]
     if not tables:
         return arrays
     table = max(tables, key=lambda shape: shape.padded_bytes)
-    return [*(shape for shape in arrays if shape is not table), *instruction.shape.arrays()]
+    return [*(shape for shape in arrays if shape is not table), *instruction.shape.leaves()]
