@@ -7,4 +7,4 @@ class HtmlText:
     """Shows `str(self)` in a notebook as it is printed."""
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return f'<pre style="font-family: monospace; white-space: pre">{html.escape(str(self))}</pre>'

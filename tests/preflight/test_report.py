@@ -185,7 +185,9 @@ def test_what_is_left_out_is_said():
 
 def test_html_shows_the_same_text():
     found = report(model="<a & b>")
-    assert found._repr_html_().startswith("<pre>&#x27;&lt;a &amp; b&gt;&#x27; on v5e-8")
+    assert found._repr_html_().startswith(
+        '<pre style="font-family: monospace; white-space: pre">&#x27;&lt;a &amp; b&gt;&#x27; on v5e-8'
+    )
     assert found._repr_html_().endswith("</pre>")
 
 
