@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import html
 from collections.abc import Iterator
 from typing import Any
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._repr import HtmlText
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.hardware import Hardware, detect
 
@@ -103,7 +103,7 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
-class AuditReport:
+class AuditReport(HtmlText):
     """What `audit` found.
 
     Attributes:
@@ -132,9 +132,6 @@ class AuditReport:
             return f"{self.model}: softmax, loss and metrics are computed in full precision."
         lines = [f"{self.model}: {len(self.findings)} place(s) where 16 bits cost accuracy:"]
         return "\n".join(lines + [f"  - {finding}" for finding in self.findings])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def audit(model: Any) -> AuditReport:

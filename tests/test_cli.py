@@ -12,7 +12,7 @@ import keras_tpu_ext as kte
 from keras_tpu_ext import cli
 from keras_tpu_ext._parity.synthetic_batch import synthetic_batch
 from keras_tpu_ext.parity import ParityReport, ParityRow
-from keras_tpu_ext.preflight.report import Fault
+from keras_tpu_ext.preflight.results import Fault
 from preflight.reports import report
 
 MODULE = """

@@ -396,8 +396,8 @@ def test_a_report_across_frameworks_names_both():
 def test_a_report_as_html_escapes_and_as_a_dict_is_json():
     made = report(GOOD, BAD, UNKNOWN, findings=("a < b",))
     shown = made._repr_html_()
-    assert "<td>&lt;weights&gt;</td>" in shown
-    assert "<li>a &lt; b</li>" in shown
+    assert " &lt;weights&gt; " in shown
+    assert "- a &lt; b" in shown
     assert "1 of 2 quantities differs" in shown
     assert json.loads(json.dumps(made.to_dict(), allow_nan=False)) == {
         **made.to_dict(),

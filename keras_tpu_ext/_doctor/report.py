@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 from typing import Any, Literal
 
+from keras_tpu_ext._repr import HtmlText
 from keras_tpu_ext.hardware import Hardware
 
 
@@ -28,7 +28,7 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
-class DoctorReport:
+class DoctorReport(HtmlText):
     """What `doctor` found; print it, or show it in a notebook.
 
     Attributes:
@@ -89,9 +89,6 @@ class DoctorReport:
         marks = {"problem": "PROBLEM", "advice": "advice"}
         lines += ["", *(f"{marks[finding.kind]}: {finding}" for finding in self.findings)] if self.findings else []
         return "\n".join([*lines, "", f"Next: {self.next_step}"])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
     def _chips(self) -> int | None:
         generation, devices = self.hardware.generation, self.hardware.num_devices

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import math
 from typing import Any
+
+from keras_tpu_ext._repr import HtmlText
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ _HEAD = ("what is done", "what is compared", "off by", "allowed", "verdict", "")
 
 
 @dataclasses.dataclass(frozen=True)
-class ParityReport:
+class ParityReport(HtmlText):
     """What `check_parity` found; print it, or show it in a notebook.
 
     Attributes:
@@ -96,17 +97,6 @@ class ParityReport:
         lines += ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]) for row in cells]
         lines += ["", *(f"- {finding}" for finding in self.findings)] if self.findings else []
         return "\n".join(line.rstrip() for line in lines)
-
-    def _repr_html_(self) -> str:
-        def line(cells: tuple[str, ...], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-        rows = "".join(line(row._cells(), "td") for row in self.rows)
-        findings = "".join(f"<li>{html.escape(finding)}</li>" for finding in self.findings)
-        return (
-            f"<p><b>{html.escape(self._verdict())}</b><br>{html.escape(self._circumstances())}</p>"
-            f"<table>{line(_HEAD, 'th')}{rows}</table>" + (f"<ul>{findings}</ul>" if findings else "")
-        )
 
     def _verdict(self) -> str:
         one, many = "one device", f"{self.replicas} replicas"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import sys
 from typing import Any
 
+from keras_tpu_ext._repr import HtmlText
 from keras_tpu_ext.errors import ArgumentError
 
 _SHOWN = 5  # names in a line
@@ -15,7 +15,7 @@ _LEDGER = "_kte_ledger"
 
 
 @dataclasses.dataclass(frozen=True)
-class SkippedRecords:
+class SkippedRecords(HtmlText):
     """The records that a dataset of `images` or `tfrecords` has left out.
 
     Attributes:
@@ -52,9 +52,6 @@ class SkippedRecords:
             head = f"The last pass left out {least}{self.failed} records and gave {self.came}"
         more = f" and {len(self.places) - _SHOWN} more" if len(self.places) > _SHOWN else ""
         return f"{head}: {', '.join(self.places[:_SHOWN])}{more}."
-
-    def _repr_html_(self) -> str:
-        return f"<p>{html.escape(str(self))}</p>"
 
 
 class Ledger:

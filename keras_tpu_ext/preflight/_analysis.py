@@ -1,148 +1,138 @@
-"""From a compiled module to the parts of a report."""
+"""Memory, time and collectives of a compiled step, and the meaning of the compiler's errors."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import Any
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._compiler import Compiled
-from keras_tpu_ext.preflight._hlo import Module
-from keras_tpu_ext.preflight._memory import buffers_at_peak
-from keras_tpu_ext.preflight._origins import Origins
-from keras_tpu_ext.preflight._work import Timeline, Work, is_collective
-from keras_tpu_ext.preflight.report import Buffer, Collectives, Fault, LayerTime, MemoryUse, StepTime
+from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver
+from keras_tpu_ext.preflight._hlo.module import Module
+from keras_tpu_ext.preflight._hlo.peak_memory import buffers_at_peak
+from keras_tpu_ext.preflight._hlo.timeline import OpCost, Timeline, is_collective
+from keras_tpu_ext.preflight.results import Buffer, Collectives, Fault, LayerTime, MemoryUse, StepTime
 from keras_tpu_ext.preflight.targets import Target
 
-_SHOWN_BUFFERS = 8
-# As older and as newer compilers put it.
-_TOO_LITTLE = (
+_NUM_BUFFERS = 8
+# Of older and of newer compilers.
+_OUT_OF_MEMORY = (
     re.compile(r"Used ([\d.]+)([KMGTP]) of ([\d.]+)([KMGTP]) hbm"),
     re.compile(r"total memory required for [\w ]+\(([\d.]+)([KMGTP])\) exceeds available HBM \(([\d.]+)([KMGTP])\)"),
 )
-_SPACE = re.compile(r"Ran out of memory in memory space (\w+)")
-_UNIT = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_MEMORY_SPACE = re.compile(r"Ran out of memory in memory space (\w+)")
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 
-class Analysis:
-    """What a compiled step takes.
+class StepAnalysis:
+    """Analyzes a compiled step.
 
     Args:
-        lowered: The step before it was compiled.
-        compiled: What the compiler made of it, without an error.
-        target: What it was compiled for.
+        lowered: The lowered step.
+        compiled: The compiled step, without an error.
+        target: The TPU slice it is compiled for.
     """
 
     def __init__(self, lowered: LoweredStep, compiled: Compiled, target: Target) -> None:
-        self._lowered = lowered
         self._facts = compiled.facts
         self._target = target
         self._module = Module.parse(compiled.hlo)
         self._timeline = Timeline(self._module, target.generation, target.devices)
-        self._origins = Origins(lowered.layers, lowered.roles, lowered.arguments)
+        self._layers = LayerResolver(lowered.layers, lowered.roles, lowered.arguments)
 
     def memory(self) -> MemoryUse:
-        """Return what it needs of HBM."""
+        """Return the HBM use of a device."""
         facts = self._facts
         needed = facts["argument_bytes"] + facts["output_bytes"] - facts["aliased_bytes"]
         needed += facts["temporary_bytes"] + facts["code_bytes"]
         buffers = []
-        for live in buffers_at_peak(self._module)[:_SHOWN_BUFFERS]:
-            origin = self._origins.of(live.instruction, self._module)
+        for live in buffers_at_peak(self._module)[:_NUM_BUFFERS]:
+            origin = self._layers.resolve(live.instruction, self._module)
             buffers.append(Buffer(live.bytes, origin.layer, str(live.shape), origin.backward))
         available = self._target.generation.usable_hbm_bytes_per_core
         return MemoryUse(needed, available, facts["argument_bytes"], facts["temporary_bytes"], tuple(buffers))
 
     def time(self) -> StepTime:
-        """Return how long a step takes."""
-        work = self._timeline.work
-        seconds = sum(one.seconds for one in work)
-        stated = sum(one.seconds for one in work if one.source == "compiler")
-        flops, moved = sum(one.flops for one in work), sum(one.moved for one in work)
-        shares = self._shares(seconds)
+        """Return the time estimate of a step."""
+        costs = self._timeline.costs
+        seconds = sum(cost.seconds for cost in costs)
+        by_compiler = sum(cost.seconds for cost in costs if cost.source == "compiler")
+        flops, accessed = sum(cost.flops for cost in costs), sum(cost.bytes_accessed for cost in costs)
+        shares = self._time_shares(seconds)
         peak = self._target.generation.peak_bf16_flops_per_core
         return StepTime(
             seconds=seconds,
-            by_compiler=stated / seconds if seconds else 0.0,
+            by_compiler=by_compiler / seconds if seconds else 0.0,
             flops=flops,
             mfu=flops / seconds / peak if seconds else 0.0,
-            intensity=flops / moved if moved else 0.0,
+            intensity=flops / accessed if accessed else 0.0,
             bound=max(shares, key=lambda name: shares[name]),  # type: ignore[arg-type]
             shares=shares,
             unknown_loops=len(self._timeline.unknown_loops),
         )
 
     def layers(self) -> tuple[LayerTime, ...]:
-        """Return what each layer takes, the dearest first."""
-        found: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(float))
-        for one in self._timeline.work:
-            if one.source == "nothing":
-                continue
-            origin = self._origins.of(one.instruction, self._module)
-            sums = found[origin.layer]
-            sums["seconds"] += one.seconds
-            sums["backward"] += one.seconds if origin.backward else 0.0
-            sums["flops"] += one.flops
-            sums["moved"] += one.moved
-            sums["logical"] += one.logical
-        layers = [
-            LayerTime(
-                name,
-                sums["seconds"],
-                sums["backward"],
-                sums["flops"],
-                int(sums["moved"]),
-                1 - sums["logical"] / sums["moved"] if sums["moved"] else 0.0,
-            )
-            for name, sums in found.items()
-        ]
+        """Return the time of each layer, the slowest first."""
+        costs: dict[str, list[tuple[OpCost, bool]]] = defaultdict(list)
+        for cost in self._timeline.costs:
+            if cost.source != "none":
+                origin = self._layers.resolve(cost.instruction, self._module)
+                costs[origin.layer].append((cost, origin.backward))
+        layers = [_layer_time(layer, some) for layer, some in costs.items()]
         return tuple(sorted(layers, key=lambda layer: layer.seconds, reverse=True))
 
     def collectives(self) -> Collectives:
-        """Return what the devices exchange."""
-        found = [one for one in self._timeline.work if is_collective(one.instruction)]
-        size = sum(one.times * one.instruction.made.bytes for one in found)
-        return Collectives(sum(one.times for one in found), size, sum(one.seconds for one in found))
+        """Return the collectives of a step."""
+        found = [cost for cost in self._timeline.costs if is_collective(cost.instruction)]
+        size = sum(cost.runs * cost.instruction.written_shape.bytes for cost in found)
+        return Collectives(sum(cost.runs for cost in found), size, sum(cost.seconds for cost in found))
 
-    def _shares(self, seconds: float) -> dict[str, float]:
-        """Return which part of the time is bound by what.
-
-        An operation with products is bound by the matrix units where these alone need more of its time than its bytes
-        need of the memory.
-        """
+    def _time_shares(self, seconds: float) -> dict[str, float]:
+        """Return the shares of the time that matrix units, memory and collectives bound, as in a roofline model."""
         generation = self._target.generation
-        found = {"matrix units": 0.0, "memory": 0.0, "collectives": 0.0}
+        shares = {"matrix units": 0.0, "memory": 0.0, "collectives": 0.0}
 
-        def bound(work: Work) -> str:
-            if work.source == "network":
+        def bound(cost: OpCost) -> str:
+            if cost.source == "ici":
                 return "collectives"
-            by_units = work.flops / generation.peak_bf16_flops_per_core
-            by_memory = work.moved / generation.hbm_bandwidth_per_core
+            by_units = cost.flops / generation.peak_bf16_flops_per_core
+            by_memory = cost.bytes_accessed / generation.hbm_bandwidth_per_core
             return "matrix units" if by_units > by_memory else "memory"
 
-        for work in self._timeline.work:
-            found[bound(work)] += work.seconds / seconds if seconds else 0.0
-        return found
+        for cost in self._timeline.costs:
+            shares[bound(cost)] += cost.seconds / seconds if seconds else 0.0
+        return shares
 
 
-def out_of_memory(error: str, target: Target) -> MemoryUse | None:
-    """Return what the compiler says where the memory is too small; `None` where its error is another one."""
+def _layer_time(layer: str, costs: list[tuple[OpCost, bool]]) -> LayerTime:
+    accessed = sum(cost.bytes_accessed for cost, _ in costs)
+    return LayerTime(
+        layer,
+        sum(cost.seconds for cost, _ in costs),
+        sum(cost.seconds * backward for cost, backward in costs),
+        sum(cost.flops for cost, _ in costs),
+        accessed,
+        1 - sum(cost.unpadded_bytes for cost, _ in costs) / accessed if accessed else 0.0,
+    )
+
+
+def parse_out_of_memory(error: str, target: Target) -> MemoryUse | None:
+    """Return the memory use that an out-of-memory error of the compiler states; `None` for other errors."""
     if "RESOURCE_EXHAUSTED" not in error and "Ran out of memory" not in error:
         return None
-    space = _SPACE.search(error)
-    if space is not None and space[1] != "hbm":  # on the chip, of which no smaller batch has to need less
+    space = _MEMORY_SPACE.search(error)
+    if space is not None and space[1] != "hbm":  # of memory on the chip a smaller batch need not take less
         return None
-    found = next((match for pattern in _TOO_LITTLE if (match := pattern.search(error))), None)
+    found = next((match for pattern in _OUT_OF_MEMORY if (match := pattern.search(error))), None)
     if found is None:
         return MemoryUse(None, target.generation.usable_hbm_bytes_per_core)
-    needed = float(found[1]) * _UNIT[found[2]]
-    return MemoryUse(int(needed), int(float(found[3]) * _UNIT[found[4]]))
+    needed = float(found[1]) * _UNITS[found[2]]
+    return MemoryUse(int(needed), int(float(found[3]) * _UNITS[found[4]]))
 
 
-def compile_fault(error: str, lowered: LoweredStep) -> Fault:
-    """Return what the compiler's error says, with the layer of the first operation that it names."""
-    origins = Origins(lowered.layers, lowered.roles, lowered.arguments)
-    named = (origins.of_name(name).layer for name in re.findall(r'"([^"\n]+)"', error))
+def parse_compile_error(error: str, lowered: LoweredStep) -> Fault:
+    """Return the fault that a compile error states, with the layer of the first operation that it names."""
+    layers = LayerResolver(lowered.layers, lowered.roles, lowered.arguments)
+    named = (layers.resolve_name(name).layer for name in re.findall(r'"([^"\n]+)"', error))
     layer = next((name for name in named if not name.startswith("(")), "")
     return Fault(" ".join(error.split())[:400], layer)

@@ -1,4 +1,4 @@
-"""The shapes of a batch, and how fast a pipeline makes batches."""
+"""Shapes and dtypes of a batch, and the rate of an input pipeline."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.preflight.targets import Target
 
 _WRITE = "Write a batch as x, (x, y) or (x, y, sample_weight), of arrays with the examples first: (images, labels)."
-_SECONDS = 2.0  # for which a pipeline is measured
+_MEASURE_SECONDS = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Spec:
+class ArraySpec:
     """Shape and dtype of an array."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
-def shapes_of(batch: Any, target: Target, per_replica_batch: int | None) -> tuple[Any, Any, Any]:
-    """Return the shapes of `x`, `y` and `sample_weight` of a batch of all replicas.
+def batch_spec(batch: Any, target: Target, per_replica_batch: int | None) -> tuple[Any, Any, Any]:
+    """Return the specs of `x`, `y` and `sample_weight` of the global batch.
 
     Raises:
-        ArgumentError: If it is no batch, or cannot be shared evenly.
+        ArgumentError: If `batch` is not a batch, or the replicas cannot share it evenly.
     """
     if hasattr(batch, "element_spec") or hasattr(batch, "__next__"):
         raise ArgumentError(
@@ -50,7 +50,7 @@ def shapes_of(batch: Any, target: Target, per_replica_batch: int | None) -> tupl
             "size: pad the data, or write the size that you will train with."
         )
     if per_replica_batch is not None:
-        return with_examples((x, y, sample_weight), per_replica_batch * target.devices)
+        return with_batch_size((x, y, sample_weight), per_replica_batch * target.devices)
     if len(sizes) != 1 or not isinstance(sizes[0], int) or sizes[0] < 1:
         raise ArgumentError(
             f"The arrays of `batch` must all have the same number of examples, at least 1; got {sizes}. {_WRITE}"
@@ -64,52 +64,53 @@ def shapes_of(batch: Any, target: Target, per_replica_batch: int | None) -> tupl
     return x, y, sample_weight
 
 
-def with_examples(batch: tuple[Any, Any, Any], examples: int) -> tuple[Any, Any, Any]:
-    """Return the shapes of a batch of so many examples."""
-    x, y, sample_weight = (_map(lambda spec: Spec((examples, *spec.shape[1:]), spec.dtype), part) for part in batch)
+def with_batch_size(spec: tuple[Any, Any, Any], examples: int) -> tuple[Any, Any, Any]:
+    """Return the spec of a batch with another number of examples."""
+    x, y, sample_weight = (
+        _map(lambda leaf: ArraySpec((examples, *leaf.shape[1:]), leaf.dtype), part) for part in spec
+    )
     return x, y, sample_weight
 
 
-def examples_of(batch: tuple[Any, Any, Any]) -> int:
+def batch_size(spec: tuple[Any, Any, Any]) -> int:
     """Return the number of examples."""
-    return int(_leaves(batch)[0].shape[0])
+    return int(_leaves(spec)[0].shape[0])
 
 
 def batches_per_sec(pipeline: Any, examples: int) -> float:
-    """Return how many batches of so many examples a pipeline makes in a second, after its first batch.
+    """Measure the rate of an input pipeline after its first batch, in batches of `examples` examples.
 
     Raises:
-        ArgumentError: If it gives none.
+        ArgumentError: If there are no two batches.
     """
     iterator = iter(pipeline)
-    rows = made = 0.0
+    sizes: list[int] = []
     try:
         next(iterator)
-        begun = time.perf_counter()
-        while time.perf_counter() - begun < _SECONDS:
-            item = next(iterator)
-            made, rows = made + 1, rows + _rows(item)
+        start = time.perf_counter()
+        while time.perf_counter() - start < _MEASURE_SECONDS:
+            sizes.append(_batch_size(next(iterator)))
     except StopIteration:
         pass
-    if not made:
+    if not sizes:
         raise ArgumentError("`pipeline` gave no two batches to measure. Write pipeline=dataset, with more examples.")
-    return rows / examples / (time.perf_counter() - begun)
+    return sum(sizes) / examples / (time.perf_counter() - start)
 
 
-def _rows(item: Any) -> int:
-    return int(np.shape(_runtime.tree.flatten(item)[0])[0])
+def _batch_size(batch: Any) -> int:
+    return int(np.shape(_runtime.tree.flatten(batch)[0])[0])
 
 
-def _spec(leaf: Any) -> Spec:
+def _spec(leaf: Any) -> ArraySpec:
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         leaf = np.asarray(leaf)
     dtype = "string" if getattr(leaf.dtype, "kind", "-") in "USO" else getattr(leaf.dtype, "name", str(leaf.dtype))
-    return Spec(tuple(leaf.shape), dtype)
+    return ArraySpec(tuple(leaf.shape), dtype)
 
 
 def _map(function: Any, structure: Any) -> Any:
-    """Map over dicts, lists and tuples, and take a `Spec` for a leaf."""
-    if structure is None or isinstance(structure, Spec):
+    """Map over the leaves of dicts, lists and tuples; lists of numbers and `ArraySpec`s are leaves."""
+    if structure is None or isinstance(structure, ArraySpec):
         return structure if structure is None else function(structure)
     if isinstance(structure, dict):
         return {key: _map(function, value) for key, value in structure.items()}
@@ -123,10 +124,10 @@ def _is_numbers(structure: Any) -> bool:
     return bool(structure) and all(isinstance(value, (int, float, bool)) for value in structure)
 
 
-def _leaves(structure: Any) -> list[Spec]:
+def _leaves(structure: Any) -> list[ArraySpec]:
     if structure is None:
         return []
-    if isinstance(structure, Spec):
+    if isinstance(structure, ArraySpec):
         return [structure]
     values = structure.values() if isinstance(structure, dict) else structure
     return [leaf for value in values for leaf in _leaves(value)]

@@ -1,11 +1,11 @@
-"""The process that drives the TPU compiler: `python _compile_worker.py FOLDER`.
+"""The process that runs the TPU compiler: `python _compile_worker.py FOLDER`.
 
-It is run as a file, so that nothing of this package, nor a framework but JAX, is imported. It reads `job.json` and
-`program`, StableHLO in MLIR's bytecode, from the folder, and writes `module.hlo` and `result.json` there.
+It is run as a file, so that it imports JAX alone and not this package. It reads `job.json` and `program` (StableHLO)
+from the folder, and writes `module.hlo` and `result.json` there.
 
-Private names of JAX that it leans on (tests/compiler/test_private_names.py watches them): `jax._src.compiler.
+Private names of JAX that it uses (tests/compiler/test_private_names.py watches them): `jax._src.compiler.
 get_compile_options`, `jax._src.interpreters.mlir.make_ir_context`, `jax._src.lib.xla_client.DeviceList`, and of a
-device's client `compile`. `jax.experimental.topologies` is public, but an experiment.
+device's client `compile`. `jax.experimental.topologies` is public, but experimental.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 
 def main(folder: str) -> int:
-    """Compile what is in `folder`."""
+    """Compile the program in `folder`."""
     path = Path(folder)
     job = json.loads((path / "job.json").read_text())
     result = compile_program(job, (path / "program").read_bytes(), path / "module.hlo")
@@ -28,7 +28,7 @@ def main(folder: str) -> int:
 
 
 def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str, Any]:
-    """Compile a program, write its HLO to `out`, and return what else the compiler says of it: an error perhaps."""
+    """Compile a program and write its HLO to `out`; return its sizes and times, or the compiler's error."""
     import numpy as np
     from jax._src import compiler
     from jax._src.interpreters import mlir
@@ -44,16 +44,16 @@ def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str,
     build = options.executable_build_options
     build.use_spmd_partitioning = bool(job["partitions"])
     build.use_shardy_partitioner = bool(job["partitions"])
-    begun = time.monotonic()
+    start = time.monotonic()
     try:
         with mlir.make_ir_context():
-            module = ir.Module.parse(_without_copies(program))
+            module = ir.Module.parse(_replace_mhlo_copy(program))
             if job["results"] is not None:
-                _let_results_take_places(module, job["results"])
+                _donate_arguments(module, job["results"])
             executable = devices[0].client.compile(module, xla_client.DeviceList(tuple(devices)), options)
-    except Exception as error:  # whatever the compiler says is the result
+    except Exception as error:  # any error of the compiler is a result
         return {"error": f"{type(error).__name__}: {error}"}
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - start
     out.write_text(executable.hlo_modules()[0].to_string())
     memory, cost = executable.get_compiled_memory_stats(), executable.cost_analysis()
     return {
@@ -70,33 +70,30 @@ def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str,
     }
 
 
-def _without_copies(program: bytes) -> Any:
-    """Return the program without `mhlo.copy`, as which TensorFlow returns variables and which no compiler takes."""
+def _replace_mhlo_copy(program: bytes) -> Any:
+    """Replace `mhlo.copy`, which TensorFlow writes around returned variables and the compiler does not take."""
     if b"mhlo.copy" not in program:
         return program
     pattern = r"mhlo\.copy (%[\w#]+)(?: \{[^}]*\})? : (tensor<[^>]*>)"
     return re.sub(pattern, r"stablehlo.reshape \1 : (\2) -> \2", program.decode())
 
 
-def _let_results_take_places(module: Any, others: int) -> None:
-    """Let results behind the first `others` take the memory of arguments of the same type, in their order.
-
-    So it is in training: a variable's new value takes the place of the old one.
-    """
+def _donate_arguments(module: Any, first: int) -> None:
+    """Alias each result from `first` on with an argument of the same type, as a variable's new value and its old."""
     from jaxlib.mlir import ir
 
     main = next(op for op in module.body.operations if op.attributes["sym_name"].value == "main")
-    kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
-    free = list(range(len(kind.inputs)))
+    signature = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+    free = list(range(len(signature.inputs)))
     attributes: dict[int, Any] = {}
-    for result in range(others, len(kind.results)):
-        place = next((i for i in free if kind.inputs[i] == kind.results[result]), None)
-        if place is not None:
-            free.remove(place)
+    for result in range(first, len(signature.results)):
+        argument = next((i for i in free if signature.inputs[i] == signature.results[result]), None)
+        if argument is not None:
+            free.remove(argument)
             number = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), result)
-            attributes[place] = ir.DictAttr.get({"tf.aliasing_output": number})
-    nothing = ir.DictAttr.get({})
-    main.attributes["arg_attrs"] = ir.ArrayAttr.get([attributes.get(i, nothing) for i in range(len(kind.inputs))])
+            attributes[argument] = ir.DictAttr.get({"tf.aliasing_output": number})
+    empty = ir.DictAttr.get({})
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get([attributes.get(i, empty) for i in range(len(signature.inputs))])
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
-"""Showing that something is at work, in one line of stderr that is written over and over."""
+"""A progress line on stderr."""
 
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 from typing import Any
 
 
 class Progress:
-    """Shows a text with the seconds behind it; on what is no terminal it prints the text once.
+    """Shows a text with the elapsed seconds; prints the text once if the file is not a terminal.
 
     Args:
-        text: What is at work.
+        text: The text.
         shown: Whether to show anything.
-        file: Where to; by default stderr.
+        file: Text file to write to; stderr by default.
     """
 
     def __init__(self, text: str, *, shown: bool = True, file: Any = None) -> None:
@@ -25,14 +24,12 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._shown and self._last >= 0 and self._is_terminal():
             print(file=self._file, flush=True)
 
-    def after(self, seconds: float) -> None:
-        """Show that so many seconds have passed; nothing in the first one."""
+    def update(self, seconds: float) -> None:
+        """Show the elapsed seconds, from the first on."""
         if not self._shown or int(seconds) <= max(self._last, 0):
             return
         is_first, self._last = self._last < 0, int(seconds)

@@ -1,4 +1,4 @@
-"""What can be compiled for: TPU slices by the names that users know, `"v5e-8"` say."""
+"""TPU slices by name, such as `"v5e-8"`, and their XLA topologies."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.hardware import TPU_GENERATIONS, TpuGeneration, parse_accelerator_type
 
-# How XLA calls the generations in the name of a topology.
-_PREFIX = {"7x": "tpu7x"}
-_FLAT = ("v2", "v3", "v5e", "v6e")  # chips in a 2D grid; those of the others are in a 3D one
-# Sums that a SparseCore takes over come back in a form that jaxlib 0.10.2 cannot read; so the TensorCore takes them.
+# Generations with another name in XLA.
+_XLA_NAMES = {"7x": "tpu7x"}
+_2D_TORUS = ("v2", "v3", "v5e", "v6e")  # the others are 3D
+# jaxlib 0.10.2 cannot read all-reduces that are offloaded to a SparseCore.
 _FLAGS = {"7x": "--xla_tpu_enable_sparse_core_collective_offload_all_reduce=false"}
-_MEGACORE = ("v4",)  # where that has to be said
-_SINGLE = ("v5e", "v6e")  # which come as a single chip too
+_MEGACORE = ("v4",)  # the topology must ask for it
+_SINGLE_CHIP = ("v5e", "v6e")  # also sold as one chip
 _WRITE = 'Write target="v5e-8", or v2-8, v3-8, v4-8, v5p-8, v6e-8, 7x-8, or a pod such as "v5e-256".'
 
 
@@ -24,12 +24,12 @@ class Target:
     """A TPU slice to compile for.
 
     Attributes:
-        name: Such as `"v5e-8"`.
-        generation: Its TPU generation.
+        name: Name such as `"v5e-8"`.
+        generation: TPU generation.
         chips: Number of chips.
-        topology: What XLA calls it, such as `"v5e:2x4"`.
-        topology_options: What else has to be said for it.
-        flags: Flags of the compiler's, before those of the user's own `LIBTPU_INIT_ARGS`.
+        topology: XLA's name, such as `"v5e:2x4"`.
+        topology_options: Further options for XLA's topology.
+        flags: Compiler flags, put before the user's `LIBTPU_INIT_ARGS`.
     """
 
     name: str
@@ -41,15 +41,15 @@ class Target:
 
     @property
     def devices(self) -> int:
-        """Number of devices as a framework sees them, which is that of replicas."""
+        """Number of devices as a framework counts them, each of which is a replica."""
         return self.chips * self.generation.cores_per_chip
 
 
 def parse_target(name: str) -> Target:
-    """Return the slice of that name; the number counts TensorCores, as in Google's own names.
+    """Parse the name of a TPU slice; the number in it counts TensorCores, as in Google's names.
 
     Raises:
-        ArgumentError: If there is no such slice, or not in this size.
+        ArgumentError: If there is no such generation, or no slice of this size.
     """
     text = name.strip().lower() if isinstance(name, str) else ""
     if text.removeprefix("tpu").removeprefix("v") == "7x":
@@ -59,25 +59,25 @@ def parse_target(name: str) -> Target:
         known = ", ".join(TPU_GENERATIONS)
         raise ArgumentError(f"There is no TPU slice {name!r}; the generations are {known}. {_WRITE}")
     generation, chips = found
-    grid = _grid(generation, chips)
-    if grid is None:
+    shape = _torus_shape(generation, chips)
+    if shape is None:
         cores = generation.tensorcores_per_chip
-        sizes = ", ".join(f"{generation.name}-{2**i * cores}" for i in range(14) if _grid(generation, 2**i))
+        sizes = ", ".join(f"{generation.name}-{2**i * cores}" for i in range(14) if _torus_shape(generation, 2**i))
         raise ArgumentError(f"There is no slice {name!r}: {generation.name} comes as {sizes}. {_WRITE}")
-    topology = f"{_PREFIX.get(generation.name, generation.name)}:{'x'.join(map(str, grid))}"
-    options: dict[str, Any] = {} if chips >= 4 else {"chips_per_host_bounds": [*grid, 1, 1][:3]}
+    topology = f"{_XLA_NAMES.get(generation.name, generation.name)}:{'x'.join(map(str, shape))}"
+    options: dict[str, Any] = {} if chips >= 4 else {"chips_per_host_bounds": [*shape, 1, 1][:3]}
     if generation.name in _MEGACORE:
-        options["chip_config_name"] = "megacore"  # the two cores of a chip as one device, as JAX has them
+        options["chip_config_name"] = "megacore"  # two cores are one device, as in JAX
     return Target(generation.slice_name(chips), generation, chips, topology, options, _FLAGS.get(generation.name, ""))
 
 
-def _grid(generation: TpuGeneration, chips: int) -> tuple[int, ...] | None:
-    """Return the grid of a slice of so many chips, the squarest that there is; `None` where there is none."""
+def _torus_shape(generation: TpuGeneration, chips: int) -> tuple[int, ...] | None:
+    """Return the shape of the torus of a slice, as square as possible; `None` if there is no such slice."""
     exponent = chips.bit_length() - 1
     if chips != 2**exponent or chips > generation.pod_chips:
         return None
-    if generation.name in _FLAT:
-        if chips < 4 and (chips > 1 or generation.name not in _SINGLE):
+    if generation.name in _2D_TORUS:
+        if chips < 4 and (chips > 1 or generation.name not in _SINGLE_CHIP):
             return None
         return (2 ** (exponent // 2), 2 ** math.ceil(exponent / 2))
     if chips < 4:

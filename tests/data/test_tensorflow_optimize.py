@@ -190,7 +190,7 @@ def test_a_plain_pipeline_is_made_parallel():
         "the end is prefetched",
     )
     assert str(found).startswith("Changed:\n- map(function) runs in parallel\n")
-    assert "<li>the end is prefetched</li>" in found._repr_html_()
+    assert "- the end is prefetched" in found._repr_html_()
     assert found.to_dict() == {"ok": True, "done": list(found.done), "left": []}
 
 

@@ -1,6 +1,7 @@
 """Reports that the tests about them share."""
 
-from keras_tpu_ext.preflight.report import Buffer, Collectives, LayerTime, MemoryUse, PreflightReport, StepTime
+from keras_tpu_ext.preflight import PreflightReport
+from keras_tpu_ext.preflight.results import Buffer, Collectives, LayerTime, MemoryUse, StepTime
 
 GIB, MIB = 2**30, 2**20
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from keras_tpu_ext.preflight._analysis import out_of_memory
-from keras_tpu_ext.preflight.report import MemoryUse
+from keras_tpu_ext.preflight._analysis import parse_out_of_memory
+from keras_tpu_ext.preflight.results import MemoryUse
 from keras_tpu_ext.preflight.targets import parse_target
 
 V5E = parse_target("v5e-8")
@@ -20,7 +20,7 @@ START = "JaxRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. R
 )
 def test_what_is_needed_and_what_is_there_is_read(used, needed, available):
     error = f"{START}hbm. Used {used} hbm. Exceeded hbm capacity by 33.05G.\n\nTotal hbm usage >= 65.05G:\n"
-    found = out_of_memory(error, V5E)
+    found = parse_out_of_memory(error, V5E)
     assert found == MemoryUse(needed, available)
     assert not found.fits
 
@@ -30,12 +30,12 @@ def test_newer_compilers_put_it_in_another_way():
         "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
         "temporaries (16.75G) exceeds available HBM (7.48G). HLO module: jit_step."
     )
-    assert out_of_memory(error, V5E) == MemoryUse(int(16.75 * 2**30), int(7.48 * 2**30))
+    assert parse_out_of_memory(error, V5E) == MemoryUse(int(16.75 * 2**30), int(7.48 * 2**30))
 
 
 @pytest.mark.parametrize("error", ["RESOURCE_EXHAUSTED: something else", f"{START}hbm."])
 def test_without_figures_it_is_known_only_that_it_does_not_fit(error):
-    found = out_of_memory(error, V5E)
+    found = parse_out_of_memory(error, V5E)
     assert found == MemoryUse(None, V5E.generation.usable_hbm_bytes_per_core)
     assert not found.fits
 
@@ -49,4 +49,4 @@ def test_without_figures_it_is_known_only_that_it_does_not_fit(error):
     ],
 )
 def test_an_error_about_something_else_is_not_about_hbm(error):
-    assert out_of_memory(error, V5E) is None
+    assert parse_out_of_memory(error, V5E) is None

@@ -7,7 +7,7 @@ import pytest
 
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.preflight import _batch
-from keras_tpu_ext.preflight._batch import Spec, batches_per_sec, examples_of, shapes_of, with_examples
+from keras_tpu_ext.preflight._batch import ArraySpec, batch_size, batch_spec, batches_per_sec, with_batch_size
 from keras_tpu_ext.preflight.targets import parse_target
 
 V5E = parse_target("v5e-8")
@@ -22,40 +22,47 @@ class Pair(NamedTuple):
 @pytest.mark.parametrize(
     ("batch", "expected"),
     [
-        (IMAGES, (Spec((16, 4, 4, 3), "float32"), None, None)),
-        ((IMAGES,), (Spec((16, 4, 4, 3), "float32"), None, None)),
-        ((IMAGES, LABELS), (Spec((16, 4, 4, 3), "float32"), Spec((16,), "int32"), None)),
-        ((IMAGES, LABELS, LABELS), (Spec((16, 4, 4, 3), "float32"), Spec((16,), "int32"), Spec((16,), "int32"))),
+        (IMAGES, (ArraySpec((16, 4, 4, 3), "float32"), None, None)),
+        ((IMAGES,), (ArraySpec((16, 4, 4, 3), "float32"), None, None)),
+        ((IMAGES, LABELS), (ArraySpec((16, 4, 4, 3), "float32"), ArraySpec((16,), "int32"), None)),
+        (
+            (IMAGES, LABELS, LABELS),
+            (ArraySpec((16, 4, 4, 3), "float32"), ArraySpec((16,), "int32"), ArraySpec((16,), "int32")),
+        ),
         (
             ([IMAGES, LABELS], {"a": LABELS}),
-            ([Spec((16, 4, 4, 3), "float32"), Spec((16,), "int32")], {"a": Spec((16,), "int32")}, None),
+            (
+                [ArraySpec((16, 4, 4, 3), "float32"), ArraySpec((16,), "int32")],
+                {"a": ArraySpec((16,), "int32")},
+                None,
+            ),
         ),
         (
             (Pair(IMAGES, LABELS), LABELS),
-            (Pair(Spec((16, 4, 4, 3), "float32"), Spec((16,), "int32")), Spec((16,), "int32"), None),
+            (Pair(ArraySpec((16, 4, 4, 3), "float32"), ArraySpec((16,), "int32")), ArraySpec((16,), "int32"), None),
         ),
-        ((IMAGES, [0.5] * 16), (Spec((16, 4, 4, 3), "float32"), Spec((16,), "float64"), None)),
-        ((Spec((16, 2), "bfloat16"), LABELS), (Spec((16, 2), "bfloat16"), Spec((16,), "int32"), None)),
+        ((IMAGES, [0.5] * 16), (ArraySpec((16, 4, 4, 3), "float32"), ArraySpec((16,), "float64"), None)),
+        ((ArraySpec((16, 2), "bfloat16"), LABELS), (ArraySpec((16, 2), "bfloat16"), ArraySpec((16,), "int32"), None)),
     ],
 )
 def test_a_batch_becomes_shapes_in_the_same_structure(batch, expected):
-    found = shapes_of(batch, V5E, None)
+    found = batch_spec(batch, V5E, None)
     assert found == expected
     assert [type(part) for part in found] == [type(part) for part in expected]
-    assert examples_of(found) == 16
+    assert batch_size(found) == 16
 
 
 def test_a_dtype_may_be_an_object_or_a_word():
     class Described:
         shape, dtype = (16, 2), "float16"
 
-    assert shapes_of(Described(), V5E, None)[0] == Spec((16, 2), "float16")
+    assert batch_spec(Described(), V5E, None)[0] == ArraySpec((16, 2), "float16")
 
 
 def test_examples_of_a_replica_are_those_of_all_by_their_number():
-    x, y, weight = shapes_of(({"a": IMAGES[:3]}, LABELS[:1]), V5E, 64)
-    assert (x, y, weight) == ({"a": Spec((512, 4, 4, 3), "float32")}, Spec((512,), "int32"), None)
-    assert with_examples((x, y, weight), 8)[0] == {"a": Spec((8, 4, 4, 3), "float32")}
+    x, y, weight = batch_spec(({"a": IMAGES[:3]}, LABELS[:1]), V5E, 64)
+    assert (x, y, weight) == ({"a": ArraySpec((512, 4, 4, 3), "float32")}, ArraySpec((512,), "int32"), None)
+    assert with_batch_size((x, y, weight), 8)[0] == {"a": ArraySpec((8, 4, 4, 3), "float32")}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +79,7 @@ def test_examples_of_a_replica_are_those_of_all_by_their_number():
         ({}, "single numbers where arrays were needed"),
         ((IMAGES, LABELS[:8]), r"the same number of examples, at least 1; got \[16, 8\]\. Write"),
         (IMAGES[:0], r"at least 1; got \[0\]"),
-        (Spec((None, 3), "float32"), r"at least 1; got \[None\]"),
+        (ArraySpec((None, 3), "float32"), r"at least 1; got \[None\]"),
         (
             IMAGES[:12],
             r"A batch of 12 cannot be shared evenly by the 8 replicas of v5e-8\. "
@@ -84,7 +91,7 @@ def test_examples_of_a_replica_are_those_of_all_by_their_number():
 )
 def test_what_is_no_batch_for_the_slice_says_what_to_write(batch, message):
     with pytest.raises(ArgumentError, match=message):
-        shapes_of(batch, V5E, None)
+        batch_spec(batch, V5E, None)
 
 
 def test_a_dataset_is_not_a_batch():
@@ -92,7 +99,7 @@ def test_a_dataset_is_not_a_batch():
         element_spec = None
 
     with pytest.raises(ArgumentError, match=r"got a Dataset, which has many.*pipeline=dataset"):
-        shapes_of(Dataset(), V5E, None)
+        batch_spec(Dataset(), V5E, None)
 
 
 class Clock:

@@ -43,7 +43,7 @@ else:
 def worker(monkeypatch, tmp_path):
     """Set what the compiler's process does."""
     monkeypatch.setattr(_compiler, "compiler_versions", lambda: VERSIONS)
-    monkeypatch.setattr(_compiler, "_TICK", 0.02)
+    monkeypatch.setattr(_compiler, "_POLL_SECONDS", 0.02)
     monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
     monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
 
@@ -69,7 +69,7 @@ def step(program, **changes):
 
 def test_the_worker_is_asked_for_the_slice_and_its_answer_comes_back(worker):
     found = compiled(step(b"p", partitions=False, results=2), target=V4)
-    assert (found.hlo, found.error, found.was_kept) == ("HLO of p", "", False)
+    assert (found.hlo, found.error, found.from_cache) == ("HLO of p", "", False)
     job = {"topology": "v4:2x2x1", "options": {"chip_config_name": "megacore"}, "partitions": False, "results": 2}
     assert found.facts["job"] == job
     assert found.facts["versions"] == VERSIONS
@@ -95,8 +95,8 @@ def test_what_was_compiled_is_kept(worker, tmp_path):
     folder = tmp_path / "a" / "b"
     first, second = compiled(cache_dir=folder), compiled(cache_dir=str(folder))
     assert runs(tmp_path) == 1
-    assert not first.was_kept
-    assert second == Compiled(first.hlo, first.facts, was_kept=True)
+    assert not first.from_cache
+    assert second == Compiled(first.hlo, first.facts, from_cache=True)
     assert [path.name.split(".", 1)[1] for path in folder.iterdir()] == ["json.gz"]
 
 
@@ -104,12 +104,12 @@ def test_what_was_compiled_is_kept(worker, tmp_path):
 def test_of_what_does_not_compile_it_is_kept_only_that_it_does_not_fit(worker, tmp_path, program, times):
     first, second = (compiled(step(program), cache_dir=tmp_path / "c") for _ in range(2))
     assert runs(tmp_path) == times
-    assert (second.error, second.was_kept) == (first.error, times == 1)
+    assert (second.error, second.from_cache) == (first.error, times == 1)
 
 
 def test_nothing_is_kept_where_that_is_not_wanted(worker, tmp_path):
-    assert not compiled().was_kept
-    assert not compiled().was_kept
+    assert not compiled().from_cache
+    assert not compiled().from_cache
     assert runs(tmp_path) == 2
 
 
@@ -117,7 +117,7 @@ def test_all_that_changes_the_result_is_compiled_anew(worker, tmp_path, monkeypa
     folder = tmp_path / "c"
 
     def is_new(**options):
-        return not compiled(cache_dir=folder, **options).was_kept
+        return not compiled(cache_dir=folder, **options).from_cache
 
     assert is_new()
     assert not is_new()
@@ -132,7 +132,7 @@ def test_all_that_changes_the_result_is_compiled_anew(worker, tmp_path, monkeypa
     assert is_new()
     monkeypatch.setattr(_compiler, "compiler_versions", lambda: {**VERSIONS, "libtpu": "4"})
     assert is_new()
-    monkeypatch.setattr(_compiler, "_FORMAT", _compiler._FORMAT + 1)
+    monkeypatch.setattr(_compiler, "_CACHE_VERSION", _compiler._CACHE_VERSION + 1)
     assert is_new()
     assert not is_new()
 
@@ -159,7 +159,7 @@ def test_a_kept_file_that_is_not_whole_is_made_anew(worker, tmp_path, spoiled):
     (kept,) = (tmp_path / "c").iterdir()
     kept.write_bytes(spoiled(kept.read_bytes()))
     assert compiled(cache_dir=tmp_path / "c") == first
-    assert compiled(cache_dir=tmp_path / "c").was_kept
+    assert compiled(cache_dir=tmp_path / "c").from_cache
     assert runs(tmp_path) == 2
 
 

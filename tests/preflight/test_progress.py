@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
 def shown(file, *seconds, **options):
     with Progress("compiling", file=file, **options) as progress:
         for second in seconds:
-            progress.after(second)
+            progress.update(second)
     return file.getvalue()
 
 
@@ -38,7 +38,7 @@ def test_it_goes_to_stderr_where_nothing_else_is_said(monkeypatch):
     file = io.StringIO()
     monkeypatch.setattr(sys, "stderr", file)
     with Progress("compiling") as progress:
-        progress.after(1.0)
+        progress.update(1.0)
     assert file.getvalue() == "compiling ...\n"
 
 
@@ -46,7 +46,7 @@ def test_the_line_ends_where_what_was_at_work_failed():
     file = Terminal()
     try:
         with Progress("compiling", file=file) as progress:
-            progress.after(1.0)
+            progress.update(1.0)
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         pass

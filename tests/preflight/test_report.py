@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from keras_tpu_ext.preflight import _words
-from keras_tpu_ext.preflight.report import LEFT_OUT, Fault, LayerTime, MemoryUse
+from keras_tpu_ext.preflight import _text
+from keras_tpu_ext.preflight.results import LEFT_OUT, Fault, LayerTime, MemoryUse
 from preflight.reports import GIB, MEMORY, MIB, TIME, report
 
 FAULT = Fault("a shape is not known", "dense", "model.py:12", "tf.image.resize(x, (224, 224))")
@@ -72,13 +72,13 @@ def test_as_a_dict_it_is_plain_data_with_all_that_is_in_it(changes):
 def test_the_first_line_has_the_verdict(changes, verdict):
     first = str(report(**changes)).splitlines()[0]
     assert first == f"'resnet50' on v5e-8 (8 chips), batch of 1024, 128 on each chip: {verdict}"
-    assert first == _words.headline(report(**changes))
+    assert first == _text.headline(report(**changes))
 
 
 def test_the_first_line_counts_cores_where_a_chip_has_two_and_says_nothing_of_one_device():
-    assert "on v3-8 (4 chips), batch of 1024, 128 on each core:" in _words.headline(report(target="v3-8", chips=4))
+    assert "on v3-8 (4 chips), batch of 1024, 128 on each core:" in _text.headline(report(target="v3-8", chips=4))
     alone = report(target="v5e-1", chips=1, devices=1, global_batch=128)
-    assert "on v5e-1 (1 chip), batch of 128: compiles" in _words.headline(alone)
+    assert "on v5e-1 (1 chip), batch of 128: compiles" in _text.headline(alone)
     assert "collectives of" not in str(alone)
 
 
@@ -185,7 +185,9 @@ def test_what_is_left_out_is_said():
 
 def test_html_shows_the_same_text():
     found = report(model="<a & b>")
-    assert found._repr_html_().startswith("<pre>&#x27;&lt;a &amp; b&gt;&#x27; on v5e-8")
+    assert found._repr_html_().startswith(
+        '<pre style="font-family: monospace; white-space: pre">&#x27;&lt;a &amp; b&gt;&#x27; on v5e-8'
+    )
     assert found._repr_html_().endswith("</pre>")
 
 
@@ -201,14 +203,14 @@ def test_html_shows_the_same_text():
     ],
 )
 def test_sizes_in_memory(size, text):
-    assert _words._size(size) == text
+    assert _text._memory_size(size) == text
 
 
 @pytest.mark.parametrize(
     ("size", "text"), [(999, "999 B"), (1500, "1.5 kB"), (999_700, "1000 kB"), (2.5e12, "2500 GB")]
 )
 def test_sizes_on_the_way(size, text):
-    assert _words._bytes(size) == text
+    assert _text._transfer_size(size) == text
 
 
 @pytest.mark.parametrize(
@@ -223,4 +225,4 @@ def test_sizes_on_the_way(size, text):
     ],
 )
 def test_times(seconds, text):
-    assert _words._seconds(seconds) == text
+    assert _text._seconds(seconds) == text

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 from typing import Any
+
+from keras_tpu_ext._repr import HtmlText
 
 LEAST_GAIN = 1.1  # a measured gain below it is noise, or not worth a line
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class Finding(HtmlText):
     """One thing that makes an input pipeline slow, or wrong on a TPU.
 
     Attributes:
@@ -44,11 +45,8 @@ class Finding:
     def __str__(self) -> str:
         return f"{self.kind} ({self._gain()}): {self.what}\n    {self.write}"
 
-    def _repr_html_(self) -> str:
-        return f"{html.escape(self.what)} ({html.escape(self._gain())})<br><code>{html.escape(self.write)}</code>"
 
-
-class Advice(list[Finding]):
+class Advice(HtmlText, list[Finding]):
     """The findings of `advise`, the greatest gain first; print it, or show it in a notebook.
 
     Attributes:
@@ -71,11 +69,6 @@ class Advice(list[Finding]):
     def __str__(self) -> str:
         lines = [self._verdict(), *(f"{number}. {one}" for number, one in enumerate(self, 1))]
         return "\n".join(lines + ([self.note] if self.note else []))
-
-    def _repr_html_(self) -> str:
-        items = "".join(f"<li>{finding._repr_html_()}</li>" for finding in self)
-        list_ = f"<ol>{items}</ol>" if items else ""
-        return f"<p><b>{html.escape(self._verdict())}</b></p>{list_}<p>{html.escape(self.note)}</p>"
 
     def _verdict(self) -> str:
         count = sum(finding.matters for finding in self)

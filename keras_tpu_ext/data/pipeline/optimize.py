@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import logging
 import weakref
 from typing import Any
 
+from keras_tpu_ext._repr import HtmlText
 from keras_tpu_ext.data.pipeline.arguments import checked_dataset
 from keras_tpu_ext.errors import ArgumentError
 
@@ -16,7 +16,7 @@ _REPORTS: weakref.WeakKeyDictionary[Any, OptimizationReport] = weakref.WeakKeyDi
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizationReport:
+class OptimizationReport(HtmlText):
     """What `optimize` did to a dataset, and what it left and why; print it, or show it in a notebook.
 
     Attributes:
@@ -39,14 +39,6 @@ class OptimizationReport:
     def __str__(self) -> str:
         lines = ["Changed:" if self.done else "Nothing was changed.", *(f"- {one}" for one in self.done)]
         return "\n".join(lines + (["Left as it was:", *(f"- {one}" for one in self.left)] if self.left else []))
-
-    def _repr_html_(self) -> str:
-        def items(title: str, sentences: tuple[str, ...]) -> str:
-            rows = "".join(f"<li>{html.escape(one)}</li>" for one in sentences)
-            return f"<p><b>{title}</b></p><ul>{rows}</ul>" if rows else ""
-
-        left = items("Left as it was", self.left)
-        return (items("Changed", self.done) or "<p><b>Nothing was changed.</b></p>") + left
 
 
 def optimize(dataset: Any, *, allow_reorder: bool = False, allow_stateful: bool = False, cache_bytes: int = 0) -> Any:

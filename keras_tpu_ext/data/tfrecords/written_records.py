@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 from typing import Any
+
+from keras_tpu_ext._repr import HtmlText
 
 
 @dataclasses.dataclass(frozen=True)
-class WrittenRecords:
+class WrittenRecords(HtmlText):
     """What `write_tfrecords` has written.
 
     Attributes:
@@ -45,6 +46,3 @@ class WrittenRecords:
         if self.skipped:
             lines.append(f"{len(self.skipped)} files could not be read and are left out, such as {self.skipped[0]}")
         return "\n".join([*lines, f'Read them with kte.data.tfrecords("{self.folder}", batch_size=128)'])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"

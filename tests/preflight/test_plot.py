@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from keras_tpu_ext.errors import MissingExtraError, NothingMeasuredError
-from keras_tpu_ext.preflight.report import Fault, LayerTime, MemoryUse
+from keras_tpu_ext.preflight.results import Fault, LayerTime, MemoryUse
 from preflight.reports import GIB, report
 
 

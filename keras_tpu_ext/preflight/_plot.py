@@ -1,38 +1,36 @@
-"""The picture of a preflight report: time by layer, and memory against the chip's."""
+"""The figure of a preflight report: time by layer, and memory use."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras_tpu_ext._figure import new_figure
 from keras_tpu_ext.errors import NothingMeasuredError
-from keras_tpu_ext.preflight import _words
+from keras_tpu_ext.preflight._text import device_name, headline
+from keras_tpu_ext.preflight.results import PreflightResult
 
-if TYPE_CHECKING:
-    from keras_tpu_ext.preflight.report import PreflightReport
-
-_SHOWN = 15
+_NUM_LAYERS = 15
 _FORWARD, _BACKWARD, _WEIGHTS, _TEMPORARIES = "#4477aa", "#ee6677", "#4477aa", "#ccbb44"
 _GIB = 2**30
 
 
-def draw_report(report: PreflightReport) -> Any:
-    """Return the figure of a report; see `PreflightReport.plot`."""
+def draw_report(report: PreflightResult) -> Any:
+    """Draw the figure of `PreflightReport.plot`."""
     if report.time is None or report.memory is None or report.memory.needed is None:
         raise NothingMeasuredError(
-            f"There is nothing to draw: {_words.headline(report)}. Print the report to see why, and try again with "
+            f"There is nothing to draw: {headline(report)}. Print the report to see why, and try again with "
             "what it says."
         )
     figure = new_figure("PreflightReport.plot()", size=(10, 6))
     times, memory = figure.subplots(1, 2, width_ratios=[4, 1])
     _draw_times(times, report)
     _draw_memory(memory, report)
-    figure.suptitle(_words.headline(report), fontsize=10)
+    figure.suptitle(headline(report), fontsize=10)
     return figure
 
 
-def _draw_times(axes: Any, report: PreflightReport) -> None:
-    layers = list(report.layers[:_SHOWN])[::-1]
+def _draw_times(axes: Any, report: PreflightResult) -> None:
+    layers = list(report.layers[:_NUM_LAYERS])[::-1]
     names = [layer.layer for layer in layers]
     backward = [1e3 * layer.backward_seconds for layer in layers]
     forward = [1e3 * layer.seconds - back for layer, back in zip(layers, backward, strict=True)]
@@ -47,16 +45,15 @@ def _draw_times(axes: Any, report: PreflightReport) -> None:
     axes.legend(loc="lower right", fontsize=8)
 
 
-def _draw_memory(axes: Any, report: PreflightReport) -> None:
+def _draw_memory(axes: Any, report: PreflightResult) -> None:
     memory = report.memory
     assert memory is not None
     arguments, temporaries = memory.arguments or 0, memory.temporaries or 0
     axes.bar([0], [arguments / _GIB], color=_WEIGHTS, label="weights, state, batch")
     axes.bar([0], [temporaries / _GIB], bottom=[arguments / _GIB], color=_TEMPORARIES, label="temporaries")
     axes.axhline(memory.available / _GIB, color="black", linewidth=1, linestyle="--")
-    device = "chip" if report.chips == report.devices else "core"
     axes.annotate("there", (0.42, memory.available / _GIB), fontsize=8, ha="right", va="bottom")
-    axes.set_title(f"GiB of HBM a {device}", fontsize=9)
+    axes.set_title(f"GiB of HBM a {device_name(report)}", fontsize=9)
     axes.set_xticks([])
     axes.set_xlim(-0.6, 0.6)
     axes.set_ylim(0, 1.15 * max(memory.available, memory.needed or 0) / _GIB)

@@ -4,8 +4,9 @@ import pytest
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._compiler import Compiled
-from keras_tpu_ext.preflight._largest import largest_batch
-from keras_tpu_ext.preflight.report import MemoryUse, PreflightReport
+from keras_tpu_ext.preflight._largest_batch import with_largest_batch
+from keras_tpu_ext.preflight.report import PreflightReport
+from keras_tpu_ext.preflight.results import MemoryUse
 from keras_tpu_ext.preflight.targets import parse_target
 
 V5E = parse_target("v5e-8")
@@ -65,21 +66,21 @@ def test_it_is_where_a_line_from_weights_and_state_reaches_the_memory(batch, fix
     def need(size):
         return fixed + size * per_example
 
-    found = largest_batch(report(batch, need(batch), fixed), V5E, None)
+    found = with_largest_batch(report(batch, need(batch), fixed), V5E, None)
     assert found.largest_per_replica_batch == exact(need)
     assert not found.largest_was_compiled
 
 
 def test_weights_that_do_not_fit_leave_room_for_no_batch():
-    assert largest_batch(report(8, 25 * GIB, 20 * GIB), V5E, None).largest_per_replica_batch == 0
+    assert with_largest_batch(report(8, 25 * GIB, 20 * GIB), V5E, None).largest_per_replica_batch == 0
 
 
 def test_nothing_is_worked_out_where_the_compiler_gave_no_figures():
-    assert largest_batch(report(8, None), V5E, None).largest_per_replica_batch is None
+    assert with_largest_batch(report(8, None), V5E, None).largest_per_replica_batch is None
 
 
 def test_nothing_is_worked_out_where_a_batch_seems_to_take_nothing():
-    assert largest_batch(report(8, GIB, fixed=2 * GIB), V5E, None).largest_per_replica_batch is None
+    assert with_largest_batch(report(8, GIB, fixed=2 * GIB), V5E, None).largest_per_replica_batch is None
 
 
 # Found by compiling
@@ -92,7 +93,7 @@ def test_it_is_found_where_memory_grows_with_the_batch(batch, per_example):
         return 2 * GIB + size * per_example
 
     compiler = Compiler(need)
-    found = largest_batch(report(batch, need(batch), 2 * GIB), V5E, compiler)
+    found = with_largest_batch(report(batch, need(batch), 2 * GIB), V5E, compiler)
     assert found.largest_per_replica_batch == exact(need)
     assert found.largest_was_compiled
     assert batch not in compiler.asked
@@ -105,7 +106,7 @@ def test_it_is_found_where_memory_grows_by_jumps(batch):
         return GIB + -(-size // 48) * 48 * 60 * MIB
 
     compiler = Compiler(need)
-    found = largest_batch(report(batch, need(batch), GIB), V5E, compiler)
+    found = with_largest_batch(report(batch, need(batch), GIB), V5E, compiler)
     assert need(found.largest_per_replica_batch) <= AVAILABLE
     assert found.largest_per_replica_batch >= 0.9 * exact(need)
     assert len(set(compiler.asked)) == len(compiler.asked) <= 6
@@ -113,25 +114,25 @@ def test_it_is_found_where_memory_grows_by_jumps(batch):
 
 def test_nothing_is_tried_between_two_that_are_next_to_each_other():
     compiler = Compiler(lambda size: GIB + (size * 14 * GIB) // 16)
-    found = largest_batch(report(17, compiler.need(17), GIB), V5E, compiler)
+    found = with_largest_batch(report(17, compiler.need(17), GIB), V5E, compiler)
     assert (found.largest_per_replica_batch, compiler.asked) == (16, [16])
 
 
 def test_a_batch_that_was_compiled_and_fits_is_never_undercut():
-    found = largest_batch(report(64, AVAILABLE, GIB), V5E, Compiler(lambda size: size * AVAILABLE // 64))
+    found = with_largest_batch(report(64, AVAILABLE, GIB), V5E, Compiler(lambda size: size * AVAILABLE // 64))
     assert (found.largest_per_replica_batch, found.largest_was_compiled) == (64, True)
 
 
 def test_none_is_found_where_not_even_one_example_fits():
     compiler = Compiler(lambda size: 20 * GIB + size * GIB)
-    found = largest_batch(report(8, 28 * GIB, 20 * GIB), V5E, compiler)
+    found = with_largest_batch(report(8, 28 * GIB, 20 * GIB), V5E, compiler)
     assert (found.largest_per_replica_batch, found.largest_was_compiled) == (None, False)
     assert compiler.asked == [1]
 
 
 def test_without_figures_compiling_still_finds_one_that_fits():
     compiler = Compiler(lambda size: GIB + size * GIB, has_figures=False)
-    found = largest_batch(report(16, None), V5E, compiler)
+    found = with_largest_batch(report(16, None), V5E, compiler)
     assert found.largest_was_compiled
     assert 1 <= found.largest_per_replica_batch <= 14
     assert compiler.need(found.largest_per_replica_batch) <= AVAILABLE
@@ -141,5 +142,5 @@ def test_another_error_counts_as_a_batch_that_does_not_fit():
     def fails(examples):
         return STEP, Compiled("", {}, "INVALID_ARGUMENT: of something else")
 
-    found = largest_batch(report(8, 2 * GIB, GIB), V5E, fails)
+    found = with_largest_batch(report(8, 2 * GIB, GIB), V5E, fails)
     assert (found.largest_per_replica_batch, found.largest_was_compiled) == (8, True)

@@ -5,9 +5,9 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_tpu_ext.preflight._hlo import Module
-from keras_tpu_ext.preflight._hlo_flops import flops_of
-from keras_tpu_ext.preflight._shapes import parse_shape
+from keras_tpu_ext.preflight._hlo.flops import flops_of
+from keras_tpu_ext.preflight._hlo.module import Module
+from keras_tpu_ext.preflight._hlo.shape import parse_shape
 
 
 def flops(line, **operands):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from keras_tpu_ext.preflight._hlo import Module
-from keras_tpu_ext.preflight._shapes import parse_shape
+from keras_tpu_ext.preflight._hlo.module import Module
+from keras_tpu_ext.preflight._hlo.shape import parse_shape
 
 TEXT = """\
 HloModule jit_train_step, is_scheduled=true, entry_computation_layout={(f32[64]{0:T(128)})->f32[64]{0:T(128)}}
@@ -83,14 +83,14 @@ def test_an_instruction_has_its_shape_operands_and_name(module):
 
 
 def test_cycles_are_those_that_the_compiler_estimates(module):
-    assert module.entry.by_name["fusion.32"].cycles == 65145
-    assert module.entry.by_name["all-reduce.1"].cycles is None
+    assert module.entry.by_name["fusion.32"].estimated_cycles == 65145
+    assert module.entry.by_name["all-reduce.1"].estimated_cycles is None
 
 
 def test_what_it_calls_is_found_at_any_depth(module):
     fusion = module.entry.by_name["fusion.32"]
-    assert fusion.called == {"calls": "fused_computation.66"}
-    assert [one.name for one in module.inside(fusion)] == [
+    assert fusion.called_computations == {"calls": "fused_computation.66"}
+    assert [one.name for one in module.called_instructions(fusion)] == [
         "param_0.181",
         "nested",
         "p",
@@ -98,8 +98,8 @@ def test_what_it_calls_is_found_at_any_depth(module):
         "param_1",
         "tuple.3",
     ]
-    assert module.entry.by_name["all-reduce.1"].called == {"to_apply": "add.clone"}
-    assert list(module.inside(module.entry.by_name["param.4"])) == []
+    assert module.entry.by_name["all-reduce.1"].called_computations == {"to_apply": "add.clone"}
+    assert list(module.called_instructions(module.entry.by_name["param.4"])) == []
 
 
 def only(line):
@@ -111,7 +111,7 @@ def only(line):
 def test_a_loop_has_a_condition_a_body_and_a_count():
     line = "%while.1 = (s32[], f32[8]{0}) while(%tuple.1), condition=%cond.1, body=%body.1"
     config = ', backend_config={"known_trip_count":{"n":"10"},"known_induction_variable":{"tuple_index":"0"}}'
-    assert only(line + config).called == {"condition": "cond.1", "body": "body.1"}
+    assert only(line + config).called_computations == {"condition": "cond.1", "body": "body.1"}
     assert only(line + config).trip_count == 10
     assert only(line).trip_count is None
 
@@ -131,12 +131,12 @@ def test_a_config_that_says_nothing_of_loops_or_is_cut_off_is_no_error(config):
     ],
 )
 def test_the_branches_of_a_conditional_are_in_their_order(behind, called):
-    found = only(f"%conditional.1 = f32[8]{{0}} conditional(%index, %a, %b), {behind}").called
+    found = only(f"%conditional.1 = f32[8]{{0}} conditional(%index, %a, %b), {behind}").called_computations
     assert list(found.items()) == list(called.items())
 
 
 @pytest.mark.parametrize(
-    ("line", "made"),
+    ("line", "written"),
     [
         ("(f32[64]{0:S(1)}, f32[64]{0}, u32[]{:S(2)}) copy-start(%a)", "f32[64]{0:S(1)}"),
         ("((f32[64]{0}), f32[8]{0}, s32[]) slice-start(%a), calls=%c", "f32[8]{0}"),
@@ -147,15 +147,15 @@ def test_the_branches_of_a_conditional_are_in_their_order(behind, called):
         ("(f32[8]{0}, f32[4]{0}) fusion(%a), kind=kLoop, calls=%c", "(f32[8]{0}, f32[4]{0})"),
     ],
 )
-def test_what_is_begun_makes_its_result_and_not_what_it_reads(line, made):
-    assert only(f"%x = {line}").made == parse_shape(made)
+def test_what_is_begun_makes_its_result_and_not_what_it_reads(line, written):
+    assert only(f"%x = {line}").written_shape == parse_shape(written)
 
 
 def test_brackets_in_operands_end_where_they_began():
     constant = only('%c = f32[2,2]{1,0} constant({ { 1, 2 }, { 3, 4 } }), metadata={op_name="a(b"}')
     assert (constant.opcode, constant.operands, constant.op_name) == ("constant", (), "a(b")
     typed = only("%s = f32[2]{0} add(f32[2]{0:T(128)} %a, f32[2]{0:T(128)} %b.1), calls=%c")
-    assert (typed.operands, typed.called) == (("a", "b.1"), {"calls": "c"})
+    assert (typed.operands, typed.called_computations) == (("a", "b.1"), {"calls": "c"})
 
 
 def test_without_an_entry_it_says_so():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from keras_tpu_ext.preflight._hlo import Module
-from keras_tpu_ext.preflight._origins import Origin, Origins
+from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver, Origin
+from keras_tpu_ext.preflight._hlo.module import Module
 
 LAYERS = ("conv2d", "batch_normalization", "re_lu", "dense", "block", "add", "transpose", "dense_2_b")
 ROLES = {"sgd": "(optimizer)", "compile_loss": "(loss)"}
@@ -11,7 +11,7 @@ ARGUMENTS = {"trainable[0]": "conv2d/kernel", "optimizer[0]": "sgd/learning_rate
 
 
 def origin(op_name):
-    return Origins(LAYERS, ROLES, ARGUMENTS).of_name(op_name)
+    return LayerResolver(LAYERS, ROLES, ARGUMENTS).resolve_name(op_name)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def origin_of(line):
     argument = '%w = f32[8]{0} parameter(0), metadata={op_name="trainable[0]"}'
     entry = f"ENTRY %main (w: f32[8]) -> f32[8] {{\n  {argument}\n  %u = f32[8]{{0}} parameter(1)\n  {line}\n}}\n"
     module = Module.parse(FUSION + entry)
-    return Origins(LAYERS, ROLES, ARGUMENTS).of(module.entry.instructions[-1], module)
+    return LayerResolver(LAYERS, ROLES, ARGUMENTS).resolve(module.entry.instructions[-1], module)
 
 
 def test_a_fusions_own_name_comes_first():

@@ -1,10 +1,10 @@
-"""What a step does, how often and for how long, in programs small enough to work it out by hand."""
+"""Costs of the instructions of a step, in programs small enough to work it out by hand."""
 
 import pytest
 
 from keras_tpu_ext.hardware import TPU_GENERATIONS
-from keras_tpu_ext.preflight._hlo import Module
-from keras_tpu_ext.preflight._work import Timeline, is_collective
+from keras_tpu_ext.preflight._hlo.module import Module
+from keras_tpu_ext.preflight._hlo.timeline import Timeline, is_collective
 
 V5E, V3 = TPU_GENERATIONS["v5e"], TPU_GENERATIONS["v3"]
 BIG = "f32[512,512]{1,0:T(8,128)}"
@@ -26,28 +26,33 @@ def timeline(*lines, before="", generation=V5E, devices=8):
     return Timeline(Module.parse(text), generation, devices)
 
 
-def work(name, *lines, **options):
-    (found,) = (one for one in timeline(*lines, **options).work if one.instruction.name == name)
+def cost(name, *lines, **options):
+    (found,) = (one for one in timeline(*lines, **options).costs if one.instruction.name == name)
     return found
 
 
 def test_cycles_of_the_compiler_are_seconds_by_the_clock():
-    found = work("n", f"%p = {BIG} parameter(0)", f"ROOT %n = {BIG} negate(%p), {CYCLES % 3000}")
-    assert (found.source, found.times, found.moved, found.logical) == ("compiler", 1, 2 * MIB, 2 * MIB)
+    found = cost("n", f"%p = {BIG} parameter(0)", f"ROOT %n = {BIG} negate(%p), {CYCLES % 3000}")
+    assert (found.source, found.runs, found.bytes_accessed, found.unpadded_bytes) == (
+        "compiler",
+        1,
+        2 * MIB,
+        2 * MIB,
+    )
     assert found.seconds == pytest.approx(3000 / V5E.clock_hz)
 
 
 def test_without_cycles_the_bytes_bound_the_time():
     lines = ["%p = f32[3,5]{1,0:T(8,128)} parameter(0)", f"ROOT %n = {BIG} pad(%p)"]
-    found = work("n", *lines)
-    assert (found.source, found.moved, found.logical) == ("bytes", MIB + 4096, MIB + 60)
+    found = cost("n", *lines)
+    assert (found.source, found.bytes_accessed, found.unpadded_bytes) == ("hbm", MIB + 4096, MIB + 60)
     assert found.seconds == pytest.approx((MIB + 4096) / V5E.hbm_bandwidth)
-    assert work("n", *lines, generation=V3).seconds == pytest.approx((MIB + 4096) / (V3.hbm_bandwidth / 2))
+    assert cost("n", *lines, generation=V3).seconds == pytest.approx((MIB + 4096) / (V3.hbm_bandwidth / 2))
 
 
 def test_what_stays_on_the_chip_moves_nothing():
-    found = work("n", f"%p = {ON_CHIP} parameter(0)", f"ROOT %n = {ON_CHIP} negate(%p)")
-    assert (found.source, found.seconds, found.moved) == ("nothing", 0, 0)
+    found = cost("n", f"%p = {ON_CHIP} parameter(0)", f"ROOT %n = {ON_CHIP} negate(%p)")
+    assert (found.source, found.seconds, found.bytes_accessed) == ("none", 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +67,8 @@ def test_what_stays_on_the_chip_moves_nothing():
     ],
 )
 def test_names_and_copies_beside_the_work_take_no_time(line):
-    found = work("n", f"%p = {BIG} parameter(0)", f"ROOT %n = {line}")
-    assert found[1:] == (1, 0.0, "nothing", 0.0, 0, 0)
+    found = cost("n", f"%p = {BIG} parameter(0)", f"ROOT %n = {line}")
+    assert found[1:] == (1, 0.0, "none", 0.0, 0, 0)
 
 
 PRODUCT = f"""\
@@ -84,9 +89,9 @@ PRODUCT = f"""\
 
 def test_flops_are_those_of_all_products_in_it():
     lines = [f"%p = {BIG} parameter(0)", f"ROOT %n = {BIG} fusion(%p, %p), kind=kOutput, calls=%outer"]
-    assert work("n", *lines, before=PRODUCT).flops == 2 * 2 * 512**3
+    assert cost("n", *lines, before=PRODUCT).flops == 2 * 2 * 512**3
     alone = f"ROOT %n = {BIG} dot(%p, %p), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
-    assert work("n", lines[0], alone).flops == 2 * 512**3
+    assert cost("n", lines[0], alone).flops == 2 * 512**3
 
 
 def loop(count):
@@ -116,12 +121,12 @@ LOOP = f"""\
 
 def test_a_loop_does_all_in_it_as_often_as_it_runs():
     found = timeline(f"%t = ({BIG}) parameter(0)", f"ROOT {loop(10)}", before=PRODUCT + LOOP)
-    by_name = {one.instruction.name: one for one in found.work}
-    assert by_name["y"].times == by_name["go"].times == 10
+    by_name = {one.instruction.name: one for one in found.costs}
+    assert by_name["y"].runs == by_name["go"].runs == 10
     assert by_name["y"].seconds == pytest.approx(1000 / V5E.clock_hz)
     assert by_name["go"].seconds == pytest.approx(70 / V5E.clock_hz)
     assert by_name["y"].flops == 10 * 4 * 512**3
-    assert by_name["y"].moved == by_name["y"].logical == 10 * 3 * MIB
+    assert by_name["y"].bytes_accessed == by_name["y"].unpadded_bytes == 10 * 3 * MIB
     assert "w10" not in by_name
     assert found.unknown_loops == []
 
@@ -130,12 +135,12 @@ def test_a_loop_in_a_loop_runs_as_often_as_both_together():
     config = 'backend_config={"known_trip_count":{"n":"5"}}'
     outer = f"%o = ({BIG}) while(%t), condition=%condition, body=%twice, {config}"
     found = timeline(f"%t = ({BIG}) parameter(0)", f"ROOT {outer}", before=PRODUCT + LOOP)
-    assert [one.times for one in found.work if one.instruction.name == "y"] == [15]
+    assert [one.runs for one in found.costs if one.instruction.name == "y"] == [15]
 
 
 def test_a_loop_of_which_nobody_knows_counts_once_and_is_named():
     found = timeline(f"%t = ({BIG}) parameter(0)", f"ROOT {loop(0)}", before=PRODUCT + LOOP)
-    assert [one.times for one in found.work if one.instruction.name == "y"] == [1]
+    assert [one.runs for one in found.costs if one.instruction.name == "y"] == [1]
     assert found.unknown_loops == ["w0"]
 
 
@@ -156,11 +161,11 @@ def test_of_branches_the_dearest_counts_with_its_loops_only():
     line = f"%c = ({BIG}) conditional(%i, %t, %t), branch_computations={{%cheap, %dear}}"
     lines = [f"%t = ({BIG}) parameter(0)", "%i = s32[] parameter(1)"]
     found = timeline(*lines, f"ROOT {line}", before=PRODUCT + LOOP + BRANCHES)
-    assert [one.instruction.name for one in found.work] == ["t", "i", "d", "slow"]
+    assert [one.instruction.name for one in found.costs] == ["t", "i", "d", "slow"]
     assert found.unknown_loops == []
     other = BRANCHES.replace("5000", "5")
     found = timeline(*lines, loop(0), f"ROOT {line}", before=PRODUCT + LOOP + other)
-    assert [one.instruction.name for one in found.work if one.seconds] == ["go", "y", "go", "y"]
+    assert [one.instruction.name for one in found.costs if one.seconds] == ["go", "y", "go", "y"]
     assert found.unknown_loops == ["w0", "w0"]
 
 
@@ -168,7 +173,7 @@ def test_a_call_does_what_is_in_it():
     found = timeline(
         f"%t = ({BIG}) parameter(0)", f"ROOT %c = ({BIG}) call(%t), to_apply=%twice", before=PRODUCT + LOOP
     )
-    assert [one.times for one in found.work if one.instruction.name == "y"] == [3]
+    assert [one.runs for one in found.costs if one.instruction.name == "y"] == [3]
 
 
 # Collectives
@@ -189,8 +194,8 @@ def test_a_call_does_what_is_in_it():
 )
 def test_a_collective_takes_what_its_bytes_take_over_the_links(line, parts):
     """A ring of 8 sends 7/8 of what is gathered, or scattered; reducing for all is both."""
-    found = work("n", f"%p = {BIG} parameter(0)", f"ROOT %n = {line}, {CYCLES % 9}")
-    assert found.source == "network"
+    found = cost("n", f"%p = {BIG} parameter(0)", f"ROOT %n = {line}, {CYCLES % 9}")
+    assert found.source == "ici"
     assert found.seconds == pytest.approx(7 / 8 * parts / V5E.ici_bandwidth)
 
 
@@ -199,13 +204,13 @@ def test_the_cores_of_a_chip_share_its_links_and_padding_is_not_sent():
         "%p = f32[3,5]{1,0:T(8,128)} parameter(0)",
         "ROOT %n = f32[3,5]{1,0:T(8,128)} all-reduce(%p), to_apply=%add",
     ]
-    assert work("n", *lines, generation=V3).seconds == pytest.approx(2 * 7 / 8 * 60 / (V3.ici_bandwidth / 2))
-    assert work("n", *lines, devices=1).seconds == 0
+    assert cost("n", *lines, generation=V3).seconds == pytest.approx(2 * 7 / 8 * 60 / (V3.ici_bandwidth / 2))
+    assert cost("n", *lines, devices=1).seconds == 0
 
 
 def test_what_is_a_collective():
     lines = [f"%p = {BIG} parameter(0)", f"%s = {BIG} all-reduce-start(%p)", f"ROOT %d = {BIG} all-reduce-done(%s)"]
-    assert [is_collective(one.instruction) for one in timeline(*lines).work] == [False, True, False]
+    assert [is_collective(one.instruction) for one in timeline(*lines).costs] == [False, True, False]
 
 
 # Lookups and updates
@@ -243,34 +248,34 @@ IDS, ROW_BYTES = 512, 16 * 512
 
 
 def test_a_lookup_reads_rows_and_not_the_table():
-    fused = work("n", *OPERANDS, f"ROOT %n = {ROWS} fusion(%table, %ids), kind=kCustom, calls=%look", before=FUSED)
-    assert (fused.moved, fused.logical) == (IDS + 2 * ROW_BYTES, 64 + 2 * ROW_BYTES)
-    alone = work("n", *OPERANDS, f"ROOT %n = {ROWS} gather(%table, %ids)")
-    assert (alone.moved, alone.logical) == (fused.moved, fused.logical)
+    fused = cost("n", *OPERANDS, f"ROOT %n = {ROWS} fusion(%table, %ids), kind=kCustom, calls=%look", before=FUSED)
+    assert (fused.bytes_accessed, fused.unpadded_bytes) == (IDS + 2 * ROW_BYTES, 64 + 2 * ROW_BYTES)
+    alone = cost("n", *OPERANDS, f"ROOT %n = {ROWS} gather(%table, %ids)")
+    assert (alone.bytes_accessed, alone.unpadded_bytes) == (fused.bytes_accessed, fused.unpadded_bytes)
 
 
 def test_a_lookup_of_more_than_the_table_reads_it_once():
     line = f"ROOT %n = {TABLE} gather(%rows, %ids)"
-    assert work("n", *OPERANDS, line).moved == IDS + ROW_BYTES + 8192 * 512
+    assert cost("n", *OPERANDS, line).bytes_accessed == IDS + ROW_BYTES + 8192 * 512
 
 
 def test_a_lookup_in_hbm_for_what_is_on_the_chip_reads_the_rows():
     line = "ROOT %n = f32[16,128]{1,0:T(8,128)S(1)} dynamic-slice(%table, %ids)"
-    assert work("n", *OPERANDS, line).moved == IDS + ROW_BYTES
+    assert cost("n", *OPERANDS, line).bytes_accessed == IDS + ROW_BYTES
 
 
 def test_an_update_in_place_reads_and_writes_rows_and_not_the_table():
     line = f"ROOT %n = {TABLE} fusion(%table, %ids, %rows), kind=kCustom, calls=%change"
-    assert work("n", *OPERANDS, line, before=FUSED).moved == 2 * (IDS + ROW_BYTES)
-    alone = work("n", *OPERANDS, f"ROOT %n = {TABLE} dynamic-update-slice(%table, %rows)")
-    assert alone.moved == 2 * ROW_BYTES
+    assert cost("n", *OPERANDS, line, before=FUSED).bytes_accessed == 2 * (IDS + ROW_BYTES)
+    alone = cost("n", *OPERANDS, f"ROOT %n = {TABLE} dynamic-update-slice(%table, %rows)")
+    assert alone.bytes_accessed == 2 * ROW_BYTES
 
 
 def test_updates_of_two_tables_move_neither_of_them():
     line = f"ROOT %n = ({TABLE}, {TABLE}) fusion(%table, %table, %rows), kind=kLoop, calls=%changes"
-    assert work("n", *OPERANDS, line, before=FUSED).moved == 2 * ROW_BYTES
+    assert cost("n", *OPERANDS, line, before=FUSED).bytes_accessed == 2 * ROW_BYTES
 
 
 def test_an_update_of_what_is_as_large_as_the_table_writes_all_of_it():
-    found = work("n", *OPERANDS, f"ROOT %n = {TABLE} dynamic-update-slice(%table, %table)")
-    assert found.moved == 3 * 8192 * 512
+    found = cost("n", *OPERANDS, f"ROOT %n = {TABLE} dynamic-update-slice(%table, %table)")
+    assert found.bytes_accessed == 3 * 8192 * 512

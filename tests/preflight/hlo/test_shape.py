@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_tpu_ext.preflight._shapes import Shape, parse_shape
+from keras_tpu_ext.preflight._hlo.shape import Shape, parse_shape
 
 
 def taken(sizes, order, tiles):
@@ -23,7 +23,7 @@ def taken(sizes, order, tiles):
 
 def test_an_array_is_read_whole():
     shape = parse_shape("bf16[128,26,26,64]{0,3,2,1:T(8,128)(2,1)S(1)}")
-    assert shape == Shape("bf16", (128, 26, 26, 64), (0, 3, 2, 1), ((8, 128), (2, 1)), space=1)
+    assert shape == Shape("bf16", (128, 26, 26, 64), (0, 3, 2, 1), ((8, 128), (2, 1)), memory_space=1)
     assert str(shape) == "bf16[128,26,26,64]"
 
 
@@ -73,14 +73,14 @@ def test_a_tuple_is_as_large_as_its_parts():
     shape = parse_shape("(f32[64]{0:T(128)}, /*index=1*/(bf16[8,10]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}), token[])")
     assert shape.bytes == 256 + 160 + 4
     assert shape.padded_bytes == 512 + 2048 + 4
-    assert [str(array) for array in shape.arrays()] == ["f32[64]", "bf16[8,10]", "u32[]", "token[]"]
-    assert [array.space for array in shape.arrays()] == [0, 0, 2, 0]
+    assert [str(array) for array in shape.leaves()] == ["f32[64]", "bf16[8,10]", "u32[]", "token[]"]
+    assert [array.memory_space for array in shape.leaves()] == [0, 0, 2, 0]
     assert str(shape) == "(f32[64], (bf16[8,10], u32[]), token[])"
 
 
 def test_an_empty_tuple_takes_nothing():
     shape = parse_shape("()")
-    assert (shape.bytes, shape.padded_bytes, list(shape.arrays()), str(shape)) == (0, 0, [], "()")
+    assert (shape.bytes, shape.padded_bytes, list(shape.leaves()), str(shape)) == (0, 0, [], "()")
 
 
 @pytest.mark.parametrize("text", ["", "f32", "32[4]", "%fusion.1", "f32[4] x"])

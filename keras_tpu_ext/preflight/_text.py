@@ -1,46 +1,46 @@
-"""A preflight report in words."""
+"""The text of a preflight report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
-if TYPE_CHECKING:
-    from keras_tpu_ext.preflight.report import LayerTime, MemoryUse, PreflightReport, StepTime
+from keras_tpu_ext.preflight.results import LEFT_OUT, Fault, LayerTime, MemoryUse, PreflightResult, StepTime
 
-_SHOWN = 10
+_NUM_LAYERS = 10
 _NEARLY_FULL = 0.85
 
 
-def lines(report: PreflightReport) -> Iterator[str]:
-    """Yield the lines of a report."""
-    from keras_tpu_ext.preflight.report import LEFT_OUT
-
+def report_lines(report: PreflightResult) -> Iterator[str]:
+    """Yield the lines of the text."""
     yield headline(report)
     if report.fault is not None:
-        yield from _of_fault(report)
+        yield from _fault_lines(report.fault)
         return
     yield ""
     if report.memory is not None:
-        yield from _of_memory(report, report.memory)
+        yield from _memory_lines(report, report.memory)
     if report.time is not None:
-        yield from _of_time(report, report.time)
+        yield from _time_lines(report, report.time)
         yield ""
-        yield from _of_layers(report.layers)
+        yield from _layer_lines(report.layers)
     yield ""
     yield from (f"- {sentence}" for sentence in LEFT_OUT)
 
 
-def headline(report: PreflightReport) -> str:
-    """Return what there is to say in one line."""
+def headline(report: PreflightResult) -> str:
+    """Return the first line: model, target, batch and verdict."""
     chips = f"{report.chips} chip{'' if report.chips == 1 else 's'}"
-    of_each = "chip" if report.chips == report.devices else "core"
-    each = f", {report.per_replica_batch} on each {of_each}" if report.devices > 1 else ""
+    each = f", {report.per_replica_batch} on each {device_name(report)}" if report.devices > 1 else ""
     what = f"{report.model!r} on {report.target} ({chips}), batch of {report.global_batch}{each}"
     return f"{what}: {_verdict(report)}"
 
 
-def _verdict(report: PreflightReport) -> str:
+def device_name(report: PreflightResult) -> str:
+    """Return `"chip"`, or `"core"` where a chip has two devices."""
+    return "chip" if report.chips == report.devices else "core"
+
+
+def _verdict(report: PreflightResult) -> str:
     if report.fault is not None:
         return "does not compile"
     if report.memory is None or not report.memory.fits:
@@ -49,24 +49,22 @@ def _verdict(report: PreflightReport) -> str:
     return "compiles, and nearly fills the memory" if part > _NEARLY_FULL else "compiles and fits"
 
 
-def _of_fault(report: PreflightReport) -> Iterator[str]:
-    assert report.fault is not None
-    yield f"  {report.fault}"
-    if report.fault.cure:
-        yield f"  Instead: {report.fault.cure}."
+def _fault_lines(fault: Fault) -> Iterator[str]:
+    yield f"  {fault}"
+    if fault.cure:
+        yield f"  Instead: {fault.cure}."
 
 
-def _of_memory(report: PreflightReport, memory: MemoryUse) -> Iterator[str]:
-    device = "chip" if report.chips == report.devices else "core"
-    available = f"{_size(memory.available)} of HBM a {device}"
+def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
+    available = f"{_memory_size(memory.available)} of HBM a {device_name(report)}"
     if memory.needed is None:
         yield _row("memory", f"more than the {available}")
     else:
         part, detail = memory.needed / memory.available, ""
         if memory.temporaries is not None and memory.arguments is not None:
-            temporaries, arguments = _size(memory.temporaries), _size(memory.arguments)
+            temporaries, arguments = _memory_size(memory.temporaries), _memory_size(memory.arguments)
             detail = f": {temporaries} for temporaries, {arguments} for weights, state and batch"
-        yield _row("memory", f"{_size(memory.needed)} of {available} ({100 * part:.0f} %){detail}")
+        yield _row("memory", f"{_memory_size(memory.needed)} of {available} ({100 * part:.0f} %){detail}")
     if report.largest_per_replica_batch is not None:
         how = "compiled" if report.largest_was_compiled else "worked out from this batch, not compiled"
         largest = report.largest_per_replica_batch
@@ -75,10 +73,10 @@ def _of_memory(report: PreflightReport, memory: MemoryUse) -> Iterator[str]:
         yield _row("", "largest buffers when it is fullest:")
     for buffer in memory.buffers[:5]:
         way = ", backward" if buffer.backward else ""
-        yield _row("", f"{_size(buffer.bytes):>10}  {buffer.layer}{way}  {buffer.shape}")
+        yield _row("", f"{_memory_size(buffer.bytes):>10}  {buffer.layer}{way}  {buffer.shape}")
 
 
-def _of_time(report: PreflightReport, time: StepTime) -> Iterator[str]:
+def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
     rate = report.samples_per_sec or 0.0
     yield _row(
         "step",
@@ -96,37 +94,35 @@ def _of_time(report: PreflightReport, time: StepTime) -> Iterator[str]:
         found = report.collectives
         yield _row(
             "network",
-            f"{found.count} collective{'' if found.count == 1 else 's'} of {_bytes(found.bytes)}: at least "
+            f"{found.count} collective{'' if found.count == 1 else 's'} of {_transfer_size(found.bytes)}: at least "
             f"{_seconds(found.seconds)}",
         )
-    yield _row(
-        "host", f"has to deliver {_bytes(report.host_bytes_per_sec or 0)}/s ({_bytes(report.host_bytes)} a step)"
-    )
+    per_sec = _transfer_size(report.host_bytes_per_sec or 0)
+    yield _row("host", f"has to deliver {per_sec}/s ({_transfer_size(report.host_bytes)} a step)")
     if report.pipeline_batches_per_sec is not None:
-        yield from _of_pipeline(report, time)
+        yield _pipeline_line(report.pipeline_batches_per_sec, time)
     if time.unknown_loops:
         count = time.unknown_loops
         loops = "a loop runs" if count == 1 else f"{count} loops run"
         yield _row("", f"how often {loops} is not known before it runs: counted once, so a step takes longer")
 
 
-def _of_pipeline(report: PreflightReport, time: StepTime) -> Iterator[str]:
-    made = report.pipeline_batches_per_sec or 0.0
+def _pipeline_line(made: float, time: StepTime) -> str:
     wanted = 1 / time.seconds
     verdict = "enough" if made >= wanted else f"{100 * (1 - made / wanted):.0f} % of the time would wait for data"
-    yield _row("", f"the pipeline makes {made:,.1f} batches/s here, and {wanted:,.1f} are wanted: {verdict}")
+    return _row("", f"the pipeline makes {made:,.1f} batches/s here, and {wanted:,.1f} are wanted: {verdict}")
 
 
-def _of_layers(layers: tuple[LayerTime, ...]) -> Iterator[str]:
+def _layer_lines(layers: tuple[LayerTime, ...]) -> Iterator[str]:
     total = sum(layer.seconds for layer in layers) or 1.0
     yield "  time by layer                                   of step   backward   FLOPs/byte   padding"
-    for layer in layers[:_SHOWN]:
+    for layer in layers[:_NUM_LAYERS]:
         part, back = layer.seconds / total, layer.backward_seconds / layer.seconds if layer.seconds else 0.0
         intensity = layer.flops / layer.moved_bytes if layer.moved_bytes else 0.0
         name = layer.layer if len(layer.layer) <= 34 else f"…{layer.layer[-33:]}"
         cells = f"{_seconds(layer.seconds):>11} {100 * part:>6.1f} % {100 * back:>8.0f} % {intensity:>12.0f}"
         yield f"  {name:<34} {cells} {100 * layer.padding:>7.0f} %"
-    rest = layers[_SHOWN:]
+    rest = layers[_NUM_LAYERS:]
     if rest:
         seconds = sum(layer.seconds for layer in rest)
         yield f"  {f'({len(rest)} more)':<34} {_seconds(seconds):>11} {100 * seconds / total:>6.1f} %"
@@ -136,27 +132,25 @@ def _row(name: str, text: str) -> str:
     return f"  {name:<10}{text}"
 
 
-def _size(size: float) -> str:
-    """Return a size in memory, whose units are powers of 1024."""
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= factor:
-            return f"{_figures(size / factor)} {unit}"
-    return f"{size:.0f} B"
+def _memory_size(size: float) -> str:
+    return _with_unit(size, {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10})
 
 
-def _bytes(size: float) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{_figures(size / factor)} {unit}"
-    return f"{size:.0f} B"
+def _transfer_size(size: float) -> str:
+    return _with_unit(size, {"GB": 1e9, "MB": 1e6, "kB": 1e3})
+
+
+def _with_unit(size: float, units: Mapping[str, float]) -> str:
+    unit = next((unit for unit, factor in units.items() if size >= factor), "")
+    return f"{_three_digits(size / units[unit])} {unit}" if unit else f"{size:.0f} B"
 
 
 def _seconds(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
-    return f"{_figures(1e3 * seconds)} ms" if seconds >= 1e-3 else f"{_figures(1e6 * seconds)} µs"
+    return f"{_three_digits(1e3 * seconds)} ms" if seconds >= 1e-3 else f"{_three_digits(1e6 * seconds)} µs"
 
 
-def _figures(number: float) -> str:
-    """Return it with three figures, and in full where it has four before the point: 1010 MiB, and not 1.01e+03."""
+def _three_digits(number: float) -> str:
+    """Return a number with three significant digits, but no exponent: 1010, not 1.01e+03."""
     return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"

@@ -6,8 +6,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError
-from keras_tpu_ext.preflight import _compiler
-from keras_tpu_ext.preflight import api as asking
+from keras_tpu_ext.preflight import _compiler, api
 from keras_tpu_ext.preflight._compiler import Compiled
 from kind_of_keras import IS_KERAS2
 
@@ -37,8 +36,8 @@ def says(monkeypatch):
             asked.append(lowered.examples // target.devices)
             return Compiled("", {"versions": {}}, error_of(asked[-1]))
 
-        monkeypatch.setattr(asking, "compiler_versions", dict)
-        monkeypatch.setattr(asking, "compile_for", compile_for)
+        monkeypatch.setattr(api, "compiler_versions", dict)
+        monkeypatch.setattr(api, "compile_for", compile_for)
         return asked
 
     return set_to

@@ -1,0 +1,189 @@
+"""Parser for the text of a compiled HLO module, as far as a report needs it.
+
+Source of the grammar: https://openxla.org/xla/hlo_dumps
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from keras_tpu_ext.preflight._hlo.shape import Shape, parse_shape
+
+_NAME = r"%?[\w.\-]+"
+_COMPUTATION = re.compile(rf"^(?P<entry>ENTRY )?(?P<name>{_NAME}) \(.*\{{$")
+_INSTRUCTION = re.compile(rf"^  (?P<root>ROOT )?(?P<name>{_NAME}) = (?P<rest>.*)$")
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_CALLED_COMPUTATION = re.compile(r"\b(calls|to_apply|body|condition|true_computation|false_computation)=%([\w.\-]+)")
+_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+_ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_OPENS, _CLOSES = "([{", ")]}"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An HLO instruction.
+
+    Attributes:
+        name: Name without the `%`.
+        opcode: Such as `"fusion"` or `"all-reduce-start"`.
+        shape: Shape of the result.
+        operands: Names of the operands.
+        attributes: Text after the operands.
+        is_root: Whether it is the root of its computation.
+    """
+
+    name: str
+    opcode: str
+    shape: Shape
+    operands: tuple[str, ...]
+    attributes: str = field(repr=False, default="")
+    is_root: bool = False
+
+    @cached_property
+    def op_name(self) -> str:
+        """The framework's name stack, such as `"jit(step)/jvp(dense)/dot_general"`; empty if there is none."""
+        found = _OP_NAME.search(self.attributes)
+        return found[1] if found else ""
+
+    @cached_property
+    def written_shape(self) -> Shape:
+        """The shape of the buffers it writes; an asynchronous start has its operands in `shape` too."""
+        if (
+            not self.opcode.endswith("-start")
+            or len(self.shape.tuple_shapes) < 2
+            or self.opcode == "all-reduce-start"
+        ):
+            return self.shape
+        return self.shape.tuple_shapes[0 if self.opcode == "copy-start" else 1]
+
+    @cached_property
+    def called_computations(self) -> dict[str, str]:
+        """Names of the computations it calls, by role such as `"body"`."""
+        found = dict(_CALLED_COMPUTATION.findall(self.attributes))
+        branches = _BRANCHES.search(self.attributes)
+        if branches:
+            found |= {f"branch {i}": name for i, name in enumerate(_OPERAND.findall(branches[1]))}
+        return found
+
+    @cached_property
+    def estimated_cycles(self) -> int | None:
+        """Clock cycles as the compiler estimates them; `None` if it states none."""
+        found = _ESTIMATED_CYCLES.search(self.attributes)
+        return int(found[1]) if found else None
+
+    @cached_property
+    def trip_count(self) -> int | None:
+        """Number of iterations of a loop; `None` if the compiler does not know it."""
+        found = self._backend_config.get("known_trip_count", {}).get("n")
+        return None if found is None else int(found)
+
+    @cached_property
+    def _backend_config(self) -> dict[str, Any]:
+        start = self.attributes.find("backend_config={")
+        if start < 0:
+            return {}
+        start += len("backend_config=")
+        try:
+            config, _ = json.JSONDecoder().raw_decode(self.attributes[start:])
+        except json.JSONDecodeError:
+            return {}
+        return config if isinstance(config, dict) else {}
+
+
+@dataclass(frozen=True)
+class Computation:
+    """An HLO computation; its instructions are in the order in which a scheduled module runs them."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Instruction]:
+        """The instructions by name."""
+        return {instruction.name: instruction for instruction in self.instructions}
+
+    @property
+    def root(self) -> Instruction:
+        """The instruction that makes the computation's result."""
+        return next((one for one in self.instructions if one.is_root), self.instructions[-1])
+
+
+@dataclass(frozen=True)
+class Module:
+    """An HLO module."""
+
+    entry: Computation
+    computations: Mapping[str, Computation]
+
+    @classmethod
+    def parse(cls, text: str) -> Module:
+        """Parse the text that XLA prints of a module.
+
+        Raises:
+            ValueError: If there is no entry computation.
+        """
+        computations: dict[str, Computation] = {}
+        lines: list[str] = []
+        entry, name, is_entry = None, "", False
+        for line in text.splitlines():
+            if not name:
+                start = _COMPUTATION.match(line)
+                if start:
+                    name, is_entry, lines = start["name"].lstrip("%"), bool(start["entry"]), []
+            elif line.startswith("}"):
+                computations[name] = Computation(name, tuple(_parse_instructions(lines)))
+                entry = computations[name] if is_entry else entry
+                name = ""
+            else:
+                lines.append(line)
+        if entry is None:
+            raise ValueError("the text has no ENTRY computation")
+        return cls(entry, computations)
+
+    def called_instructions(self, instruction: Instruction) -> Iterator[Instruction]:
+        """Yield the instructions of all computations that `instruction` calls, recursively."""
+        for name in instruction.called_computations.values():
+            for inner in self.computations[name].instructions if name in self.computations else ():
+                yield inner
+                yield from self.called_instructions(inner)
+
+
+def _parse_instructions(lines: list[str]) -> Iterator[Instruction]:
+    for line in lines:
+        found = _INSTRUCTION.match(line)
+        if found:
+            yield _parse_instruction(found["name"].lstrip("%"), found["rest"], bool(found["root"]))
+
+
+def _parse_instruction(name: str, rest: str, is_root: bool) -> Instruction:
+    end = _shape_end(rest)
+    opcode, _, rest_of_line = rest[end:].lstrip().partition("(")
+    close = _closing_bracket(rest_of_line)
+    operands = tuple(_OPERAND.findall(rest_of_line[:close]))
+    return Instruction(name, opcode, parse_shape(rest[:end]), operands, rest_of_line[close + 1 :], is_root)
+
+
+def _shape_end(text: str) -> int:
+    """Return the index of the first blank outside brackets."""
+    depth = 0
+    for i, character in enumerate(text):
+        depth += (character in _OPENS) - (character in _CLOSES)
+        if character == " " and not depth:
+            return i
+    return len(text)
+
+
+def _closing_bracket(text: str) -> int:
+    """Return the index of the bracket that closes the one opened before `text`."""
+    depth = 1
+    for i, character in enumerate(text):
+        depth += (character in _OPENS) - (character in _CLOSES)
+        if not depth:
+            return i
+    return len(text)

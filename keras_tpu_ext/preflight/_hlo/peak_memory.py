@@ -1,0 +1,105 @@
+"""The buffers that are live at peak HBM use, by liveness analysis of a scheduled module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
+from keras_tpu_ext.preflight._hlo.shape import Shape
+
+# Their result is memory of an operand.
+_ALIASES = frozenset(
+    ["tuple", "get-tuple-element", "bitcast", "while", "opt-barrier", "add-dependency", "async-update"]
+)
+_NO_MEMORY = frozenset(["parameter", "constant", "after-all", "partition-id", "replica-id"])
+
+
+class LiveBuffer(NamedTuple):
+    """A buffer in HBM.
+
+    Attributes:
+        instruction: The instruction that writes it.
+        shape: Shape of the array in it.
+        bytes: Size, padding included.
+    """
+
+    instruction: Instruction
+    shape: Shape
+    bytes: int
+
+
+def buffers_at_peak(module: Module) -> list[LiveBuffer]:
+    """Return the temporary buffers that are live at peak HBM use, the largest first.
+
+    The program's arguments are not among them. Memory that the compiler reuses without saying so in the HLO counts
+    twice: the sum agrees with the compiler's to about 10 %.
+    """
+    return sorted(_live_at_peak(module, module.entry), key=lambda buffer: buffer.bytes, reverse=True)
+
+
+def _live_at_peak(module: Module, computation: Computation) -> list[LiveBuffer]:
+    owners = _buffer_owners(computation)
+    last_use = _last_uses(computation, owners)
+    live: dict[str, list[LiveBuffer]] = {}
+    size = most = 0
+    best: list[LiveBuffer] = []
+    for i, instruction in enumerate(computation.instructions):
+        own = list(_new_buffers(instruction))
+        # A called computation writes the result, so that its peak and the result are not live together.
+        for added in (_callee_peak(module, instruction), own):
+            here = size + _total_bytes(added)
+            if here > most:
+                most, best = here, [*(buffer for some in live.values() for buffer in some), *added]
+        live[instruction.name] = own
+        size += _total_bytes(own)
+        for name in [name for name in live if last_use.get(name, i) <= i]:
+            size -= _total_bytes(live.pop(name))
+    return best
+
+
+def _new_buffers(instruction: Instruction) -> Iterable[LiveBuffer]:
+    if _is_alias(instruction) or instruction.opcode in _NO_MEMORY:
+        return
+    for shape in instruction.written_shape.leaves():
+        if shape.memory_space == 0 and shape.padded_bytes:
+            yield LiveBuffer(instruction, shape, shape.padded_bytes)
+
+
+def _is_alias(instruction: Instruction) -> bool:
+    is_done = instruction.opcode.endswith("-done")
+    return is_done or instruction.opcode in _ALIASES or "output_to_operand_aliasing" in instruction.attributes
+
+
+def _callee_peak(module: Module, instruction: Instruction) -> list[LiveBuffer]:
+    """Return the live buffers at the peak of a loop, a call, or the branch with the highest peak."""
+    if instruction.opcode not in ("while", "conditional", "call"):
+        return []
+    callees = [module.computations[name] for name in instruction.called_computations.values()]
+    return max((_live_at_peak(module, callee) for callee in callees), key=_total_bytes)
+
+
+def _total_bytes(buffers: list[LiveBuffer]) -> int:
+    return sum(buffer.bytes for buffer in buffers)
+
+
+def _buffer_owners(computation: Computation) -> dict[str, frozenset[str]]:
+    """Return for each instruction those whose buffers hold its result, seen through aliases."""
+    found: dict[str, frozenset[str]] = {}
+    for instruction in computation.instructions:
+        own = frozenset([instruction.name])
+        others = (found.get(name, frozenset()) for name in instruction.operands)
+        found[instruction.name] = own.union(*others) if _is_alias(instruction) else own
+    return found
+
+
+def _last_uses(computation: Computation, owners: dict[str, frozenset[str]]) -> dict[str, int]:
+    """Return for each instruction the index of the last one that reads its buffers."""
+    last: dict[str, int] = {}
+    for i, instruction in enumerate(computation.instructions):
+        for name in instruction.operands:
+            for owner in owners.get(name, ()):
+                last[owner] = i
+    for owner in owners.get(computation.root.name, ()):
+        last[owner] = len(computation.instructions)
+    return last

@@ -1,0 +1,170 @@
+"""Estimated time, FLOPs and bytes of each instruction that a compiled step runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from keras_tpu_ext.hardware import TpuGeneration
+from keras_tpu_ext.preflight._hlo.flops import flops_of
+from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
+from keras_tpu_ext.preflight._hlo.shape import Shape
+
+# These do nothing at run time.
+_NO_OPS = frozenset(
+    """parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id add-dependency opt-barrier
+    domain get-dimension-size iota""".split()  # noqa: SIM905
+)
+# Asynchronous copies, which overlap with other instructions.
+_ASYNC = ("copy-start", "copy-done", "slice-start", "slice-done", "async-start", "async-update", "async-done")
+_COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+_LOOKUPS, _UPDATES = ("gather", "dynamic-slice"), ("scatter", "dynamic-update-slice")
+
+
+class OpCost(NamedTuple):
+    """The cost of an instruction on one device, summed over its runs in a step.
+
+    Attributes:
+        instruction: The instruction.
+        runs: Number of runs in a step.
+        seconds: Estimated time.
+        source: Source of the estimate: the compiler's cycles, a bound by HBM or interconnect (ICI) bandwidth, or
+            `"none"` for an instruction that takes no time of its own.
+        flops: FLOPs of its dots and convolutions.
+        bytes_accessed: Bytes read from and written to HBM, padding included.
+        unpadded_bytes: The same without padding.
+    """
+
+    instruction: Instruction
+    runs: int
+    seconds: float
+    source: Literal["compiler", "hbm", "ici", "none"]
+    flops: float
+    bytes_accessed: int
+    unpadded_bytes: int
+
+
+class Timeline:
+    """The instructions that a step runs on one device.
+
+    Args:
+        module: The compiled module.
+        generation: TPU generation it is compiled for.
+        devices: Number of devices of the step.
+
+    Attributes:
+        costs: The instructions' costs, in the order in which they run.
+        unknown_loops: Names of loops whose trip count the compiler does not know; they count once.
+    """
+
+    def __init__(self, module: Module, generation: TpuGeneration, devices: int) -> None:
+        self._module = module
+        self._generation = generation
+        self._devices = devices
+        self.unknown_loops: list[str] = []
+        self.costs = tuple(self._walk(module.entry, 1))
+
+    def _walk(self, computation: Computation, runs: int) -> Iterator[OpCost]:
+        for instruction in computation.instructions:
+            if instruction.opcode == "while":
+                trips = instruction.trip_count
+                if trips is None:
+                    self.unknown_loops.append(instruction.name)
+                for role in ("condition", "body"):
+                    inner = self._module.computations[instruction.called_computations[role]]
+                    yield from self._walk(inner, runs * (1 if trips is None else trips))
+            elif instruction.opcode == "conditional":
+                yield from self._longest_branch(instruction, runs)
+            elif instruction.opcode == "call":
+                yield from self._walk(self._module.computations[instruction.called_computations["to_apply"]], runs)
+            else:
+                yield self._cost(computation, instruction, runs)
+
+    def _longest_branch(self, instruction: Instruction, runs: int) -> list[OpCost]:
+        before, branches = self.unknown_loops, []
+        for name in instruction.called_computations.values():
+            self.unknown_loops = []
+            branches.append((list(self._walk(self._module.computations[name], runs)), self.unknown_loops))
+        longest, unknown = max(branches, key=lambda branch: sum(cost.seconds for cost in branch[0]))
+        self.unknown_loops = before + unknown
+        return longest
+
+    def _cost(self, computation: Computation, instruction: Instruction, runs: int) -> OpCost:
+        if instruction.opcode in _NO_OPS or instruction.opcode in _ASYNC or instruction.opcode.endswith("-done"):
+            return OpCost(instruction, runs, 0.0, "none", 0.0, 0, 0)
+        flops = runs * self._flops(computation, instruction)
+        padded, unpadded = (runs * size for size in self._bytes_accessed(computation, instruction))
+        if is_collective(instruction):
+            seconds = runs * self._collective_seconds(computation, instruction)
+            return OpCost(instruction, runs, seconds, "ici", flops, padded, unpadded)
+        if instruction.estimated_cycles is not None:
+            seconds = runs * instruction.estimated_cycles / self._generation.clock_hz
+            return OpCost(instruction, runs, seconds, "compiler", flops, padded, unpadded)
+        seconds = padded / self._generation.hbm_bandwidth_per_core
+        return OpCost(instruction, runs, seconds, "hbm" if seconds else "none", flops, padded, unpadded)
+
+    def _flops(self, computation: Computation, instruction: Instruction) -> float:
+        total = 0.0
+        for name in _computations_in(self._module, instruction):
+            inner = self._module.computations[name]
+            shapes = {one.name: one.shape for one in inner.instructions}
+            total += sum(flops_of(one, shapes) for one in inner.instructions)
+        if instruction.opcode in ("convolution", "dot"):
+            total += flops_of(instruction, {name: computation.by_name[name].shape for name in instruction.operands})
+        return total
+
+    def _bytes_accessed(self, computation: Computation, instruction: Instruction) -> tuple[int, int]:
+        """Return the bytes read from and written to HBM, with and without padding."""
+        read = [computation.by_name[name].shape for name in instruction.operands if name in computation.by_name]
+        shapes = (*read, instruction.written_shape)
+        arrays = [leaf for shape in shapes for leaf in shape.leaves() if leaf.memory_space == 0]
+        opcodes = {instruction.opcode, *(one.opcode for one in self._module.called_instructions(instruction))}
+        if opcodes & {*_LOOKUPS, *_UPDATES}:
+            arrays = _accessed_rows(arrays, instruction, opcodes)
+        return sum(shape.padded_bytes for shape in arrays), sum(shape.bytes for shape in arrays)
+
+    def _collective_seconds(self, computation: Computation, instruction: Instruction) -> float:
+        """Return the least time of a collective, that of a ring over all links of a chip.
+
+        Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 69(2), 2009.
+        """
+        size = instruction.written_shape.bytes
+        if instruction.opcode.startswith("reduce-scatter"):  # its result is one device's part
+            size = sum(computation.by_name[name].shape.bytes for name in instruction.operands)
+        rounds = 2 if instruction.opcode.startswith("all-reduce") else 1
+        part = rounds * (self._devices - 1) / self._devices
+        return part * size / (self._generation.ici_bandwidth / self._generation.cores_per_chip)
+
+
+def is_collective(instruction: Instruction) -> bool:
+    """Return whether it is a collective, or the start of an asynchronous one."""
+    return instruction.opcode.removesuffix("-start") in _COLLECTIVES
+
+
+def _computations_in(module: Module, instruction: Instruction) -> Iterator[str]:
+    for name in instruction.called_computations.values():
+        if name in module.computations:
+            yield name
+            for inner in module.computations[name].instructions:
+                yield from _computations_in(module, inner)
+
+
+def _accessed_rows(arrays: list[Shape], instruction: Instruction, opcodes: set[str]) -> list[Shape]:
+    """Return the arrays that a lookup or an update accesses: rows, not the whole table."""
+    results = [shape.padded_bytes for shape in instruction.shape.leaves()]
+    if opcodes & {*_UPDATES}:
+        # An update in place reads and writes only the updated rows.
+        small = [shape for shape in arrays if shape.padded_bytes < max(results)]
+        return small * 2 if small else arrays
+    tables = [shape for shape in arrays if shape.padded_bytes >= sum(results)]
+    if not tables:
+        return arrays
+    table = max(tables, key=lambda shape: shape.padded_bytes)
+    return [*(shape for shape in arrays if shape is not table), *instruction.shape.leaves()]

@@ -1,0 +1,191 @@
+"""The data of a preflight report."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+LEFT_OUT = (
+    "Times are the compiler's own estimates, with one operation after the other at the chip's nominal clock: no TPU "
+    "has run this.",
+    "Not in them: how fast the host makes batches and sends them, the time between steps, and the latency of "
+    "collectives and of a real network; `steps_per_execution`, callbacks and validation.",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """Why a step does not compile.
+
+    Attributes:
+        cause: What is wrong.
+        layer: Name of the layer; empty if it is not known.
+        line: Line of the user's code, such as `"model.py:12"`; empty if it is not known.
+        cure: What to write instead; empty if it is not known.
+    """
+
+    cause: str
+    layer: str = ""
+    line: str = ""
+    cure: str = ""
+
+    def __str__(self) -> str:
+        where = " ".join([f"layer {self.layer!r}"] * bool(self.layer) + [f"({self.line})"] * bool(self.line))
+        return f"{where}: {self.cause}" if where else self.cause
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """A buffer that is live at peak HBM use.
+
+    Attributes:
+        bytes: Size, padding included.
+        layer: Layer that writes it.
+        shape: Shape, such as `"bf16[128,56,56,256]"`.
+        backward: Whether the backward pass writes it.
+    """
+
+    bytes: int
+    layer: str
+    shape: str
+    backward: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryUse:
+    """The HBM use of one device.
+
+    Attributes:
+        needed: Bytes in all; `None` if the compiler does not say.
+        available: Bytes that a program may use.
+        arguments: Bytes of the weights, the optimizer's and metrics' state, and the batch.
+        temporaries: Bytes of activations, gradients and other intermediate results.
+        buffers: The largest buffers at peak use.
+    """
+
+    needed: int | None
+    available: int
+    arguments: int | None = None
+    temporaries: int | None = None
+    buffers: tuple[Buffer, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits into HBM."""
+        return self.needed is not None and self.needed <= self.available
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerTime:
+    """The cost of a layer in a step on one device.
+
+    Attributes:
+        layer: Path of the layer, such as `"block/conv1"`; or `"(loss)"`, `"(optimizer)"`, `"(other)"`.
+        seconds: Time of the forward and the backward pass.
+        backward_seconds: Time of the backward pass.
+        flops: FLOPs of its matrix products and convolutions.
+        moved_bytes: Bytes read from and written to HBM.
+        padding: Fraction of these bytes that pads dimensions to the chip's tiles.
+    """
+
+    layer: str
+    seconds: float
+    backward_seconds: float
+    flops: float
+    moved_bytes: int
+    padding: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Collectives:
+    """The collectives of a step, such as all-reduces.
+
+    Attributes:
+        count: Number of collectives.
+        bytes: Bytes of their results on one device.
+        seconds: Least time by the bandwidth of the interconnect.
+    """
+
+    count: int
+    bytes: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTime:
+    """The estimated time of a step.
+
+    Attributes:
+        seconds: Time of a step.
+        by_compiler: Fraction of it that the compiler states; the rest is a bound by bytes and bandwidth.
+        flops: FLOPs of the matrix products and convolutions on one device.
+        mfu: Model FLOPs utilization: the fraction of the device's bfloat16 peak.
+        intensity: FLOPs per byte read from and written to HBM.
+        bound: What bounds most of the time: `"matrix units"`, `"memory"` or `"collectives"`.
+        shares: Fraction of the time that each of the three bounds.
+        unknown_loops: Number of loops whose trip count the compiler does not know; they count once.
+    """
+
+    seconds: float
+    by_compiler: float
+    flops: float
+    mfu: float
+    intensity: float
+    bound: Literal["matrix units", "memory", "collectives"]
+    shares: dict[str, float]
+    unknown_loops: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class PreflightResult:
+    """The data of a `PreflightReport`, which documents the fields."""
+
+    model: str
+    target: str
+    framework: str
+    chips: int
+    devices: int
+    global_batch: int
+    per_replica_batch: int
+    fault: Fault | None = None
+    memory: MemoryUse | None = None
+    time: StepTime | None = None
+    layers: tuple[LayerTime, ...] = ()
+    collectives: Collectives | None = None
+    host_bytes: int = 0
+    largest_per_replica_batch: int | None = None
+    largest_was_compiled: bool = False
+    pipeline_batches_per_sec: float | None = None
+    compile_seconds: float = 0.0
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the step compiles and fits into memory."""
+        return self.fault is None and self.memory is not None and self.memory.fits
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Estimated time of a step; `None` if there is no estimate."""
+        return None if self.time is None else self.time.seconds
+
+    @property
+    def samples_per_sec(self) -> float | None:
+        """Estimated examples per second of all devices; `None` if there is no estimate."""
+        return None if not self.step_seconds else self.global_batch / self.step_seconds
+
+    @property
+    def host_bytes_per_sec(self) -> float | None:
+        """Bytes per second that the input pipeline must deliver at that rate; `None` if there is no estimate."""
+        return None if not self.step_seconds else self.host_bytes / self.step_seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data for JSON."""
+        return {
+            "ok": self.ok,
+            **dataclasses.asdict(self),
+            "step_seconds": self.step_seconds,
+            "samples_per_sec": self.samples_per_sec,
+            "host_bytes_per_sec": self.host_bytes_per_sec,
+            "left_out": list(LEFT_OUT),
+        }
