@@ -12,7 +12,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import cli
-from keras_tpu_ext._runtime import words
+from keras_tpu_ext._runtime import message_terms as words
 
 IS_JAX = words.framework == "JAX"
 JAX_IMAGE = {"keras": "3.15.1", "jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.52", "tensorflow-cpu": "2.21.0"}

@@ -4,7 +4,8 @@ import keras
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime.training.batch_hooks import needing_every_batch
+from keras_tpu_ext._runtime.training.execution_schedule import needing_every_batch
+from keras_tpu_ext._runtime.training.fit_call import FitCall
 
 
 class Child(keras.callbacks.ModelCheckpoint):
@@ -49,15 +50,19 @@ BY_EPOCH = {
 }
 
 
+def names_of(callbacks):
+    return needing_every_batch(FitCall("fit", None, (), {"callbacks": callbacks}))
+
+
 @pytest.mark.parametrize("name", EVERY_BATCH)
 def test_who_needs_every_batch(name):
     callback = EVERY_BATCH[name]()
-    assert needing_every_batch([keras.callbacks.EarlyStopping(), callback], "fit") == [type(callback).__name__]
+    assert names_of([keras.callbacks.EarlyStopping(), callback]) == [type(callback).__name__]
 
 
 @pytest.mark.parametrize("name", BY_EPOCH)
 def test_who_does_not(name):
-    assert needing_every_batch(BY_EPOCH[name](), "fit") == []
+    assert names_of(BY_EPOCH[name]()) == []
 
 
 def test_a_list_that_keras_made():

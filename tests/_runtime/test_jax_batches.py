@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, UnweightedPaddedBatch
-from keras_tpu_ext._runtime.jax.batches import Batches, host_batch
+from keras_tpu_ext._runtime.jax.data_adapter import Batches, host_batch
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import pytest
 import keras_tpu_ext as kte
 import sources
 from keras_tpu_ext._runtime.jax.batch import BATCH
-from keras_tpu_ext._runtime.jax.loop import Execution
+from keras_tpu_ext._runtime.jax.loop import CompiledLoop
+from keras_tpu_ext._runtime.jax.update import step_variables
 
 
 def data(rows=103):
@@ -39,7 +40,7 @@ def jitted(monkeypatch):
         made.extend(functions)
         return functions
 
-    monkeypatch.setattr(Execution, "_compile", compile_and_keep)
+    monkeypatch.setattr(CompiledLoop, "_compile", compile_and_keep)
     return made
 
 
@@ -96,7 +97,7 @@ def test_the_state_before_an_execution_is_used_up(scope8, steps):
     x, y = data(96)
     model.fit(x, y, batch_size=16, verbose=0)
     before = [variable.value for variable in [*model.trainable_variables, *model.optimizer.variables]]
-    own = [variable.value for variable in model._step_state.all_variables()]
+    own = [variable.value for variable in step_variables(model._step_state)]
     assert not any(array.is_deleted() for array in before + own)
     model.fit(x, y, batch_size=16, verbose=0)
     assert [array.is_deleted() for array in before] == [True] * len(before)
@@ -156,7 +157,7 @@ def test_eager_steps_are_the_same_steps(scope8):
 def test_nothing_of_a_batch_outlives_its_step(scope8):
     model = compiled(scope8)
     model.fit(*data(), batch_size=32, verbose=0)
-    assert (BATCH.examples, BATCH.real) == (None, None)
+    assert (BATCH.examples, BATCH.valid) == (None, None)
     with pytest.raises(Exception, match="incompatible with the layer"):
         model.fit(np.ones((8, 7)), np.ones((8, 1)), verbose=0)
-    assert (BATCH.examples, BATCH.real) == (None, None)
+    assert (BATCH.examples, BATCH.valid) == (None, None)

@@ -19,7 +19,7 @@ IMPORTED = {
     "keras.src.backend.jax.trainer:JAXTrainer.__init__": "jax/scope.py",
     "keras.src.backend.jax.trainer:JAXTrainer._symbolic_build": "jax/step.py",
     "keras.src.trainers.data_adapters.data_adapter:DataAdapter": "jax/data_adapter.py",
-    "keras.src.trainers.data_adapters:get_data_adapter": "jax/step.py",
+    "keras.src.trainers.data_adapters:get_data_adapter": "jax/data_adapter.py",
 }
 
 

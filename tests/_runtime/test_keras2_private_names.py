@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.compat.keras2 import PACKAGE, in_symbolic_call
-from keras_tpu_ext._runtime.keras2.step import _SAVED_EPOCH
+from keras_tpu_ext._runtime.keras2.adapter import _SAVED_EPOCH
 from private_names import RUNTIME, check_attribute, check_import, model
 
 STATISTICS = "keras2/batch_statistics.py"
@@ -27,8 +27,8 @@ IMPORTED = {
     "engine.data_adapter:DataHandler.steps": "keras2/execution_schedule.py",
     "engine.training:Model._get_optimizer": "keras2/step.py",
     "engine.training:Model._validate_and_get_metrics_result": "keras2/step.py",
-    "engine.training:Model._validate_target_and_loss": "keras2/step.py",
-    "engine.base_layer:Layer._flatten_layers": "keras2/step.py",
+    "engine.training:Model._validate_target_and_loss": "keras2/adapter.py",
+    "engine.base_layer:Layer._flatten_layers": "keras2/adapter.py",
     "layers.normalization.batch_normalization:BatchNormalizationBase._calculate_mean_and_var": STATISTICS,
     "layers.normalization.batch_normalization:BatchNormalizationBase._assign_moving_average": STATISTICS,
     "layers.normalization.batch_normalization:BatchNormalizationBase._assign_new_value": STATISTICS,
@@ -56,7 +56,7 @@ def epoch_in_a_backup():
 
 
 ATTRIBUTES = {
-    "BackupAndRestore's file": (lambda: epoch_in_a_backup() == 2, "keras2/step.py"),
+    "BackupAndRestore's file": (lambda: epoch_in_a_backup() == 2, "keras2/adapter.py"),
     "Model.compiled_loss": (
         lambda: trained().compiled_loss._total_loss_mean,
         "keras2/loss.py, compat/keras2.py",
@@ -95,8 +95,8 @@ ATTRIBUTES = {
         "keras2/models.py",
     ),
     "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.layer.name, "keras2/models.py"),
-    "Layer._eager_losses": (lambda: model().layers[1]._eager_losses == [], "keras2/layer_losses.py"),
-    "Layer._callable_losses": (lambda: model().layers[1]._callable_losses == [], "keras2/layer_losses.py"),
+    "Layer._eager_losses": (lambda: model().layers[1]._eager_losses == [], "keras2/adapter.py"),
+    "Layer._callable_losses": (lambda: model().layers[1]._callable_losses == [], "keras2/adapter.py"),
     "optimizer._distribution_strategy": (
         lambda: tf.keras.optimizers.SGD()._distribution_strategy is not None,
         "tensorflow/scope_checks.py",

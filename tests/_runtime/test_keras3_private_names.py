@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import pytest
 from keras.src.trainers.epoch_iterator import EpochIterator
-
 from keras_tpu_ext._runtime.keras3.chief import _epoch_in
+
 from private_names import RUNTIME, check_attribute, check_import, model
 
 IMPORTED = {
-    "keras.src.models.functional:Functional": "keras3/functional.py, keras3/graph.py",
+    "keras.src.models.functional:Functional": "keras3/functional.py, keras3/models.py",
     "keras.src.models.model:functional_init_arguments": "keras3/functional.py",
     "keras.src.saving.keras_saveable:KerasSaveable._unpickle_model": "keras3/functional.py",
     "keras.src.layers.layer:Layer._flatten_layers": "keras3/models.py",
@@ -23,11 +23,11 @@ IMPORTED = {
     "keras.src.losses.loss:unscale_loss_for_distribution": "keras3/metrics.py",
     "keras.src.optimizers.base_optimizer:BaseOptimizer._get_variable_index": "keras3/probes.py",
     "keras.src.trainers.trainer:Trainer._symbolic_build": "keras3_tf/step.py, jax/step.py",
-    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "keras3/compile.py",
+    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "keras3/adapter.py",
     "keras.src.trainers.compile_utils:CompileMetrics._flatten_y": "keras3/metrics.py",
-    "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model": "keras3/chief.py",
-    "keras.src.utils:file_utils.exists": "keras3/chief.py",
-    "keras.src.utils:file_utils.File": "keras3/chief.py",
+    "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model": "keras3/adapter.py",
+    "keras.src.utils:file_utils.exists": "keras3/adapter.py",
+    "keras.src.utils:file_utils.File": "keras3/adapter.py",
     "keras.src.backend:get_keras_mask": "compat/keras3.py",
     "keras.src.backend:set_keras_mask": "compat/keras3.py",
     "keras.src.backend:AutocastScope": "compat/keras3.py",
@@ -67,8 +67,8 @@ ATTRIBUTES = {
         "keras3/models.py",
     ),
     "KerasTensor._keras_history": (lambda: model().outputs[0]._keras_history.operation.name, "keras3/models.py"),
-    "Trainer._compile_loss": (lambda: model()._compile_loss, "keras3/compile.py"),
-    "Trainer._compile_metrics": (lambda: model()._compile_metrics, "keras3/compile.py"),
+    "Trainer._compile_loss": (lambda: model()._compile_loss, "keras3/adapter.py"),
+    "Trainer._compile_metrics": (lambda: model()._compile_metrics, "keras3/adapter.py"),
     "Trainer._loss_tracker": (
         lambda: (model()._loss_tracker.total, model()._loss_tracker.count),
         "keras3_tf/step.py, jax/step.py",
@@ -80,13 +80,13 @@ ATTRIBUTES = {
     ),
     "BatchNormalization._reduction_axes": (
         lambda: keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization()]).layers[0]._reduction_axes,
-        "keras3_tf/batch_statistics.py, jax/batch_statistics.py",
+        "keras3_tf/adapter.py, jax/batch_statistics.py",
     ),
     "optimizer._iterations": (
         lambda: keras.optimizers.SGD()._iterations,
         "training/progress.py, keras3/optimizer_view.py",
     ),
-    "BackupAndRestore._training_metadata_path": (lambda: epoch_in_a_backup() == 3, "keras3/chief.py"),
+    "BackupAndRestore._training_metadata_path": (lambda: epoch_in_a_backup() == 3, "keras3/adapter.py"),
 }
 
 
@@ -123,17 +123,17 @@ def test_an_epoch_asks_its_iterator_for_executions():
     iterator = EpochIterator(x=np.ones((4, 2)), batch_size=4)
     iterator._enumerate_iterator = lambda: iter([(0, 6, iter(["a batch"]))])
     ((begin, end, _),) = iterator
-    assert (begin, end) == (0, 6), f"mend {RUNTIME}training/auto_steps.py"
+    assert (begin, end) == (0, 6), f"mend {RUNTIME}keras3/execution_schedule.py"
     names = ["_current_iterator", "_steps_seen", "_num_batches", "_get_iterator", "_interrupted_warning"]
-    assert not [name for name in names if not hasattr(iterator, name)], f"mend {RUNTIME}training/auto_steps.py"
+    assert not [name for name in names if not hasattr(iterator, name)], f"mend {RUNTIME}keras3/execution_schedule.py"
     iterator._num_batches, iterator._steps_seen = None, 7
     with pytest.warns(UserWarning, match="ran out of data"), iterator.catch_stop_iteration():
         raise StopIteration
-    assert iterator.num_batches == 7, f"mend {RUNTIME}training/auto_steps.py"
+    assert iterator.num_batches == 7, f"mend {RUNTIME}keras3/execution_schedule.py"
 
 
 def test_tensorboard_says_whether_it_traces():
-    assert keras.callbacks.TensorBoard()._should_trace is False, f"mend {RUNTIME}training/batch_hooks.py"
+    assert keras.callbacks.TensorBoard()._should_trace is False, f"mend {RUNTIME}training/execution_schedule.py"
 
 
 def test_loss_scaling_keeps_its_inner_optimizer_in_its_dict():

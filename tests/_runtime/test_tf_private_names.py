@@ -10,17 +10,17 @@ import tensorflow as tf
 from private_names import RUNTIME, check_attribute, check_import, model
 
 IMPORTED = {
-    "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients": "keras3_tf/optimizer.py",
-    "keras.src.trainers.trainer:Trainer._compute_loss": "keras3_tf/step.py",
+    "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients": "keras3_tf/adapter.py",
+    "keras.src.trainers.trainer:Trainer._compute_loss": "keras3_tf/adapter.py",
     "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._maybe_symbolic_build": "keras3_tf/step.py",
-    "keras.src.layers.layer:Layer._get_own_losses": "keras3_tf/step.py",
-    "keras.src.layers.layer:Layer._get_regularization_losses": "keras3_tf/step.py",
+    "keras.src.layers.layer:Layer._get_own_losses": "keras3_tf/adapter.py",
+    "keras.src.layers.layer:Layer._get_regularization_losses": "keras3_tf/adapter.py",
     "tensorflow.python.data.ops.iterator_ops:IteratorSpec": "tensorflow/rehearsal.py",
     "tensorflow.python.framework.kernels:get_registered_kernels_for_op": "tensorflow/tpu.py",
     "tensorflow.python.distribute.distribute_lib:_get_default_strategy": "tensorflow/devices.py",
-    "tensorflow.python.eager.context:context": "tensorflow/process_group.py",
-    "tensorflow.python.eager.context:global_seed": "tensorflow/process_group.py",
-    "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2:CoordinatedJob": "tensorflow/process_group.py",
+    "tensorflow.python.eager.context:context": "tensorflow/cluster.py",
+    "tensorflow.python.eager.context:global_seed": "tensorflow/cluster.py",
+    "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2:CoordinatedJob": "tensorflow/cluster.py",
 }
 
 
@@ -34,8 +34,11 @@ ATTRIBUTES = {
         lambda: model()._call_has_training_arg is not None,
         "keras3_tf/step.py, tensorflow/flops.py",
     ),
-    "optimizer._distribution_strategy": (lambda: keras.optimizers.SGD()._distribution_strategy, "keras3_tf/step.py"),
-    "layer._losses": (lambda: keras.layers.Dense(1)._losses == [], "keras3_tf/layer_losses.py"),
+    "optimizer._distribution_strategy": (
+        lambda: keras.optimizers.SGD()._distribution_strategy,
+        "tensorflow/scope_checks.py",
+    ),
+    "layer._losses": (lambda: keras.layers.Dense(1)._losses == [], "keras3_tf/adapter.py"),
 }
 
 
@@ -57,7 +60,7 @@ def test_a_layer_keeps_its_own_losses_in_a_list():
 
     layer = Adds()
     layer(np.ones((2, 3)))
-    assert [float(loss) for loss in layer._losses] == [6.0], f"mend {RUNTIME}keras3_tf/layer_losses.py"
+    assert [float(loss) for loss in layer._losses] == [6.0], f"mend {RUNTIME}keras3_tf/adapter.py"
 
 
 def test_a_model_takes_its_strategy_where_it_is_made(scope8):
@@ -96,5 +99,5 @@ def test_the_coordination_service_takes_timeouts_before_a_strategy_sets_it_up():
     takes = inspect.signature(context.Context.configure_coordination_service).parameters
     used = {"service_type", "service_leader", "coordinated_jobs"}
     used |= {"cluster_register_timeout_in_ms", "heartbeat_timeout_in_ms"}
-    assert used <= set(takes), f"mend {RUNTIME}tensorflow/process_group.py"
-    assert hasattr(context.context(), "coordination_service"), f"mend {RUNTIME}tensorflow/process_group.py"
+    assert used <= set(takes), f"mend {RUNTIME}tensorflow/cluster.py"
+    assert hasattr(context.context(), "coordination_service"), f"mend {RUNTIME}tensorflow/cluster.py"

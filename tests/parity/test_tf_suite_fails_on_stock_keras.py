@@ -34,17 +34,17 @@ BREAKS = {
         "update",
         "the reduce-first order in tensorflow/step.py",
     ),
-    "clipnorm": (Case(clip="clipnorm", replicas=2), "update", "apply_summed in keras3_tf/optimizer.py"),
-    "clipvalue": (Case(clip="clipvalue", replicas=2), "update", "apply_summed in keras3_tf/optimizer.py"),
+    "clipnorm": (Case(clip="clipnorm", replicas=2), "update", "apply_gradients in keras3_tf/adapter.py"),
+    "clipvalue": (Case(clip="clipvalue", replicas=2), "update", "apply_gradients in keras3_tf/adapter.py"),
     "global_clipnorm": (
         Case(clip="global_clipnorm", replicas=2),
         "update",
-        "apply_summed in keras3_tf/optimizer.py",
+        "apply_gradients in keras3_tf/adapter.py",
     ),
     "gradient_accumulation_steps": (
         Case(accumulation="2 in optimizer", batches=(48, 8), replicas=2),
         "merge_call",
-        "descend in tensorflow/update.py",
+        "accumulate_or_apply in tensorflow/update.py",
     ),
     "an incomplete last window, on one replica": (
         Case(accumulation="2 in optimizer", replicas=1),
@@ -54,7 +54,7 @@ BREAKS = {
     "add_loss per example": (
         Case(extras="add_loss per example", replicas=2),
         "update",
-        "_share_of_own_loss in tensorflow/step.py",
+        "_share_of_layer_loss in tensorflow/step.py",
     ),
     "a compute_loss that needs the whole batch": (
         Case(extras="own compute_loss", replicas=2),

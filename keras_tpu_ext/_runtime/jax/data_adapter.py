@@ -59,7 +59,7 @@ class GroupedDataAdapter(DataAdapter):
         """Return an iterator over groups of batches, see `Batches.executions`."""
         model, adapter = self._model, self._adapter
         knows_rows = trains_per_example(model) if self._trains_or_tests else predicts_per_example(model)
-        batches = Batches(
+        batches = batches_of(
             model, fills_up=knows_rows and _may_be_short(adapter, num_replicas(model)), most_steps=adapter.num_batches
         )
         return batches.executions(adapter.get_numpy_iterator(), lambda: _requested_steps(model))
@@ -163,14 +163,15 @@ class Batches:
     """Makes groups of the batches of one pass over the data.
 
     Args:
-        model: The model.
+        distribution: Keras's `DataParallel`, or `None`.
+        replicas: Over how many devices a batch is split.
         fills_up: Whether to fill batches up.
         most_steps: How many batches an execution may have at most, where that is known: the number in an epoch.
     """
 
-    def __init__(self, model: Any, *, fills_up: bool, most_steps: int | None = None) -> None:
-        self._distribution = distribution_of(model)
-        self._replicas = num_replicas(model)
+    def __init__(self, distribution: Any, replicas: int, *, fills_up: bool, most_steps: int | None = None) -> None:
+        self._distribution = distribution
+        self._replicas = replicas
         self._fills_up = fills_up
         self._most_steps = most_steps
         self._space = 0
@@ -214,6 +215,11 @@ class Batches:
         if examples is not None:
             examples = np.pad(examples, (0, room - len(batches)))
         return Group(on_devices, examples, np.int32(len(batches)))
+
+
+def batches_of(model: Any, *, fills_up: bool, most_steps: int | None = None) -> Batches:
+    """Return `Batches` for the devices that train `model`."""
+    return Batches(distribution_of(model), num_replicas(model), fills_up=fills_up, most_steps=most_steps)
 
 
 def host_batch(batch: Any) -> HostBatch:

@@ -17,7 +17,7 @@ import numpy as np
 from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
 from keras_tpu_ext._runtime.jax.batch import batch_context
 from keras_tpu_ext._runtime.jax.batch_statistics import exclude_padding
-from keras_tpu_ext._runtime.jax.data_adapter import Batches, Group, host_batch
+from keras_tpu_ext._runtime.jax.data_adapter import Group, batches_of, host_batch
 from keras_tpu_ext._runtime.jax.scope import distribution_of
 from keras_tpu_ext._runtime.jax.sharding import replicated
 from keras_tpu_ext._runtime.jax.update import step_variables
@@ -202,7 +202,7 @@ def _groups(model: Any, item: Any) -> list[Group]:
     """Return the groups of an execution; `*_on_batch` and Keras's own adapters give a single batch."""
     if isinstance(item, list) and item and isinstance(item[0], Group):
         return item
-    return Batches(model, fills_up=False).groups([host_batch(item)])
+    return batches_of(model, fills_up=False).groups([host_batch(item)])
 
 
 def _of_examples(outputs: Any, group: Group) -> list[Any]:

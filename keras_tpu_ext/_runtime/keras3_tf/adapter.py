@@ -124,13 +124,8 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
                 optimizer.build(variables)
 
     def apply_gradients(self, optimizer: Optimizer, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
-        """Let `optimizer` clip and apply gradients that are summed over replicas already.
-
-        Keras's optimizers sum over replicas inside `apply`, and accumulate in a way that cannot run under
-        MirroredStrategy. This ends when Keras lets `apply` be told that its gradients are reduced, as Keras 2 does
-        (`skip_gradients_aggregation`).
-        """
-        view = optimizer_view(optimizer, _VIEW_MEMBERS)
+        """Let `optimizer` clip and apply gradients that are summed over replicas already."""
+        view = without_all_reduce(optimizer)
         inner = innermost(view)
         others = own_accumulation_steps(optimizer) - 1
         if others:  # an optimizer set to accumulate counts batches, and its learning rate schedule goes by them
@@ -151,6 +146,16 @@ _VIEW_MEMBERS = (
     # A condition that updates variables must stand outside the replicas, see `_overwrite_with_averages`.
     ("ema_overwrite_frequency", property(lambda self: None)),
 )
+
+
+def without_all_reduce(optimizer: Optimizer) -> Optimizer:
+    """Return a view of `optimizer` that takes gradients which are already summed over replicas.
+
+    Keras's optimizers sum over replicas inside `apply`, and accumulate in a way that cannot run under
+    MirroredStrategy. This ends when Keras lets `apply` be told that its gradients are reduced, as Keras 2 does
+    (`skip_gradients_aggregation`).
+    """
+    return optimizer_view(optimizer, _VIEW_MEMBERS)
 
 
 def _overwrite_with_averages(view: Any) -> None:
