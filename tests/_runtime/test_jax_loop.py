@@ -33,7 +33,7 @@ def compiled(scope, steps=1, model_class=kte.TPUModel, **options):
 @pytest.fixture
 def jitted(monkeypatch):
     """Return the jitted functions of every model that is trained: each knows how many programs it has."""
-    made, original = [], Execution._compile
+    made, original = [], CompiledLoop._compile
 
     def compile_and_keep(execution, *arguments):
         functions = original(execution, *arguments)

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 from keras.src.trainers.epoch_iterator import EpochIterator
-from keras_tpu_ext._runtime.keras3.chief import _epoch_in
 
+from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from private_names import RUNTIME, check_attribute, check_import, model
 
 IMPORTED = {
@@ -48,7 +48,7 @@ def epoch_in_a_backup():
         backup = keras.callbacks.BackupAndRestore(folder, delete_checkpoint=False)
         made = model()
         made.fit(np.ones((2, 2)), np.ones((2, 1)), epochs=3, verbose=0, callbacks=[backup])
-        return _epoch_in(backup)
+        return Keras3Adapter().backup_epoch(backup)
 
 
 ATTRIBUTES = {
