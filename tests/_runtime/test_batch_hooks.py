@@ -50,8 +50,8 @@ BY_EPOCH = {
 }
 
 
-def names_of(callbacks):
-    return needing_every_batch(FitCall("fit", None, (), {"callbacks": callbacks}))
+def names_of(callbacks, method="fit"):
+    return needing_every_batch(FitCall(method, None, (), {"callbacks": callbacks}))
 
 
 @pytest.mark.parametrize("name", EVERY_BATCH)
@@ -67,7 +67,7 @@ def test_who_does_not(name):
 
 def test_a_list_that_keras_made():
     made = keras.callbacks.CallbackList([keras.callbacks.TerminateOnNaN()], add_history=True)
-    assert needing_every_batch(made, "fit") == ["TerminateOnNaN"]
+    assert names_of(made) == ["TerminateOnNaN"]
 
 
 def test_test_hooks_count_in_evaluate():
@@ -75,5 +75,5 @@ def test_test_hooks_count_in_evaluate():
         def on_test_batch_end(self, batch, logs=None):
             """See every batch."""
 
-    assert needing_every_batch(Watch(), "evaluate") == ["Watch"]
-    assert needing_every_batch(keras.callbacks.TerminateOnNaN(), "evaluate") == []
+    assert names_of(Watch(), "evaluate") == ["Watch"]
+    assert names_of(keras.callbacks.TerminateOnNaN(), "evaluate") == []
