@@ -14,7 +14,7 @@ from jax._src.interpreters import mlir
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
-from keras_tpu_ext._runtime.common.lowering_errors import check_dtypes, told
+from keras_tpu_ext._runtime.common.lowering_errors import check_dtypes, wrap_lowering_errors
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import within
@@ -29,7 +29,7 @@ def lower_step(model: Any, batch: Any, replicas: int) -> LoweredStep:
     parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
     check_dtypes(jax.tree.leaves(parts), model)
     data = jax.tree.map(_described, parts)
-    with within(None), told(model):
+    with within(None), wrap_lowering_errors(model):
         _build(model, data)
         step, state = _step_of(model)
         mesh = AbstractMesh((replicas,), (_AXIS,))
