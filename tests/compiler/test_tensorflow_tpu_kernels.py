@@ -1,4 +1,4 @@
-"""TensorFlow with kernels for TPUs: it is recognised, has the operations of other builds, and preflight refuses it."""
+"""TensorFlow with kernels for TPUs: it is recognised, has the operations of others, and preflight refuses it."""
 
 import keras
 import numpy as np

@@ -1,8 +1,8 @@
 """Lower a train step of TensorFlow to StableHLO for the TPU compiler, from shapes: nothing is run.
 
-XLA's kernels for CPUs lower the step, and mean the same: tensorflow-tpu 2.20 has each of them for TPUs too, complex128
-apart. A step lowered here has plain variables, so the small collectives with which stock Keras averages the statistics
-of a replicated `BatchNormalization` are not in it.
+XLA's kernels for CPUs lower the step, and mean the same: tensorflow-tpu 2.20 has each of them for TPUs too,
+complex128 apart. A step lowered here has plain variables, so the small collectives with which stock Keras averages
+the statistics of a replicated `BatchNormalization` are not in it.
 
 `experimental_get_compiler_ir` is experimental, and has no StableHLO in TensorFlow 2.15.
 """
