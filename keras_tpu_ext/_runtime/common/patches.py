@@ -27,7 +27,7 @@ def patched(patches: Sequence[Patch]) -> Iterator[None]:
     for target, name, make in patches:
         inside, before = _ACTIVE.get((id(target), name), (0, vars(target).get(name, _MISSING)))
         if not inside:
-            vars(target)[name] = make(getattr(target, name))
+            target.__dict__[name] = make(getattr(target, name))
         _ACTIVE[id(target), name] = (inside + 1, before)
     try:
         yield

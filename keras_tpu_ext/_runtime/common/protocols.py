@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
@@ -147,7 +147,7 @@ class Models(Protocol):
     def clone(self, model: Model, copy_of: Callable[[Layer], Layer]) -> Model:
         """Clone a functional model, with `copy_of(layer)` for each layer; the clone is not compiled."""
 
-    def compile_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def compile_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
         """Return the arguments of a call of `keras.Model.compile` by name, with `auto_scale_loss` if it has one."""
 
     def draws_random_numbers(self, layer: Layer) -> bool:

@@ -19,7 +19,7 @@ from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.tensorflow.cluster import is_chief as is_chief
 from keras_tpu_ext._runtime.tensorflow.cluster import num_workers as num_workers
 from keras_tpu_ext._runtime.tensorflow.cluster import open_workers as open_workers
-from keras_tpu_ext._runtime.tensorflow.rehearsal import make_virtual_cpus, read_without_hand_over
+from keras_tpu_ext._runtime.tensorflow.rehearsal import make_virtual_cpus, skip_replica_iterators
 from keras_tpu_ext._runtime.tensorflow.scope import distribute as distribute
 from keras_tpu_ext._runtime.tensorflow.scope import scope as scope
 from keras_tpu_ext._runtime.tensorflow.tpu import open_tpu as open_tpu
@@ -61,7 +61,7 @@ def open_cpu(replicas: int) -> OpenedStrategy:
     if replicas == 1:
         return OpenedStrategy(_default_strategy(), 1, "CPU")
     make_virtual_cpus(replicas)
-    read_without_hand_over()
+    skip_replica_iterators()
     with _no_nccl_warning():
         strategy = tf.distribute.MirroredStrategy(
             [f"CPU:{i}" for i in range(replicas)],

@@ -21,7 +21,7 @@ from keras_tpu_ext.errors import ScopeError
 
 
 @functools.cache
-def read_without_hand_over() -> None:
+def skip_replica_iterators() -> None:
     """Let replicas on CPUs take their parts of a batch directly from the pipeline, one after the other.
 
     TensorFlow gives each replica an iterator of its own, with functions to trace and threads, which copies its part
