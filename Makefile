@@ -51,11 +51,11 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
 
-test: lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 check-wheel
+test: lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-keras2-tf215 test-keras2-tf221 check-wheel
 	@echo "Ran: ruff, import-linter and mypy; the tests on Keras 3 on TensorFlow, on Keras 3 on JAX without TensorFlow,"
 	@echo "and on Keras 2 on TensorFlow 2.15 and 2.21, each with another sixteenth of the parity suite's cases that cover"
 	@echo "all pairs, and of long tests that are much alike a share (make exhaustive runs all on each); what is about"
-	@echo "Keras 3 on JAX with TensorFlow and Grain beside it; what asks the TPU compiler, also with tensorflow-tpu; and the wheel."
+	@echo "Keras 3 on JAX with TensorFlow and Grain beside it; what asks the TPU compiler; and the wheel."
 
 lint: $(LINT)/.ready
 	$(LINT)/bin/ruff check .
@@ -82,10 +82,10 @@ test-compiler: $(COMPILER)/.ready
 	KTE_SHARE=2/3 $(COMPILER)/bin/python -m pytest tests/compiler
 	TF_USE_LEGACY_KERAS=1 KTE_SHARE=3/3 $(COMPILER)/bin/python -m pytest tests/compiler
 
-# Without a TPU: libtpu is not to ask the network for one.
+# Preflight refuses it. Without a TPU: libtpu is not to ask the network for one.
 test-tpu-kernels: $(TPU_KERNELS)/.ready
 	@echo "TensorFlow with kernels for TPUs:"
-	TPU_SKIP_MDS_QUERY=1 KTE_SHARE=1/6 $(TPU_KERNELS)/bin/python -m pytest tests/compiler tests/_runtime/test_tensorflow_on_values.py
+	TPU_SKIP_MDS_QUERY=1 $(TPU_KERNELS)/bin/python -m pytest tests/compiler/test_tensorflow_tpu_kernels.py
 
 test-keras2-tf215: $(if $(PYTHON215),$(TF215)/.ready)
 	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"
@@ -109,7 +109,7 @@ test-addons: $(TF215)/.ready $(TF221)/.ready
 
 # Every test on every runtime: some hours.
 exhaustive: KTE_PARITY_CASES = 320
-exhaustive: lint $(TF)/.ready $(JAX)/.ready $(BOTH)/.ready $(TF215)/.ready $(TF221)/.ready check-wheel
+exhaustive: lint $(TF)/.ready $(JAX)/.ready $(BOTH)/.ready $(TF215)/.ready $(TF221)/.ready test-tpu-kernels check-wheel
 	$(TF)/bin/python -m pytest -n 2
 	$(JAX_TESTS) $(JAX)/bin/python -m pytest -n 2
 	$(JAX_TESTS) $(BOTH)/bin/python -m pytest -n 2 tests/both

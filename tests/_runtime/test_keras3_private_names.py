@@ -22,7 +22,7 @@ IMPORTED = {
     "keras.src.losses.loss:apply_mask": "keras3/loss.py",
     "keras.src.losses.loss:unscale_loss_for_distribution": "keras3/metrics.py",
     "keras.src.optimizers.base_optimizer:BaseOptimizer._get_variable_index": "keras3/probes.py",
-    "keras.src.trainers.trainer:Trainer._symbolic_build": "keras3_tf/step.py, jax/step.py",
+    "keras.src.trainers.trainer:Trainer._symbolic_build": "keras3_tf/probes.py, jax/lowering.py, */step.py",
     "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "keras3/adapter.py",
     "keras.src.trainers.compile_utils:CompileMetrics._flatten_y": "keras3/metrics.py",
     "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model": "keras3/adapter.py",

@@ -132,4 +132,4 @@ def test_a_graph_gives_its_functions():
     graph = tf.function(lambda x: inner(x)).get_concrete_function(ROW).graph
     (call,) = [op for op in graph.get_operations() if op.type == "PartitionedCall"]
     body = graph._get_function(call.get_attr("f").name).graph
-    assert [op.type for op in body.get_operations()].count("MatMul") == 1, f"mend {RUNTIME}tensorflow/graph_loops.py"
+    assert [op.type for op in body.get_operations()].count("MatMul") == 1, f"mend {RUNTIME}tensorflow/graph_flops.py"

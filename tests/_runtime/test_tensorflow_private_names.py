@@ -90,10 +90,7 @@ def test_a_stage_with_an_unknown_attribute_is_left_alone():
 
 
 IMPORTED = {
-    "tensorflow:Graph._create_op_internal": "tensorflow/functionalize.py",
-    "tensorflow:Graph._get_function": "tensorflow/functionalize.py",
-    "tensorflow:Graph._add_function_recursive": "tensorflow/functionalize.py",
-    "tensorflow.python.ops.resource_variable_ops:get_eager_safe_handle_data": "tensorflow/functionalize.py",
+    "tensorflow:Graph._get_function": "tensorflow/graph_flops.py",
     "tensorflow.python.framework.op_def_registry:get": "pipeline/function_effects.py",
     "tensorflow.python.distribute.distribute_lib:_DefaultDistributionExtended._gather_to_implementation": (
         "tensorflow/compile_only.py"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kind_of_keras import IS_KERAS2, IS_TENSORFLOW_FOR_TPUS
+from kind_of_keras import IS_KERAS2
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -54,7 +54,6 @@ def test_a_model_of_ones_own(tmp_path):
 
 
 @pytest.mark.skipif(IS_KERAS2, reason="the examples are for Keras 3")
-@pytest.mark.skipif(IS_TENSORFLOW_FOR_TPUS, reason="with another TensorFlow they are run")
 @pytest.mark.parametrize("example", ["fashion_mnist", "reuters", "dcgan"])
 def test_an_example(example, tmp_path):
     assert reported(f"{example}:for_preflight", EXAMPLES, tmp_path)["samples_per_sec"] > 10_000

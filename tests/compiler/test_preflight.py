@@ -9,7 +9,6 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import PreflightError
-from kind_of_keras import IS_TENSORFLOW_FOR_TPUS
 
 BATCH, SIDE, FILTERS, CLASSES = 1024, 16, 128, 10
 
@@ -102,7 +101,6 @@ def test_what_was_compiled_is_kept(of_exact, folder, monkeypatch):
 
 
 @pytest.mark.spread
-@pytest.mark.skipif(IS_TENSORFLOW_FOR_TPUS, reason="without a TPU it trains nothing that is compiled")
 def test_the_model_trains_as_if_nothing_had_been(folder):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(16, SIDE, SIDE, 64)).astype("float32"), rng.integers(0, CLASSES, 16)

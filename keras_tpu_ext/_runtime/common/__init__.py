@@ -1,1 +1,1 @@
-"""What the runtimes share without a framework."""
+"""Code that the runtimes share, free of frameworks."""

@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard, whoever writes the file."""
+"""The interface of an event file, which holds scalars for TensorBoard."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Protocol
 
 
 class EventFile(Protocol):
-    """An open event file of TensorBoard."""
+    """An open event file."""
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write each of `scalars` under its name at `step`."""
+        """Write `scalars`, by name, at `step`."""
 
     def flush(self) -> None:
-        """Let readers see what was written."""
+        """Flush the file to disk."""
 
     def close(self) -> None:
-        """Write what is left, and nothing from then on."""
+        """Flush and close the file."""
 
 
-# Made from the path of a folder, which is made where it is not there.
+# Takes the path of a log directory, which is made if it does not exist.
 EventFileClass = Callable[[str], EventFile]

@@ -1,26 +1,29 @@
-"""Executions of a running `fit`, one by one: a callback may run them, also on batches taken ahead of their turn."""
+"""Intercept the executions of a running `fit`, and run them on batches that were taken ahead."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+
+from keras_tpu_ext._runtime.common.types import Model, Nest
+
+TrainFunction = Callable[..., Nest]
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchesAhead:
-    """Batches of some executions, taken from a pipeline ahead of their turn, and held where the step reads them.
+    """Batches of one or more executions, taken from a pipeline ahead of time and held where the step reads them.
 
     Attributes:
-        source: What the train function takes them from, in their order.
-        executions: Of how many executions they are, a shorter last one included.
-        seconds: How long the pipeline took for each thing that it gave: a batch, or all of an execution.
-        steps: How many batches each of these was.
-        steps_of_first: How many batches the first execution has.
-        error: What the pipeline raised instead of another batch; whoever comes to that batch is to meet it.
+        source: The iterator that the train function takes them from.
+        executions: Number of executions, a shorter last one included.
+        seconds: Time that the pipeline took for each item: a batch, or all batches of an execution.
+        steps: Number of batches in each item.
+        steps_of_first: Number of batches in the first execution.
+        error: What the pipeline raised instead of another batch; to be raised when that batch is read.
     """
 
-    source: Any
+    source: Iterator[Nest]
     executions: int
     seconds: tuple[float, ...]
     steps: tuple[int, ...]
@@ -29,7 +32,7 @@ class BatchesAhead:
 
     @property
     def batches(self) -> int:
-        """Return how many batches they are."""
+        """Number of batches."""
         return sum(self.steps)
 
 
@@ -38,7 +41,7 @@ class Stage:
     """One stage of an input pipeline.
 
     Attributes:
-        name: What the framework calls it, such as `"ParallelMapV2"`.
+        name: The framework's name for it, such as `"ParallelMapV2"`.
         seconds: Seconds of work for one batch, over its parallel calls.
     """
 
@@ -47,65 +50,63 @@ class Stage:
 
 
 class Execution:
-    """One call of the train function, which has not been made yet.
-
-    The runtime's own kind says what is different there.
+    """A call of the train function that has not been made yet; each runtime has a subclass.
 
     Args:
         model: The model that trains.
         function: Its train function.
-        args: What Keras calls that with; the last one is the iterator.
+        args: The arguments of the call, of which the last one is the iterator.
     """
 
-    # What a train function raises where its iterator has no more.
-    _ends: tuple[type[Exception], ...] = (StopIteration,)
+    # What a train function raises at the end of its iterator.
+    _end_errors: tuple[type[Exception], ...] = (StopIteration,)
 
-    def __init__(self, model: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(self, model: Model, function: TrainFunction, args: tuple[Iterator[Nest], ...]) -> None:
         self._model = model
         self._function = function
         self._args = args
 
     @property
     def steps(self) -> int:
-        """Return how many batches it has, or fewer where the data ends."""
+        """Number of its batches; it runs fewer where the data ends."""
         schedule = getattr(self._model, "_schedule", None)
         return int(self._model_steps() if schedule is None or schedule.held else schedule.requested_steps)
 
     def is_settled(self) -> bool:
-        """Return whether the next executions have as many steps as this one."""
+        """Return True if the next executions have as many steps as this one."""
         schedule = getattr(self._model, "_schedule", None)
         return schedule is None or schedule.held or bool(schedule.tuner.settled)
 
-    def run(self) -> Any:
+    def run(self) -> Nest:
         """Make the call."""
         return self._function(*self._args)
 
-    def run_on(self, ahead: BatchesAhead) -> Any:
-        """Make the call with batches that were taken ahead; where they end in an error, that is raised."""
+    def run_on(self, ahead: BatchesAhead) -> Nest:
+        """Make the call with batches that were taken ahead; raises the error that ended them, if one did."""
         try:
             return self._function(*self._args[:-1], ahead.source)
-        except self._ends as ended:
+        except self._end_errors as ended:
             if ahead.error is None:
                 raise
             raise ahead.error from ended
 
-    def run_and_describe(self) -> tuple[Any, Any]:
-        """Make the call; return what it returns, and how its batches look, for `count_flops`, or `None`."""
+    def run_and_describe(self) -> tuple[Nest, Nest | None]:
+        """Make the call; return its result, and the specs of a batch for `count_flops` or `None`."""
         raise NotImplementedError
 
     def take_ahead(self, executions: int, most_bytes: int, clock: Callable[[], float]) -> BatchesAhead | None:
-        """Take the batches of this execution and of those after it; `None` where that cannot be.
+        """Take the batches of this execution and the next ones; `None` if the iterator does not allow it.
 
         Args:
-            executions: Of how many executions.
-            most_bytes: Nothing more is taken once the batches have this size.
+            executions: Number of executions.
+            most_bytes: Size of the batches at which to stop.
             clock: Returns the time in seconds.
         """
         iterator = self._args[-1]
         if not self._can_take_from(iterator):
             return None
         each = self._items_of_execution()
-        items: list[Any] = []
+        items: list[Nest] = []
         seconds: list[float] = []
         size, error = 0, None
         while len(items) < executions * each and (size < most_bytes or len(items) % each):
@@ -127,53 +128,52 @@ class Execution:
         executions = -(-len(items) // each)
         return BatchesAhead(self._source_of(items), executions, tuple(seconds), steps, sum(steps[:each]), error)
 
-    def wait_for(self, result: Any) -> None:
-        """Wait until the devices have done what made `result`, which `run` or `run_on` returned."""
+    def wait_for(self, result: Nest) -> None:
+        """Wait until the devices have computed `result`, which `run` or `run_on` returned."""
         raise NotImplementedError
 
     def stages(self) -> list[Stage]:
-        """Return the stages of the pipeline with what they cost, the last one first; none where nobody knows."""
+        """Return the stages of the pipeline, the last one first; `[]` if nothing measures them."""
         return []
 
     def _model_steps(self) -> int:
         return int(self._model.steps_per_execution)
 
-    def _can_take_from(self, iterator: Any) -> bool:
-        """Return whether batches may be taken from `iterator` outside of the train function."""
+    def _can_take_from(self, iterator: Iterator[Nest]) -> bool:
+        """Return True if batches may be taken from `iterator` outside of the train function."""
         raise NotImplementedError
 
     def _items_of_execution(self) -> int:
-        """Return how often an execution asks its iterator."""
+        """Return the number of items that an execution takes from its iterator."""
         return self.steps
 
-    def _steps_of(self, item: Any) -> int:
-        """Return how many batches the iterator has given at once."""
+    def _steps_of(self, item: Nest) -> int:
+        """Return the number of batches in an item of the iterator."""
         return 1
 
-    def _bytes_of(self, item: Any) -> int:
-        """Return the size of what the iterator has given."""
+    def _bytes_of(self, item: Nest) -> int:
         raise NotImplementedError
 
-    def _source_of(self, items: list[Any]) -> Any:
-        """Return what the train function takes `items` from."""
+    def _source_of(self, items: Sequence[Nest]) -> Iterator[Nest]:
+        """Return an iterator over `items` for the train function."""
         raise NotImplementedError
 
 
 class Interception:
-    """Somebody who makes the calls of a model's train function, until `undo`.
+    """Replaces a model's train function by one that hands each execution to a callback, until `undo`.
 
-    There may be several of them for one model.
+    Several of them may nest on one model.
 
     Args:
         model: A model in `fit`, whose train function is made.
-        kind: The runtime's kind of `Execution`.
-        around: Gets each execution and returns what it returns.
+        kind: The runtime's subclass of `Execution`.
+        around: Gets each execution and returns its result.
     """
 
-    def __init__(self, model: Any, kind: type[Execution], around: Callable[[Execution], Any]) -> None:
+    def __init__(self, model: Model, kind: type[Execution], around: Callable[[Execution], Nest]) -> None:
         inner = model.train_function
 
-        def intercepted(*args: Any) -> Any:
+        def intercepted(*args: Iterator[Nest]) -> Nest:
             return inner(*args) if self._is_undone else around(kind(model, inner, args))
 
         intercepted.by = self  # type: ignore[attr-defined]
@@ -183,15 +183,15 @@ class Interception:
         self._is_undone = False
 
     def is_in_place(self) -> bool:
-        """Return whether the model's train function still is this one, or calls it."""
+        """Return True if the model's train function still is this one, or calls it."""
         function = self._model.train_function
         while function is not self._intercepted and hasattr(function, "by"):
             function = function.by._inner
         return function is self._intercepted
 
     def undo(self) -> None:
-        """Intercept nothing any more."""
+        """Stop intercepting."""
         self._is_undone = True
-        # Where another one stands outside of this, that takes both away when it goes.
+        # An interception around this one takes both away when it is undone.
         while (by := getattr(self._model.train_function, "by", None)) is not None and by._is_undone:
             self._model.train_function = by._inner

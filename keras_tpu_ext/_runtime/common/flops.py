@@ -1,7 +1,7 @@
-"""How many floating-point operations a training step takes for one example, and why that may be unknown.
+"""FLOPs of a train step for one example.
 
-Counted are "model FLOPs": the matrix products and convolutions of the forward and the backward pass, two for each
-multiply-add, and nothing that is computed a second time to save memory (rematerialisation). Source: Chowdhery et al.,
+"Model FLOPs" are counted: the matrix products and convolutions of the forward and the backward pass, two for each
+multiply-add, without rematerialisation. Source: Chowdhery et al.,
 PaLM: Scaling Language Modeling with Pathways, 2022, appendix B, https://arxiv.org/abs/2204.02311.
 """
 
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 
 class FlopsCount(NamedTuple):
-    """FLOPs of a training step.
+    """FLOPs of a train step.
 
     Attributes:
         per_sample: FLOPs for one example, forward and backward pass.
-        batch_size: Number of examples in the batch of which they were counted, over all replicas.
+        batch_size: Number of examples in the counted batch, over all replicas.
     """
 
     per_sample: float
@@ -28,14 +28,14 @@ LOOP = "it has a loop with products in it, and how often that turns is not known
 
 
 class UncountableError(Exception):
-    """FLOPs cannot be counted; the text is what follows on "because"."""
+    """FLOPs cannot be counted; the text is a reason to follow on "because"."""
 
 
 def flops_of_sizes(*sizes: int | None) -> float:
-    """Return two FLOPs for each multiply-add, of which there are as many as the product of `sizes`.
+    """Return the FLOPs of a loop nest of these sizes with a multiply-add inside: two times their product.
 
     Raises:
-        UncountableError: If a size is not known.
+        UncountableError: If a size is unknown.
     """
     if None in sizes:
         raise UncountableError(
@@ -45,14 +45,14 @@ def flops_of_sizes(*sizes: int | None) -> float:
 
 
 def flops_of_einsum(equation: str, shapes: Sequence[Sequence[int | None]]) -> float:
-    """Return the FLOPs of an Einstein sum of two tensors; of one there is none.
+    """Return the FLOPs of an einsum of two tensors; an einsum of one has none.
 
     Args:
         equation: Such as `"abc,cd->abd"`; `...` stands for dimensions that are broadcast.
         shapes: The tensors' shapes.
 
     Raises:
-        UncountableError: If a size is not known.
+        UncountableError: If a size is unknown.
     """
     if len(shapes) != 2:
         return 0.0
@@ -66,7 +66,7 @@ def flops_of_einsum(equation: str, shapes: Sequence[Sequence[int | None]]) -> fl
 
 
 def _labels(term: str, rank: int) -> list[str]:
-    """Return a label for each dimension; those of `...` are numbered from the last one on."""
+    """Return a label for each dimension; those of `...` are numbered from the right."""
     before, dots, after = term.partition("...")
     between = rank - len(before) - len(after) if dots else 0
     return [*before, *[f"...{i}" for i in reversed(range(between))], *after]

@@ -17,35 +17,36 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+
+from keras_tpu_ext._runtime.common.types import Tensor
 
 MEAN_REDUCTIONS = frozenset({"mean", "sum_over_batch_size", "auto"})  # "auto" is Keras 2's name for the second
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalSums:
-    """What one replica knows of the denominator of one loss; each entry adds up over replicas.
+    """One replica's sums for the denominator of one loss; each of them adds up over replicas.
 
     Attributes:
         count: Number of loss elements.
-        weight: Sum of the weights, mask included; `None` where there is neither weight nor mask.
-        mask_total: Number of mask entries; `None` where there is no mask.
-        mask_valid: Number of mask entries that are on; `None` where there is no mask.
+        weight: Sum of the weights, mask included; `None` if there is neither weight nor mask.
+        mask_total: Number of mask entries; `None` if there is no mask.
+        mask_valid: Number of mask entries that are on; `None` if there is no mask.
     """
 
-    count: Any
-    weight: Any = None
-    mask_total: Any = None
-    mask_valid: Any = None
+    count: Tensor
+    weight: Tensor | None = None
+    mask_total: Tensor | None = None
+    mask_valid: Tensor | None = None
 
 
 def global_denominator(
     reduction: str | None,
     local: LocalSums,
-    sum_over_replicas: Callable[[Sequence[Any]], list[Any]],
-    divide_no_nan: Callable[[Any, Any], Any],
-) -> Any:
-    """Return what the sum of the weighted losses of all replicas is divided by, or `None` for a plain sum.
+    sum_over_replicas: Callable[[Sequence[Tensor]], list[Tensor]],
+    divide_no_nan: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor | None:
+    """Return the denominator of the weighted losses of all replicas; `None` for a plain sum.
 
     Args:
         reduction: A Keras reduction: `"sum_over_batch_size"`, `"mean"`, `"mean_with_sample_weight"`, `"sum"`,

@@ -1,4 +1,4 @@
-"""A train step as a program for a TPU compiler, and what is needed to read what comes back."""
+"""A train step lowered for a TPU compiler, with the names to read its answer by."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ class LoweredStep:
     """A train step in StableHLO.
 
     Attributes:
-        program: It, in MLIR's bytecode or text.
-        partitions: Whether it is that of all devices, which the compiler cuts up, and not that of one replica.
+        program: The module, as MLIR bytecode or text.
+        partitions: True if it is the program of all devices, which the compiler partitions; False for that of one
+            replica.
         examples: Examples in the batch of all replicas.
-        batch_bytes: Bytes of that batch as the host gives it to the devices.
+        batch_bytes: Bytes of that batch as the host sends it to the devices.
         layers: The names of the model's layers, at any depth.
-        roles: What other names stand for in the names of operations, such as `{"sgd": "(optimizer)"}`.
-        arguments: What the arguments hold, such as `"conv1/kernel"`, by the names that operations have for them.
-        framework: What the framework is called.
-        without_lines: The program without the user's lines, which change nothing; `None` where it has none.
-        results: How many of the program's first results are no variables, where it is for the compiler's caller to
-            let the others take the place of the variables' old values; `None` where the program says that itself.
+        roles: What other parts of operation names stand for, such as `{"sgd": "(optimizer)"}`.
+        arguments: The variables, such as `"conv1/kernel"`, by the program's names for its arguments.
+        framework: Name of the framework.
+        results: Number of leading results that are no variables; all others alias the variables that they update.
+            `None` if the program says itself which arguments it donates.
+        without_lines: The program without source locations, which change nothing; `None` if it has none.
     """
 
     program: bytes
@@ -37,21 +38,21 @@ class LoweredStep:
 
     @property
     def identity(self) -> bytes:
-        """What the result depends on."""
+        """All that the compiler's answer depends on, as a key for caches."""
         if self.without_lines is None:
             return self.program
-        # With the lines go the names of operations, which are those of the layers.
+        # Without locations there are no names of operations, and so none of layers.
         return b"\n".join([self.without_lines, repr((self.layers, sorted(self.roles.items()))).encode()])
 
 
 class LoweringError(Exception):
-    """A train step cannot be made a program for a TPU.
+    """A train step cannot be lowered for a TPU.
 
     Attributes:
-        layer: The layer at fault; empty where nobody knows.
-        line: The line of the user's, such as `"model.py:12"`; empty likewise.
         cause: What is the matter, in one sentence.
-        cure: What to write instead; empty likewise.
+        layer: Name of the layer at fault; empty if unknown.
+        line: The user's line, such as `"model.py:12"`; empty if unknown.
+        cure: What to write instead; empty if unknown.
     """
 
     def __init__(self, cause: str, *, layer: str = "", line: str = "", cure: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Saying which layer and which line keep a train step from becoming a program."""
+"""Name the layer and the line that keep a train step from being lowered."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import os
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from keras_tpu_ext._runtime.common.lowering import LoweringError
+from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor
 from keras_tpu_ext.errors import KteError
 
 _IN_CALL = re.compile(r"calling (?:layer ['\"](?P<quoted>[^'\"]+)['\"]|(?P<kind>\w+)\.call\(\))")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 _NUMBER = re.compile(r"_\d+$")
 _LIBRARIES = ("site-packages", "dist-packages", os.path.join("lib", "python"), "keras_tpu_ext" + os.sep, "<")
+_LOOKUPS = ("StringLookup", "IntegerLookup", "TextVectorization", "Hashing", "HashedCrossing")
 
 STATIC_SHAPES = (
     "a TPU needs shapes and branches that do not depend on values: mask with keras.ops.where instead of picking rows "
@@ -30,7 +32,7 @@ NO_PYTHON = (
     "no Python runs on a TPU: write the layer with keras.ops, or do this part in the input pipeline, dataset.map(...)"
 )
 
-# What to write instead, by what the framework's words have in them.
+# The cure for a message that has one of these words in it.
 _CURES = (
     (("EagerPyFunc", "PyFunc", "pure_callback", "io_callback", "TracerArrayConversion", "numpy()"), NO_PYTHON),
     (("String", "LookupTable", "DT_STRING", "string"), IN_PIPELINE),
@@ -40,109 +42,108 @@ _CURES = (
     ),
 )
 
+_Frame = tuple[str, int]  # file and line
+
 
 @contextlib.contextmanager
-def told(model: Any) -> Iterator[None]:
-    """Turn what the framework raises while it looks at a step into a `LoweringError` with layer, line and cure."""
+def wrap_lowering_errors(model: Model) -> Iterator[None]:
+    """Raise a `LoweringError` with layer, line and cure for whatever is raised while the step is lowered."""
     try:
         yield
     except (LoweringError, KteError):
         raise
     except Exception as error:  # a layer of the user's may raise anything
-        raise fault_of(error, model) from error
+        raise _error_of_exception(error, model) from error
 
 
-def check_dtypes(leaves: Iterable[Any], model: Any) -> None:
-    """Check that no array of a batch holds strings.
-
-    Raises:
-        LoweringError: With the layer that looks them up, where there is one.
-    """
-    if not any(str(leaf.dtype) in ("string", "object") or str(leaf.dtype).startswith("str") for leaf in leaves):
-        return
-    raise lookup_fault("the batch holds strings", model)
+def check_dtypes(leaves: Iterable[Tensor], model: Model) -> None:
+    """Raise a `LoweringError`, with the layer that looks them up if there is one, if an array holds strings."""
+    if any(str(leaf.dtype) in ("string", "object") or str(leaf.dtype).startswith("str") for leaf in leaves):
+        raise error_of_lookup("the batch holds strings", model)
 
 
-def lookup_fault(cause: str, model: Any) -> LoweringError:
-    """Return a fault of strings, with the first layer that looks something up, where there is one."""
-    kinds = ("StringLookup", "IntegerLookup", "TextVectorization", "Hashing", "HashedCrossing")
-    layer = next((one for one in layers_of(model) if type(one).__name__ in kinds), None)
+def error_of_lookup(cause: str, model: Model) -> LoweringError:
+    """Return the error about strings or tables; it names the first lookup layer of the model, if there is one."""
+    layer = next((layer for layer in _layers_of(model) if type(layer).__name__ in _LOOKUPS), None)
     return LoweringError(cause, layer=_name(layer), line=_line_of_layer(layer), cure=IN_PIPELINE)
 
 
-def fault_of(error: BaseException, model: Any) -> LoweringError:
-    """Return the fault that an exception tells of, or one of those that it came of: Keras wraps and hides them."""
-    chain = [error]
+def error_of_operation(
+    names: Iterable[str], cause: str, model: Model, frames: Sequence[_Frame] = ()
+) -> LoweringError:
+    """Return the error about one operation.
+
+    Args:
+        names: Its names, one of which may have a layer's name in it, such as `model/block/dense_1/MatMul`.
+        cause: What is the matter.
+        model: The model.
+        frames: The frames that made it.
+    """
+    layer = next((layer for name in names if (layer := _layer_in(name, model)) is not None), None)
+    line = _users_line(frames) or _line_of_layer(layer)
+    return LoweringError(cause, layer=_name(layer), line=line, cure=_cure_for(cause))
+
+
+def _error_of_exception(error: BaseException, model: Model) -> LoweringError:
+    chain = [error]  # the first cause last: Keras wraps exceptions
     while (deeper := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(deeper)
     chain.reverse()
-    told = next((one for one in chain if cure_of(_in_words(one))), error)
-    layers = (_layer_of_frames(one, model) or _layer_of_words(str(one), model) for one in chain)
+    message = _message(next((one for one in chain if _cure_for(_message(one))), error))
+    layers = (_layer_of_traceback(one, model) or _layer_of_message(str(one), model) for one in chain)
     layer = next((layer for layer in layers if layer is not None), None)
     line = next((line for one in chain if (line := _users_line(_frames_of(one)))), "") or _line_of_layer(layer)
-    return LoweringError(_short(_in_words(told)), layer=_name(layer), line=line, cure=cure_of(_in_words(told)))
+    return LoweringError(_shorten(message), layer=_name(layer), line=line, cure=_cure_for(message))
 
 
-def fault_at(names: Iterable[str], cause: str, model: Any, frames: Sequence[tuple[str, int]] = ()) -> LoweringError:
-    """Return a fault at an operation, of which one of `names` may tell the layer, and files and lines the line."""
-    layer = next((found for name in names if (found := layer_at(name, model)) is not None), None)
-    line = _users_line(list(frames))
-    return LoweringError(cause, layer=_name(layer), line=line or _line_of_layer(layer), cure=cure_of(cause))
-
-
-def layer_at(name: str, model: Any) -> Any:
-    """Return the innermost layer in the name of an operation, such as `model/block/dense_1/MatMul`, or `None`."""
-    layers = {layer.name: layer for layer in layers_of(model)}
-    for part in reversed(name.split("/")):
-        found = layers.get(part) or layers.get(_NUMBER.sub("", part))
-        if found is not None:
-            return found
-    return None
-
-
-def layers_of(model: Any) -> list[Any]:
-    """Return all layers of a model at any depth."""
+def _layers_of(model: Model) -> list[Layer]:
     return list(model._flatten_layers(include_self=False))
 
 
-def cure_of(text: str) -> str:
-    """Return what to write instead; empty where nobody knows."""
-    return next((cure for signs, cure in _CURES if any(sign in text for sign in signs)), "")
+def _layer_in(name: str, model: Model) -> Layer | None:
+    """Return the innermost layer in the name of an operation."""
+    layers = {layer.name: layer for layer in _layers_of(model)}
+    for part in reversed(name.split("/")):
+        layer = layers.get(part) or layers.get(_NUMBER.sub("", part))
+        if layer is not None:
+            return layer
+    return None
 
 
-def _layer_of_frames(error: BaseException, model: Any) -> Any:
-    """Return the innermost layer in whose method it happened."""
-    layers = {id(layer): layer for layer in layers_of(model)}
+def _layer_of_traceback(error: BaseException, model: Model) -> Layer | None:
+    """Return the innermost layer that has a method in the traceback."""
+    layers = {id(layer): layer for layer in _layers_of(model)}
     owners = [layers.get(id(frame.f_locals.get("self"))) for frame, _ in traceback.walk_tb(error.__traceback__)]
     return next((layer for layer in reversed(owners) if layer is not None), None)
 
 
-def _layer_of_words(text: str, model: Any) -> Any:
-    named = [layer_at(name, model) for name in re.findall(r"\{\{node ([^}]+)\}\}", text)]
-    found = next((layer for layer in named if layer is not None), None)
-    told = _IN_CALL.search(text) if found is None else None
-    if told is None:
-        return found
-    layers = layers_of(model)
-    return next((one for one in layers if told["quoted"] == one.name or told["kind"] == type(one).__name__), None)
+def _layer_of_message(text: str, model: Model) -> Layer | None:
+    """Return the layer of the first node that TensorFlow names, else the one that Keras says it was calling."""
+    of_nodes = [_layer_in(name, model) for name in _NODE.findall(text)]
+    layer = next((layer for layer in of_nodes if layer is not None), None)
+    called = _IN_CALL.search(text)
+    if layer is not None or called is None:
+        return layer
+    layers = _layers_of(model)
+    return next((one for one in layers if called["quoted"] == one.name or called["kind"] == type(one).__name__), None)
 
 
-def _frames_of(error: BaseException) -> list[tuple[str, int]]:
-    """Return files and lines of where it was raised, and of where TensorFlow says that an operation was made."""
+def _frames_of(error: BaseException) -> list[_Frame]:
+    """Return the frames of the traceback, and those that TensorFlow's message says made the operation."""
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     return [*frames, *((os.sep + found["file"], int(found["line"])) for found in _FRAME.finditer(str(error)))]
 
 
-def _users_line(frames: list[tuple[str, int]]) -> str:
-    """Return file and line of the innermost frame that is in no library, and inside of what this package calls."""
-    places = [i for i, (file, _) in enumerate(frames) if "keras_tpu_ext" + os.sep in file]
-    below = frames[places[-1] :] if places else frames
-    own = [frame for frame in below if not any(library in frame[0] for library in _LIBRARIES)]
-    return f"{os.path.basename(own[-1][0])}:{own[-1][1]}" if own else ""
+def _users_line(frames: Sequence[_Frame]) -> str:
+    """Return file and line of the innermost frame of user code below the last frame of this package."""
+    ours = [i for i, (file, _) in enumerate(frames) if "keras_tpu_ext" + os.sep in file]
+    below = frames[ours[-1] :] if ours else frames
+    users = [frame for frame in below if not any(library in frame[0] for library in _LIBRARIES)]
+    return f"{os.path.basename(users[-1][0])}:{users[-1][1]}" if users else ""
 
 
-def _line_of_layer(layer: Any) -> str:
-    """Return where a layer of the user's own has its `call`."""
+def _line_of_layer(layer: Layer | None) -> str:
+    """Return file and line of the `call` of a user's layer; empty for Keras's own layers."""
     if layer is None or type(layer).__module__.split(".")[0] in ("keras", "tf_keras"):
         return ""
     try:
@@ -152,14 +153,18 @@ def _line_of_layer(layer: Any) -> str:
         return ""
 
 
-def _name(layer: Any) -> str:
+def _name(layer: Layer | None) -> str:
     return "" if layer is None else str(layer.name)
 
 
-def _in_words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _short(text: str, most: int = 300) -> str:
+def _cure_for(text: str) -> str:
+    return next((cure for words, cure in _CURES if any(word in text for word in words)), "")
+
+
+def _shorten(text: str, most: int = 300) -> str:
     line = " ".join(text.split("\n\n")[0].split("The op is created at")[0].split())
     return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -1,25 +1,24 @@
-"""Opening a strategy once per process, whichever thread asks."""
+"""Open each strategy once per process, from any thread."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
 
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 
 _Opener = Callable[..., OpenedStrategy]
-_OPENING = threading.Lock()
+_LOCK = threading.Lock()
 
 
 def once_per_process(function: _Opener) -> _Opener:
-    """Cache what `function` returns; two threads at once get one TPU initialisation and not two."""
+    """Cache the results of `function`, and let one thread call it at a time: a TPU is initialised once."""
     cached = functools.cache(function)
 
     @functools.wraps(function)
-    def locked(*arguments: Any) -> OpenedStrategy:
-        with _OPENING:
+    def locked(*arguments: Hashable) -> OpenedStrategy:
+        with _LOCK:
             return cached(*arguments)
 
     locked.cache_clear = cached.cache_clear  # type: ignore[attr-defined]

@@ -1,12 +1,14 @@
-"""Batches that were filled up to a fixed size, and how the step knows which rows of them count.
+"""Batches that are padded to a static size.
 
-A padded row has the sample weight *minus zero*. Its sign tells it from a real row of weight zero, and to whoever
-does not look at signs it is a weight of zero: plain Keras gives such a row no part in a weighted sum either.
+A padded row has the sample weight *minus zero*. The sign tells it from a real row of weight zero; code that ignores
+signs, such as plain Keras, sees a weight of zero, and so gives the row no part in a weighted sum either.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from keras_tpu_ext._runtime.common.types import Nest, Tensor
 
 MARK = -0.0
 
@@ -20,31 +22,31 @@ class PaddedBatch(NamedTuple):
         sample_weight: Weights in float32, minus zero in padded rows.
     """
 
-    x: Any
-    y: Any
-    sample_weight: Any
+    x: Nest
+    y: Nest
+    sample_weight: Nest
 
 
 class UnweightedPaddedBatch(PaddedBatch):
-    """A batch that had no weights of its own: one in real rows, minus zero in padded ones."""
+    """A padded batch without sample weights of its own: they are one in real rows, minus zero in padded ones."""
 
 
-def without_own_weights(data: Any) -> Any:
-    """Return `data`, without weights that only say which rows are padded."""
+def without_own_weights(data: Nest) -> Nest:
+    """Return `data` without sample weights that only mark padded rows."""
     return PaddedBatch(data.x, data.y, None) if isinstance(data, UnweightedPaddedBatch) else data
 
 
 class GivesPaddedBatches:
-    """What a `PyDataset` inherits from whose items are `PaddedBatch`es."""
+    """Mixin of a `PyDataset` whose items are `PaddedBatch`es."""
 
 
 class PaddedOutputs(NamedTuple):
-    """What the model predicts for a padded batch.
+    """The predictions for a padded batch.
 
     Attributes:
         outputs: The model's outputs, padded rows included.
-        real: For each row whether it is an example; shape `(batch_size,)`.
+        real: Boolean tensor of shape `(batch_size,)`; False in padded rows.
     """
 
-    outputs: Any
-    real: Any
+    outputs: Nest
+    real: Tensor

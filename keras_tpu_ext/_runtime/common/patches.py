@@ -1,4 +1,4 @@
-"""Replacing methods of objects for the time of a block, while several replicas share these objects."""
+"""Patch methods of objects that replicas share, for the time of a block."""
 
 from __future__ import annotations
 
@@ -6,37 +6,41 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# An object, the name of an attribute of it, and what makes the new attribute from the old one.
-Patch = tuple[Any, str, Callable[[Any], Any]]
+_MISSING = object()
+# By object and name: the number of replicas inside the block, and the attribute of the instance before it.
+_ACTIVE: dict[tuple[int, str], tuple[int, object]] = {}
 
-_NOTHING = object()
-_INSIDE: dict[tuple[int, str], tuple[int, Any]] = {}  # how many replicas are in the block, what was there before
+# An object, the name of an attribute, and a function that makes the new attribute from the old one.
+Patch = tuple[Any, str, Callable[[Any], Any]]
 
 
 @contextlib.contextmanager
 def patched(patches: Sequence[Patch]) -> Iterator[None]:
-    """Within the block replace attributes of objects.
+    """Patch attributes within the block.
 
-    Replicas run a step in turns, and one may enter before another has left: the first one in replaces an attribute,
-    and the last one out restores it.
+    Replicas run a step in turns, and one may enter before another has left: the first one in patches, the last one
+    out restores.
+
+    Args:
+        patches: What to patch.
     """
-    for thing, name, make in patches:
-        inside, before = _INSIDE.get((id(thing), name), (0, vars(thing).get(name, _NOTHING)))
+    for target, name, make in patches:
+        inside, before = _ACTIVE.get((id(target), name), (0, vars(target).get(name, _MISSING)))
         if not inside:
-            thing.__dict__[name] = make(getattr(thing, name))
-        _INSIDE[id(thing), name] = (inside + 1, before)
+            target.__dict__[name] = make(getattr(target, name))
+        _ACTIVE[id(target), name] = (inside + 1, before)
     try:
         yield
     finally:
-        for thing, name, _ in patches:
-            _leave(thing, name)
+        for target, name, _ in patches:
+            _leave(target, name)
 
 
-def _leave(thing: Any, name: str) -> None:
-    inside, before = _INSIDE.pop((id(thing), name))
+def _leave(target: object, name: str) -> None:
+    inside, before = _ACTIVE.pop((id(target), name))
     if inside > 1:
-        _INSIDE[id(thing), name] = (inside - 1, before)
-    elif before is _NOTHING:
-        del vars(thing)[name]
+        _ACTIVE[id(target), name] = (inside - 1, before)
+    elif before is _MISSING:
+        del vars(target)[name]
     else:
-        vars(thing)[name] = before
+        vars(target)[name] = before

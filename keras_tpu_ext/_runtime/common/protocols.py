@@ -1,4 +1,4 @@
-"""What every runtime provides behind the seam: verbs in namespaces, never flags or versions.
+"""The interface of a runtime: verbs in namespaces, never flags or versions.
 
 A runtime is a package whose `__init__` has one module for each of these protocols (PEP 544: a module may implement
 one), so that the type checker holds every runtime to every verb.
@@ -25,10 +25,9 @@ class OpenedStrategy:
     Attributes:
         strategy: The framework's own object (`tf.distribute.Strategy`, `keras.distribution.DataParallel`).
         num_replicas: Number of replicas that train in step.
-        device_name: What the framework calls the device, such as `"TPU v3"` or `"NVIDIA A100"`; may be empty.
-        told_by: What told of several processes that train together, such as `"TF_CONFIG"`; empty for one.
-        supports_bfloat16: Whether the devices have bfloat16 matrix units, as far as the framework can tell;
-            `None` where it cannot.
+        device_name: The framework's name for the device, such as `"TPU v3"` or `"NVIDIA A100"`; may be empty.
+        supports_bfloat16: True if the devices have bfloat16 matrix units; `None` if the framework does not tell.
+        told_by: The setting that joined several processes, such as `"TF_CONFIG"`; empty for one process.
     """
 
     strategy: Strategy
@@ -40,13 +39,13 @@ class OpenedStrategy:
 
 @dataclasses.dataclass(frozen=True)
 class MessageTerms:
-    """What messages call a runtime and its parts.
+    """The terms in which messages speak of a runtime.
 
     Attributes:
-        framework: What the framework is called, such as `"TensorFlow"`.
-        no_gpu: What to do where it should see a GPU and sees none.
-        plain_model: What is not that of one device where it trains a plain `keras.Model` on replicas.
-        keras: What its Keras is called, such as `"Keras 3"`.
+        framework: Name of the framework, such as `"TensorFlow"`.
+        no_gpu: What to do if it sees no GPU and should.
+        plain_model: How a plain `keras.Model` on replicas differs from one on one device.
+        keras: Name of its Keras, such as `"Keras 3"`.
     """
 
     framework: str
@@ -56,11 +55,11 @@ class MessageTerms:
 
 
 class Overflow(NamedTuple):
-    """Gradients of one replica that were not all finite.
+    """Non-finite gradients of one replica.
 
     Attributes:
         update: Number of the update since the watch began, from 1: one for each batch and optimizer.
-        replica: Number of the replica, from 0; `None` where gradients are seen for all replicas together, on JAX.
+        replica: Number of the replica, from 0; `None` on JAX, which sees the gradients of all replicas together.
         variables: Paths of the variables whose gradients had an inf or a NaN.
         of: Number of variables that were updated together.
     """
@@ -75,10 +74,10 @@ class Call(NamedTuple):
     """One call of a layer, or of an operation between layers, in a functional model.
 
     Attributes:
-        layer: What is called.
-        inputs: The symbolic tensors that it gets.
-        outputs: Those that it returns.
-        training: The argument of that name; `None` where it is not set for good.
+        layer: The layer or operation.
+        inputs: Its symbolic inputs.
+        outputs: Its symbolic outputs.
+        training: The argument of that name if it is fixed, else `None`.
     """
 
     layer: Layer
@@ -91,13 +90,13 @@ class Devices(Protocol):
     """Devices, the strategies over them, and the processes that train together."""
 
     def count_gpus(self) -> int:
-        """Return how many GPUs the framework sees, without starting one."""
+        """Return the number of GPUs that the framework sees, without starting one."""
 
     def open_cpu(self, replicas: int) -> OpenedStrategy:
-        """Return the strategy over `replicas` CPU devices, virtual ones where there is more than one.
+        """Return the strategy over `replicas` CPU devices, virtual ones if there is more than one.
 
         Raises:
-            ScopeError: When the framework's devices were started before virtual ones could be made.
+            ScopeError: If the framework's devices were started before virtual ones could be made.
         """
 
     def open_gpus(self, count: int) -> OpenedStrategy:
@@ -107,76 +106,76 @@ class Devices(Protocol):
         """Return the strategy for the TPU at `address`, initialising it once per process.
 
         Raises:
-            TpuUnusableError: With the cause and the cure, when the TPU cannot be used.
+            TpuUnusableError: If the TPU cannot be used, with the cause and the cure.
         """
 
     def open_workers(self) -> OpenedStrategy:
         """Return the strategy over the devices of all processes that train together.
 
         Raises:
-            ClusterError: When they do not come together in bounded time; the text names who is missing.
+            ClusterError: If they do not join in bounded time; the text names who is missing.
         """
 
     def num_workers(self) -> int:
-        """Return how many processes train together, as the framework's own settings say."""
+        """Return the number of processes that train together, from the framework's own settings."""
 
     def is_chief(self) -> bool:
-        """Return whether this process writes files and prints: of several that train together one does."""
+        """Return True in the one process, of those that train together, that writes files and prints."""
 
-    def scope(self, strategy: Strategy) -> AbstractContextManager[Any]:
-        """Return the context manager in which models belong to `strategy`."""
+    def scope(self, strategy: Strategy) -> AbstractContextManager[object]:
+        """Return the context in which variables and models are made on `strategy`."""
 
-    def distribute(self, strategy: Strategy, dataset: Any) -> Any:
-        """Return `dataset` split over the replicas of `strategy`."""
+    def distribute(self, strategy: Strategy, dataset: Iterable[Nest]) -> Iterable[Nest]:
+        """Return `dataset` with each batch split over the replicas of `strategy`."""
 
     def num_replicas(self, model: Model) -> int:
         """Return the number of replicas that train `model` in step."""
 
     def device_name(self, model: Model) -> str:
-        """Return what the framework calls one device that trains `model`, such as `"TPU v3"`.
+        """Return the framework's name for a device that trains `model`, such as `"TPU v3"`.
 
-        It is `"TPU"` for a TPU whose generation it does not tell.
+        It is `"TPU"` if the framework does not tell the generation.
         """
 
 
 class Models(Protocol):
-    """What a Keras model tells about itself."""
+    """Inspection of Keras models."""
 
     def calls(self, model: Model) -> list[Call]:
-        """Return what is called in a functional model, without what models in it call."""
+        """Return the calls of layers and operations in a functional model, without those inside of its layers."""
 
     def clone(self, model: Model, copy_of: Callable[[Layer], Layer]) -> Model:
-        """Return a functional model like `model`, not compiled, with `copy_of(layer)` for each layer."""
+        """Clone a functional model, with `copy_of(layer)` for each layer; the clone is not compiled."""
 
-    def compile_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def compile_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
         """Return the arguments of a call of `keras.Model.compile` by name, with `auto_scale_loss` if it has one."""
 
     def draws_random_numbers(self, layer: Layer) -> bool:
-        """Return whether `layer` has a generator of random numbers of its own."""
+        """Return True if `layer` has a random seed generator of its own."""
 
     def expects_logits(self, loss: Loss) -> bool:
-        """Return whether a Keras loss applies softmax or sigmoid itself."""
+        """Return True if a Keras loss applies softmax or sigmoid itself."""
 
     def flatten_layers(self, model: Model) -> list[Layer]:
-        """Return all layers of `model` at any depth, without the model itself, in order of creation."""
+        """Return all layers of `model` at any depth, in order of creation, without the model itself."""
 
     def inputs_and_outputs(self, model: Model) -> tuple[Nest, Nest] | None:
-        """Return the structures of symbolic inputs and outputs; `None` where `model` has none."""
+        """Return the structures of symbolic inputs and outputs; `None` if `model` has none."""
 
     def is_compiled(self, model: Model) -> bool:
-        """Return whether `compile` of `model` was called."""
+        """Return True if `model` was compiled."""
 
     def losses(self, model: Model) -> list[tuple[str, str, str, str]]:
         """Return `(layer name, its dtype, loss class name, loss dtype)` of each output that a compiled loss reads."""
 
     def metrics(self, model: Model) -> list[tuple[str, str, str]]:
-        """Return `(metric name, class name, dtype)` of each metric that the model keeps."""
+        """Return `(metric name, class name, dtype)` of each metric of the model."""
 
     def output_activations(self, model: Model) -> list[tuple[str, str, str]]:
-        """Return `(output name, layer name, activation name)` for each output; `[]` where it cannot be told."""
+        """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
 
     def path_of(self, variable: Variable) -> str:
-        """Return the name of `variable` with those of the layers around it."""
+        """Return the path of `variable`: its name after those of the layers around it."""
 
     def softmaxes(self, model: Model) -> list[tuple[str, str, str]]:
         """Return `(layer name, class name, dtype)` of each softmax in `model`, at any depth."""
@@ -189,42 +188,42 @@ class Policies(Protocol):
         """Return the global dtype policy."""
 
     def set_dtype_policy(self, policy: Policy) -> None:
-        """Set the global dtype policy, given by name or as `get_dtype_policy` returned it."""
+        """Set the global dtype policy to a name, or to what `get_dtype_policy` returned."""
 
     def parse_dtype_policy(self, name: str) -> Policy:
-        """Return the floating-point policy of that name.
+        """Return the floating-point policy called `name`.
 
         Raises:
             TypeError: If `name` is no string.
-            ValueError: If there is none, or one that a model cannot train in, such as "bool" or "int8".
+            ValueError: If there is no such policy, or no model can train in it, as in "bool" or "int8".
         """
 
 
 class Batch(Protocol):
-    """The batch of the step that runs, for layers."""
+    """The batch of the running step, for layers."""
 
-    def place_in_batch(self, rows: Any) -> tuple[Any, Any]:
-        """Return which row of the whole batch is this replica's first, and how many rows that has.
+    def place_in_batch(self, rows: int | Tensor) -> tuple[int | Tensor, int | Tensor]:
+        """Return the index in the whole batch of this replica's first row, and the number of rows of that batch.
 
         Args:
-            rows: How many rows this replica has; an int where that is static. Then so is the second result.
+            rows: Number of rows of this replica; an int if that is static, and then so is the second result.
         """
 
     def row_weights(self, inputs: Tensor) -> Tensor | None:
-        """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts.
+        """Return float32 weights of one or zero that broadcast to `inputs`; `None` if every row counts.
 
-        A row does not count if it fills a batch up, or stands in for none on a replica without examples.
+        Padded rows do not count, nor does the row that stands in for a batch on a replica without examples.
         """
 
     def sum_over_replicas(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """Return each tensor, or Python number, summed over all replicas; no gradient may go through it."""
+        """Return the sum of each tensor, or Python number, over all replicas; it has no gradient."""
 
     def has_local_statistics(self, normalization: Layer) -> bool:
-        """Return whether a `BatchNormalization` takes mean and variance of its replica's part of the batch only."""
+        """Return True if a `BatchNormalization` takes its moments from the replica's part of the batch only."""
 
 
 class KerasOps(Protocol):
-    """The functions of `keras.ops` that this package computes with; on Keras 2 the same by TensorFlow's."""
+    """The functions of `keras.ops` that this package uses; on Keras 2 TensorFlow has them."""
 
     arange: Callable[..., Tensor]
     bitwise_and: Callable[..., Tensor]
@@ -252,7 +251,7 @@ class KerasOps(Protocol):
     round: Callable[..., Tensor]
     rsqrt: Callable[..., Tensor]
     segment_sum: Callable[..., Tensor]
-    shape: Callable[..., tuple[Any, ...]]
+    shape: Callable[..., tuple[int | Tensor, ...]]
     sqrt: Callable[..., Tensor]
     square: Callable[..., Tensor]
     stop_gradient: Callable[..., Tensor]
@@ -264,95 +263,96 @@ class KerasOps(Protocol):
 
 
 class Ops(KerasOps, Protocol):
-    """What layers compute with: `keras.ops`, and what it has not."""
+    """Operations for layers: `keras.ops`, and some that it lacks."""
 
     def add_counter(self, layer: Layer, name: str) -> Variable:
-        """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
+        """Add an int32 weight to `layer`, initially 0, that the first replica updates for all of them."""
 
     def ensure_shape(self, values: Tensor, shape: Sequence[int | None]) -> Tensor:
-        """Return `values`, of which it is known that they have `shape`; `None` is for any size.
+        """Set the static shape of `values`; `None` is for any size.
 
-        A step on Keras 2 knows no size of what a `Sequence` or a generator gives.
+        A step on Keras 2 has no static shape for the arrays of a `Sequence` or a generator.
         """
 
     def in_symbolic_call(self) -> bool:
-        """Return whether Keras calls layers for the shapes of their outputs only."""
+        """Return True while Keras calls layers only to infer the shapes of their outputs."""
 
-    def no_autocast(self) -> AbstractContextManager[Any]:
-        """Return a context in which variables are read in their own dtype, not in the compute dtype of the layer."""
+    def no_autocast(self) -> AbstractContextManager[object]:
+        """Return a context in which variables are read in their own dtype, not in the layer's compute dtype."""
 
     def one_hot_einsum(self, values: Tensor, *choices: tuple[str, Tensor]) -> Tensor:
-        """Return `values` after one einsum with a choice after the other, in their own dtype.
-
-        A product is what TPUs do many times faster than they gather.
+        """Gather from `values` by one einsum for each of `choices`: on TPUs a product is much faster than a gather.
 
         Args:
             values: Finite numbers.
-            *choices: Each an equation, as for `einsum`, and its first tensor. The second is `values`, or what the
-                choice before has made of them. The first is of booleans, of which at most one of those that are
-                summed over is true, and then every bit is kept; or of float32 weights of at most 8 significant bits,
-                and then the result is rounded to the dtype of `values`.
+            *choices: Pairs of an equation, as for `einsum`, and its first operand. The second operand is `values`, or
+                the result of the pair before. The first is boolean with at most one true value along the summed
+                dimensions, and then the result is exact; or it is float32 weights of at most 8 significant bits, and
+                then the result is rounded.
+
+        Returns:
+            The result, in the dtype of `values`.
         """
 
     def one_hot_matmul(self, one_hot: Tensor, values: Tensor, *, transposed: bool = False) -> Tensor:
-        """Return the product of a matrix of ones and zeros with another one; no factor is rounded, sums are float32.
+        """Multiply a matrix of ones and zeros with `values`; no factor is rounded, and sums are float32.
 
         Args:
             one_hot: Matrix of ones and zeros, in the dtype of `values`.
             values: Matrix of floats; for float64 the sums are float64.
-            transposed: Whether `one_hot` is to be transposed first.
+            transposed: True to transpose `one_hot` first.
         """
 
     def value_of(self, variable: Variable) -> Array | None:
-        """Return what `variable` holds as an array, also while a step is traced; `None` where it cannot be seen."""
+        """Return the value of `variable` as an array, also while a step is traced; `None` if it cannot be read."""
 
 
 class Progress(Protocol):
-    """How far a model has come, and where that is shown."""
+    """Counters of a model, and where they are shown."""
 
     def examples_seen(self, model: Model) -> float | None:
-        """Return how many examples `model` has trained on in this epoch, or `None`; waits for the device."""
+        """Return the number of examples seen in this epoch, or `None`; waits for the device."""
 
     def loss_scale(self, model: Model) -> float | None:
-        """Return what the loss of the next step is multiplied by; `None` where nothing scales it by rule."""
+        """Return the loss scale of the next step; `None` without loss scaling."""
 
     def mark_stateful_metrics(self, names: Iterable[str]) -> None:
-        """Let progress bars show the last value of the log keys `names` and not their average; for good."""
+        """Let progress bars show the last value of the log keys `names`, not their average; for good."""
 
     def event_file_class(self) -> EventFileClass:
-        """Return the class of TensorBoard's event files, made from the path of a folder.
+        """Return the class of event files for TensorBoard.
 
         Raises:
-            MissingExtraError: Where nothing is installed that could write one.
+            MissingExtraError: If nothing is installed that can write one.
         """
 
     def skipped_steps(self, model: Model) -> int | None:
-        """Return how many steps loss scaling has skipped, or `None` where nothing counts them."""
+        """Return the number of steps that loss scaling has skipped; `None` if nothing counts them."""
 
     def train_steps(self, model: Model) -> int | None:
-        """Return how many train steps the optimizer of `model` has taken, or `None`; waits for the device."""
+        """Return the number of train steps that the optimizer has taken, or `None`; waits for the device."""
 
 
 class Probes(Protocol):
-    """Looks into a step: its program, its gradients, its calls."""
+    """Probes of a train step: its FLOPs, its program, its gradients, its calls."""
 
     def count_flops(self, model: Model, batch: Nest, batch_size: int) -> FlopsCount:
-        """Return the FLOPs of a train step of `model`, which has run; nothing is run, and no batch is taken.
+        """Count the FLOPs of a train step of `model`, which has run; nothing is run, and no batch is taken.
 
         Args:
             model: A compiled model, in `fit`.
-            batch: What `Execution.run_and_describe` has said of its batches.
+            batch: The specs of a batch that `Execution.run_and_describe` returned.
             batch_size: Number of examples in a batch over all replicas.
 
         Raises:
-            UncountableError: With the reason, where they cannot be counted.
+            UncountableError: If they cannot be counted, with the reason.
         """
 
-    def intercept_executions(self, model: Model, around: Callable[[Execution], Any]) -> Interception:
-        """Let `around` make the calls of the train function of `model`, which is in `fit`."""
+    def intercept_executions(self, model: Model, around: Callable[[Execution], Nest]) -> Interception:
+        """Hand each call of the train function of `model`, which is in `fit`, to `around`."""
 
     def lower_step(self, model: Model, batch: Nest, replicas: int) -> LoweredStep:
-        """Return the train step that `fit` would run as a program for TPUs; a model that is not built is built.
+        """Lower the train step that `fit` would run to a program for TPUs; a model that is not built is built.
 
         Args:
             model: A compiled model.
@@ -360,21 +360,21 @@ class Probes(Protocol):
             replicas: Number of devices that share the batch evenly.
 
         Raises:
-            LoweringError: Where it cannot be one, with layer, line and cure as far as they are known.
+            LoweringError: If it cannot be lowered, with layer, line and cure as far as they are known.
         """
 
     def record_gradients(self, model: Model) -> Callable[[], list[Array] | None]:
-        """Replace the optimizer of a compiled model by one that only records, with the same clipping.
+        """Replace the optimizer of a compiled model by one with the same clipping that records gradients only.
 
         Call it inside the model's scope and before the model has taken a step.
 
         Returns:
             A function that returns the last gradients, reduced over replicas, unscaled and clipped, as arrays in the
-            order of the trainable variables; `None` where no gradient has reached the optimizer.
+            order of the trainable variables; `None` if no gradient has reached the optimizer.
         """
 
     def unwatch_overflow(self, model: Model) -> None:
-        """Let the step note nothing any more."""
+        """Stop recording non-finite gradients."""
 
     def watch_overflow(self, model: Model) -> Callable[[], list[Overflow]] | None:
-        """Let the step note gradients that are not finite; return how to read the notes, `None` where it cannot."""
+        """Let the step record non-finite gradients; return a function that reads them, `None` if it cannot."""

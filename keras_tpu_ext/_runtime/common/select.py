@@ -1,4 +1,4 @@
-"""Which runtime this process is on: read from the user's own choices, never made here."""
+"""Select the runtime of this process: the user has chosen it, and nothing is chosen here."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _TRUE = {"1", "true", "yes"}  # what TensorFlow itself accepts for TF_USE_LEGACY
 
 
 def runtime_name(environ: Mapping[str, str], keras_version: str | None, backend: str | None) -> str:
-    """Return the name of the runtime that the user's settings lead to.
+    """Return the name of the runtime for the user's settings.
 
     Args:
         environ: Environment variables; only `TF_USE_LEGACY_KERAS` is read.
-        keras_version: Version of the installed `keras`, or `None` when there is none.
+        keras_version: Version of the installed `keras`, or `None`.
         backend: Backend that Keras 3 has chosen, such as `"tensorflow"`; `None` on Keras 2.
 
     Returns:
-        `"keras3_tf"`, `"keras3_jax"`, `"keras3_torch"`, `"keras2_tf"` and so on; whether this release
-        works on it is for `load` to say.
+        `"keras3_tf"`, `"keras3_jax"`, `"keras3_torch"`, `"keras2_tf"` and so on, also if this release does not work
+        on it.
 
     Raises:
         RuntimeNotSupportedError: If no Keras is installed.
@@ -62,7 +62,7 @@ def chosen() -> str:
 
 
 def choose() -> str:
-    """Return the name of the runtime that this process leads to.
+    """Return the name of the runtime for this process.
 
     Raises:
         RuntimeNotSupportedError: If this release does not work on that runtime, its framework is not installed, or
@@ -83,7 +83,7 @@ def choose() -> str:
 
 
 def load() -> ModuleType:
-    """Import the module behind the seam for the runtime of this process.
+    """Import the package of this process's runtime.
 
     Raises:
         RuntimeNotSupportedError: As `chosen`.
@@ -104,7 +104,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _takes_tensorflow(version: str | None) -> bool:
-    """Return whether the Keras of that version is to import TensorFlow and has not done so; Keras is not asked."""
+    """Return True if importing this version of Keras would import TensorFlow; Keras itself is not asked."""
     if "tensorflow" in sys.modules or version is None:
         return False
     if _is_legacy(os.environ) or int(version.split(".")[0]) < 3:
@@ -124,7 +124,7 @@ def _backend_in_file() -> str | None:
 
 
 def _keras3_backend(version: str | None) -> str | None:
-    """Ask Keras 3 itself for its backend: it knows about its environment variable and its config file."""
+    """Ask Keras 3 itself for its backend, since it reads an environment variable and a config file."""
     if version is None or int(version.split(".")[0]) < 3:
         return None
     if _is_legacy(os.environ):
@@ -142,7 +142,7 @@ def _keras3_backend(version: str | None) -> str | None:
 
 
 def _versions() -> Versions:
-    """Return the versions of the packages that must fit each other, read without importing any of them."""
+    """Return the versions of the packages that must fit each other, without importing them."""
     tensorflows = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-macos", "tf-nightly")
     there = [(name, version) for name in tensorflows if (version := installed_version(name))]
     return Versions(

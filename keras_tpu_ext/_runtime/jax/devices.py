@@ -14,7 +14,6 @@ import importlib.metadata
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import keras
@@ -40,16 +39,16 @@ _GPU_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm60-plugin", "
 
 
 def count_gpus() -> int:
-    """Return how many GPUs JAX sees on this host; starts nothing where no GPU can be.
+    """Return the number of GPUs that JAX sees on this host.
 
-    JAX cannot look without starting, and a rehearsal could not follow. So it is asked only where it was installed
-    for GPUs and the machine has one.
+    JAX cannot look without starting its devices, and a rehearsal could not follow. So it is asked only if it was
+    installed for GPUs and the machine has one.
     """
     if not _may_have_gpus():
         return 0
     try:
         return jax.local_device_count("gpu")
-    except RuntimeError:  # JAX's word for there being none
+    except RuntimeError:  # there is none
         return 0
 
 
@@ -82,10 +81,10 @@ def open_cpu(replicas: int) -> OpenedStrategy:
     """Return the distribution over `replicas` CPU devices; more than one is a rehearsal on virtual ones.
 
     Raises:
-        ScopeError: When JAX's devices were started before the virtual ones could be made.
+        ScopeError: If JAX's devices were started before the virtual ones could be made.
     """
     if replicas > 1 and not xla_bridge.backends_are_initialized():
-        # Never fewer than were asked for elsewhere: on the command line, say.
+        # Never fewer than the environment asks for.
         jax.config.update("jax_num_cpu_devices", max(replicas, jax.config.jax_num_cpu_devices))
     with _threads_for(replicas):
         devices = jax.local_devices(backend="cpu")
@@ -96,10 +95,10 @@ def open_cpu(replicas: int) -> OpenedStrategy:
 
 @contextlib.contextmanager
 def _threads_for(devices: int) -> Iterator[None]:
-    """Within the block XLA, if it starts its CPU devices, starts them with threads for all of them.
+    """Let XLA, if it starts its CPU devices within the block, start enough threads for all of them.
 
-    It takes one thread a core, and a collective operation holds the thread it is run by until every device has come
-    to it. On few cores eight devices then wait for each other forever. `NPROC` is XLA's word for the number.
+    By default it starts one thread a core, and a collective blocks its thread until every device has joined. On few
+    cores eight devices then wait for each other forever. XLA reads the number from `NPROC`.
     """
     before = os.environ.get("NPROC")
     if devices > 1:
@@ -113,8 +112,8 @@ def _threads_for(devices: int) -> Iterator[None]:
             os.environ["NPROC"] = before
 
 
-def _capability(gpu: Any) -> tuple[int, int] | None:
-    """Return CUDA's compute capability; GPUs of others have none, or another word there, such as "gfx90a"."""
+def _capability(gpu: jax.Device) -> tuple[int, int] | None:
+    """Return CUDA's compute capability; `None` for GPUs without CUDA, which may say "gfx90a", for instance."""
     match = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(gpu, "compute_capability", "")))
     return (int(match[1]), int(match[2])) if match else None
 
@@ -143,7 +142,7 @@ def _too_late(replicas: int, there: int) -> str:
 
 
 def _early_calls() -> str:
-    """Name what is alive and must have been made by the call that started the devices, for the error."""
+    """Name a live object that the call which started the devices must have made, for the error."""
     names = [thing.path for thing in gc.get_objects() if issubclass(type(thing), keras.Variable)]
     if names:
         return f": it made the variable {names[0]}"

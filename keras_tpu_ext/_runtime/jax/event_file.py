@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from typing import Any
 
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
 from keras_tpu_ext.errors import MissingExtraError
 
 
 class TensorBoardEventFile:
-    """An event file of TensorBoard's.
+    """An event file that TensorBoard writes.
 
     Args:
-        folder: Where it is made.
+        folder: The log directory.
     """
 
     def __init__(self, folder: str) -> None:
         from tensorboard.summary import Writer
 
-        self._writer: Any = Writer(folder)
+        self._writer = Writer(folder)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write each of `scalars` under its name at `step`."""
+        """Write `scalars`, by name, at `step`."""
         for name, value in scalars.items():
             self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
-        """Let readers see what was written."""
+        """Flush the file to disk."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left, and nothing from then on."""
+        """Flush and close the file."""
         self._writer.close()
 
 
@@ -42,7 +41,7 @@ def event_file_class() -> EventFileClass:
     Raises:
         MissingExtraError: If TensorBoard is not installed.
     """
-    # Looked for and not imported: it brings a web server along, and the file may never be opened.
+    # Not imported yet: that brings a web server along, and the file may never be opened.
     if importlib.util.find_spec("tensorboard") is None:
         raise MissingExtraError(
             "log_dir needs TensorBoard, which on JAX writes the files that it shows, and this Python has none. "

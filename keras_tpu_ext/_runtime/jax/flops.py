@@ -1,4 +1,4 @@
-"""FLOPs of a model's training step on JAX: traced once more, from shapes, and never run.
+"""Count the FLOPs of a train step on JAX: traced once more, from shapes, and never run.
 
 Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
 of `Trainer`: `compute_loss_and_updates`, which is not private and not documented either.
@@ -6,22 +6,25 @@ of `Trainer`: `compute_loss_and_updates`, which is not private and not documente
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import keras
 
 from keras_tpu_ext._runtime.common.flops import FlopsCount
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.jaxpr_flops import flops_of_jaxpr
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import distribution_of, within
 from keras_tpu_ext._runtime.jax.step import TrainStep
 
+_Shapes = list[jax.ShapeDtypeStruct]
 
-def count_flops(model: Any, batch: Any, batch_size: int) -> FlopsCount:
-    """Return the FLOPs of a step of `model`; see `common/protocols.py`.
 
-    Of a step that is Keras's or ours the optimizer and the metrics are left out; of one of the user's own, nothing.
+def count_flops(model: keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
+    """Count the FLOPs of a train step of `model`; see `common/protocols.py`.
+
+    For Keras's step and ours the optimizer and the metrics are left out; of a user's own step everything counts.
     """
     own = type(model).train_step not in (keras.Model.train_step, TrainStep.train_step)
     jaxpr_of = _jaxpr_of_own_step if own else _jaxpr_of_gradients
@@ -31,30 +34,30 @@ def count_flops(model: Any, batch: Any, batch_size: int) -> FlopsCount:
     return FlopsCount(flops / rows, rows)
 
 
-def _jaxpr_of_gradients(model: Any, batch: Any) -> Any:
+def _jaxpr_of_gradients(model: keras.Model, batch: Nest) -> jax.extend.core.ClosedJaxpr:
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     trainable, *rest = _state(model)
 
-    def loss(trainable: Any, rest: Any, batch: Any) -> Any:
+    def loss(trainable: Nest, rest: Nest, batch: Nest) -> jax.Array:
         non_trainable, optimizer, metrics = rest
         arguments = (trainable, non_trainable, metrics, *batch)
         loss, _ = model.compute_loss_and_updates(*arguments, training=True, optimizer_variables=optimizer)
         return loss.sum()
 
-    def along(trainable: Any, tangents: Any, *others: Any) -> Any:
+    def jvp(trainable: Nest, tangents: Nest, *others: Nest) -> tuple[jax.Array, jax.Array]:
         return jax.jvp(lambda values: loss(values, *others), (trainable,), (tangents,))
 
     others = (rest, (x, y, sample_weight))
     try:
-        # A derivative along a direction has the very products that the gradient has, none of them twice: what
-        # `jax.checkpoint` computes again in a backward pass is no part of a model's FLOPs.
-        return jax.make_jaxpr(along)(trainable, trainable, *others)
-    except TypeError:  # a function with a gradient of its own, `jax.custom_vjp`, has no such derivative
+        # A JVP has the products of the gradient, each of them once: what `jax.checkpoint` computes again in a
+        # backward pass is no part of a model's FLOPs.
+        return jax.make_jaxpr(jvp)(trainable, trainable, *others)
+    except TypeError:  # `jax.custom_vjp` has no JVP
         return jax.make_jaxpr(jax.grad(loss))(trainable, *others)
 
 
-def _jaxpr_of_own_step(model: Any, batch: Any) -> Any:
-    def step(state: Any, data: Any) -> Any:
+def _jaxpr_of_own_step(model: keras.Model, batch: Nest) -> jax.extend.core.ClosedJaxpr:
+    def step(state: Nest, data: Nest) -> Nest:
         return model.train_step(state, data)
 
     if not isinstance(model, TrainStep):
@@ -65,8 +68,8 @@ def _jaxpr_of_own_step(model: Any, batch: Any) -> Any:
     )
 
 
-def _state(model: Any) -> tuple[Any, ...]:
-    """Return the shapes of the state that Keras passes to a step."""
+def _state(model: keras.Model) -> tuple[_Shapes, ...]:
+    """Return the shapes of the state that Keras passes to a train step."""
     optimizer = getattr(model, "optimizer", None)
     variables = (
         model.trainable_variables,
@@ -77,5 +80,5 @@ def _state(model: Any) -> tuple[Any, ...]:
     return tuple(map(_shapes, variables))
 
 
-def _shapes(variables: Any) -> list[Any]:
+def _shapes(variables: Sequence[keras.Variable]) -> _Shapes:
     return [jax.ShapeDtypeStruct(variable.shape, variable.dtype) for variable in variables]

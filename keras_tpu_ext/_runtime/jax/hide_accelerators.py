@@ -1,4 +1,4 @@
-"""Where TensorFlow is beside JAX, for `tf.data` say, it must leave the accelerators alone.
+"""Hide the accelerators from a TensorFlow beside JAX, which may be there for `tf.data`.
 
 Only one framework can hold a TPU chip (jax#13260), and TensorFlow takes all memory of a GPU with the first tensor.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any
 
 from keras_tpu_ext.errors import HardwareUnusableWarning
 
 
 def hide_accelerators() -> None:
-    """Hide TPUs and GPUs from a TensorFlow that was imported; one that is imported later is hidden from as well."""
+    """Hide TPUs and GPUs from TensorFlow, now or as soon as it is imported."""
     if "tensorflow" in sys.modules:
         _hide()
     elif _HIDE_ON_IMPORT not in sys.meta_path:
@@ -39,9 +38,9 @@ _HELD = (
 
 
 class _HideOnImport:
-    """Finds no module: it waits for TensorFlow to be imported, and hides the accelerators at the first import after.
+    """A finder that finds no module, and hides the accelerators at the first import after that of TensorFlow.
 
-    TensorFlow's own lazy loading imports modules as long as it runs, so that comes before any device is started.
+    TensorFlow imports modules lazily as long as it runs, so that comes before any device is started.
     """
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
@@ -52,4 +51,4 @@ class _HideOnImport:
         _hide()
 
 
-_HIDE_ON_IMPORT: Any = _HideOnImport()
+_HIDE_ON_IMPORT = _HideOnImport()

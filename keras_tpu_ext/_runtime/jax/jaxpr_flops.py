@@ -1,16 +1,15 @@
-"""FLOPs of a function of JAX, from its jaxpr."""
+"""Count the FLOPs of a jaxpr."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 
 from keras_tpu_ext._runtime.common.flops import LOOP, UncountableError, flops_of_sizes
 
-# Their products are in no jaxpr, or it is not said how often they run.
+# Their products are in no jaxpr, or the jaxpr does not say how often they run.
 _HIDDEN = (
     "pallas_call",
     "custom_call",
@@ -22,63 +21,63 @@ _HIDDEN = (
 )
 
 
-def flops_of_jaxpr(jaxpr: Any, wanted: list[bool] | None = None) -> float:
-    """Return the FLOPs of what the outputs of a jaxpr need; of the rest nothing is ever run.
+def flops_of_jaxpr(jaxpr: jax.extend.core.Jaxpr, used_outputs: list[bool] | None = None) -> float:
+    """Count the FLOPs of what the outputs of a jaxpr need; XLA removes the rest as dead code.
 
     Args:
-        jaxpr: A `jax.extend.core.Jaxpr`.
-        wanted: For each output whether it is; `None` for all of them.
+        jaxpr: The jaxpr.
+        used_outputs: A flag for each output; `None` if all of them are used.
 
     Raises:
-        UncountableError: If that cannot be told from the jaxpr.
+        UncountableError: If the jaxpr does not tell.
     """
-    outputs = (
-        jaxpr.outvars if wanted is None else [out for out, is_ in zip(jaxpr.outvars, wanted, strict=True) if is_]
-    )
+    outputs = list(jaxpr.outvars)
+    if used_outputs is not None:
+        outputs = [output for output, used in zip(outputs, used_outputs, strict=True) if used]
     needed = {id(variable) for variable in outputs}
     total = 0.0
     for equation in reversed(jaxpr.eqns):
-        read = [id(variable) in needed for variable in equation.outvars]
-        if any(read) or equation.effects:
+        used = [id(variable) in needed for variable in equation.outvars]
+        if any(used) or equation.effects:
             needed.update(id(variable) for variable in equation.invars)
-            total += _flops_of(equation, read)
+            total += _flops_of(equation, used)
     return total
 
 
-def _flops_of(equation: Any, read: list[bool]) -> float:
+def _flops_of(equation: jax.extend.core.JaxprEqn, used: list[bool]) -> float:
     name, parameters = equation.primitive.name, equation.params
     if name in _PRODUCTS:
         return _PRODUCTS[name](equation)
     if any(hidden in name for hidden in _HIDDEN):
         raise UncountableError(f"it has an operation whose products cannot be seen ({name})")
     if name == "cond":
-        return max(flops_of_jaxpr(branch.jaxpr, read) for branch in parameters["branches"])
+        return max(flops_of_jaxpr(branch.jaxpr, used) for branch in parameters["branches"])
     if name == "scan":
         return float(parameters["length"]) * flops_of_jaxpr(parameters["jaxpr"].jaxpr)
     inner = list(_jaxprs(parameters))
     if name == "while" and any(map(flops_of_jaxpr, inner)):
         raise UncountableError(LOOP)
-    return math.fsum(flops_of_jaxpr(one, read if len(one.outvars) == len(read) else None) for one in inner)
+    return math.fsum(flops_of_jaxpr(one, used if len(one.outvars) == len(used) else None) for one in inner)
 
 
-def _jaxprs(parameters: Any) -> Iterator[Any]:
-    """Yield the jaxprs that an equation calls."""
+def _jaxprs(parameters: Mapping[str, object]) -> Iterator[jax.extend.core.Jaxpr]:
+    """Yield the jaxprs among the parameters of an equation."""
     for value in jax.tree.leaves(list(parameters.values()), is_leaf=lambda value: hasattr(value, "eqns")):
         if hasattr(value, "eqns"):
             yield getattr(value, "jaxpr", value)
 
 
-def _dot(equation: Any) -> float:
+def _dot(equation: jax.extend.core.JaxprEqn) -> float:
     (contracted, _), _ = equation.params["dimension_numbers"]
     left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
     return flops_of_sizes(*out, *[left[i] for i in contracted])
 
 
-def _convolution(equation: Any) -> float:
-    """Return the FLOPs of a convolution, of its zeros none.
+def _convolution(equation: jax.extend.core.JaxprEqn) -> float:
+    """Count the FLOPs of a convolution, without products with the zeros of dilation and padding.
 
-    Every number of the result is a sum over the kernel, unless the input is spread out with zeros or has a wide rim
-    of them, as in the gradient of a convolution; then every number of the input goes into a sum for each tap.
+    Each element of the output is a sum over the kernel. Where the input is dilated or widely padded, as in the
+    gradient of a convolution, fewer products are left: one for each element of the input and each tap.
     """
     parameters = equation.params
     numbers = parameters["dimension_numbers"]
@@ -91,4 +90,7 @@ def _convolution(equation: Any) -> float:
     return min(by_result, flops_of_sizes(*left, *taps, outputs // parameters["feature_group_count"]))
 
 
-_PRODUCTS: dict[str, Callable[[Any], float]] = {"dot_general": _dot, "conv_general_dilated": _convolution}
+_PRODUCTS: dict[str, Callable[[jax.extend.core.JaxprEqn], float]] = {
+    "dot_general": _dot,
+    "conv_general_dilated": _convolution,
+}

@@ -1,4 +1,4 @@
-"""Looks into a step, on JAX."""
+"""Probes of a train step, on JAX."""
 
 from keras_tpu_ext._runtime.jax.executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime.jax.flops import count_flops as count_flops

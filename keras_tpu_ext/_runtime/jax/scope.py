@@ -1,7 +1,7 @@
-"""Being inside a distribution of Keras on JAX; and models that stay in the one they were built in.
+"""Enter a distribution of Keras on JAX; models that are built inside stay bound to it.
 
-Keras asks for the distribution of the moment when it trains, so a model that was built under one fails, or trains on
-one device, after the block. Here every model that is built inside keeps its own.
+Keras reads the global distribution when it trains, so a model that was built under one fails, or trains on one
+device, after the block. Here every model that is built inside keeps its own.
 
 Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
 `backend.jax.trainer.JAXTrainer`, which every model's `__init__` goes through; `Variable._layout`.
@@ -12,43 +12,46 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Concatenate, ParamSpec, TypeVar
 
 import jax
 import keras
 from keras.src.backend.jax.trainer import JAXTrainer
 
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.sharding import placed
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
-_KEPT = "_kte_distribution"
+_ATTRIBUTE = "_kte_distribution"
 _METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
-class _Open(threading.local):
+class _Active(threading.local):
     """The distribution of the block that this thread is in."""
 
-    distribution: Any = None
+    distribution: keras.distribution.DataParallel | None = None
 
 
-_OPEN = _Open()
+_ACTIVE = _Active()
 
 
-class _Noting:
-    """Lets every plain Keras model that is made in an open block belong to its distribution from then on."""
+class _BindNewModels:
+    """Context in which every plain Keras model that is made is bound to the active distribution, for good."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blocks = 0
-        self._original: Any = None
+        self._original = JAXTrainer.__init__
 
     def __enter__(self) -> None:
         with self._lock:
             self._blocks += 1
             if self._blocks == 1:
                 self._original = JAXTrainer.__init__
-                JAXTrainer.__init__ = _noting(self._original)
+                JAXTrainer.__init__ = _binding_init(self._original)
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
@@ -57,59 +60,59 @@ class _Noting:
                 JAXTrainer.__init__ = self._original
 
 
-_NOTING = _Noting()
+_BIND_NEW_MODELS = _BindNewModels()
 
 
-def _noting(original: Any) -> Any:
+def _binding_init(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def noting(model: Any, *args: Any, **kwargs: Any) -> None:
+    def init(model: keras.Model, *args: object, **kwargs: object) -> None:
         original(model, *args, **kwargs)
-        if distribution_of(model) is None and _OPEN.distribution is not None:
-            keep(model, _OPEN.distribution)
-            _let_methods_run_within(model)
+        if distribution_of(model) is None and _ACTIVE.distribution is not None:
+            keep(model, _ACTIVE.distribution)
+            _wrap_methods(model)
 
-    return noting
+    return init
 
 
 @contextlib.contextmanager
-def scope(distribution: Any) -> Iterator[None]:
-    """Within the block variables and models belong to `distribution`, and afterwards these models still do.
+def scope(distribution: keras.distribution.DataParallel) -> Iterator[None]:
+    """Bind the variables and models that are made within the block to `distribution`, for good.
 
     Raises:
-        ScopeError: If this is inside the block of another one.
+        ScopeError: If called inside the block of another one.
     """
-    outer = _OPEN.distribution
+    outer = _ACTIVE.distribution
     if outer is not None and outer is not distribution:
         raise ScopeError(
-            f"A block for {_in_words(distribution)} was opened inside a block for {_in_words(outer)}, and a model "
+            f"A block for {_describe(distribution)} was opened inside a block for {_describe(outer)}, and a model "
             "can belong to one strategy only. Leave the outer block first, or open the same scope again inside it."
         )
-    with distribution.scope(), _NOTING:
-        _OPEN.distribution = distribution
+    with distribution.scope(), _BIND_NEW_MODELS:
+        _ACTIVE.distribution = distribution
         try:
             yield
         finally:
-            _OPEN.distribution = outer
+            _ACTIVE.distribution = outer
 
 
-def distribution_of(model: Any) -> Any:
-    """Return the distribution that `model` was built in, or `None`."""
-    return vars(model).get(_KEPT)
+def distribution_of(model: keras.Model) -> keras.distribution.DataParallel | None:
+    """Return the distribution that `model` is bound to, or `None`."""
+    return vars(model).get(_ATTRIBUTE)
 
 
-def current_distribution() -> Any:
-    """Return the distribution that a model built now belongs to, or `None`."""
+def current_distribution() -> keras.distribution.DataParallel | None:
+    """Return the distribution that a new model is bound to, or `None`."""
     return keras.distribution.distribution()
 
 
-def keep(model: Any, distribution: Any) -> None:
-    """Let `model` belong to `distribution`."""
-    vars(model)[_KEPT] = distribution
+def keep(model: keras.Model, distribution: keras.distribution.DataParallel | None) -> None:
+    """Bind `model` to `distribution`."""
+    vars(model)[_ATTRIBUTE] = distribution
 
 
 @contextlib.contextmanager
-def within(distribution: Any) -> Iterator[None]:
-    """Within the block Keras sees `distribution`, which may be `None`."""
+def within(distribution: keras.distribution.DataParallel | None) -> Iterator[None]:
+    """Set Keras's global distribution within the block."""
     before = keras.distribution.distribution()
     keras.distribution.set_distribution(distribution)
     try:
@@ -118,14 +121,14 @@ def within(distribution: Any) -> Iterator[None]:
         keras.distribution.set_distribution(before)
 
 
-def num_replicas(model: Any) -> int:
+def num_replicas(model: keras.Model) -> int:
     """Return the number of replicas that train `model` in step."""
     distribution = distribution_of(model) or keras.distribution.distribution()
     return 1 if distribution is None else int(distribution.device_mesh.devices.size)
 
 
-def device_name(model: Any) -> str:
-    """Return what JAX calls the devices that train `model`, such as `"TPU v3"` or `"cpu"`."""
+def device_name(model: keras.Model) -> str:
+    """Return JAX's `device_kind` of the devices that train `model`, such as `"TPU v3"` or `"cpu"`."""
     distribution = distribution_of(model) or keras.distribution.distribution()
     if distribution is None:
         return str(jax.devices()[0].device_kind)
@@ -133,8 +136,8 @@ def device_name(model: Any) -> str:
     return str(jax.local_devices(backend=platform)[0].device_kind)
 
 
-def distribute(distribution: Any, dataset: Any) -> Any:
-    """Return `dataset`, an iterable of batches, with each batch split over the devices.
+def distribute(distribution: keras.distribution.DataParallel, dataset: Iterable[Nest]) -> Iterable[Nest]:
+    """Return `dataset`, an iterable of batches, with each batch sharded over the devices.
 
     Raises:
         ArgumentError: If `dataset` cannot be iterated, or, while iterating, a batch cannot be split evenly.
@@ -148,13 +151,13 @@ def distribute(distribution: Any, dataset: Any) -> Any:
 
 
 class _Distributed:
-    """The batches of a dataset, as arrays that are split over devices."""
+    """Iterable over the batches of a dataset, as sharded arrays."""
 
-    def __init__(self, distribution: Any, dataset: Any) -> None:
+    def __init__(self, distribution: keras.distribution.DataParallel, dataset: Iterable[Nest]) -> None:
         self._distribution = distribution
         self._dataset = dataset
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Nest]:
         replicas = self._distribution.device_mesh.devices.size
         for batch in self._dataset:
             for leaf in jax.tree.leaves(batch):
@@ -167,20 +170,21 @@ class _Distributed:
             yield placed(batch, self._distribution, axis=0)
 
 
-def _let_methods_run_within(model: Any) -> None:
+def _wrap_methods(model: keras.Model) -> None:
+    """Let the methods of `model` that run steps run them within its distribution."""
     for name in _METHODS:
-        vars(model)[name] = _within_own(model, getattr(type(model), name))
+        vars(model)[name] = _in_own_distribution(model, getattr(type(model), name))
 
 
-def _within_own(model: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+def _in_own_distribution(model: keras.Model, method: Callable[Concatenate[keras.Model, _P], _R]) -> Callable[_P, _R]:
     @functools.wraps(method)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         with within(distribution_of(model)):
             return method(model, *args, **kwargs)
 
     return run
 
 
-def _in_words(distribution: Any) -> str:
+def _describe(distribution: keras.distribution.DataParallel) -> str:
     count = distribution.device_mesh.devices.size
     return f"{count} replica{'' if count == 1 else 's'} ({type(distribution).__name__})"

@@ -1,22 +1,24 @@
-"""Arrays of the host, put on the devices of a distribution; each process puts its own part."""
+"""Put arrays of the host on the devices of a distribution; each process puts its own shards."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import keras
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from keras_tpu_ext._runtime.common.types import Nest
 
-def placed(data: Any, distribution: Any, *, axis: int | None) -> Any:
-    """Return `data` with its arrays on the devices of `distribution`, on the default device where that is `None`.
+
+def placed(data: Nest, distribution: keras.distribution.DataParallel | None, *, axis: int | None) -> Nest:
+    """Return `data` with its arrays on the devices of `distribution`, or on the default device without one.
 
     Args:
-        data: Structure of arrays that every process has alike; `None` in it stays.
-        distribution: Keras's `DataParallel`, or `None`.
-        axis: The dimension that is split over the devices, which must divide it; `None` for copies on each.
+        data: Structure of arrays, the same in every process; `None` in it stays.
+        distribution: Keras's distribution, or `None`.
+        axis: The dimension that is sharded, which the devices must divide evenly; `None` to replicate.
     """
     if distribution is None:
         return jax.device_put(data)
@@ -25,41 +27,41 @@ def placed(data: Any, distribution: Any, *, axis: int | None) -> Any:
     sharding = NamedSharding(mesh, spec)
     if sharding.is_fully_addressable:
         return jax.device_put(data, sharding)
-    return jax.tree.map(lambda array: _put_own_part(np.asarray(array), sharding), data)
+    return jax.tree.map(lambda array: _put_own_shards(np.asarray(array), sharding), data)
 
 
-def replicated(distribution: Any) -> Any:
-    """Return the sharding of what every device has alike; `None` without a distribution."""
+def replicated(distribution: keras.distribution.DataParallel | None) -> NamedSharding | None:
+    """Return the sharding of a replicated array; `None` without a distribution."""
     return None if distribution is None else NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec())
 
 
-def copy_aliased_buffers(state: Any) -> Any:
-    """Return a structure of arrays in which none is there twice: copies take the place of the second and so on."""
+def copy_aliased_buffers(state: Nest) -> Nest:
+    """Copy each array whose buffer is already in `state`, so that all buffers can be donated."""
     seen: set[int] = set()
 
-    def own(array: Any) -> Any:
+    def copy_if_seen(array: jax.Array) -> jax.Array:
         buffer = _buffer(array)
         if array.size and buffer in seen:
             return array.copy()
         seen.add(buffer)
         return array
 
-    return jax.tree.map(own, state)
+    return jax.tree.map(copy_if_seen, state)
 
 
-def _buffer(array: Any) -> int:
-    """Return what tells the memory of an array from that of others."""
+def _buffer(array: jax.Array) -> int:
+    """Return an identifier of the buffer of `array`."""
     try:
         return int(array.addressable_data(0).unsafe_buffer_pointer())
     except jax.errors.JaxRuntimeError:  # not every device tells its addresses
         return id(array)
 
 
-def _put_own_part(array: np.ndarray, sharding: Any) -> Any:
+def _put_own_shards(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
 
 
-def data_parallel(devices: Any) -> keras.distribution.DataParallel:
+def data_parallel(devices: Sequence[jax.Device]) -> keras.distribution.DataParallel:
     """Return Keras's distribution that splits batches over `devices`."""
     # Each process is given the whole batch and takes its part, so nothing is to be sharded once more.
     return keras.distribution.DataParallel(

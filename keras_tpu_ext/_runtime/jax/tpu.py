@@ -1,4 +1,4 @@
-"""TPUs under JAX: every failure told with its cause and cure."""
+"""TPUs under JAX: opened once per process; every failure has a cause and a cure."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ def open_tpu(address: str) -> OpenedStrategy:
         TpuUnusableError: When JAX cannot use it, with the cause and the cure.
     """
     if "://" in address:
-        raise TpuUnusableError(_in_words(*_REMOTE, address))
+        raise TpuUnusableError(_message(*_REMOTE, address))
     if importlib.util.find_spec("libtpu") is None:
-        # Told by looking. Trying would start JAX's devices, and a rehearsal could not follow.
-        raise TpuUnusableError(_in_words(*_NO_LIBTPU, address))
+        # Trying would start JAX's devices, and a rehearsal could not follow.
+        raise TpuUnusableError(_message(*_NO_LIBTPU, address))
     hide_accelerators()
     try:
         devices = jax.devices("tpu")
-    except Exception as error:  # JAX raises anything here: each of its errors is a cause to be told
+    except Exception as error:  # JAX raises anything here
         raise TpuUnusableError(explain_tpu_failure(address, error)) from error
     return OpenedStrategy(data_parallel(devices), len(devices), devices[0].device_kind, supports_bfloat16=True)
 
 
 def explain_tpu_failure(address: str, error: BaseException) -> str:
-    """Return one plain sentence on why a TPU cannot be used, and one on what to do about it."""
+    """Explain why a TPU cannot be used, in one sentence, and say what to do about it in another."""
     text = f"{type(error).__name__}: {error}".strip()
     for pattern, cause, cure in _KNOWN_FAILURES:
         match = re.search(pattern, text, re.IGNORECASE | re.DOTALL)
         if match:
             holder = re.search(r"pid\D{0,3}(\d+)", text)
             by = f" It is the process {holder[1]}." if holder and cause is _HELD else ""
-            return _in_words(cause + by, cure, address)
-    return _in_words(
+            return _message(cause + by, cure, address)
+    return _message(
         f"JAX could not start the TPU: {text.splitlines()[0]}.",
         "check that this is a TPU machine and that libtpu fits JAX, pip install 'jax[tpu]', or go on without it with "
         "strategy_scope(tpu=False).",
@@ -55,7 +55,7 @@ def explain_tpu_failure(address: str, error: BaseException) -> str:
     )
 
 
-def _in_words(cause: str, cure: str, address: str) -> str:
+def _message(cause: str, cure: str, address: str) -> str:
     return f"{cause} What to do: {cure} (TPU address {address!r}, JAX {jax.__version__}, libtpu {_libtpu()}.)"
 
 

@@ -14,7 +14,7 @@ from keras_tpu_ext._runtime.keras2.addons import import_addons as import_addons
 from keras_tpu_ext._runtime.keras2.step import TrainStep as TrainStep
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow import devices as _devices
-from keras_tpu_ext._runtime.tensorflow.messages import message_terms as _message_terms
+from keras_tpu_ext._runtime.tensorflow import message_terms as _message_terms
 
 batch: protocols.Batch = _batch
 devices: protocols.Devices = _devices

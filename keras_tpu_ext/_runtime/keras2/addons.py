@@ -1,7 +1,7 @@
-"""TensorFlow Addons 0.23, its last release, on Keras 2: as published, and on a TensorFlow that it was not made for.
+"""TensorFlow Addons 0.23, its last release, on Keras 2: as published, and on newer versions of TensorFlow.
 
-It imports modules of Keras by the name `keras.src...`. On TensorFlow 2.16 and later that name leads to Keras 3, and
-here to tf-keras, for as long as the import takes.
+It imports modules of Keras as `keras.src...`. On TensorFlow 2.16 and later that is Keras 3; here it is tf-keras while
+the import runs.
 
 Private names that this module leans on (tests/_runtime/test_keras2_private_names.py watches them): of tf-keras
 `src.engine.keras_tensor` and `src.utils.tf_utils`; of TensorFlow Addons `utils.resource_loader.LazySO`.
@@ -17,14 +17,14 @@ import sys
 import warnings
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.compat.keras2 import PACKAGE, private
 from keras_tpu_ext.errors import AddonsWarning, MissingExtraError, RuntimeNotSupportedError
 
-_BORROWED = (
+_ALIASED = (
     "",
     ".src",
     ".src.backend",
@@ -37,7 +37,7 @@ _BORROWED = (
 
 @functools.cache
 def import_addons() -> ModuleType:
-    """Return TensorFlow Addons.
+    """Import TensorFlow Addons.
 
     Raises:
         MissingExtraError: If it is not installed.
@@ -46,11 +46,11 @@ def import_addons() -> ModuleType:
         raise MissingExtraError(f"TensorFlow Addons is not installed. Write: {_install()}")
     if PACKAGE == "keras":
         return importlib.import_module("tensorflow_addons")
-    with _keras_names_leading_here(), warnings.catch_warnings():
+    with _alias_keras_modules(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"\s*TensorFlow Addons \(TFA\) has ended", UserWarning)
         warnings.filterwarnings("ignore", "Tensorflow Addons supports using Python ops", UserWarning)
         addons = importlib.import_module("tensorflow_addons")
-    addons.options.disable_custom_kernel()  # where there is a way in Python, take it
+    addons.options.disable_custom_kernel()  # use the Python implementations
     _explain_compiled_operations()
     warnings.warn(
         f"TensorFlow Addons {addons.__version__} was made for TensorFlow 2.15. On {tf.__version__} its Python parts "
@@ -62,11 +62,11 @@ def import_addons() -> ModuleType:
 
 
 @contextlib.contextmanager
-def _keras_names_leading_here() -> Iterator[None]:
-    """Within the block the names that TensorFlow Addons imports lead to tf-keras."""
+def _alias_keras_modules() -> Iterator[None]:
+    """Alias the modules of Keras that TensorFlow Addons imports to those of tf-keras, within the block."""
     private("engine.keras_tensor"), private("utils.tf_utils"), private("backend")
-    before = {f"keras{name}": sys.modules.get(f"keras{name}") for name in _BORROWED}
-    for name in _BORROWED:
+    before = {f"keras{name}": sys.modules.get(f"keras{name}") for name in _ALIASED}
+    for name in _ALIASED:
         sys.modules[f"keras{name}"] = sys.modules[f"{PACKAGE}{name}"]
     try:
         yield
@@ -79,10 +79,10 @@ def _keras_names_leading_here() -> Iterator[None]:
 
 
 def _explain_compiled_operations() -> None:
-    """Let a compiled operation that is asked for say why it is not there, where TensorFlow names a missing symbol."""
-    loader: Any = importlib.import_module("tensorflow_addons.utils.resource_loader").LazySO
+    """Let compiled operations say why they are missing; TensorFlow would name an undefined symbol."""
+    loader = importlib.import_module("tensorflow_addons.utils.resource_loader").LazySO
 
-    def ops(self: Any) -> Any:
+    def ops(self: Any) -> NoReturn:
         raise RuntimeNotSupportedError(
             f"This part of TensorFlow Addons, {self.relative_path}, is compiled and was built for TensorFlow "
             f"2.15; TensorFlow {tf.__version__} cannot load it. Use TensorFlow 2.15 for it, or "

@@ -1,7 +1,7 @@
-"""Python's `if`, `for` and `len` on tensors, which Keras 2 lets AutoGraph convert in code of the user's.
+"""AutoGraph on Keras 2, which converts Python's `if`, `for` and `len` on tensors in user code.
 
-The loop here is not converted, nor are the steps of this package; layers, losses and metrics ask TensorFlow whether
-they are called from what is converted, and are converted only then.
+The loop and the steps of this package are not converted. Layers, losses and metrics are converted only if their
+caller is, by TensorFlow's control status.
 
 Private names of TensorFlow that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
 `python.autograph.core.ag_ctx` with `ControlStatusCtx` and `Status`; `__internal__.autograph.tf_convert` and
@@ -11,28 +11,30 @@ Private names of TensorFlow that this module leans on (tests/_runtime/test_keras
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 
-_autograph: Any = tf.__internal__.autograph
+_autograph = tf.__internal__.autograph
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
-def converting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, which is not converted, in whose calls code of the user's is."""
+def converting(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Wrap a function that is not converted itself, so that user code which it calls is."""
 
-    def as_if_converted(*args: Any, **kwargs: Any) -> Any:
+    def as_if_converted(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if tf.executing_eagerly():
             return function(*args, **kwargs)
         with ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED):
             return function(*args, **kwargs)
 
-    wrapped: Callable[..., Any] = tf.autograph.experimental.do_not_convert(as_if_converted)
+    wrapped: Callable[_P, _R] = tf.autograph.experimental.do_not_convert(as_if_converted)
     return wrapped
 
 
-def converted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` of the user's, converted where it is called from what is converted."""
-    convert: Callable[..., Any] = _autograph.tf_convert(function, _autograph.control_status_ctx())
+def converted(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Convert a user's function if its caller is converted."""
+    convert: Callable[_P, _R] = _autograph.tf_convert(function, _autograph.control_status_ctx())
     return convert

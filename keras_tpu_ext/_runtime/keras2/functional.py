@@ -1,4 +1,4 @@
-"""Models of inputs and outputs, without Keras 2's rewriting of base classes.
+"""Functional models, without Keras 2's rewriting of base classes.
 
 When `Sub(inputs, outputs)` is called for a subclass of `keras.Model`, Keras swaps `Model` for `Functional` in the
 bases of `Sub` and of every class above it, and `Sub` can no longer be used in the classic way. Here the one object
@@ -13,38 +13,46 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
 
-Functional: Any = private("engine.functional").Functional
-_is_of_inputs_and_outputs = private("engine.training").is_functional_model_init_params
+Functional = private("engine.functional").Functional
+_is_functional_model_init_params = private("engine.training").is_functional_model_init_params
 
 
 class FunctionalByShape:
     """Mixin before `keras.Model`: becomes a functional model when it is given inputs and outputs."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if _is_of_inputs_and_outputs(args, kwargs) and not isinstance(self, Functional):
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        if _is_functional_model_init_params(args, kwargs) and not isinstance(self, Functional):
             cls: Any = type(self)
             self.__class__ = _functional_variant(cls)
         super().__init__(*args, **kwargs)
 
 
-def _init_of_functional(
-    self: Any, inputs: Any, outputs: Any, name: str | None = None, trainable: bool = True, **kwargs: Any
+def _functional_init(
+    self: FunctionalByShape,
+    inputs: Nest,
+    outputs: Nest,
+    name: str | None = None,
+    trainable: bool = True,
+    **kwargs: object,
 ) -> None:
     FunctionalByShape.__init__(self, inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
 
 
 @functools.cache
-def _functional_variant(cls: Any) -> Any:
-    """Return `cls` with `Functional` among its bases, under the same name in code and in saved files."""
-    members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+def _functional_variant(cls: type[tf.keras.Model]) -> type[tf.keras.Model]:
+    """Return a subclass of `cls` and `Functional` with the name of `cls`, in code and in saved files."""
+    members: dict[str, object] = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     if cls.__init__ is FunctionalByShape.__init__:
-        members["__init__"] = _init_of_functional  # by its arguments Keras tells what it can make again from a config
+        members["__init__"] = _functional_init  # Keras reads its signature to see if a config makes the model again
     variant = type(cls.__name__, (cls, Functional), members)
     package, separator, name = keras.saving.get_registered_name(cls).rpartition(">")
     if separator:
         keras.saving.register_keras_serializable(package=package, name=name)(variant)
-        # Both save under the name, and what loads under it is the class itself, which becomes the other by its shape.
+        # Both save under the name, and `cls` loads under it, which becomes the variant by its shape.
         keras.saving.register_keras_serializable(package=package, name=name)(cls)
     return variant

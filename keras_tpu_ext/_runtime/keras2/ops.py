@@ -1,4 +1,4 @@
-"""What layers compute with on Keras 2."""
+"""Operations for layers on Keras 2."""
 
 # ruff: noqa: F403
 from keras_tpu_ext._runtime.compat.keras2 import add_counter as add_counter

@@ -1,48 +1,68 @@
-"""What a step does inside, for a check to look at: the gradients that reach the update, and the loss scale (Keras 2).
+"""Probes of a train step, on Keras 2.
 
-Private names that this module leans on (tests/_runtime/test_keras2_private_names.py watches Keras's): of Keras's
-optimizers `_build_learning_rate`, `_index_dict`, `_var_key` and `_built`; of `TPUModel`, if the model is one,
-`_step_state`.
+Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them): of
+optimizers `_build_learning_rate`, `_index_dict`, `_var_key` and `_built`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.flops import FlopsCount
+from keras_tpu_ext._runtime.common.lowering import LoweredStep
+from keras_tpu_ext._runtime.common.types import Array, Nest
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
-from keras_tpu_ext._runtime.keras2.flops import count_flops as count_flops
-from keras_tpu_ext._runtime.keras2.lowering import lower_step as lower_step
+from keras_tpu_ext._runtime.keras2.autograph import converting
+from keras_tpu_ext._runtime.tensorflow import flops, lowering
 from keras_tpu_ext._runtime.tensorflow.executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime.training.overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime.training.overflow import watch_overflow as watch_overflow
 
-_SETTINGS = ("clipnorm", "clipvalue", "global_clipnorm")
+_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+
+
+def count_flops(model: tf.keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
+    """Count the FLOPs of a train step; see `common/protocols.py`."""
+    return flops.count_flops(model, batch, batch_size, converting)
+
+
+def lower_step(model: tf.keras.Model, batch: Nest, replicas: int) -> LoweredStep:
+    """Lower the train step that `fit` would run; see `common/protocols.py`."""
+    return lowering.lower_step(model, batch, replicas, build=_build, as_keras_traces=converting)
+
+
+def _build(model: tf.keras.Model, specs: Nest, step: lowering.Step) -> None:
+    """Trace the step once, as `fit` does: this creates the variables that are missing."""
+
+    def on_leaves(*leaves: tf.Tensor) -> Nest:
+        return step(tf.nest.pack_sequence_as(specs, leaves))
+
+    tf.function(converting(on_leaves)).get_concrete_function(*tf.nest.flatten(specs))
 
 
 class GradientRecorder(keras.optimizers.Optimizer):
-    """An optimizer that keeps the last gradient of each variable and changes no variable.
+    """An optimizer that records the last gradient of each variable, and updates none.
 
     Args:
-        **settings: What `keras.optimizers.Optimizer` takes to clip.
+        **clipping: The arguments of `keras.optimizers.Optimizer` for clipping.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(name="gradient_recorder", **settings)
+    def __init__(self, **clipping: float | None) -> None:
+        super().__init__(name="gradient_recorder", **clipping)
         self._learning_rate = self._build_learning_rate(1.0)
-        self.recorded: list[Any] = []
+        self.recorded: list[tf.Variable] = []
 
-    def build(self, var_list: Any) -> None:
-        """Make a slot for the gradient of each variable."""
+    def build(self, var_list: Sequence[tf.Variable]) -> None:
+        """Create a slot for the gradient of each variable."""
         super().build(var_list)
         if not self.recorded:
             self.recorded = [self.add_variable_from_reference(variable, "recorded") for variable in var_list]
 
-    def update_step(self, gradient: Any, variable: Any) -> None:
-        """Keep `gradient`; where it comes in slices, those of one row add up."""
+    def update_step(self, gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable) -> None:
+        """Record `gradient`; slices of one row add up."""
         recorded = self.recorded[self._index_dict[self._var_key(variable)]]
         recorded.assign(tf.zeros_like(recorded))
         if isinstance(gradient, tf.IndexedSlices):
@@ -51,25 +71,18 @@ class GradientRecorder(keras.optimizers.Optimizer):
             recorded.assign_add(tf.cast(gradient, recorded.dtype))
 
 
-def record_gradients(model: Any) -> Callable[[], list[Any] | None]:
-    """Put an optimizer that only records in the place of a compiled model's own, with the same clipping.
-
-    Call it inside the model's scope and before the model has taken a step.
-
-    Returns:
-        A function that returns the last gradients, reduced over replicas, unscaled and clipped, as arrays in the
-        order of the trainable variables; `None` where no gradient has reached the optimizer.
-    """
+def record_gradients(model: tf.keras.Model) -> Callable[[], list[Array] | None]:
+    """Replace the optimizer by a recorder with the same clipping; see `common/protocols.py`."""
     own = model.optimizer
     inner = getattr(own, "inner_optimizer", own)
-    recorder = GradientRecorder(**{name: getattr(inner, name, None) for name in _SETTINGS})
+    recorder = GradientRecorder(**{name: getattr(inner, name, None) for name in _CLIPPING})
     model.optimizer = recorder
     if optimizers.scales(own):
         model.optimizer = keras.mixed_precision.LossScaleOptimizer(
             recorder, own.dynamic, own.initial_scale, own.dynamic_growth_steps
         )
 
-    def recorded() -> list[Any] | None:
+    def recorded() -> list[Array] | None:
         if not recorder.recorded or not int(recorder.iterations.numpy()):
             return None
         return [value.numpy() for value in recorder.recorded]

@@ -1,10 +1,9 @@
-"""Keras 2's progress bar averages over an epoch whatever is no metric of the model."""
+"""Counters of a model, and its progress bar, on Keras 2: that averages log keys that are no metrics of the model."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
@@ -15,28 +14,28 @@ from keras_tpu_ext._runtime.training.progress import examples_seen as examples_s
 from keras_tpu_ext._runtime.training.progress import train_steps as train_steps
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 
-_AS_THEY_ARE: set[str] = set()
-_Logger: Any = keras.callbacks.ProgbarLogger
+_STATEFUL_METRICS: set[str] = set()
 
 
 def mark_stateful_metrics(names: Iterable[str]) -> None:
-    """Let progress bars show the last value of the log keys `names` and not their average; for good."""
-    if not _AS_THEY_ARE:
-        _Logger.on_epoch_begin = _with_names(_Logger.on_epoch_begin)
-    _AS_THEY_ARE.update(names)
+    """Let progress bars show the last value of the log keys `names`, not their average; for good."""
+    if not _STATEFUL_METRICS:
+        logger = keras.callbacks.ProgbarLogger
+        logger.on_epoch_begin = _with_stateful_metrics(logger.on_epoch_begin)
+    _STATEFUL_METRICS.update(names)
 
 
-def _with_names(stock: Any) -> Any:
+def _with_stateful_metrics(stock: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(stock)
-    def on_epoch_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.stateful_metrics = {*self.stateful_metrics, *_AS_THEY_ARE}
-        return stock(self, *args, **kwargs)
+    def on_epoch_begin(self: tf.keras.callbacks.ProgbarLogger, *args: object, **kwargs: object) -> None:
+        self.stateful_metrics = {*self.stateful_metrics, *_STATEFUL_METRICS}
+        stock(self, *args, **kwargs)
 
     return on_epoch_begin
 
 
-def loss_scale(model: Any) -> float | None:
-    """Return what the loss of the next step is multiplied by; `None` where nothing scales it by rule."""
+def loss_scale(model: tf.keras.Model) -> float | None:
+    """Return the loss scale of the next step; `None` without loss scaling."""
     state = step_state_of(model)
     if state is not None and state.loss_scaler:
         return float(state.scale.numpy())
@@ -45,8 +44,8 @@ def loss_scale(model: Any) -> float | None:
     return None
 
 
-def skipped_steps(model: Any) -> int | None:
-    """Return how many steps were skipped since `compile`, or `None` where nothing counts them.
+def skipped_steps(model: tf.keras.Model) -> int | None:
+    """Return the number of steps that loss scaling has skipped since `compile`; `None` if nothing counts them.
 
     A `LossScaleOptimizer` of Keras 2 counts skipped steps among the others.
     """

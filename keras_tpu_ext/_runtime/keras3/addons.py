@@ -1,4 +1,4 @@
-"""TensorFlow Addons and Keras 3: there is no way from one to the other."""
+"""TensorFlow Addons cannot run on Keras 3."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keras_tpu_ext.errors import NotForThisKerasError
 
 
 def import_addons() -> ModuleType:
-    """Say why TensorFlow Addons cannot be imported.
+    """Refuse to import TensorFlow Addons.
 
     Raises:
         NotForThisKerasError: Always.

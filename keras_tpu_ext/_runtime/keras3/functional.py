@@ -1,4 +1,4 @@
-"""Models of inputs and outputs, without Keras 3's rewriting of base classes.
+"""Functional models, without Keras 3's rewriting of base classes.
 
 When `Sub(inputs, outputs)` is called for a subclass of `keras.Model`, Keras swaps `Model` for `Functional` in
 the bases of `Sub` and of every class above it. A class that is both used so and subclassed in the classic way,
@@ -12,6 +12,7 @@ Private names of Keras that this module leans on (tests/_runtime/test_keras3_pri
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -22,22 +23,22 @@ from keras.src.models.model import functional_init_arguments
 class FunctionalByShape:
     """Mixin before `keras.Model`: becomes a functional model when it is given inputs and outputs."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         if functional_init_arguments(args, kwargs) and not isinstance(self, Functional):
             cls: Any = type(self)
             self.__class__ = _functional_variant(cls)
         super().__init__(*args, **kwargs)
 
-    def __reduce__(self) -> Any:
-        """Pickle and copy through a saved model, as Keras does, without naming a class that only this process has."""
-        model: Any = super()
+    def __reduce__(self) -> tuple[Callable[..., keras.Model], tuple[object, ...]]:
+        """Pickle and copy through a saved model, as Keras does, since the class of `self` is known in here only."""
+        model: keras.Model = super()
         return keras.Model._unpickle_model, model.__reduce__()[1]
 
 
 @functools.cache
-def _functional_variant(cls: Any) -> Any:
-    """Return `cls` with `Functional` among its bases, under the same name in code and in saved files."""
-    members = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+def _functional_variant(cls: type[keras.Model]) -> type[keras.Model]:
+    """Return a subclass of `cls` and `Functional` with the name of `cls`, in code and in saved files."""
+    members = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     variant = type(cls.__name__, (cls, Functional), members)
     package, separator, name = keras.saving.get_registered_name(cls).rpartition(">")
     if separator:

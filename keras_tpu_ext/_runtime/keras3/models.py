@@ -1,4 +1,4 @@
-"""What a Keras 3 model tells about itself: its graph, and where it computes softmaxes, losses and metrics.
+"""Inspect Keras 3 models: the graph, and where softmaxes, losses and metrics are computed.
 
 Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
 `Functional._inputs_struct`, `_outputs_struct` and `_nodes_by_depth`, `Sequential._functional`,
@@ -18,24 +18,25 @@ from keras.src.models.functional import Functional
 from keras.src.ops.nn import LogSoftmax, Softmax
 
 from keras_tpu_ext._runtime.common.protocols import Call
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3 import path_of as path_of
 
 
-def inputs_and_outputs(model: Any) -> tuple[Any, Any] | None:
-    """Return the structures of symbolic inputs and outputs; `None` where `model` has none."""
+def inputs_and_outputs(model: keras.Model) -> tuple[Nest, Nest] | None:
+    """Return the structures of symbolic inputs and outputs; `None` if `model` has none."""
     functional = functional_of(model)
     return None if functional is None else (functional._inputs_struct, functional._outputs_struct)
 
 
-def functional_of(model: Any) -> Any:
-    """Return the graph of inputs and outputs that `model` is or holds; `None` where it has none."""
+def functional_of(model: keras.Model) -> Functional:
+    """Return the functional model that `model` is, or holds as a `Sequential` does; else `None`."""
     if isinstance(model, keras.Sequential):
         model = model._functional
     return model if isinstance(model, Functional) else None
 
 
-def calls(model: Any) -> list[Call]:
-    """Return what is called in a model of inputs and outputs, without what models in it call."""
+def calls(model: keras.Model) -> list[Call]:
+    """Return the calls of layers and operations in a functional model, without those inside of its layers."""
     nodes = [node for of_depth in functional_of(model)._nodes_by_depth.values() for node in of_depth]
     return [
         Call(node.operation, node.input_tensors, node.outputs, node.arguments.kwargs.get("training"))
@@ -43,11 +44,11 @@ def calls(model: Any) -> list[Call]:
     ]
 
 
-def clone(model: Any, copy_of: Callable[[Any], Any]) -> Any:
-    """Return a model of inputs and outputs like `model`, not compiled, with `copy_of(layer)` for each layer."""
-    copies: dict[int, Any] = {}
+def clone(model: keras.Model, copy_of: Callable[[keras.Layer], keras.Layer]) -> keras.Model:
+    """Clone a functional model, with `copy_of(layer)` for each layer; the clone is not compiled."""
+    copies: dict[int, keras.Layer] = {}
 
-    def once(layer: Any) -> Any:
+    def copy_once(layer: keras.Layer) -> keras.Layer:
         if isinstance(layer, keras.layers.InputLayer) or not isinstance(layer, keras.layers.Layer):
             return layer
         if id(layer) not in copies:
@@ -64,38 +65,38 @@ def clone(model: Any, copy_of: Callable[[Any], Any]) -> Any:
         inputs,
     )
     plain = keras.Model(inputs, outputs, name=model.name)
-    return keras.models.clone_model(plain, like, clone_function=once)
+    return keras.models.clone_model(plain, like, clone_function=copy_once)
 
 
-def output_activations(model: Any) -> list[tuple[str, str, str]]:
-    """Return `(output name, layer name, activation name)` for each output; `[]` where it cannot be told."""
+def output_activations(model: keras.Model) -> list[tuple[str, str, str]]:
+    """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
     if not isinstance(model, Functional):
         return []
     layers = [tensor._keras_history.operation for tensor in model.outputs]
     return [(name, layer.name, _activation(layer)) for name, layer in zip(model.output_names, layers, strict=True)]
 
 
-def flatten_layers(model: Any) -> list[Any]:
-    """Return all layers of `model` at any depth, without the model itself, in order of creation."""
+def flatten_layers(model: keras.Model) -> list[keras.Layer]:
+    """Return all layers of `model` at any depth, in order of creation, without the model itself."""
     return list(model._flatten_layers(include_self=False))
 
 
-def expects_logits(loss: Any) -> bool:
-    """Return whether a loss applies softmax or sigmoid itself."""
+def expects_logits(loss: keras.Loss) -> bool:
+    """Return True if `loss` applies softmax or sigmoid itself."""
     return bool(getattr(loss, "from_logits", False))
 
 
-def is_compiled(model: Any) -> bool:
-    """Return whether `compile` was called."""
+def is_compiled(model: keras.Model) -> bool:
+    """Return True if `compile` was called."""
     return bool(model.compiled)
 
 
-def draws_random_numbers(layer: Any) -> bool:
-    """Return whether a layer has a generator of random numbers of its own."""
+def draws_random_numbers(layer: keras.Layer) -> bool:
+    """Return True if `layer` has a seed generator of its own."""
     return any(isinstance(value, keras.random.SeedGenerator) for value in vars(layer).values())
 
 
-def _activation(layer: Any) -> str:
+def _activation(layer: keras.Layer) -> str:
     if isinstance(layer, keras.layers.Softmax):
         return "softmax"
     return str(getattr(getattr(layer, "activation", None), "__name__", ""))
@@ -105,13 +106,13 @@ _SOFTMAX_NAMES = ("softmax", "log_softmax", "softmax_v2", "log_softmax_v2")  # v
 _MULTI_HEAD = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 
 
-def softmaxes(model: Any) -> list[tuple[str, str, str]]:
+def softmaxes(model: keras.Model) -> list[tuple[str, str, str]]:
     """Return `(layer name, class name, dtype)` of each softmax in `model`, at any depth.
 
     An operation such as `keras.ops.softmax` is seen in models made of inputs and outputs only.
     """
     layers = flatten_layers(model)
-    # These make a Softmax of their own, which no user can write a dtype for.
+    # These make a Softmax of their own, whose dtype the user cannot set.
     owned = {id(getattr(layer, "_softmax", None)) for layer in layers if isinstance(layer, _MULTI_HEAD)}
     softmax_layers = [layer for layer in layers if id(layer) not in owned and _computes_softmax(layer)]
     operations = [
@@ -125,10 +126,10 @@ def softmaxes(model: Any) -> list[tuple[str, str, str]]:
     return found + [(op.name, type(op).__name__, str(op.output.dtype)) for op in operations]
 
 
-def losses(model: Any) -> list[tuple[str, str, str, str]]:
+def losses(model: keras.Model) -> list[tuple[str, str, str, str]]:
     """Return `(layer name, its dtype, loss class name, loss dtype)` of each output that a compiled loss reads.
 
-    For a subclassed model, whose output layers cannot be told, the name of the loss stands for the layer.
+    A subclassed model does not tell its output layers: the name of the loss stands for the layer.
     """
     if not model.compiled or model.loss is None:
         return []
@@ -146,22 +147,22 @@ def losses(model: Any) -> list[tuple[str, str, str, str]]:
     return found
 
 
-def metrics(model: Any) -> list[tuple[str, str, str]]:
-    """Return `(metric name, class name, dtype)` of each metric that the model keeps."""
+def metrics(model: keras.Model) -> list[tuple[str, str, str]]:
+    """Return `(metric name, class name, dtype)` of each metric of the model."""
     compiled = model._compile_metrics if model.compiled else None
     found = [metric for metric in model.metrics if metric is not compiled]
-    if compiled is not None:  # it makes its metrics out of the user's when it sees the first batch
+    if compiled is not None:  # until the first batch it has only what the user gave
         users = keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
         found += compiled.metrics or [metric for metric in users if isinstance(metric, keras.metrics.Metric)]
     return [(metric.name, type(metric).__name__, str(metric.dtype)) for metric in found]
 
 
-def _class_name(layer: Any) -> str:
+def _class_name(layer: keras.Layer) -> str:
     name = type(layer).__name__
     return "GroupQueryAttention" if name == "GroupedQueryAttention" else name  # Keras exports it under another name
 
 
-def _computes_softmax(layer: Any) -> bool:
+def _computes_softmax(layer: keras.Layer) -> bool:
     if isinstance(layer, _MULTI_HEAD):
         # Without dropout and scores Keras fuses the attention, and its softmax is then in float32.
         scores = (node.arguments.kwargs.get("return_attention_scores") for node in layer._inbound_nodes)
@@ -171,7 +172,7 @@ def _computes_softmax(layer: Any) -> bool:
     return getattr(getattr(layer, "activation", None), "__name__", "") in _SOFTMAX_NAMES
 
 
-def _loss_of(loss: Any, name: str, position: int) -> Any:
+def _loss_of(loss: Nest, name: str, position: int) -> keras.Loss | None:
     if isinstance(loss, dict):
         return loss.get(name)
     if isinstance(loss, (list, tuple)):
@@ -179,7 +180,7 @@ def _loss_of(loss: Any, name: str, position: int) -> Any:
     return loss
 
 
-def compile_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def compile_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
     """Return the arguments of a call of `keras.Model.compile` by name, with `auto_scale_loss`."""
     given = inspect.signature(keras.Model.compile).bind_partial(None, *args, **kwargs).arguments
     return {"auto_scale_loss": True, **{name: value for name, value in given.items() if name != "self"}}

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 
 
-def get_dtype_policy() -> Any:
+def get_dtype_policy() -> keras.DTypePolicy:
     """Return the global dtype policy."""
     return keras.config.dtype_policy()
 
 
-def set_dtype_policy(policy: Any) -> None:
-    """Set the global dtype policy, given by name or as `get_dtype_policy` returned it."""
+def set_dtype_policy(policy: keras.DTypePolicy | str) -> None:
+    """Set the global dtype policy."""
     keras.config.set_dtype_policy(policy)
 
 
-def parse_dtype_policy(name: str) -> Any:
-    """Return the floating-point policy of that name.
-
-    Raises:
-        TypeError: If `name` is no string.
-        ValueError: If there is none, or one that a model cannot train in, such as "bool" or "int8".
-    """
+def parse_dtype_policy(name: str) -> keras.DTypePolicy:
+    """Return the floating-point policy called `name`; see `common/protocols.py`."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a dtype policy must be a string; got {name!r}")
     policy = keras.dtype_policies.get(name)

@@ -12,7 +12,7 @@ from keras_tpu_ext._runtime.keras3_tf import progress as _progress
 from keras_tpu_ext._runtime.keras3_tf.step import TrainStep as TrainStep
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow import devices as _devices
-from keras_tpu_ext._runtime.tensorflow.messages import message_terms as message_terms
+from keras_tpu_ext._runtime.tensorflow import message_terms as message_terms
 
 batch: protocols.Batch = _batch
 devices: protocols.Devices = _devices

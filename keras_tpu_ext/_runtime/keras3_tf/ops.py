@@ -1,4 +1,4 @@
-"""What layers compute with on Keras 3 and TensorFlow."""
+"""Operations for layers on Keras 3 and TensorFlow."""
 
 # ruff: noqa: F403
 from keras_tpu_ext._runtime.compat.keras3 import add_counter as add_counter

@@ -1,8 +1,41 @@
-"""Looks into a step, on Keras 3 and TensorFlow."""
+"""Probes of a train step, on Keras 3 and TensorFlow.
 
+Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
+`Trainer._symbolic_build`.
+"""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.flops import FlopsCount
+from keras_tpu_ext._runtime.common.lowering import LoweredStep
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.keras3.probes import record_gradients as record_gradients
-from keras_tpu_ext._runtime.keras3_tf.flops import count_flops as count_flops
-from keras_tpu_ext._runtime.keras3_tf.lowering import lower_step as lower_step
+from keras_tpu_ext._runtime.tensorflow import flops, lowering
 from keras_tpu_ext._runtime.tensorflow.executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime.training.overflow import unwatch_overflow as unwatch_overflow
 from keras_tpu_ext._runtime.training.overflow import watch_overflow as watch_overflow
+from keras_tpu_ext._runtime.training.step_state import step_state_of
+
+# Keras 3 turns AutoGraph off.
+_as_keras_traces = tf.autograph.experimental.do_not_convert
+
+
+def count_flops(model: keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
+    """Count the FLOPs of a train step; see `common/protocols.py`."""
+    return flops.count_flops(model, batch, batch_size, _as_keras_traces)
+
+
+def lower_step(model: keras.Model, batch: Nest, replicas: int) -> LoweredStep:
+    """Lower the train step that `fit` would run; see `common/protocols.py`."""
+    return lowering.lower_step(model, batch, replicas, build=_build, as_keras_traces=_as_keras_traces)
+
+
+def _build(model: keras.Model, specs: Nest, step: lowering.Step) -> None:
+    model._symbolic_build(data_batch=specs)
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    if step_state_of(model) is not None:
+        model._build_accumulator()

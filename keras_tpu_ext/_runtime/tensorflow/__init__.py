@@ -1,1 +1,11 @@
-"""TensorFlow, whichever Keras is on it."""
+"""What both Kerases share on TensorFlow."""
+
+from keras_tpu_ext._runtime.common.protocols import MessageTerms
+
+message_terms = MessageTerms(
+    framework="TensorFlow",
+    no_gpu="check that `nvidia-smi` shows one and that this TensorFlow was installed with CUDA, "
+    "pip install 'tensorflow[and-cuda]'",
+    plain_model="its step on replicas is a mean of each replica's own mean, and its clipping and loss scale act on "
+    "each replica alone",
+)

@@ -1,6 +1,6 @@
-"""A strategy of N replicas that are there for a compiler only: reductions become XLA's, and nothing can be run.
+"""A strategy of N replicas for the compiler only: its reductions are XLA's collectives, and nothing can be run.
 
-So one replica's step is lowered with what it exchanges with the others. As under `TPUStrategy` each tensor is reduced
+So one replica's step is lowered with its collectives. As under `TPUStrategy` each tensor is reduced
 by itself, and a gather is a sum over buffers that are zero elsewhere.
 
 Private names of TensorFlow that this module leans on (tests/_runtime/test_tensorflow_private_names.py watches them):
@@ -10,17 +10,21 @@ Private names of TensorFlow that this module leans on (tests/_runtime/test_tenso
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.distribute import distribute_lib
 
+from keras_tpu_ext._runtime.common.types import Nest
+
+_Options: TypeAlias = "tf.distribute.experimental.CommunicationOptions"
+
 
 class CompileOnlyStrategy(tf.distribute.Strategy):
-    """A strategy whose functions can be lowered and not run.
+    """A strategy whose functions are lowered and never run.
 
-    Variables are plain ones, made outside of it.
+    It has plain variables, made outside of its scope.
 
     Args:
         replicas: Number of replicas.
@@ -31,7 +35,7 @@ class CompileOnlyStrategy(tf.distribute.Strategy):
 
 
 class _Extended(distribute_lib._DefaultDistributionExtended):
-    def __init__(self, strategy: Any, replicas: int) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy, replicas: int) -> None:
         super().__init__(strategy)
         self._replicas = replicas
 
@@ -43,10 +47,12 @@ class _Extended(distribute_lib._DefaultDistributionExtended):
     def worker_devices(self) -> tuple[str, ...]:
         return ("",) * self._replicas
 
-    def _scope(self, strategy: Any) -> Any:
+    def _scope(self, strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager[tf.distribute.Strategy]:
         return contextlib.nullcontext(strategy)  # it makes no variables
 
-    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+    def _reduce_to(
+        self, reduce_op: tf.distribute.ReduceOp, value: Nest, destinations: tf.Tensor, options: _Options
+    ) -> Nest:
         if isinstance(value, tf.IndexedSlices):
             value = tf.convert_to_tensor(value)
         if not isinstance(value, (tf.Tensor, tf.Variable)):
@@ -54,7 +60,9 @@ class _Extended(distribute_lib._DefaultDistributionExtended):
         total = self._all_reduce(tf.convert_to_tensor(value))
         return total / tf.cast(self._replicas, total.dtype) if reduce_op == tf.distribute.ReduceOp.MEAN else total
 
-    def _gather_to_implementation(self, value: Any, destinations: Any, axis: int, options: Any) -> Any:
+    def _gather_to_implementation(
+        self, value: tf.Tensor, destinations: tf.Tensor, axis: int, options: _Options
+    ) -> tf.Tensor:
         value = tf.convert_to_tensor(value)
         size, rank = value.shape[axis], value.shape.rank
         shape = [*value.shape[:axis], size * self._replicas, *value.shape[axis + 1 :]]
@@ -62,7 +70,7 @@ class _Extended(distribute_lib._DefaultDistributionExtended):
         padded = gen_xla_ops.xla_dynamic_update_slice(tf.zeros(shape, value.dtype), value, tf.stack(begin))
         return self._all_reduce(padded)
 
-    def _all_reduce(self, value: Any) -> Any:
+    def _all_reduce(self, value: tf.Tensor) -> tf.Tensor:
         numeric = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
         group = [list(range(self._replicas))]
         total = gen_xla_ops.xla_all_reduce(

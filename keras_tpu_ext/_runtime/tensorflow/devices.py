@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 
 from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.tensorflow.cluster import is_chief as is_chief
 from keras_tpu_ext._runtime.tensorflow.cluster import num_workers as num_workers
 from keras_tpu_ext._runtime.tensorflow.cluster import open_workers as open_workers
-from keras_tpu_ext._runtime.tensorflow.rehearsal import make_virtual_cpus, read_without_hand_over
+from keras_tpu_ext._runtime.tensorflow.rehearsal import make_virtual_cpus, skip_replica_iterators
 from keras_tpu_ext._runtime.tensorflow.scope import distribute as distribute
 from keras_tpu_ext._runtime.tensorflow.scope import scope as scope
 from keras_tpu_ext._runtime.tensorflow.tpu import open_tpu as open_tpu
@@ -29,13 +29,13 @@ MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
 
 
 def count_gpus() -> int:
-    """Return how many GPUs TensorFlow sees; starts none."""
+    """Return the number of GPUs that TensorFlow sees; starts none."""
     return len(tf.config.list_physical_devices("GPU"))
 
 
 @once_per_process
 def open_gpus(count: int) -> OpenedStrategy:
-    """Return the strategy over the first `count` GPUs: TensorFlow's default one for one, mirrored for more."""
+    """Return the strategy over the first `count` GPUs: the default one for one, mirrored for more."""
     gpus = tf.config.list_physical_devices("GPU")[:count]
     details = tf.config.experimental.get_device_details(gpus[0])
     capability = details.get("compute_capability")
@@ -56,13 +56,13 @@ def open_cpu(replicas: int) -> OpenedStrategy:
     """Return the strategy over `replicas` CPU devices; more than one is a rehearsal on virtual ones.
 
     Raises:
-        ScopeError: When TensorFlow's devices were started before the virtual ones could be made.
+        ScopeError: If TensorFlow's devices were started before the virtual ones could be made.
     """
     if replicas == 1:
         return OpenedStrategy(_default_strategy(), 1, "CPU")
     make_virtual_cpus(replicas)
-    read_without_hand_over()
-    with _without_the_nccl_warning():
+    skip_replica_iterators()
+    with _no_nccl_warning():
         strategy = tf.distribute.MirroredStrategy(
             [f"CPU:{i}" for i in range(replicas)],
             # Not collectives, which MirroredStrategy would take: on few cores they can wait for each other forever.
@@ -72,30 +72,30 @@ def open_cpu(replicas: int) -> OpenedStrategy:
 
 
 @contextlib.contextmanager
-def _without_the_nccl_warning() -> Iterator[None]:
-    """Keep TensorFlow from warning that a rehearsal on CPUs does without the GPUs' NCCL."""
+def _no_nccl_warning() -> Iterator[None]:
+    """Suppress TensorFlow's warning that replicas on CPUs do not use NCCL."""
     logger = tf.get_logger()
 
-    def other_than_nccl(record: logging.LogRecord) -> bool:
+    def is_other(record: logging.LogRecord) -> bool:
         return "not using nccl allreduce" not in record.getMessage()
 
-    logger.addFilter(other_than_nccl)
+    logger.addFilter(is_other)
     try:
         yield
     finally:
-        logger.removeFilter(other_than_nccl)
+        logger.removeFilter(is_other)
 
 
-def _default_strategy() -> Any:
-    """TensorFlow's own, also when this is called inside another strategy's scope."""
+def _default_strategy() -> tf.distribute.Strategy:
+    """Return TensorFlow's default strategy, also inside the scope of another one."""
     return distribute_lib._get_default_strategy()
 
 
-def num_replicas(model: Any) -> int:
+def num_replicas(model: Model) -> int:
     """Return the number of replicas that train `model` in step."""
     return int(model.distribute_strategy.num_replicas_in_sync)
 
 
-def device_name(model: Any) -> str:
-    """Return `"TPU"` where `model` trains on one, whose generation TensorFlow does not know; else an empty text."""
+def device_name(model: Model) -> str:
+    """Return `"TPU"`, whose generation TensorFlow does not tell, for a model on a TPU; else an empty string."""
     return "TPU" if isinstance(model.distribute_strategy, tf.distribute.TPUStrategy) else ""

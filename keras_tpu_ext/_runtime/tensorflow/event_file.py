@@ -10,10 +10,10 @@ from keras_tpu_ext._runtime.common.event_file import EventFileClass
 
 
 class TensorFlowEventFile:
-    """An event file of TensorFlow's.
+    """An event file that TensorFlow writes.
 
     Args:
-        folder: Where it is made.
+        folder: The log directory.
     """
 
     def __init__(self, folder: str) -> None:
@@ -23,17 +23,17 @@ class TensorFlowEventFile:
         self._metadata.plugin_data.plugin_name = "scalars"
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write each of `scalars` under its name at `step`."""
+        """Write `scalars`, by name, at `step`."""
         with self._writer.as_default(), tf.summary.record_if(True):
             for name, value in scalars.items():
                 tf.summary.write(name, tf.constant(value, tf.float32), step, self._metadata)
 
     def flush(self) -> None:
-        """Let readers see what was written."""
+        """Flush the file to disk."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left, and nothing from then on."""
+        """Flush and close the file."""
         self._writer.close()
 
 

@@ -1,11 +1,10 @@
-"""The train step of a model on TensorFlow as a program for TPUs, lowered from shapes: nothing is run.
+"""Lower a train step of TensorFlow to StableHLO for the TPU compiler, from shapes: nothing is run.
 
-TensorFlow for TPUs lowers it with its kernels for TPUs. Another TensorFlow lowers it as for a CPU: these kernels have
-the same meaning, and tensorflow-tpu 2.20 has all of them for TPUs too, without complex128. Where variables are
-replicated, stock Keras also averages what a BatchNormalization remembers over replicas; a step lowered here has plain
-variables, so these few small collectives are not in it.
+XLA's kernels for CPUs lower the step, and mean the same: tensorflow-tpu 2.20 has each of them for TPUs too,
+complex128 apart. A step lowered here has plain variables, so the small collectives with which stock Keras averages
+the statistics of a replicated `BatchNormalization` are not in it.
 
-`experimental_get_compiler_ir` is an experiment of TensorFlow's, and 2.15 has no StableHLO there.
+`experimental_get_compiler_ir` is experimental, and has no StableHLO in TensorFlow 2.15.
 """
 
 from __future__ import annotations
@@ -14,67 +13,80 @@ import inspect
 import math
 import re
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
-from keras_tpu_ext._runtime.common.lowering_errors import check_dtypes, told
+from keras_tpu_ext._runtime.common.lowering_errors import (
+    check_dtypes,
+    error_of_lookup,
+    error_of_operation,
+    wrap_lowering_errors,
+)
+from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.tensorflow.compile_only import CompileOnlyStrategy
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
-from keras_tpu_ext._runtime.tensorflow.functionalize import Functionalized
-from keras_tpu_ext._runtime.tensorflow.lowering_errors import check_static, without_kernel
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.tensorflow.tpu import has_tpu_kernels
 
 _TOO_OLD = f"TensorFlow {tf.__version__} cannot write what the TPU compiler reads (StableHLO)"
 _NEWER = "ask with TensorFlow 2.16 or newer; for Keras 2 there, install tf-keras and set TF_USE_LEGACY_KERAS=1"
+_TPU_KERNELS = (
+    f"this TensorFlow, {tf.__version__}, was built for TPUs (tensorflow-tpu), and such a build does not give out the "
+    "program of a train step"
+)
+_WITHOUT_TPU_KERNELS = (
+    "ask in an environment with tensorflow-cpu, which lowers the same program: tensorflow-tpu 2.20 has every "
+    "operation that XLA has for CPUs, complex128 apart"
+)
+
+_NO_KERNEL = re.compile(r"(\w+) \(No registered '(\w+)' OpKernel for \w+ devices.*?\{\{node ([^}]+)\}\}", re.DOTALL)
+# An unbounded dimension; one with a known bound is for the compiler to judge.
+_DYNAMIC = re.compile(r"mhlo\.unknown|tensor<\?")
+_LOCATION = re.compile(r"loc\(([^\n]*)\)\s*$", re.MULTILINE)
+_DEFINITION = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
+
+Step = Callable[[Nest], Nest]
 
 
 def lower_step(
-    model: Any,
-    batch: Any,
+    model: Model,
+    batch: Nest,
     replicas: int,
     *,
-    build: Callable[[Any, Any, Callable[[Any], Any]], None],
-    as_keras_traces: Callable[[Callable[..., Any]], Callable[..., Any]],
+    build: Callable[[Model, Nest, Step], None],
+    as_keras_traces: Callable[[Step], Step],
 ) -> LoweredStep:
-    """Return the train step that `fit` would run.
+    """Lower the train step that `fit` would run; see `common/protocols.py`.
 
     Args:
         model: A compiled model.
         batch: `x`, `y` and `sample_weight`, structures of what has `shape` and `dtype`.
         replicas: Number of devices.
-        build: Builds layers, metrics and optimizer for a model, the specs of a batch, and its step.
-        as_keras_traces: Makes a function one whose code AutoGraph treats as it does that of Keras's train function.
+        build: Builds layers, metrics and optimizer, from a model, the specs of a batch, and the step.
+        as_keras_traces: Wraps a function so that AutoGraph treats it as it does Keras's train function.
     """
-    if model.distribute_strategy.num_replicas_in_sync > 1:
-        raise LoweringError(
-            f"{model.name!r} was made on {model.distribute_strategy.num_replicas_in_sync} replicas, and preflight "
-            "makes those of the target itself",
-            cure="make it outside of strategy_scope(), which needs no change in the model",
-        )
+    _check_can_lower(model)
     parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
     check_dtypes(tf.nest.flatten(parts), model)
-    whole = tf.nest.map_structure(_described, parts)
+    whole = tf.nest.map_structure(_spec, parts)
     one = tf.nest.map_structure(
         lambda spec: tf.TensorSpec([spec.shape[0] // replicas, *spec.shape[1:]], spec.dtype), whole
     )
     step = wrap_custom_step(model, model.train_step) if isinstance(model, ExactStep) else model.train_step
-    with told(model):
+    with wrap_lowering_errors(model):
         build(model, one, step)
         strategy = CompileOnlyStrategy(replicas)
-        results: list[Any] = []
+        results: list[tf.Tensor] = []
 
-        def on_leaves(*tensors: Any) -> Any:
+        def on_leaves(*tensors: tf.Tensor) -> list[tf.Tensor]:
             data = tf.nest.pack_sequence_as(one, tensors)
             logs = strategy.run(step, args=(data,))
             results[:] = [tf.convert_to_tensor(value) for value in tf.nest.flatten(logs)]
             return list(results)
 
         traced = tf.function(as_keras_traces(on_leaves), jit_compile=True)
-        specs = tf.nest.flatten(one)
-        text = _stablehlo(traced, specs, model)
+        text = _stablehlo(traced, tf.nest.flatten(one), model)
     leaves = tf.nest.flatten(whole)
     return LoweredStep(
         program=text.encode(),
@@ -89,48 +101,94 @@ def lower_step(
     )
 
 
-def _stablehlo(traced: Any, specs: list[Any], model: Any) -> str:
-    concrete = traced.get_concrete_function(*specs)
+def _check_can_lower(model: Model) -> None:
+    if has_tpu_kernels():
+        raise LoweringError(_TPU_KERNELS, cure=_WITHOUT_TPU_KERNELS)
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if replicas > 1:
+        raise LoweringError(
+            f"{model.name!r} was made on {replicas} replicas, and preflight makes those of the target itself",
+            cure="make it outside of strategy_scope(), which needs no change in the model",
+        )
+
+
+def _stablehlo(traced: tf.types.experimental.PolymorphicFunction, specs: list[tf.TensorSpec], model: Model) -> str:
+    graph = traced.get_concrete_function(*specs).graph
     try:
-        text = _by_tpu_kernels(concrete, specs) if has_tpu_kernels() else _text_of(traced, specs, "CPU")
+        read = traced.experimental_get_compiler_ir(*specs)
+        if "platform_name" not in inspect.signature(read).parameters:
+            raise LoweringError(_TOO_OLD, cure=_NEWER)
+        text = str(read(stage="stablehlo", platform_name="CPU"))
     except (ValueError, tf.errors.OpError) as error:
-        fault = without_kernel(error, model, concrete.graph)
-        if fault is None:
+        missing = _missing_operation(error, model, graph)
+        if missing is None:
             raise
-        raise fault from error
-    check_static(text, model)
-    # What TensorFlow calls the program has a number in it that counts functions.
+        raise missing from error
+    _check_static(text, model)
+    # TensorFlow counts functions in the name of the program.
     return re.sub(r"^module @\S+", "module @step", text, count=1, flags=re.MULTILINE)
 
 
-def _by_tpu_kernels(concrete: Any, specs: list[Any]) -> str:
-    """Return the program as TensorFlow for TPUs writes it: it takes no variables there, and knows no CPU."""
-    on_values = Functionalized(concrete)
-    count = len(on_values.specs)
-
-    def step(*tensors: Any) -> Any:
-        results, after = on_values(tensors[:count], *tensors[count:])
-        return [*results, *after]
-
-    return _text_of(tf.function(step, jit_compile=True, autograph=False), [*on_values.specs, *specs], "TPU")
-
-
-def _text_of(traced: Any, specs: list[Any], platform: str) -> str:
-    read = traced.experimental_get_compiler_ir(*specs)
-    if "platform_name" not in inspect.signature(read).parameters:
-        raise LoweringError(_TOO_OLD, cure=_NEWER)
-    return str(read(stage="stablehlo", platform_name=platform))
-
-
-def _described(leaf: Any) -> Any:
+def _spec(leaf: tf.TensorSpec) -> tf.TensorSpec:
     return tf.TensorSpec(leaf.shape, "float32" if str(leaf.dtype) == "float64" else leaf.dtype)
 
 
-def _roles(model: Any) -> dict[str, str]:
-    """Return what names of operations stand for beside those of layers."""
-    found = {"compile_loss": "(loss)", "compile_metrics": "(metrics)"}
+def _roles(model: Model) -> dict[str, str]:
+    """Map the names of operations that are no layers to what they stand for."""
+    roles = {"compile_loss": "(loss)", "compile_metrics": "(metrics)"}
     optimizer = model.optimizer
     while optimizer is not None:
-        found[getattr(optimizer, "name", "") or type(optimizer).__name__] = "(optimizer)"
+        roles[getattr(optimizer, "name", "") or type(optimizer).__name__] = "(optimizer)"
         optimizer = getattr(optimizer, "inner_optimizer", None)
-    return found
+    return roles
+
+
+def _missing_operation(error: Exception, model: Model, graph: tf.Graph) -> LoweringError | None:
+    """Explain an error about operations that no TPU has; `None` for any other error.
+
+    Args:
+        error: What TensorFlow raised.
+        model: The model.
+        graph: The traced graph, whose operations know where they were made.
+    """
+    if "is_initialized" in str(error):  # of a table, which is a resource and no variable
+        return error_of_lookup(
+            "the model looks something up in a table of TensorFlow, which a TPU does not have", model
+        )
+    found = _NO_KERNEL.findall(str(error))
+    if not found:
+        return None
+    names = sorted({operation for _, operation, _ in found})
+    operations = f"the operation {names[0]}" if len(names) == 1 else f"the operations {', '.join(names)}"
+    nodes = [node for _, _, node in found]
+    cause = f"a TPU does not have {operations} of TensorFlow"
+    return error_of_operation(nodes, cause, model, _traceback_of(graph, nodes))
+
+
+def _check_static(program: str, model: Model) -> None:
+    """Raise a `LoweringError` for the first operation of the program whose result has no static shape."""
+    found = _DYNAMIC.search(program)
+    if found is None:
+        return
+    end = program.find("\n", found.start())
+    line = program[program.rfind("\n", 0, found.start()) + 1 : end]
+    definitions = dict(_DEFINITION.findall(program))
+    location = _LOCATION.search(line)
+    names = _names_in(location[1] if location else "", definitions)
+    raise error_of_operation(names, "the shape of a tensor depends on values, which is a dynamic shape", model)
+
+
+def _traceback_of(graph: tf.Graph, nodes: list[str]) -> list[tuple[str, int]]:
+    """Return files and lines of the frames that made the first of `nodes` that is in `graph`."""
+    operations = {operation.name: operation for operation in graph.get_operations()}
+    operation = next((operations[node] for node in nodes if node in operations), None)
+    return [] if operation is None else [(frame.filename, frame.lineno) for frame in operation.traceback]
+
+
+def _names_in(location: str, definitions: dict[str, str], depth: int = 4) -> list[str]:
+    """Return the names of operations in an MLIR location, and in those that it refers to."""
+    names = re.findall(r'"([^"]+)"', location)
+    if depth:
+        for reference in re.findall(r"#loc\d*", location):
+            names += _names_in(definitions.get(reference, ""), definitions, depth - 1)
+    return names

@@ -1,85 +1,66 @@
-"""Operations for layers on TensorFlow: products with ones and zeros that round nothing, values and shapes.
+"""Operations for layers on TensorFlow: exact one-hot products, values and shapes.
 
-TensorFlow has no word for a product of float32 that is one on TPUs, where it is one of bfloat16, and on newer GPUs,
-where it is one of TensorFloat-32. So numbers are split into some that are exact in these, whose products are added.
+TensorFlow has no `precision` argument: a float32 product is bfloat16 on TPUs and TensorFloat-32 on newer GPUs. So
+numbers are split into parts that are exact in these, and the products of the parts are added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.types import Array, Variable
 from keras_tpu_ext._runtime.tensorflow.replicas import native
 
-_AT_ONCE = ("bfloat16", "uint8", "float64")  # of 8 significant bits, or such as no matrix unit takes
-_FIRST_HALF = -(2**16)  # sign, exponent and the first bits of a float32: those that a bfloat16 has
+_UNSPLIT = ("bfloat16", "uint8", "float64")  # of 8 significant bits, or no type of matrix units
+_BFLOAT16_BITS = -(2**16)  # mask of those bits of a float32 that a bfloat16 has
 
 
-def one_hot_matmul(one_hot: Any, values: Any, *, transposed: bool = False) -> Any:
-    """Return the product of a matrix of ones and zeros with another one; sums are float32.
-
-    Args:
-        one_hot: Matrix of ones and zeros, in the dtype of `values`.
-        values: Matrix of floats.
-        transposed: Whether `one_hot` is to be transposed first.
-    """
+def one_hot_matmul(one_hot: tf.Tensor, values: tf.Tensor, *, transposed: bool = False) -> tf.Tensor:
+    """Multiply a one-hot matrix with `values`, summing in float32; see `common/protocols.py`."""
     parts = _parts(values)
     return tf.add_n([tf.matmul(tf.cast(one_hot, part.dtype), part, transpose_a=transposed) for part in parts])
 
 
-def one_hot_einsum(values: Any, *choices: tuple[str, Any]) -> Any:
-    """Return `values` after one einsum with a choice after the other, in their own dtype.
-
-    A product is what TPUs do many times faster than they gather.
-
-    Args:
-        values: Finite numbers.
-        *choices: Each an equation, as for `einsum`, and its first tensor. The second is `values`, or what the choice
-            before has made of them. The first is of booleans, of which at most one of those that are summed over is
-            true, and then every bit is kept; or of float32 weights of at most 8 significant bits, and then the result
-            is rounded to the dtype of `values`.
-    """
+def one_hot_einsum(values: tf.Tensor, *choices: tuple[str, tf.Tensor]) -> tf.Tensor:
+    """Gather from `values` by one einsum for each of `choices`; see `common/protocols.py`."""
     parts = _parts(values)
     for equation, choice in choices:
         parts = [tf.einsum(equation, tf.cast(choice, part.dtype), part) for part in parts]
-        if choice.dtype != tf.bool:  # what comes out may have more bits than the next product keeps
+        if choice.dtype != tf.bool:  # the result may have more bits than the next product keeps
             parts = _parts(_rounded(tf.add_n(parts), values.dtype))
     return tf.cast(tf.add_n(parts), values.dtype)
 
 
-def _rounded(values: Any, dtype: Any) -> Any:
+def _rounded(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.cast(tf.round(values) if dtype.is_integer else values, dtype)
 
 
-def _parts(values: Any) -> list[Any]:
-    """Return tensors that add up to `values`, in float32 or float64, which no device rounds in a product."""
+def _parts(values: tf.Tensor) -> list[tf.Tensor]:
+    """Split `values` into summands, in float32 or float64, that no device rounds in a product."""
     wide = tf.cast(values, tf.float64 if values.dtype == tf.float64 else tf.float32)
-    return [wide] if values.dtype.name in _AT_ONCE else _parts_of_8_bits(wide)
+    return [wide] if values.dtype.name in _UNSPLIT else _parts_of_8_bits(wide)
 
 
-def _parts_of_8_bits(values: Any) -> list[Any]:
-    """Return three tensors that add up to `values`, each of numbers with at most 8 significant bits.
-
-    There is no gradient through bits: that of the whole goes through the last part.
-    """
-    first = _first_half(values)
-    second = _first_half(values - first)
+def _parts_of_8_bits(values: tf.Tensor) -> list[tf.Tensor]:
+    """Split `values` into three summands of 8 significant bits; the gradient goes through the last one."""
+    first = _to_bfloat16_bits(values)
+    second = _to_bfloat16_bits(values - first)
     return [first, second, values - first - second]
 
 
-def _first_half(values: Any) -> Any:
-    bits = tf.bitwise.bitwise_and(tf.bitcast(values, tf.int32), _FIRST_HALF)
+def _to_bfloat16_bits(values: tf.Tensor) -> tf.Tensor:
+    bits = tf.bitwise.bitwise_and(tf.bitcast(values, tf.int32), _BFLOAT16_BITS)
     return tf.bitcast(bits, tf.float32)
 
 
-def value_of(variable: Any) -> Any:
-    """Return what `variable` holds as an array; `None` in a graph of TensorFlow 1, which has no values."""
+def value_of(variable: Variable) -> Array | None:
+    """Return the value of `variable` as an array; `None` in a graph of TensorFlow 1."""
     with tf.init_scope():
         return native(variable).numpy() if tf.executing_eagerly() else None
 
 
-def ensure_shape(values: Any, shape: Sequence[int | None]) -> Any:
-    """Return `values`, of which it is known that they have `shape`; `None` is for any size."""
+def ensure_shape(values: tf.Tensor, shape: Sequence[int | None]) -> tf.Tensor:
+    """Set the static shape of `values`; `None` is for any size."""
     return tf.ensure_shape(values, shape)

@@ -1,4 +1,4 @@
-"""What TensorFlow needs to rehearse on virtual CPU devices without stalling.
+"""Virtual CPU devices for a rehearsal, and input to their replicas that does not stall.
 
 Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
 `distribute.input_lib` with `_SingleWorkerOwnedDatasetIterator` (`_make_iterator`, `get_next_as_list`,
@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import functools
 import gc
-from typing import Any
+from collections.abc import Callable
 
 import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import IteratorSpec
 from tensorflow.python.distribute import input_lib
 
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext.errors import ScopeError
 
 
 @functools.cache
-def read_without_hand_over() -> None:
-    """Let replicas on CPUs take their parts of a batch from the pipeline itself, one after the other.
+def skip_replica_iterators() -> None:
+    """Let replicas on CPUs take their parts of a batch directly from the pipeline, one after the other.
 
     TensorFlow gives each replica an iterator of its own, with functions to trace and threads, which copies its part
     to another device; here the parts are in the host's memory already. Seen on TensorFlow 2.21 with two cores: the
     iterators cost about a tenth of a second a replica at the beginning of each pass, and at its end up to 80
-    seconds, because the thread that would tune them missed the order to stop. Other devices keep what TensorFlow
-    does.
+    seconds, because the autotuning thread missed its stop. Other devices keep what TensorFlow does.
     """
     iterator, spec = input_lib._SingleWorkerOwnedDatasetIterator, input_lib._SingleWorkerDatasetIteratorSpec
     iterator._make_iterator = _on_cpus_else(iterator._make_iterator, _make_iterator)
@@ -36,11 +36,11 @@ def read_without_hand_over() -> None:
     spec._component_specs = property(_on_cpus_else(spec._component_specs.fget, _component_specs))
 
 
-def _on_cpus_else(stock: Any, ours: Any) -> Any:
-    """Return a method that is `ours` where batches are split over CPUs alone, and `stock` everywhere else."""
+def _on_cpus_else(stock: Callable[..., Nest], ours: Callable[..., Nest]) -> Callable[..., Nest]:
+    """Return a method that is `ours` if batches are split over CPUs alone, and `stock` otherwise."""
 
     @functools.wraps(stock)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: input_lib._SingleWorkerOwnedDatasetIterator, *args: object, **kwargs: object) -> Nest:
         modes = tf.distribute.InputReplicationMode
         is_split = self._options is None or self._options.experimental_replication_mode == modes.PER_WORKER
         are_cpus = all(tf.DeviceSpec.from_string(device).device_type == "CPU" for device in self._devices)
@@ -49,27 +49,29 @@ def _on_cpus_else(stock: Any, ours: Any) -> Any:
     return method
 
 
-def _make_iterator(self: Any) -> None:
+def _make_iterator(self: input_lib._SingleWorkerOwnedDatasetIterator) -> None:
     with tf.device(self._worker):
         self._iterator = iter(self._dataset)
 
 
-def _next_parts(self: Any, name: Any = None) -> list[Any]:
+def _next_parts(self: input_lib._SingleWorkerOwnedDatasetIterator, name: str | None = None) -> list[Nest]:
     with tf.device(self._worker):
         return [self._iterator.get_next() for _ in self._devices]
 
 
-def _next_optional_parts(self: Any) -> list[Any]:
+def _next_optional_parts(
+    self: input_lib._SingleWorkerOwnedDatasetIterator,
+) -> list[tf.experimental.Optional]:
     with tf.device(self._worker):
         return [self._iterator.get_next_as_optional() for _ in self._devices]
 
 
-def _component_specs(self: Any) -> list[Any]:
+def _component_specs(self: input_lib._SingleWorkerDatasetIteratorSpec) -> list[IteratorSpec]:
     return [IteratorSpec(element_spec=self._element_spec)]
 
 
 def make_virtual_cpus(count: int) -> None:
-    """Make at least `count` logical CPU devices; leave them alone where there are enough."""
+    """Make at least `count` logical CPU devices; do nothing if there are enough."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     configured = tf.config.get_logical_device_configuration(cpu) or []
     if len(configured) >= count:
@@ -89,7 +91,7 @@ def make_virtual_cpus(count: int) -> None:
 
 
 def early_calls() -> str:
-    """Name what is alive and must have been made by the call that started the devices, for the error."""
+    """Name the live objects that the call which started the devices must have made, for the error."""
     alive: dict[str, str] = {}
     for thing in gc.get_objects():
         for kind, label in ((tf.Variable, "variable"), (tf.data.Dataset, "dataset"), (tf.Tensor, "tensor")):

@@ -1,30 +1,31 @@
-"""Being inside a strategy of TensorFlow, and having it split a dataset."""
+"""Enter a strategy of TensorFlow, and split datasets over its replicas."""
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 
-def scope(strategy: tf.distribute.Strategy) -> Any:
-    """Return the context manager in which models belong to `strategy`.
+def scope(strategy: tf.distribute.Strategy) -> AbstractContextManager[tf.distribute.Strategy]:
+    """Return the context in which variables and models are made on `strategy`.
 
     Raises:
-        ScopeError: If this is inside the scope of another strategy.
+        ScopeError: If called inside the scope of another strategy.
     """
     outer = tf.distribute.get_strategy()
     if tf.distribute.has_strategy() and outer is not strategy:
         raise ScopeError(
-            f"A block for {_in_words(strategy)} was opened inside a block for {_in_words(outer)}, and a model can "
+            f"A block for {_describe(strategy)} was opened inside a block for {_describe(outer)}, and a model can "
             "belong to one strategy only. Leave the outer block first, or open the same scope again inside it."
         )
     return strategy.scope()
 
 
-def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
+def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> tf.distribute.DistributedDataset:
     """Return `dataset` with each batch split over the replicas of `strategy`.
 
     Raises:
@@ -43,8 +44,8 @@ def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
     return strategy.experimental_distribute_dataset(dataset)
 
 
-def in_order(strategy: tf.distribute.Strategy, data: Any) -> Any:
-    """Return `data` so that several processes read its batches as one would, where nobody said otherwise.
+def in_order(strategy: tf.distribute.Strategy, data: Nest) -> Nest:
+    """Shard `data` over processes by batches, not by files, unless its options say otherwise.
 
     Given files, TensorFlow would hand each process some of them: every example once, but in another order.
     """
@@ -58,6 +59,6 @@ def in_order(strategy: tf.distribute.Strategy, data: Any) -> Any:
     return data.with_options(options)
 
 
-def _in_words(strategy: tf.distribute.Strategy) -> str:
+def _describe(strategy: tf.distribute.Strategy) -> str:
     count = strategy.num_replicas_in_sync
     return f"{count} replica{'' if count == 1 else 's'} ({type(strategy).__name__.lstrip('_')})"

@@ -1,4 +1,4 @@
-"""Whether layers and optimizers were made where the model is: inside its strategy's scope.
+"""Check that layers and optimizers were made inside the scope of the model's strategy.
 
 Private names of Keras that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
 of optimizers: `_distribution_strategy`.
@@ -6,37 +6,36 @@ of optimizers: `_distribution_strategy`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.types import Model, Optimizer
 from keras_tpu_ext._runtime.compat import path_of
 from keras_tpu_ext._runtime.tensorflow.compile_only import CompileOnlyStrategy
 from keras_tpu_ext._runtime.tensorflow.replicas import native
 from keras_tpu_ext.errors import ScopeError
 
 
-def check_optimizer_belongs(optimizer: Any, strategy: tf.distribute.Strategy) -> None:
+def check_optimizer_belongs(optimizer: Optimizer | None, strategy: tf.distribute.Strategy) -> None:
     """Refuse an optimizer made outside the scope: its step counter would run once for every replica."""
-    if optimizer is None or _has_one_of_each(strategy):
+    if optimizer is None or _has_plain_variables(strategy):
         return
     inner = getattr(optimizer, "inner_optimizer", None)
-    knows = hasattr(optimizer, "_distribution_strategy")  # Keras 2's LossScaleOptimizer does not
-    if (optimizer._distribution_strategy is strategy) if knows else inner is not None:
+    has_strategy = hasattr(optimizer, "_distribution_strategy")  # Keras 2's LossScaleOptimizer has not
+    if (optimizer._distribution_strategy is strategy) if has_strategy else inner is not None:
         check_optimizer_belongs(inner, strategy)
         return
     name = type(optimizer).__name__
     raise ScopeError(
         f"The optimizer must be made inside the model's strategy_scope() so that its state is mirrored on all "
         f"{strategy.num_replicas_in_sync} replicas; this {name} was made outside. "
-        f"Write: with scope: optimizer = {_where(optimizer)}{name}(...), or pass its name, "
+        f"Write: with scope: optimizer = {_module_of(optimizer)}{name}(...), or pass its name, "
         f"model.compile({name.lower()!r}, ...)."
     )
 
 
-def check_variables_belong(model: Any, strategy: tf.distribute.Strategy) -> None:
+def check_variables_belong(model: Model, strategy: tf.distribute.Strategy) -> None:
     """Refuse layers made outside the scope: their variables live on one device only."""
-    if _has_one_of_each(strategy):
+    if _has_plain_variables(strategy):
         return
     for variable in model.variables:
         name = path_of(variable)
@@ -48,13 +47,13 @@ def check_variables_belong(model: Any, strategy: tf.distribute.Strategy) -> None
             )
 
 
-def _has_one_of_each(strategy: tf.distribute.Strategy) -> bool:
-    """Return whether its variables are plain ones."""
+def _has_plain_variables(strategy: tf.distribute.Strategy) -> bool:
+    """Return True if the variables of `strategy` are not mirrored."""
     return bool(strategy.num_replicas_in_sync == 1) or isinstance(strategy, CompileOnlyStrategy)
 
 
-def _where(optimizer: Any) -> str:
-    """Return what a user writes before the name of an optimizer's class."""
+def _module_of(optimizer: Optimizer) -> str:
+    """Return the public module of an optimizer's class, with a dot."""
     if type(optimizer).__module__.startswith("tensorflow_addons."):
         return "tfa.optimizers."
     return "keras.optimizers.legacy." if ".legacy." in type(optimizer).__module__ else "keras.optimizers."

@@ -1,4 +1,4 @@
-"""TPUs under TensorFlow: opened once per process, and every failure told with its cause and cure.
+"""TPUs under TensorFlow: opened once per process; every failure has a cause and a cure.
 
 Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
 `framework.kernels.get_registered_kernels_for_op`.
@@ -31,8 +31,8 @@ def open_tpu(address: str) -> OpenedStrategy:
         TpuUnusableError: When TensorFlow cannot use it, with the cause and the cure.
     """
     if address == "local" and not has_tpu_kernels():
-        # Told by looking. Trying would start TensorFlow's devices, and a rehearsal could not follow.
-        raise TpuUnusableError(_in_words(*_NO_KERNELS, address))
+        # Trying would start TensorFlow's devices, and a rehearsal could not follow.
+        raise TpuUnusableError(_message(*_NO_KERNELS, address))
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
         if address != "local":  # on a TPU VM this process is the worker, there is no one to connect to
@@ -40,13 +40,13 @@ def open_tpu(address: str) -> OpenedStrategy:
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         strategy = tf.distribute.TPUStrategy(resolver)
-    except Exception as error:  # TensorFlow raises anything here: each of its errors is a cause to be told
+    except Exception as error:  # TensorFlow raises anything here
         raise TpuUnusableError(explain_tpu_failure(address, error)) from error
     return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync), "TPU", supports_bfloat16=True)
 
 
 def _check_answers(address: str) -> None:
-    """Raise `ConnectionError` where no one listens at a `grpc://` address.
+    """Raise `ConnectionError` if no one listens at a `grpc://` address.
 
     TensorFlow would wait for it: at an address that refuses, it had said nothing after 15 minutes.
     """
@@ -60,17 +60,17 @@ def _check_answers(address: str) -> None:
 
 
 def has_tpu_kernels() -> bool:
-    """Return whether this TensorFlow was built to run on a TPU of its own machine; starts nothing."""
+    """Return True if this TensorFlow was built to run on a TPU of its own machine; starts nothing."""
     return bool(kernels.get_registered_kernels_for_op("_ConfigureDistributedTPU").kernel)
 
 
 def explain_tpu_failure(address: str, error: BaseException) -> str:
-    """Return one plain sentence on why a TPU cannot be used, and one on what to do about it."""
+    """Explain why a TPU cannot be used, in one sentence, and say what to do about it in another."""
     text = f"{type(error).__name__}: {error}".strip()
     for pattern, cause, cure in _KNOWN_FAILURES:
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):
-            return _in_words(cause, cure, address)
-    return _in_words(
+            return _message(cause, cure, address)
+    return _message(
         f"TensorFlow could not initialise the TPU: {text.splitlines()[0]}.",
         "check that the TPU is up and that TPU_NAME or tpu= names it, or go on without it with "
         "strategy_scope(tpu=False).",
@@ -78,7 +78,7 @@ def explain_tpu_failure(address: str, error: BaseException) -> str:
     )
 
 
-def _in_words(cause: str, cure: str, address: str) -> str:
+def _message(cause: str, cure: str, address: str) -> str:
     return f"{cause} What to do: {cure} (TPU address {address!r}, TensorFlow {tf.__version__}.)"
 
 

@@ -1,4 +1,4 @@
-"""A TensorFlow beside JAX leaves the accelerators alone, whenever it is imported."""
+"""Accelerators are hidden from a TensorFlow beside JAX, whenever it is imported."""
 
 import importlib
 import sys
@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from keras_tpu_ext._runtime.jax import hide_accelerators as alone
+from keras_tpu_ext._runtime.jax import hide_accelerators as module
 from keras_tpu_ext.errors import HardwareUnusableWarning
 
 
@@ -30,7 +30,7 @@ class Config:
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch):
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
-    before = [finder for finder in sys.meta_path if finder is not alone._HIDE_ON_IMPORT]
+    before = [finder for finder in sys.meta_path if finder is not module._HIDE_ON_IMPORT]
     sys.meta_path[:] = before
     yield
     sys.meta_path[:] = before
@@ -46,15 +46,15 @@ def imported(monkeypatch, config):
 
 def test_one_that_is_there_loses_sight_of_tpus_and_gpus(monkeypatch):
     config = imported(monkeypatch, Config())
-    alone.hide_accelerators()
+    module.hide_accelerators()
     assert config.hidden == ["TPU", "GPU"]
-    assert alone._HIDE_ON_IMPORT not in sys.meta_path
+    assert module._HIDE_ON_IMPORT not in sys.meta_path
 
 
 def test_one_that_has_started_them_is_told_about(monkeypatch):
     imported(monkeypatch, Config(started={"GPU": True}))
     with pytest.warns(HardwareUnusableWarning) as told:
-        alone.hide_accelerators()
+        module.hide_accelerators()
     assert [str(warning.message) for warning in told] == [
         "TensorFlow has started the GPUs of this machine, and Keras trains on JAX: only one framework can have them. "
         'Before the first line that uses TensorFlow, write: tf.config.set_visible_devices([], "GPU"), or open '
@@ -64,7 +64,7 @@ def test_one_that_has_started_them_is_told_about(monkeypatch):
 
 def test_one_that_has_started_and_holds_none_is_no_matter(monkeypatch):
     config = imported(monkeypatch, Config(started={"GPU": False, "TPU": False}))
-    alone.hide_accelerators()  # a warning would be an error
+    module.hide_accelerators()  # a warning would be an error
     assert config.hidden == []
 
 
@@ -79,22 +79,22 @@ def test_one_that_comes_later_is_hidden_from_at_the_first_import_after_it(monkey
     for name in ("part", "another", "lazy"):
         (package / f"{name}.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    alone.hide_accelerators()
-    alone.hide_accelerators()
-    assert sys.meta_path.count(alone._HIDE_ON_IMPORT) == 1
+    module.hide_accelerators()
+    module.hide_accelerators()
+    assert sys.meta_path.count(module._HIDE_ON_IMPORT) == 1
     try:
         tensorflow = importlib.import_module("tensorflow")
         assert tensorflow.while_it_was_imported == []
         importlib.import_module("tensorflow.lazy")
         assert tensorflow.hidden == ["TPU", "GPU"]
-        assert alone._HIDE_ON_IMPORT not in sys.meta_path
+        assert module._HIDE_ON_IMPORT not in sys.meta_path
     finally:
         for name in [name for name in sys.modules if name.split(".")[0] == "tensorflow"]:
             del sys.modules[name]
 
 
 def test_other_imports_before_it_find_what_they_find():
-    alone.hide_accelerators()
+    module.hide_accelerators()
     sys.modules.pop("colorsys", None)
     assert importlib.import_module("colorsys").__name__ == "colorsys"
-    assert alone._HIDE_ON_IMPORT in sys.meta_path
+    assert module._HIDE_ON_IMPORT in sys.meta_path

@@ -1,4 +1,4 @@
-"""Products in which nothing is rounded, also where a device multiplies float32 as bfloat16."""
+"""One-hot products that round nothing, also where a device multiplies float32 as bfloat16."""
 
 import numpy as np
 import pytest
