@@ -1,4 +1,4 @@
-"""What is known of the input of a `fit`."""
+"""The verdict on the input of a `fit`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MODERATE, _HIGH = 0.05, 0.20
 
 @dataclasses.dataclass(frozen=True)
 class InputVerdict:
-    """What is known of a `fit`'s input.
+    """How long the devices wait for data in a `fit`, and which side is the limit.
 
     Attributes:
         wait_fraction: Part of the time of training in which the devices wait for data, from 0 to 1.
@@ -33,7 +33,7 @@ class InputVerdict:
 
     @property
     def verdict(self) -> str:
-        """What xprof calls it: below 5 % not, below 20 % moderately, from there on highly input-bound."""
+        """The word of xprof: below 5 % not, below 20 % moderately, from there on highly input-bound."""
         if self.wait_fraction < _MODERATE:
             return "not input-bound"
         return "moderately input-bound" if self.wait_fraction < _HIGH else "highly input-bound"

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits, load_sample_images
 import keras_tpu_ext as kte
 import sources
 from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.layers._streamed import Streamed
+from keras_tpu_ext.layers._streaming_moments import StreamingMoments
 
 ON_JAX = keras.backend.backend() == "jax"
 MEAN = np.array([123.675, 116.28, 103.53])  # of ImageNet's red, green and blue
@@ -126,7 +126,7 @@ def test_adapt_finds_mean_and_variance_of_all(photos, kind, axis):
 
 def test_sums_far_from_nought_keep_their_digits():
     values = 1e8 + np.random.default_rng(0).normal(size=(1000, 2))
-    found = Streamed((1,))
+    found = StreamingMoments((1,))
     for start in range(0, 1000, 7):
         found.add(values[start : start + 7])
     np.testing.assert_allclose(found.mean, values.mean(0), rtol=1e-15)

@@ -26,7 +26,7 @@ def numpy_of(values):
 
 def drawn(key, examples, first=0, count=2):
     examples = keras.ops.convert_to_tensor(np.asarray(examples, "int32"))
-    return np.stack([numpy_of(one) for one in _random.draw(key, examples, first, count)])
+    return np.stack([numpy_of(one) for one in _random.random_bits(key, examples, first, count)])
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
@@ -60,16 +60,16 @@ def test_below_is_the_product_of_64_bits(bound):
     rng = np.random.default_rng(bound)
     numbers = [0, 1, 2**16 - 1, 2**16, 2**31, WORD_MAX, *map(int, rng.integers(0, 2**32, 200))]
     expected = [plain.below(number, bound) for number in numbers]
-    np.testing.assert_array_equal(numpy_of(_random.below(words(*numbers), bound)), expected)
+    np.testing.assert_array_equal(numpy_of(_random.randint(words(*numbers), bound)), expected)
     bounds = keras.ops.convert_to_tensor(np.full(len(numbers), bound, "int32"))
-    np.testing.assert_array_equal(numpy_of(_random.below(words(*numbers), bounds)), expected)
+    np.testing.assert_array_equal(numpy_of(_random.randint(words(*numbers), bounds)), expected)
 
 
 WORD_MAX = 2**32 - 1
 
 
 def test_below_is_uniform():
-    counts = np.bincount(numpy_of(_random.below(words(*drawn((5, 0), range(5000)).ravel()), 33)), minlength=33)
+    counts = np.bincount(numpy_of(_random.randint(words(*drawn((5, 0), range(5000)).ravel()), 33)), minlength=33)
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
@@ -85,5 +85,5 @@ def test_uniform_is_from_nought_to_below_one():
 def test_look_up_returns_entries_to_the_last_bit(dtype):
     table = (np.random.default_rng(0).normal(size=300) * 1e6).astype(dtype)
     places = np.random.default_rng(1).integers(0, 300, 50).astype("int32")
-    got = numpy_of(_random.look_up(table, keras.ops.convert_to_tensor(places)))
+    got = numpy_of(_random.one_hot_lookup(table, keras.ops.convert_to_tensor(places)))
     np.testing.assert_array_equal(got, table[places])

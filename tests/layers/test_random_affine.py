@@ -221,17 +221,17 @@ def test_images_that_cannot_be_turned_so_far_are_refused():
 
 
 def test_places_of_the_largest_images_fit_32_bits():
-    from keras_tpu_ext.layers.random_affine import _ONE, _angles, _from_middle, _reach
+    from keras_tpu_ext.layers.random_affine import _ONE, _angle_table, _max_offset, _slope_offsets
 
     largest = 4095
     steepest = int(2**0.5 * 1.99 * _ONE)  # the largest zoom of the largest angle; slopes are at most 2
-    size = largest + 2 * _reach(_ONE, largest)
-    places = numpy_of(_from_middle(keras.ops.convert_to_tensor(np.array([steepest, -steepest], "int32")), size))
+    size = largest + 2 * _max_offset(_ONE, largest)
+    places = numpy_of(_slope_offsets(keras.ops.convert_to_tensor(np.array([steepest, -steepest], "int32")), size))
     exact = np.array([[steepest], [-steepest]], "int64") * (2 * np.arange(size) - (size - 1)) // 128
     np.testing.assert_array_equal(places, exact)
     layer = RandomAffine(rotation=0.125, shear=1.0, zoom=0.99, translation=1.0, seed=2)
     layer.build((None, largest, largest, 1))
-    drawn = layer._drawn(_angles(0.125), 50, largest, largest)
+    drawn = layer._drawn(_angle_table(0.125), 50, largest, largest)
     for n in range(50):
         rows, _, moves, columns, _ = plain.affine_numbers(layer, plain.words(layer, 0, n, 7), largest, largest)
         got = [int(numpy_of(values)[n]) for values in (drawn.rows, *drawn.moves, drawn.columns)]
