@@ -1,4 +1,4 @@
-"""What hardware this machine offers, told from its environment and files alone.
+"""Detection of the hardware of this machine, from its environment and files alone.
 
 Nothing here imports a framework, starts a device or raises because of what it finds: looking is safe.
 """
@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from keras_tpu_ext import _look
+from keras_tpu_ext import _arguments as check
+from keras_tpu_ext import _system
 from keras_tpu_ext._gpu_names import model_supports_bfloat16
 from keras_tpu_ext._tpu_evidence import TpuAddress as TpuAddress
 from keras_tpu_ext._tpu_evidence import gather_tpu_evidence, possible_slices
@@ -19,7 +20,6 @@ from keras_tpu_ext._tpu_table import TPU_GENERATIONS as TPU_GENERATIONS
 from keras_tpu_ext._tpu_table import TpuGeneration as TpuGeneration
 from keras_tpu_ext._tpu_table import generation_of_device as generation_of_device
 from keras_tpu_ext._tpu_table import parse_accelerator_type as parse_accelerator_type
-from keras_tpu_ext.errors import ArgumentError
 
 _NVIDIA_FOLDER = "proc/driver/nvidia/gpus"
 
@@ -59,7 +59,7 @@ class Hardware:
 
 
 def detect(environ: Mapping[str, str] | None = None, root: str | os.PathLike[str] = "/") -> Hardware:
-    """Tell which hardware is here: a TPU, else a GPU, else the CPU.
+    """Detect the hardware of this machine: a TPU, else a GPU, else the CPU.
 
     It looks and does not try: a TPU held by another process is still found. Unreadable files are ignored.
 
@@ -89,10 +89,9 @@ def find_tpu(
     if tpu is False:
         return None
     if not isinstance(tpu, str) or not tpu.strip():
-        raise ArgumentError(
-            f'`tpu` must be "auto", "local", a TPU\'s name, a grpc:// address or False; got {tpu!r}. Write '
-            'tpu="auto" to look for a TPU, tpu="grpc://10.0.0.2:8470" to name one, or tpu=False to use none.'
-        )
+        needed = '"auto", "local", a TPU\'s name, a grpc:// address or False'
+        write = 'tpu="auto" to look for a TPU, tpu="grpc://10.0.0.2:8470" to name one, or tpu=False to use none'
+        raise check.argument_error("strategy_scope", "tpu", needed, repr(tpu), write)
     if tpu.strip() != "auto":
         return TpuAddress(tpu.strip(), found_by=f"tpu={tpu!r}")
     evidence = gather_tpu_evidence(os.environ if environ is None else environ, root)
@@ -120,7 +119,7 @@ def _detect_tpu(environ: Mapping[str, str], root: str | os.PathLike[str]) -> Har
 
 
 def _detect_gpu(environ: Mapping[str, str], root: str | os.PathLike[str]) -> Hardware | None:
-    devices = _look.names(root, "dev")
+    devices = _system.list_folder(root, "dev")
     nodes = tuple(f"/dev/{name}" for name in devices if re.fullmatch(r"nvidia[0-9]+", name))
     models = _nvidia_models(root)
     others = tuple(f"/dev/{name}" for name in ("dxg", "kfd") if name in devices)
@@ -142,12 +141,12 @@ def _detect_gpu(environ: Mapping[str, str], root: str | os.PathLike[str]) -> Har
 
 
 def _nvidia_models(root: str | os.PathLike[str]) -> list[str]:
-    """The name of each GPU that the NVIDIA driver lists."""
+    """Return the name of each GPU that the NVIDIA driver lists."""
     found = []
-    for folder in _look.names(root, _NVIDIA_FOLDER):
-        information = _look.read(root, f"{_NVIDIA_FOLDER}/{folder}/information")
+    for folder in _system.list_folder(root, _NVIDIA_FOLDER):
+        information = _system.read_text(root, f"{_NVIDIA_FOLDER}/{folder}/information")
         match = re.search(r"^Model:(.*)$", information, re.MULTILINE)
-        found.append(_look.one_line(match[1]) if match else "")
+        found.append(_system.one_line(match[1]) if match else "")
     return [model for model in found if model]
 
 
@@ -160,7 +159,7 @@ def _all_support_bfloat16(models: tuple[str, ...]) -> bool | None:
 
 
 def _cuda_visible(environ: Mapping[str, str], found: int) -> int | None:
-    """How many GPUs `CUDA_VISIBLE_DEVICES` leaves; `None` where their number is unknown.
+    """Return the number of GPUs that `CUDA_VISIBLE_DEVICES` leaves; `None` where it is unknown.
 
     The list ends at its first entry that is no device. Source: CUDA C++ Programming Guide, "CUDA Environment
     Variables".
@@ -178,7 +177,7 @@ def _cuda_visible(environ: Mapping[str, str], found: int) -> int | None:
 
 
 def _detect_cpu(root: str | os.PathLike[str]) -> Hardware:
-    cores = len(re.findall(r"^processor\s*:", _look.read(root, "proc/cpuinfo"), re.MULTILINE))
+    cores = len(re.findall(r"^processor\s*:", _system.read_text(root, "proc/cpuinfo"), re.MULTILINE))
     if not cores and os.fspath(root) == "/":  # macOS and Windows have no /proc
         cores = os.cpu_count() or 0
     name = f"CPU, {cores} core{'' if cores == 1 else 's'}" if cores else "CPU"

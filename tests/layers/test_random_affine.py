@@ -179,21 +179,20 @@ def test_gradients_go_where_the_pixels_came_from():
     [
         (
             {"rotation": 18},
-            "rotation must be a fraction of a full turn, a number from 0 to 0.5; it came as 18. "
-            "Write: RandomAffine(rotation=0.05)",
+            "RandomAffine: `rotation` must be a fraction of a full turn from 0 to 0.5; got 18. Write rotation=0.05.",
         ),
         (
             {"zoom": 1.0},
-            "zoom must be how much more or less of their height and width images show, a number from 0 to 0.99; it",
+            "`zoom` must be a part of the height and width from 0 to 0.99; got",
         ),
-        ({"shear": -0.1}, "shear must be a part of the distance from the middle, a number from 0 to 1.0; it came as"),
-        ({"translation": (0.1, 0.1)}, "translation must be a part of the height and width, a number from 0 to 1.0;"),
-        ({"rotation": float("nan")}, "it came as nan. Write: RandomAffine(rotation=0.05)"),
+        ({"shear": -0.1}, "`shear` must be a part of the distance from the middle from 0 to 1; got"),
+        ({"translation": (0.1, 0.1)}, "`translation` must be a part of the height and width from 0 to 1;"),
+        ({"rotation": float("nan")}, "got nan. Write rotation=0.05."),
         (
             {"rotation": 10**400},
-            "rotation must be a fraction of a full turn, a number from 0 to 0.5; it came as 1000",
+            "`rotation` must be a fraction of a full turn from 0 to 0.5; got 1000",
         ),
-        ({"zoom": True}, "it came as True. Write: RandomAffine(zoom=0.1)"),
+        ({"zoom": True}, "got True. Write zoom=0.1."),
     ],
 )
 def test_options_that_cannot_work_are_refused(options, text):
@@ -206,17 +205,15 @@ def test_images_that_cannot_be_turned_so_far_are_refused():
     with pytest.raises(ArgumentError) as raised:
         RandomAffine(rotation=0.2)(np.zeros((2, 8, 9, 1), "float32"), training=True)
     assert (
-        "images must be square for a rotation above 0.125, an eighth of a turn; they came with height 8, width 9 and "
-        "rotation=0.2. Write: RandomAffine(rotation=0.125), or cut them square first"
+        "RandomAffine: `inputs` must be square images for a rotation above 0.125, an eighth of a turn; got height 8, "
+        "width 9 and rotation=0.2. Write rotation=0.125, or cut them square first."
     ) in str(raised.value)
     assert RandomAffine(rotation=0.125)(np.zeros((2, 8, 9, 1), "float32"), training=True).shape == (2, 8, 9, 1)
     layer = RandomAffine(rotation=0.2)
     layer(np.zeros((2, 8, 8, 1), "float32"))
-    with pytest.raises(ArgumentError, match="images must be square"):  # also when it was built for others
+    with pytest.raises(ArgumentError, match="must be square images"):  # also when it was built for others
         layer(np.zeros((2, 8, 1, 1), "float32"), training=True)
-    with pytest.raises(
-        ArgumentError, match="images must be below 4096 pixels high and wide; they came with height 8"
-    ):
+    with pytest.raises(ArgumentError, match="`inputs` must be below 4096 pixels high and wide; got height 8"):
         RandomAffine()(keras.Input((8, 4096, 1)))
 
 
