@@ -29,7 +29,7 @@ _LOCAL_VARIABLES = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID")
 
 @dataclass(frozen=True)
 class TpuAddress:
-    """Where a TPU is reached.
+    """The address of a TPU.
 
     Args:
         address: `"local"`, a TPU's name, or a `grpc://` address, as `TPUClusterResolver(tpu=...)` takes it.

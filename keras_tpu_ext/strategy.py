@@ -37,7 +37,7 @@ class _Entered(threading.local):
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """Where and how a model trains; use it in a `with` statement, as often as you like.
+    """The hardware and strategy that models train with; use it in a `with` statement, as often as you like.
 
     Attributes:
         hardware: The hardware that was chosen.

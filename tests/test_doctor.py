@@ -66,7 +66,7 @@ def test_kaggle_with_a_tpu(machine):
     report = kte.doctor(environ=environ, root=root, versions=own_image())
     assert (report.place, report.tpu, report.hardware.generation.name) == ("Kaggle", "local", "v5e")
     assert report.ok, str(report)
-    assert report.framework == f"{words.keras} on {message_terms.framework}"
+    assert report.framework == f"{message_terms.keras} on {message_terms.framework}"
     assert "8 chips of 1 device, 16 GiB of memory each" in str(report)
     assert report.next_step.startswith('with kte.strategy_scope(require="tpu"')
 

@@ -1,4 +1,4 @@
-"""What one epoch had: its executions, timed by the batch hooks, and its examples, by few readings."""
+"""The executions of one epoch, timed by the batch hooks, and its examples, counted by few readings."""
 
 from __future__ import annotations
 

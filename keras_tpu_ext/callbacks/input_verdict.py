@@ -11,7 +11,7 @@ _MODERATE, _HIGH = 0.05, 0.20
 
 @dataclasses.dataclass(frozen=True)
 class InputVerdict:
-    """How long the devices wait for data in a `fit`, and which side is the limit.
+    """The part of a `fit` that waits for data, and the times that it follows from.
 
     Attributes:
         wait_fraction: Part of the time of training in which the devices wait for data, from 0 to 1.
@@ -40,7 +40,7 @@ class InputVerdict:
 
     @property
     def most_speedup(self) -> float:
-        """How many times as fast `fit` can become by better input and nothing else, at most."""
+        """The largest factor by which better input alone can speed up `fit`."""
         return 1 / (1 - self.wait_fraction) if self.wait_fraction < 1 else math.inf
 
     def __str__(self) -> str:

@@ -129,7 +129,7 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
 class _Wrapped(TPUModel):
-    """What `from_model` returns for a subclassed model: its `call`, under the exact step."""
+    """A subclassed model, wrapped by `from_model`: its `call` under the exact step."""
 
     def __init__(self, model: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -261,7 +261,7 @@ def test_a_model_without_a_graph_is_refused():
         """A subclassed model."""
 
     with pytest.raises(
-        ArgumentError, match=r"for_tpu: `model` must be .* made of inputs and outputs.*got Mine\. Write keras\.Model"
+        ArgumentError, match=r"`model` must be .* made of inputs and outputs.*got Mine\. Write keras\.Model"
     ):
         kte.layers.for_tpu(Mine())
     with pytest.raises(ArgumentError, match="got list"):

@@ -13,7 +13,7 @@ def test_a_dataset_without_an_end_needs_steps():
     dataset = tf.data.Dataset.from_tensor_slices(images).batch(2).repeat()
     layer = kte.layers.DeviceNormalization()
     with pytest.raises(
-        ArgumentError, match=r"`data` must be finite; got infinite data. Write layer.adapt\(data, steps=100\)"
+        ArgumentError, match=r"must be finite; got infinite data. Write layer.adapt\(data, steps=100\)"
     ):
         layer.adapt(dataset)
     layer.adapt(dataset, steps=4)
