@@ -83,7 +83,10 @@ def number(
     Raises:
         ArgumentError: If it is none.
     """
-    found = float(value) if is_number(value) else math.nan
+    try:
+        found = float(value) if is_number(value) else math.nan
+    except OverflowError:  # an integer beyond the range of floats
+        found = math.inf
     low_enough = minimum <= found <= maximum and math.isfinite(found)
     if not low_enough or (above is not None and found <= above):
         needed = f"{what} {_bounds(above, minimum, maximum)}".rstrip()

@@ -44,6 +44,7 @@ CASES = [
     (check.number, math.inf, {"minimum": 1, "example": 5}, "a number of at least 1; got inf. Write x=5."),
     (check.number, 1.5, {"minimum": 0, "maximum": 1, "example": 0.5}, "a number from 0 to 1; got 1.5. Write x=0.5."),
     (check.number, 0, {"above": 0, "maximum": 1, "example": 1}, "a number above 0 and at most 1; got 0. Write x=1."),
+    (check.number, 10**400, {"example": 5}, f"a number; got {10**400}. Write x=5."),
     (check.number, "1", {"example": 5}, "a number; got '1'. Write x=5."),
     (check.one_of, "cuda", {"choices": (None, "tpu", "cpu")}, 'None, "tpu" or "cpu"; got \'cuda\'. Write x="tpu".'),
     (check.one_of, 1, {"choices": (True, "all")}, 'True or "all"; got 1. Write x="all".'),

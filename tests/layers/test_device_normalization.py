@@ -308,10 +308,10 @@ def test_inputs_that_do_not_fit(options, shape, message):
     [
         ([], r"must be one example or more; got none. Write layer.adapt\(images\)"),
         ("images", r"an iterable of batches; got a str. Write layer.adapt\(images\)"),
-        (7, r"they came as a int"),
+        (7, r"got a int"),
         ([{"image": np.ones((2, 3))}], r"batches of numbers.*got a dict with dtype object. Write layer.adapt\("),
         ([np.ones((2, 3)), np.ones((2, 4))], r"size \(3,\) on axis \(-1,\) as when"),
-        ([np.ones((2, 3)), np.ones((2, 3, 3))], r"must have 2 dimensions.*a batch came with shape \(2, 3, 3\)"),
+        ([np.ones((2, 3)), np.ones((2, 3, 3))], r"must be of 2 dimensions.*got a batch of shape \(2, 3, 3\)"),
     ],
 )
 def test_data_that_cannot_work(data, message):

@@ -228,7 +228,7 @@ def test_places_of_the_largest_images_fit_32_bits():
     np.testing.assert_array_equal(places, exact)
     layer = RandomAffine(rotation=0.125, shear=1.0, zoom=0.99, translation=1.0, seed=2)
     layer.build((None, largest, largest, 1))
-    drawn = layer._drawn(_angle_table(0.125), 50, largest, largest)
+    drawn = layer._draw(_angle_table(0.125), 50, largest, largest)
     for n in range(50):
         rows, _, moves, columns, _ = plain.affine_numbers(layer, plain.words(layer, 0, n, 7), largest, largest)
         got = [int(numpy_of(values)[n]) for values in (drawn.rows, *drawn.moves, drawn.columns)]
