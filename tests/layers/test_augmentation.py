@@ -152,7 +152,7 @@ def test_several_processes_need_a_seed(layer_class, monkeypatch):
     [
         (
             np.zeros((4, 8, 8), "float32"),
-            "needs images of shape (batch, height, width, channels), of which all but the",
+            "`inputs` must be images of shape (batch, height, width, channels), of which all but the",
         ),
         (
             np.zeros((4, 8, 8, 1), "int32"),
@@ -164,14 +164,14 @@ def test_what_are_no_images_is_refused(layer_class, images, text):
     for training in (True, False):
         with pytest.raises(ArgumentError) as raised:
             layer_class()(images, training=training)
-        assert f"{layer_class.__name__} {text}" in str(raised.value)
+        assert f"{layer_class.__name__}: {text}" in str(raised.value)
 
 
 @pytest.mark.keras3("AutoGraph makes an error of its own of it, with the same text")
 @pytest.mark.parametrize("layer_class", ALL)
 def test_symbols_that_are_no_images_are_refused(layer_class):
     symbols = keras.Input((8, 8, 1), dtype="int32")
-    with pytest.raises(ArgumentError, match=f"{layer_class.__name__} needs images of floats or of dtype uint8; they"):
+    with pytest.raises(ArgumentError, match=f"{layer_class.__name__}: `inputs` must be images of floats or of dtype"):
         layer_class()(symbols if layer_class in ON_IMAGES else (symbols, keras.Input((10,))))
 
 

@@ -477,7 +477,7 @@ def test_a_mask_of_another_rank(shape, training):
     layer = kte.layers.BatchNormalization()
     with pytest.raises(kte.errors.ArgumentError) as error:
         layer(tensor(np.ones((4, 5, 3), "float32")), training=training, mask=tensor(np.ones(shape, bool)))
-    assert f"mask must have the shape of the inputs without axis 2; it came with shape {shape}" in str(error.value)
+    assert f"`mask` must be of the shape of the inputs without axis 2; got shape {shape}" in str(error.value)
     assert "for inputs of shape (4, 5, 3). Write layer(x, mask=keep) with one value for every place of x" in str(
         error.value
     )
