@@ -33,13 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _doctor(error: ImportError, *, as_json: bool) -> int:
-    """Print what `doctor` can tell without a framework, and `error` as the problem."""
+    """Print the report that needs no framework, with `error` as the problem."""
     spec = importlib.util.find_spec(_PACKAGE)
     assert spec is not None, "it was found just now"
     sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)  # its folder, without what it imports by itself
-    from keras_tpu_ext._doctor.refused import refused
+    from keras_tpu_ext._doctor.checks import import_failure_report
 
-    report = refused(error)
+    report = import_failure_report(error)
     print(json.dumps(report.to_dict(), indent=2, allow_nan=False) if as_json else report)
     return 1
 

@@ -1,73 +1,154 @@
-"""Checks of the arguments of callbacks and layers."""
+"""Argument checks with one error grammar.
+
+It is "CALLER: `name` must be NEEDED; got VALUE. Write EXAMPLE."
+
+Each check returns the argument as its plain Python type. `example` is a value that works: an object, or source code
+as a string, so that `example=20` ends in "Write window=20." and `example='"auto"'` in 'Write steps="auto".'
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from keras_tpu_ext.errors import ArgumentError
 
+T = TypeVar("T")
 
-def whole_number(owner: str, name: str, value: object, *, least: int, write: int) -> int:
-    """Return `value` as an `int` of at least `least`.
+
+def argument_error(caller: str, name: str, needed: str, got: str, write: str) -> ArgumentError:
+    """Return the error for an argument that has a value that cannot work.
 
     Args:
-        owner: Name of the class that takes the argument.
+        caller: The function or class that takes it, such as `"Throughput"`.
+        name: Its name, such as `"window"`.
+        needed: What it must be, such as `"an integer of at least 1"`.
+        got: What came, `repr(value)` for instance.
+        write: The code to write instead.
+    """
+    return ArgumentError(f"{caller}: `{name}` must be {needed}; got {got}. Write {write}.")
+
+
+def integer(
+    caller: str,
+    name: str,
+    value: Any,
+    *,
+    minimum: int = 1,
+    maximum: int | None = None,
+    what: str = "an integer",
+    example: object,
+) -> int:
+    """Return `value` as an `int` from `minimum` to `maximum`.
+
+    Args:
+        caller: The function or class that takes the argument.
         name: Name of the argument.
-        value: What came.
-        least: Smallest value that can work.
-        write: A value to suggest.
+        value: What came. NumPy integers are integers, booleans are not.
+        minimum: Smallest value that can work.
+        maximum: Largest value that can work; `None` for any.
+        what: What stands before the bounds in the text, `'"auto" or an integer'` for instance.
+        example: A value that works.
 
     Raises:
-        ArgumentError: If `value` is not a whole number, or is too small.
+        ArgumentError: If it is none.
     """
     try:
-        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+        found = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        number = None
-    if number is None or number < least:
-        raise ArgumentError(
-            f"{name} must be a whole number of at least {least}; it came as {value!r}. Write: {owner}({name}={write})"
-        )
-    return number
+        found = None
+    if found is None or found < minimum or (maximum is not None and found > maximum):
+        bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        raise argument_error(caller, name, f"{what} {bounds}", repr(value), _assignment(name, example))
+    return found
 
 
-def probability(owner: str, name: str, value: object, *, write: float) -> float:
-    """Return `value` as a `float` from 0 to 1.
-
-    Args:
-        owner: Name of the class that takes the argument.
-        name: Name of the argument.
-        value: What came.
-        write: A value to suggest.
-
-    Raises:
-        ArgumentError: If `value` is no number from 0 to 1.
-    """
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not is_number or not 0 <= float(value) <= 1:  # type: ignore[arg-type]
-        raise ArgumentError(
-            f"{name} must be a probability, a number from 0 to 1; it came as {value!r}. "
-            f"Write: {owner}({name}={write})"
-        )
-    return float(value)  # type: ignore[arg-type]
-
-
-def positive_number(owner: str, name: str, value: object, *, of: str, write: str) -> float:
-    """Return `value` as a `float` above nought.
-
-    Args:
-        owner: Name of the class that takes the argument.
-        name: Name of the argument.
-        value: What came.
-        of: What the argument must be, in words.
-        write: A value to suggest.
+def number(
+    caller: str,
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    what: str = "a number",
+    example: object,
+) -> float:
+    """Return `value` as a finite `float`, `above` a bound or from `minimum` to `maximum`.
 
     Raises:
-        ArgumentError: If `value` is no number, not above nought, or infinite.
+        ArgumentError: If it is none.
     """
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not is_number or not 0 < float(value) < math.inf:  # type: ignore[arg-type]
-        raise ArgumentError(f"{name} must be {of}; it came as {value!r}. Write: {owner}({name}={write})")
-    return float(value)  # type: ignore[arg-type]
+    try:
+        found = float(value) if is_number(value) else math.nan
+    except OverflowError:  # an integer beyond the range of floats
+        found = math.inf
+    low_enough = minimum <= found <= maximum and math.isfinite(found)
+    if not low_enough or (above is not None and found <= above):
+        needed = f"{what} {_bounds(above, minimum, maximum)}".rstrip()
+        raise argument_error(caller, name, needed, repr(value), _assignment(name, example))
+    return found
+
+
+def one_of(caller: str, name: str, value: T, choices: Sequence[Any], *, example: object = None) -> T:
+    """Return `value`, which is one of `choices`: strings, `None` or booleans.
+
+    Args:
+        caller: The function or class that takes the argument.
+        name: Name of the argument.
+        value: What came.
+        choices: What it may be.
+        example: A value that works; by default the first string of `choices`.
+
+    Raises:
+        ArgumentError: If it is none of them.
+    """
+    # Not by ==, for which True is 1 and an array has no truth value.
+    if any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+        return value
+    words = [json.dumps(choice) if isinstance(choice, str) else repr(choice) for choice in choices]
+    example = next(word for word in words if word.startswith('"')) if example is None else example
+    needed = f"{', '.join(words[:-1])} or {words[-1]}"
+    raise argument_error(caller, name, needed, repr(value), _assignment(name, example))
+
+
+def function(caller: str, name: str, value: Callable[..., T], *, what: str, example: str) -> Callable[..., T]:
+    """Return `value`, which can be called; `what` says what it returns.
+
+    Raises:
+        ArgumentError: If it cannot be called.
+    """
+    if not callable(value):
+        raise argument_error(caller, name, f"a function that returns {what}", repr(value), _assignment(name, example))
+    return value
+
+
+def optional(check: Callable[..., T], caller: str, name: str, value: Any, **options: Any) -> T | None:
+    """Return `None` for `None`, and else what `check` makes of `value`.
+
+    Raises:
+        ArgumentError: If it is not `None`, and `check` raises.
+    """
+    return None if value is None else check(caller, name, value, **options)
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a real number, NumPy's included, and no boolean."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _bounds(above: float | None, minimum: float, maximum: float) -> str:
+    lower = "" if minimum == -math.inf else f"of at least {minimum:g}"
+    if above is not None:
+        lower = f"above {above:g}"
+    if maximum == math.inf:
+        return lower
+    return f"from {minimum:g} to {maximum:g}" if above is None else f"{lower} and at most {maximum:g}"
+
+
+def _assignment(name: str, example: object) -> str:
+    return f"{name}={example}" if isinstance(example, str) else f"{name}={example!r}"

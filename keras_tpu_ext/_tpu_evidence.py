@@ -1,4 +1,4 @@
-"""Every place where a TPU shows itself, looked at in one go."""
+"""Evidence of a TPU: environment variables, device files and PCI ids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from keras_tpu_ext import _look
+from keras_tpu_ext import _system
 from keras_tpu_ext._tpu_table import TPU_GENERATIONS, TpuGeneration, parse_accelerator_type
 
 _GOOGLE_PCI_VENDOR = "0x1ae0"
@@ -29,7 +29,7 @@ _LOCAL_VARIABLES = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID")
 
 @dataclass(frozen=True)
 class TpuAddress:
-    """Where a TPU is reached.
+    """The address of a TPU.
 
     Args:
         address: `"local"`, a TPU's name, or a `grpc://` address, as `TPUClusterResolver(tpu=...)` takes it.
@@ -51,7 +51,7 @@ class TpuEvidence:
 
     @property
     def found_by(self) -> tuple[str, ...]:
-        """Every trace in words, addresses first."""
+        """The source of each trace, addresses first."""
         return tuple(address.found_by for address in self.addresses) + self.local
 
 
@@ -59,35 +59,35 @@ def gather_tpu_evidence(environ: Mapping[str, str], root: str | os.PathLike[str]
     """Gather every trace of a TPU; the one place where `detect` and `find_tpu` look."""
     addresses = []
     for variable in _ADDRESS_VARIABLES:
-        value = _look.value(environ, variable)
+        value = _system.get_variable(environ, variable)
         if value:
             wants_scheme = variable == "COLAB_TPU_ADDR" and "://" not in value
             address = f"grpc://{value}" if wants_scheme else value
-            addresses.append(TpuAddress(address, found_by=_look.one_line(f"{variable}={value}")))
-    stated = {name: _look.value(environ, name) for name in _LOCAL_VARIABLES}
-    local = [_look.one_line(f"{name}={value}") for name, value in stated.items() if value]
+            addresses.append(TpuAddress(address, found_by=_system.one_line(f"{variable}={value}")))
+    stated = {name: _system.get_variable(environ, name) for name in _LOCAL_VARIABLES}
+    local = [_system.one_line(f"{name}={value}") for name, value in stated.items() if value]
     # The folder /dev/accel belongs to other makers' accelerators; only a TPU has /dev/accel0 itself.
-    local += [f"/dev/{name}" for name in _look.names(root, "dev") if re.fullmatch(r"accel[0-9]+", name)]
+    local += [f"/dev/{name}" for name in _system.list_folder(root, "dev") if re.fullmatch(r"accel[0-9]+", name)]
     pci_ids = _tpu_pci_ids(root)
     local += [f"PCI {_GOOGLE_PCI_VENDOR}:{pci_id}" for pci_id in dict.fromkeys(pci_ids)]
     if addresses or local:  # other hardware uses vfio too, so alone it proves nothing
-        groups = [name for name in _look.names(root, "dev/vfio") if re.fullmatch(r"[0-9]+", name)]
+        groups = [name for name in _system.list_folder(root, "dev/vfio") if re.fullmatch(r"[0-9]+", name)]
         local += [f"/dev/vfio/{name}" for name in groups]
     return TpuEvidence(tuple(addresses), tuple(local), stated["TPU_ACCELERATOR_TYPE"], pci_ids)
 
 
 def _tpu_pci_ids(root: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The PCI device id of each TPU chip of this machine."""
+    """Return the PCI device id of each TPU chip of this machine."""
     folder = "sys/bus/pci/devices"
     ids = []
-    for name in _look.names(root, folder):
-        if _look.read(root, f"{folder}/{name}/vendor").strip() == _GOOGLE_PCI_VENDOR:
-            ids.append(_look.read(root, f"{folder}/{name}/device").strip())
+    for name in _system.list_folder(root, folder):
+        if _system.read_text(root, f"{folder}/{name}/vendor").strip() == _GOOGLE_PCI_VENDOR:
+            ids.append(_system.read_text(root, f"{folder}/{name}/device").strip())
     return tuple(pci_id for pci_id in ids if pci_id in _TPU_PCI_IDS)
 
 
 def possible_slices(evidence: TpuEvidence) -> tuple[tuple[TpuGeneration, int], ...]:
-    """The generations, each with its number of chips, that fit the evidence; none where nothing tells."""
+    """Return the generations, each with its number of chips, that fit the evidence; empty where there is none."""
     stated = parse_accelerator_type(evidence.accelerator_type)
     seen = _TPU_PCI_IDS[evidence.pci_ids[0]] if evidence.pci_ids else ()
     # The chip itself is believed before the variable, which container images set once for all machines. Where

@@ -1,4 +1,4 @@
-"""What each TPU generation can do, by Google's own figures, and how a slice's name is read."""
+"""The table of TPU generations, with Google's own figures, and the parser of slice names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of packages that break an installation together, told before they are imported."""
+"""Pairs of package versions that break an installation, checked before they are imported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_pairs(versions: Versions, *, legacy: bool) -> None:
 
 
 def problem_of_packages(versions: Versions) -> str:
-    """Return what is wrong with the packages of TensorFlow whichever Keras is used; empty where nothing is."""
+    """Return the problem of the packages of TensorFlow, whichever Keras is used; empty where there is none."""
     if versions.tensorflow_tpu and versions.libtpu and _numbers(versions.libtpu) > NEWEST_LIBTPU_FOR_TENSORFLOW:
         newest = ".".join(map(str, NEWEST_LIBTPU_FOR_TENSORFLOW))
         return (

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_tpu_ext import _runtime, data
-from keras_tpu_ext._parity.named import call, find_named
-from keras_tpu_ext._parity.synthetic_batch import synthetic_batch
+from keras_tpu_ext import data
+from keras_tpu_ext._parity.batches import synthetic_batch
+from keras_tpu_ext._parity.function_reference import call, check_compiled_model, parse_reference
 from keras_tpu_ext.doctor import DoctorReport, doctor
 from keras_tpu_ext.errors import ArgumentError, KteError
-from keras_tpu_ext.parity import ParityReport, check_source
+from keras_tpu_ext.parity import ParityReport, check_function
 from keras_tpu_ext.preflight import PreflightReport, preflight
 from keras_tpu_ext.preflight.targets import parse_target
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit status.
 
     Args:
-        arguments: What stands behind the command's name; by default what this process was called with.
+        arguments: The arguments of the command; by default those of this process.
     """
     options = _parser().parse_args(arguments)
     sys.path.insert(0, os.getcwd())  # as `python -m` does: a user's file is in the folder they stand in
@@ -80,43 +80,29 @@ def _parity_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _parity_report(options: argparse.Namespace) -> ParityReport:
-    source = find_named(options.function)
+    function = parse_reference(options.function)
     if options.batch is not None:
-        batch, made_up = call(find_named(options.batch)), False
+        batch, synthetic = call(parse_reference(options.batch)), False
     else:
-        batch, made_up = _batch_of(call(source), options)
-    return check_source(
-        source,
+        batch, synthetic = _batch_of(call(function), options)
+    return check_function(
+        function,
         batch,
         options.replicas,
         options.steps,
         options.tolerance,
         options.timeout,
         backend=options.backend,
-        made_up=made_up,
+        synthetic=synthetic,
     )
 
 
 def _batch_of(result: Any, options: argparse.Namespace) -> tuple[Any, bool]:
-    """Return the batch that comes with a model, or one that is made up for it, and whether it is made up."""
+    """Return the batch that comes with a model, or a synthetic one, and whether it is synthetic."""
     if isinstance(result, tuple) and len(result) == 2:
         return result[1], False
-    _check_model(result, options, "a compiled Keras model, (model, batch) or (build_model, batch)")
+    check_compiled_model(options.function, result, "a compiled Keras model, (model, batch) or (build_model, batch)")
     return synthetic_batch(result, 8 * max(options.replicas, 1) + 3), True
-
-
-def _check_model(result: Any, options: argparse.Namespace, wanted: str) -> None:
-    """Refuse what is no compiled model; `wanted` is what the function may return."""
-    if not isinstance(result, _runtime.keras.Model):
-        raise ArgumentError(
-            f"{options.function} must return {wanted}; it returned "
-            f"{type(result).__name__}. Write `return model` at its end."
-        )
-    if not _runtime.models.is_compiled(result):
-        raise ArgumentError(
-            f"{options.function} must return a compiled model; {result.name!r} is not compiled. "
-            'Write model.compile("adam", loss, metrics=[...]) before `return model`.'
-        )
 
 
 def _doctor_arguments(command: argparse.ArgumentParser) -> None:
@@ -142,9 +128,9 @@ def _preflight_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _preflight_report(options: argparse.Namespace) -> PreflightReport:
-    result = call(find_named(options.function))
+    result = call(parse_reference(options.function))
     model, batch = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-    _check_model(model, options, "a compiled Keras model or (model, batch)")
+    check_compiled_model(options.function, model, "a compiled Keras model or (model, batch)")
     devices = parse_target(options.target).devices
     per_replica, rest = (128, 0) if options.batch is None else divmod(options.batch, devices)
     if rest or per_replica < 1:
@@ -162,7 +148,7 @@ def _preflight_report(options: argparse.Namespace) -> PreflightReport:
         options.target,
         per_replica,
         find_largest_batch=options.largest,
-        pipeline=None if options.pipeline is None else call(find_named(options.pipeline)),
+        pipeline=None if options.pipeline is None else call(parse_reference(options.pipeline)),
         timeout_s=options.timeout,
         progress=not options.quiet,
     )
@@ -180,7 +166,7 @@ def _advise_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _advise_report(options: argparse.Namespace) -> data.Advice:
-    dataset = call(find_named(options.function))
+    dataset = call(parse_reference(options.function))
     measure = not options.no_measure
     return data.advise(dataset, replicas=options.replicas, tpu=options.tpu, measure=measure, seconds=options.seconds)
 

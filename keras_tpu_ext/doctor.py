@@ -1,4 +1,4 @@
-"""`doctor()`: what machine this is, which path will run on it, and what to fix."""
+"""`doctor()`: the machine, the path that will run on it, and the problems to fix."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._doctor import findings as find
-from keras_tpu_ext._doctor.machine import holders, installed, place_of
+from keras_tpu_ext._doctor import checks
 from keras_tpu_ext._doctor.report import DoctorReport as DoctorReport
 from keras_tpu_ext._doctor.report import Finding as Finding
 from keras_tpu_ext.errors import KteError
@@ -24,7 +23,7 @@ def doctor(
     root: str | os.PathLike[str] = "/",
     versions: Mapping[str, str] | None = None,
 ) -> DoctorReport:
-    """Tell what this machine is, whether its TPU can be used as things are, and what to do next.
+    """Examine this machine: whether its TPU can be used as things are, and what to do next.
 
     It looks and starts nothing: no device, no network, and it raises because of nothing that it finds. Where versions
     cannot work together, importing this package raises an error with the pair that works; the command
@@ -46,24 +45,24 @@ def doctor(
         ```
     """
     environ = os.environ if environ is None else environ
-    versions = installed() if versions is None else versions
+    versions = checks.installed_versions() if versions is None else versions
     hardware, address = detect(environ, root), find_tpu("auto", environ, root)
     reached = "" if address is None else address.address
     framework = _runtime.message_terms.framework
     policy, recommended = str(_runtime.policies.get_dtype_policy().name), recommended_policy(hardware)
-    found = list(find.of_pairs(versions))
+    found = list(checks.check_packages(versions))
     if reached:
-        found += find.of_tpu(framework, versions, reached)
-        found += find.of_holders(holders(root) if reached == "local" else [])
-    found += find.of_paths([str(path) for path in paths], reached)
+        found += checks.check_tpu_framework(framework, versions, reached)
+        found += checks.check_holders(checks.chip_holders(root) if reached == "local" else [])
+    found += checks.check_paths([str(path) for path in paths], reached)
     if hardware.kind == "gpu":
-        found += find.of_gpus(hardware, _runtime.devices.count_gpus(), _runtime.message_terms.no_gpu)
-    found += find.of_policy(policy, recommended, hardware)
+        found += checks.check_gpus(hardware, _runtime.devices.count_gpus(), _runtime.message_terms.no_gpu)
+    found += checks.check_policy(policy, recommended, hardware)
     if start and reached:
         found += _started(reached)
     found.sort(key=lambda finding: finding.kind != "problem")
     return DoctorReport(
-        place=place_of(environ, hardware),
+        place=checks.describe_place(environ, hardware),
         hardware=hardware,
         tpu=reached,
         framework=f"{_runtime.message_terms.keras} on {framework}",

@@ -1,4 +1,4 @@
-"""What hardware this machine offers, told from its environment and files alone.
+"""Detection of the hardware of this machine, from its environment and files alone.
 
 Nothing here imports a framework, starts a device or raises because of what it finds: looking is safe.
 """
@@ -11,17 +11,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from keras_tpu_ext import _look
-from keras_tpu_ext._gpu_names import model_supports_bfloat16
+from keras_tpu_ext import _arguments as check
+from keras_tpu_ext import _system
 from keras_tpu_ext._tpu_evidence import TpuAddress as TpuAddress
 from keras_tpu_ext._tpu_evidence import gather_tpu_evidence, possible_slices
 from keras_tpu_ext._tpu_table import TPU_GENERATIONS as TPU_GENERATIONS
 from keras_tpu_ext._tpu_table import TpuGeneration as TpuGeneration
 from keras_tpu_ext._tpu_table import generation_of_device as generation_of_device
 from keras_tpu_ext._tpu_table import parse_accelerator_type as parse_accelerator_type
-from keras_tpu_ext.errors import ArgumentError
 
 _NVIDIA_FOLDER = "proc/driver/nvidia/gpus"
+# NVIDIA GPUs by name, and whether they compute in bfloat16.
+# The order matters: "RTX 2000 Ada" is no RTX 20 series, and "Quadro RTX 4000" no RTX 40 series.
+_GPU_BFLOAT16 = (
+    (re.compile(r"\b(?:Ada|Blackwell|RTX 2050|RTX A\d{3,4})\b", re.IGNORECASE), True),
+    (re.compile(r"\b(?:A2|A10G?|A16|A30X?|A40|A100X?|A800|L4|L20|L40[SG]?)\b", re.IGNORECASE), True),
+    (re.compile(r"\b(?:H20|H100|H200|H800|GH200|B100|B200|B300|GB10|GB200|GB300)\b", re.IGNORECASE), True),
+    (re.compile(r"\b(?:Quadro|TITAN|GTX|RTX 20[678]0)\b", re.IGNORECASE), False),
+    (re.compile(r"\b(?:K10|K20[XMCS]*|K40[MCS]?|K80|K520|M4|M6|M10|M40|M60)\b", re.IGNORECASE), False),
+    (re.compile(r"\b(?:P4|P6|P40|P100|V100[SDLX]*|T4G?)\b", re.IGNORECASE), False),
+    (re.compile(r"\bRTX [345]0\d0\b", re.IGNORECASE), True),
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ class Hardware:
 
 
 def detect(environ: Mapping[str, str] | None = None, root: str | os.PathLike[str] = "/") -> Hardware:
-    """Tell which hardware is here: a TPU, else a GPU, else the CPU.
+    """Detect the hardware of this machine: a TPU, else a GPU, else the CPU.
 
     It looks and does not try: a TPU held by another process is still found. Unreadable files are ignored.
 
@@ -89,10 +99,9 @@ def find_tpu(
     if tpu is False:
         return None
     if not isinstance(tpu, str) or not tpu.strip():
-        raise ArgumentError(
-            f'`tpu` must be "auto", "local", a TPU\'s name, a grpc:// address or False; got {tpu!r}. Write '
-            'tpu="auto" to look for a TPU, tpu="grpc://10.0.0.2:8470" to name one, or tpu=False to use none.'
-        )
+        needed = '"auto", "local", a TPU\'s name, a grpc:// address or False'
+        write = 'tpu="auto" to look for a TPU, tpu="grpc://10.0.0.2:8470" to name one, or tpu=False to use none'
+        raise check.argument_error("strategy_scope", "tpu", needed, repr(tpu), write)
     if tpu.strip() != "auto":
         return TpuAddress(tpu.strip(), found_by=f"tpu={tpu!r}")
     evidence = gather_tpu_evidence(os.environ if environ is None else environ, root)
@@ -120,7 +129,7 @@ def _detect_tpu(environ: Mapping[str, str], root: str | os.PathLike[str]) -> Har
 
 
 def _detect_gpu(environ: Mapping[str, str], root: str | os.PathLike[str]) -> Hardware | None:
-    devices = _look.names(root, "dev")
+    devices = _system.list_folder(root, "dev")
     nodes = tuple(f"/dev/{name}" for name in devices if re.fullmatch(r"nvidia[0-9]+", name))
     models = _nvidia_models(root)
     others = tuple(f"/dev/{name}" for name in ("dxg", "kfd") if name in devices)
@@ -142,25 +151,38 @@ def _detect_gpu(environ: Mapping[str, str], root: str | os.PathLike[str]) -> Har
 
 
 def _nvidia_models(root: str | os.PathLike[str]) -> list[str]:
-    """The name of each GPU that the NVIDIA driver lists."""
+    """Return the name of each GPU that the NVIDIA driver lists."""
     found = []
-    for folder in _look.names(root, _NVIDIA_FOLDER):
-        information = _look.read(root, f"{_NVIDIA_FOLDER}/{folder}/information")
+    for folder in _system.list_folder(root, _NVIDIA_FOLDER):
+        information = _system.read_text(root, f"{_NVIDIA_FOLDER}/{folder}/information")
         match = re.search(r"^Model:(.*)$", information, re.MULTILINE)
-        found.append(_look.one_line(match[1]) if match else "")
+        found.append(_system.one_line(match[1]) if match else "")
     return [model for model in found if model]
 
 
 def _all_support_bfloat16(models: tuple[str, ...]) -> bool | None:
     """Whether every GPU does: a mixed machine has one dtype policy, so its oldest GPU decides."""
-    verdicts = {model_supports_bfloat16(model) for model in models}
+    verdicts = {_model_supports_bfloat16(model) for model in models}
     if False in verdicts:
         return False
     return True if verdicts == {True} else None
 
 
+def _model_supports_bfloat16(model: str) -> bool | None:
+    """Whether a GPU of this name computes in bfloat16; `None` for a name that is not known.
+
+    NVIDIA GPUs do from compute capability 8.0 (Ampere) on. Source: NVIDIA Ampere GPU Architecture Tuning
+    Guide, https://docs.nvidia.com/cuda/archive/13.0.0/ampere-tuning-guide/index.html, "Improved Tensor Core
+    Operations"; the families are those of https://developer.nvidia.com/cuda-gpus.
+
+    Args:
+        model: The name as the driver gives it, such as `"NVIDIA A100-SXM4-40GB"` or `"Tesla T4"`.
+    """
+    return next((verdict for names, verdict in _GPU_BFLOAT16 if names.search(model)), None)
+
+
 def _cuda_visible(environ: Mapping[str, str], found: int) -> int | None:
-    """How many GPUs `CUDA_VISIBLE_DEVICES` leaves; `None` where their number is unknown.
+    """Return the number of GPUs that `CUDA_VISIBLE_DEVICES` leaves; `None` where it is unknown.
 
     The list ends at its first entry that is no device. Source: CUDA C++ Programming Guide, "CUDA Environment
     Variables".
@@ -178,7 +200,7 @@ def _cuda_visible(environ: Mapping[str, str], found: int) -> int | None:
 
 
 def _detect_cpu(root: str | os.PathLike[str]) -> Hardware:
-    cores = len(re.findall(r"^processor\s*:", _look.read(root, "proc/cpuinfo"), re.MULTILINE))
+    cores = len(re.findall(r"^processor\s*:", _system.read_text(root, "proc/cpuinfo"), re.MULTILINE))
     if not cores and os.fspath(root) == "/":  # macOS and Windows have no /proc
         cores = os.cpu_count() or 0
     name = f"CPU, {cores} core{'' if cores == 1 else 's'}" if cores else "CPU"

@@ -8,15 +8,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_ext._parity import arrays
-from keras_tpu_ext._parity.builder import BuilderSource
-from keras_tpu_ext._parity.compare import default_tolerance, rows
-from keras_tpu_ext._parity.findings import findings
-from keras_tpu_ext._parity.job import Job, Outcome
-from keras_tpu_ext._parity.process import refuse_inside_a_check, run_worker
+from keras_tpu_ext import _arguments as check
+from keras_tpu_ext._parity import batches
+from keras_tpu_ext._parity.compare import compare, default_tolerance
+from keras_tpu_ext._parity.function_reference import FunctionReference
+from keras_tpu_ext._parity.inspection import findings
+from keras_tpu_ext._parity.process import Outcome, Task, refuse_nested_check, run_worker
 from keras_tpu_ext._parity.report import ParityReport as ParityReport
 from keras_tpu_ext._parity.report import ParityRow as ParityRow
-from keras_tpu_ext.errors import ArgumentError, MissingExtraError, ParityCheckError
+from keras_tpu_ext.errors import MissingExtraError, ParityCheckError
 
 _BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 
@@ -82,12 +82,12 @@ def check_parity(
             print(kte.check_parity(build_model, (images[:64], labels[:64])))
         ```
     """
-    source = BuilderSource.of(build_model)
-    return check_source(source, batch, replicas, steps, tolerance, timeout_s, backend=backend)
+    function = FunctionReference.of(build_model)
+    return check_function(function, batch, replicas, steps, tolerance, timeout_s, backend=backend)
 
 
-def check_source(
-    source: BuilderSource,
+def check_function(
+    function: FunctionReference,
     batch: Any,
     replicas: int,
     steps: int,
@@ -95,56 +95,43 @@ def check_source(
     timeout_s: float,
     *,
     backend: str | None = None,
-    made_up: bool = False,
+    synthetic: bool = False,
 ) -> ParityReport:
-    """Do what `check_parity` does for a function that was found by name; `made_up` says so of the batch."""
-    refuse_inside_a_check()
-    _check_arguments(replicas, steps, tolerance, timeout_s)
-    _check_backend(backend)
-    arrays_of_batch = arrays.as_batch(batch)
+    """Do what `check_parity` does for a reference to a function; `synthetic` says so of the batch."""
+    refuse_nested_check()
+    _check_arguments(replicas, steps, tolerance, timeout_s, backend)
+    arrays = batches.parse_batch(batch)
 
     def run(*, distributed: bool, start: list[Any] | None) -> Outcome:
         path = [os.path.abspath(entry) for entry in sys.path]
         on = backend if distributed and backend else ""
-        job = Job(source, arrays_of_batch, replicas, distributed, steps, start, path, on)
-        return run_worker(job, timeout_s)
+        task = Task(function, arrays, replicas, distributed, steps, start, path, on)
+        return run_worker(task, timeout_s)
 
     one = run(distributed=False, start=None)
     if one.parts["steps"].error:
-        hint = " The batch was made up; return (model, batch) instead." if made_up else ""
+        hint = " The batch was made up; return (model, batch) instead." if synthetic else ""
         error = one.parts["steps"].error
-        raise ParityCheckError(f"The model of {source.label} cannot train on the batch on one device: {error}.{hint}")
+        raise ParityCheckError(
+            f"The model of {function.label} cannot train on the batch on one device: {error}.{hint}"
+        )
     many = run(distributed=True, start=one.start)
     frameworks = one.facts.framework, many.facts.framework
     allowed = default_tolerance(one.facts.compute_dtypes, frameworks) if tolerance is None else tolerance
-    compared = rows(one, many, allowed, replicas)
-    examples = arrays.size(arrays_of_batch)
-    words = f"a {'made-up ' if made_up else ''}batch of {examples} example{'' if examples == 1 else 's'}"
-    found = findings(many.facts, compared)
-    return ParityReport(replicas, steps, float(allowed), words, compared, found, frameworks)
+    rows = compare(one, many, allowed, replicas)
+    examples = batches.num_examples(arrays)
+    words = f"a {'made-up ' if synthetic else ''}batch of {examples} example{'' if examples == 1 else 's'}"
+    return ParityReport(replicas, steps, float(allowed), words, rows, findings(many.facts, rows), frameworks)
 
 
-def _check_arguments(replicas: Any, steps: Any, tolerance: Any, timeout_s: Any) -> None:
-    if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 2:
-        raise ArgumentError(f"`replicas` must be an integer of at least 2; got {replicas!r}. Write replicas=8.")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ArgumentError(f"`steps` must be an integer of at least 1; got {steps!r}. Write steps=3.")
-    if tolerance is not None and not (isinstance(tolerance, (int, float)) and 0 < tolerance < 1):
-        raise ArgumentError(
-            f"`tolerance` must be a number between 0 and 1; got {tolerance!r}. Write tolerance=1e-5, or leave it out."
-        )
-    if not (isinstance(timeout_s, (int, float)) and timeout_s > 0):
-        raise ArgumentError(
-            f"`timeout_s` must be a positive number of seconds; got {timeout_s!r}. Write timeout_s=600."
-        )
-
-
-def _check_backend(backend: Any) -> None:
-    if backend is None:
-        return
-    if backend not in _BACKENDS:
-        raise ArgumentError(f'`backend` must be None, "tensorflow" or "jax"; got {backend!r}. Write backend="jax".')
-    if importlib.util.find_spec(backend) is None:
+def _check_arguments(replicas: Any, steps: Any, tolerance: Any, timeout_s: Any, backend: Any) -> None:
+    caller = "check_parity"
+    check.integer(caller, "replicas", replicas, minimum=2, example=8)
+    check.integer(caller, "steps", steps, example=3)
+    check.optional(check.number, caller, "tolerance", tolerance, above=0, maximum=1, example="1e-5")
+    check.number(caller, "timeout_s", timeout_s, above=0, what="a number of seconds", example=600)
+    check.one_of(caller, "backend", backend, (None, *_BACKENDS), example='"jax"')
+    if backend is not None and importlib.util.find_spec(backend) is None:
         raise MissingExtraError(
             f'check_parity(backend="{backend}") trains on {_BACKENDS[backend]} as well, and this Python has none. '
             f"Write: pip install 'keras-tpu-ext[{backend}]'"

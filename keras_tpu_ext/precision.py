@@ -1,4 +1,4 @@
-"""Dtype policies: which one fits a device, setting it for a while, and what it puts at risk in a model."""
+"""Dtype policies: the one for each device, a scope that sets it, and an audit of a model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._repr import HtmlText
 from keras_tpu_ext.errors import ArgumentError
@@ -29,8 +30,12 @@ def recommended_policy(hardware: Hardware | None = None) -> str:
     """
     hardware = detect() if hardware is None else hardware
     if not isinstance(hardware, Hardware):
-        raise ArgumentError(
-            f"`hardware` must be a kte.hardware.Hardware; got {hardware!r}. Write recommended_policy(scope.hardware)."
+        raise check.argument_error(
+            "recommended_policy",
+            "hardware",
+            "a kte.hardware.Hardware",
+            repr(hardware),
+            "recommended_policy(scope.hardware)",
         )
     if hardware.kind == "cpu":
         return "float32"
@@ -40,7 +45,7 @@ def recommended_policy(hardware: Hardware | None = None) -> str:
 
 
 def check_policy(name: str) -> str:
-    """Return `name` if it is a dtype policy that Keras knows.
+    """Return `name`, checked to be a dtype policy that Keras knows.
 
     Raises:
         ArgumentError: If it is not.
@@ -104,7 +109,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class AuditReport(HtmlText):
-    """What `audit` found.
+    """The result of `audit`.
 
     Attributes:
         model: Name of the model.
@@ -149,7 +154,7 @@ def audit(model: Any) -> AuditReport:
         ArgumentError: If `model` is no Keras model.
     """
     if not isinstance(model, _runtime.keras.Model):
-        raise ArgumentError(f"audit needs a Keras model; got {type(model).__name__}. Write audit(model).")
+        raise check.argument_error("audit", "model", "a Keras model", type(model).__name__, "audit(model)")
     findings = [
         Finding("softmax", name, dtype, _in_float32(made_by))
         for name, made_by, dtype in _runtime.models.softmaxes(model)

@@ -10,6 +10,7 @@ import warnings
 from types import TracebackType
 from typing import Any, Literal
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext import precision as _precision
 from keras_tpu_ext.errors import (
@@ -36,7 +37,7 @@ class _Entered(threading.local):
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """Where and how a model trains; use it in a `with` statement, as often as you like.
+    """The hardware and strategy that models train with; use it in a `with` statement, as often as you like.
 
     Attributes:
         hardware: The hardware that was chosen.
@@ -77,7 +78,7 @@ class Scope:
         Raises:
             ArgumentError: If `per_replica` is not a positive integer.
         """
-        return _positive(per_replica, "per_replica") * self.num_replicas
+        return check.integer("global_batch_size", "per_replica", per_replica, example=8) * self.num_replicas
 
     def distribute(self, dataset: Any) -> Any:
         """Return `dataset`, batched by the global batch size, with each batch split over the replicas.
@@ -235,7 +236,7 @@ def _open_cpu(replicas: int) -> Scope:
 
 
 def _cpu() -> Hardware:
-    """Return what is known of the CPU, also where a TPU or GPU is there and was not wanted, or not usable."""
+    """Return the hardware of the CPU, also where there is a TPU or GPU."""
     seen = detect(environ={"CUDA_VISIBLE_DEVICES": ""})
     return seen if seen.kind == "cpu" else Hardware("cpu", 1, "CPU")
 
@@ -266,19 +267,11 @@ def _not_found(wanted: Kind) -> str:
 
 
 def _check_arguments(require: Any, tpu: Any, replicas: Any, precision: Any) -> None:
-    if require is not None and require not in _KINDS:
-        raise ArgumentError(f'`require` must be None, "tpu", "gpu" or "cpu"; got {require!r}. Write require="tpu".')
+    check.one_of("strategy_scope", "require", require, (None, *_KINDS))
     if require == "tpu" and tpu is False:
         raise ArgumentError(
             'require="tpu" and tpu=False contradict each other. Leave `tpu` out, or leave `require` out.'
         )
-    if replicas is not None:
-        _positive(replicas, "replicas")
+    check.optional(check.integer, "strategy_scope", "replicas", replicas, example=8)
     if precision not in (None, "auto"):
         _precision.check_policy(precision)
-
-
-def _positive(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(f"`{name}` must be a positive integer; got {value!r}. Write {name}=8, say.")
-    return value

@@ -10,7 +10,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import cli
-from keras_tpu_ext._parity.synthetic_batch import synthetic_batch
+from keras_tpu_ext._parity.batches import synthetic_batch
 from keras_tpu_ext.parity import ParityReport, ParityRow
 from keras_tpu_ext.preflight.results import Fault
 from preflight.reports import report
@@ -62,12 +62,12 @@ def checked(monkeypatch):
     """What the command hands to the check, with one report in its place."""
     calls = []
 
-    def check(source, batch, replicas, steps, tolerance, timeout_s, backend=None, made_up=False):
-        calls.append((source, batch, replicas, steps, tolerance, timeout_s, made_up, backend))
+    def check(function, batch, replicas, steps, tolerance, timeout_s, backend=None, synthetic=False):
+        calls.append((function, batch, replicas, steps, tolerance, timeout_s, synthetic, backend))
         return ParityReport(replicas, steps, 1e-5, "a batch", (ParityRow("one step", "loss", 0.0, 1e-5, check.ok),))
 
     check.ok, check.calls = True, calls
-    monkeypatch.setattr(cli, "check_source", check)
+    monkeypatch.setattr(cli, "check_function", check)
     return check
 
 
@@ -76,11 +76,11 @@ def test_a_real_check_prints_the_report_as_json(folder, capsys, monkeypatch):
     reports = []
 
     def check(*args, **kwargs):
-        reports.append(check_source(*args, **kwargs))
+        reports.append(check_function(*args, **kwargs))
         return reports[-1]
 
-    check_source = cli.check_source
-    monkeypatch.setattr(cli, "check_source", check)
+    check_function = cli.check_function
+    monkeypatch.setattr(cli, "check_function", check)
     before = list(sys.path)
     assert cli.main(["parity", "cli_models:model", "--replicas", "2", "--steps", "1", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -111,9 +111,9 @@ def test_it_prints_the_text_and_exits_by_the_verdict(folder, checked, capsys, ok
 )
 def test_the_batch_may_come_with_a_builder_or_from_its_own_function(folder, checked, arguments):
     assert cli.main(["parity", *arguments]) == 0
-    ((_, batch, *_, made_up, _),) = checked.calls
+    ((_, batch, *_, synthetic, _),) = checked.calls
     assert batch[0].shape == (3, 4)
-    assert not made_up
+    assert not synthetic
 
 
 @pytest.mark.parametrize(

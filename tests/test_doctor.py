@@ -12,9 +12,9 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import cli
-from keras_tpu_ext._runtime import message_terms as words
+from keras_tpu_ext._runtime import message_terms
 
-IS_JAX = words.framework == "JAX"
+IS_JAX = message_terms.framework == "JAX"
 JAX_IMAGE = {"keras": "3.15.1", "jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.52", "tensorflow-cpu": "2.21.0"}
 TF_IMAGE = {"keras": "3.15.1", "tensorflow-tpu": "2.20.0", "libtpu": "0.0.31"}
 GOOGLE = "0x1ae0"
@@ -66,7 +66,7 @@ def test_kaggle_with_a_tpu(machine):
     report = kte.doctor(environ=environ, root=root, versions=own_image())
     assert (report.place, report.tpu, report.hardware.generation.name) == ("Kaggle", "local", "v5e")
     assert report.ok, str(report)
-    assert report.framework == f"{words.keras} on {words.framework}"
+    assert report.framework == f"{message_terms.keras} on {message_terms.framework}"
     assert "8 chips of 1 device, 16 GiB of memory each" in str(report)
     assert report.next_step.startswith('with kte.strategy_scope(require="tpu"')
 

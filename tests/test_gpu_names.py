@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_tpu_ext._gpu_names import model_supports_bfloat16
+from keras_tpu_ext.hardware import _model_supports_bfloat16
 
 BEFORE_AMPERE = """
     Tesla K80, Tesla P4, Tesla P40, Tesla P100-PCIE-16GB, Tesla V100-SXM2-32GB, Tesla T4, NVIDIA T4G,
@@ -28,4 +28,4 @@ EXPECTED = {
 
 @pytest.mark.parametrize(("model", "verdict"), EXPECTED.items())
 def test_bfloat16_by_model(model, verdict):
-    assert model_supports_bfloat16(model) is verdict
+    assert _model_supports_bfloat16(model) is verdict

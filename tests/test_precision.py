@@ -55,7 +55,8 @@ def test_only_hardware_has_a_policy(value):
     with pytest.raises(ArgumentError) as caught:
         precision.recommended_policy(value)
     assert str(caught.value) == (
-        f"`hardware` must be a kte.hardware.Hardware; got {value!r}. Write recommended_policy(scope.hardware)."
+        f"recommended_policy: `hardware` must be a kte.hardware.Hardware; got {value!r}. "
+        "Write recommended_policy(scope.hardware)."
     )
 
 
@@ -324,7 +325,9 @@ def test_a_metric_that_takes_its_dtype_from_floatx_is_found_once_it_is_made():
 def test_only_models_are_audited(value):
     with pytest.raises(ArgumentError) as caught:
         precision.audit(value)
-    assert str(caught.value) == f"audit needs a Keras model; got {type(value).__name__}. Write audit(model)."
+    assert (
+        str(caught.value) == f"audit: `model` must be a Keras model; got {type(value).__name__}. Write audit(model)."
+    )
 
 
 # The report

@@ -251,7 +251,10 @@ def test_a_rehearsal_on_the_cpu_is_possible_next_to_gpus_and_tpus(machine, monke
 def test_replicas_must_be_a_positive_integer(value):
     with pytest.raises(ArgumentError) as caught:
         kte.strategy_scope(replicas=value)
-    assert str(caught.value) == f"`replicas` must be a positive integer; got {value!r}. Write replicas=8, say."
+    assert (
+        str(caught.value)
+        == f"strategy_scope: `replicas` must be an integer of at least 1; got {value!r}. Write replicas=8."
+    )
 
 
 @pytest.mark.parametrize("value", ["TPU", "", "cuda", 1, True, ["tpu"]])
@@ -259,7 +262,7 @@ def test_require_must_be_one_of_three_words(value):
     with pytest.raises(ArgumentError) as caught:
         kte.strategy_scope(require=value)
     assert str(caught.value) == (
-        f'`require` must be None, "tpu", "gpu" or "cpu"; got {value!r}. Write require="tpu".'
+        f'strategy_scope: `require` must be None, "tpu", "gpu" or "cpu"; got {value!r}. Write require="tpu".'
     )
 
 
@@ -345,7 +348,10 @@ def test_the_global_batch_is_that_of_all_replicas(replicas, expected):
 def test_a_per_replica_batch_must_be_a_positive_integer(scope8, value):
     with pytest.raises(ArgumentError) as caught:
         scope8.global_batch_size(value)
-    assert str(caught.value) == f"`per_replica` must be a positive integer; got {value!r}. Write per_replica=8, say."
+    assert (
+        str(caught.value)
+        == f"global_batch_size: `per_replica` must be an integer of at least 1; got {value!r}. Write per_replica=8."
+    )
 
 
 def test_inside_is_the_strategy_and_outside_is_not(scope8):

@@ -1,1 +1,1 @@
-"""What stands behind `doctor()`."""
+"""The implementation of `doctor()`."""

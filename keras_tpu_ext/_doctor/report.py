@@ -1,4 +1,4 @@
-"""`DoctorReport`: what this machine is, which path will run on it, and what to fix."""
+"""`DoctorReport`: the machine, the path that will run on it, and the problems to fix."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from keras_tpu_ext.hardware import Hardware
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something to mend, or to know.
+    """A problem, or advice.
 
     Attributes:
         kind: `"problem"` where training will not work as meant, `"advice"` where it will.
-        text: What is the matter.
+        text: The problem or the advice.
         write: What to write or run instead; empty where there is nothing to do.
     """
 
@@ -29,16 +29,16 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class DoctorReport(HtmlText):
-    """What `doctor` found; print it, or show it in a notebook.
+    """The result of `doctor`; print it, or show it in a notebook.
 
     Attributes:
-        place: What machine this is, such as `"Kaggle"` or `"a Cloud TPU VM"`.
+        place: The machine, such as `"Kaggle"` or `"a Cloud TPU VM"`.
         hardware: The hardware that a program would run on.
         tpu: Where a TPU is reached, such as `"local"` or `"grpc://10.0.0.2:8470"`; empty where none was found.
-        framework: What runs here, such as `"Keras 3 on JAX"`.
+        framework: Keras and its backend, such as `"Keras 3 on JAX"`.
         versions: The versions of the packages that matter, as far as they are installed.
         policy: Keras's dtype policy at the moment.
-        findings: What to mend, the problems first.
+        findings: Problems, and then advice.
         next_step: The next thing to write or to run.
     """
 

@@ -1,1 +1,1 @@
-"""How `check_parity` works inside: two fresh processes that act out the same scenes, and the comparison of them."""
+"""The implementation of `check_parity`: two fresh processes that run the same checks, and their comparison."""

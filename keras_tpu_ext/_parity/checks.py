@@ -1,53 +1,98 @@
-"""The scenes that both processes of a parity check act out, each with a freshly built model."""
+"""The parts of a parity check, which both processes run, each with a freshly built model."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._parity import arrays
-from keras_tpu_ext._parity.job import PARTS, Key, Part, Quantity
+from keras_tpu_ext._parity import batches
+
+Key = tuple[str, str]  # the scenario, and the quantity that is compared
+
+# The scenario of each part, where it could not be run.
+PARTS = {
+    "steps": "one step",
+    "gradients": "one step",
+    "evaluate": "uneven tail, evaluate",
+    "predict": "uneven tail, predict",
+    "tail": "uneven tail, fit",
+    "inf": "an inf in one replica",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity:
+    """A quantity to compare.
+
+    Attributes:
+        kind: `"series"`, numbers that are compared one by one; `"arrays"`, compared as one long vector; or
+            `"exact"`, which must be equal.
+        values: One array for a series, else one an array of the quantity.
+        names: The name of each array, where it has one.
+        note: A remark for the report.
+    """
+
+    kind: Literal["series", "arrays", "exact"]
+    values: list[Any]
+    names: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The result of one part of the check.
+
+    Attributes:
+        quantities: The quantities to compare, in the order of the report.
+        error: The error, in one line; empty where there was none.
+        unchecked: Why there is nothing to compare; empty where there is.
+    """
+
+    quantities: dict[Key, Quantity] = dataclasses.field(default_factory=dict)
+    error: str = ""
+    unchecked: str = ""
+
 
 Quantities = dict[Key, Quantity]
 
 
 class NotCheckedError(Exception):
-    """A scene cannot be acted out with this model; the text says why."""
+    """A part cannot be run with this model; the text says why."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Stage:
-    """What a scene has to work with.
+class Setup:
+    """The inputs of each part.
 
     Attributes:
-        make: Returns a fresh model with the weights to start from.
+        make_model: Returns a fresh model with the weights to start from.
         batch: The batch.
         replicas: Number of replicas of the check, also on one device.
         steps: Number of training steps with the batch.
         names: A name for each of the model's weights.
-        reverse: Whether batches are trained on in reverse order, which changes nothing but rounding.
+        reverse: Whether the examples of a batch come in reverse order, which changes nothing but rounding.
     """
 
-    make: Callable[[], Any]
-    batch: arrays.Batch
+    make_model: Callable[[], Any]
+    batch: batches.Batch
     replicas: int
     steps: int
     names: tuple[str, ...]
     reverse: bool = False
 
     def names_of(self, model: Any, variables: Any) -> tuple[str, ...]:
-        """Return the names of `variables` of `model`, a later model than the one that gave the names."""
+        """Return the names of `variables` of `model`, by their places among its weights."""
         names = {id(variable): name for variable, name in zip(model.weights, self.names, strict=True)}
         return tuple(names[id(variable)] for variable in variables)
 
 
-def act(stage: Stage, names: list[str]) -> dict[str, Part]:
-    """Act out the parts of a check called `names` and return what came of each."""
-    scenes = {
+def run_checks(setup: Setup, names: list[str]) -> dict[str, Part]:
+    """Run the parts called `names` and return their results."""
+    parts = {
         "steps": _steps,
         "gradients": _gradients,
         "evaluate": _evaluate,
@@ -55,19 +100,19 @@ def act(stage: Stage, names: list[str]) -> dict[str, Part]:
         "tail": _tail,
         "inf": _infinity,
     }
-    return {name: _part(scenes[name], stage) for name in names}
+    return {name: _run(parts[name], setup) for name in names}
 
 
-def _part(scene: Callable[[Stage], Quantities], stage: Stage) -> Part:
+def _run(part: Callable[[Setup], Quantities], setup: Setup) -> Part:
     try:
-        return Part(scene(stage))
+        return Part(part(setup))
     except NotCheckedError as reason:
         return Part(unchecked=str(reason))
     except Exception as error:  # a model of the user's own may fail in any way, and the report says how
-        return Part(error=in_one_line(error))
+        return Part(error=summarize_error(error))
 
 
-def in_one_line(error: BaseException) -> str:
+def summarize_error(error: BaseException) -> str:
     """Return the type and the most telling line of an error, without a compiler's stack of nodes."""
     lines = [line.strip() for line in str(error).splitlines()]
     told = [
@@ -78,9 +123,9 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}".rstrip(": ")
 
 
-def _steps(stage: Stage) -> Quantities:
+def _steps(setup: Setup) -> Quantities:
     """One batch whole, and then again until there are enough steps: an epoch is one step."""
-    model = stage.make()
+    model = setup.make_model()
     start, after_one = model.get_weights(), []
 
     def keep(epoch: int, logs: Any) -> None:
@@ -88,28 +133,28 @@ def _steps(stage: Stage) -> Quantities:
             after_one.extend(model.get_weights())
 
     callback = _runtime.keras.callbacks.LambdaCallback(on_epoch_end=keep)
-    examples = arrays.size(stage.batch)
-    history = _fit(model, _in_order(stage), examples, epochs=stage.steps, callbacks=[callback])
+    examples = batches.num_examples(setup.batch)
+    history = _fit(model, _ordered(setup), examples, epochs=setup.steps, callbacks=[callback])
     found = {("one step", name): Quantity("series", [values[:1]]) for name, values in history.items()}
-    found |= _updates(stage, "one step", model, start, after_one)
-    if stage.steps > 1:
-        label = f"{stage.steps} steps"
+    found |= _updates(setup, "one step", model, start, after_one)
+    if setup.steps > 1:
+        label = f"{setup.steps} steps"
         found |= {(label, name): Quantity("series", [values]) for name, values in history.items()}
-        found |= _updates(stage, label, model, start, model.get_weights())
+        found |= _updates(setup, label, model, start, model.get_weights())
     return found
 
 
-def _gradients(stage: Stage) -> Quantities:
+def _gradients(setup: Setup) -> Quantities:
     """The gradients of one step as they reach the optimizer's update, and those of the last batch of the tail."""
-    model = stage.make()
+    model = setup.make_model()
     if model.optimizer is None:
         raise NotCheckedError("the model was compiled without an optimizer")
     recorded = _runtime.probes.record_gradients(model)
-    names = stage.names_of(model, model.trainable_variables)
-    places, first = arrays.tail_places(arrays.size(stage.batch), stage.replicas, reverse=stage.reverse)
-    whole = (_in_order(stage), arrays.size(stage.batch))
+    names = setup.names_of(model, model.trainable_variables)
+    places, first = batches.uneven_epoch(batches.num_examples(setup.batch), setup.replicas, reverse=setup.reverse)
+    whole = (_ordered(setup), batches.num_examples(setup.batch))
     found = {}
-    for label, (batch, size) in (("one step", whole), (PARTS["tail"], (arrays.take(stage.batch, places), first))):
+    for label, (batch, size) in (("one step", whole), (PARTS["tail"], (batches.take(setup.batch, places), first))):
         _fit(model, batch, size)
         gradients = recorded()
         if gradients is None:
@@ -119,46 +164,46 @@ def _gradients(stage: Stage) -> Quantities:
     return found
 
 
-def _tail(stage: Stage) -> Quantities:
+def _tail(setup: Setup) -> Quantities:
     """An epoch of two batches, of which the last does not divide by the replicas."""
-    model = stage.make()
+    model = setup.make_model()
     start = model.get_weights()
-    places, first = arrays.tail_places(arrays.size(stage.batch), stage.replicas, reverse=stage.reverse)
-    history = _fit(model, arrays.take(stage.batch, places), first)
+    places, first = batches.uneven_epoch(batches.num_examples(setup.batch), setup.replicas, reverse=setup.reverse)
+    history = _fit(model, batches.take(setup.batch, places), first)
     label = PARTS["tail"]
     found = {(label, name): Quantity("series", [values]) for name, values in history.items()}
-    return found | _updates(stage, label, model, start, model.get_weights())
+    return found | _updates(setup, label, model, start, model.get_weights())
 
 
-def _evaluate(stage: Stage) -> Quantities:
+def _evaluate(setup: Setup) -> Quantities:
     """`evaluate` on the same two batches."""
-    places, first = arrays.tail_places(arrays.size(stage.batch), stage.replicas, reverse=stage.reverse)
-    x, y, sample_weight = arrays.take(stage.batch, places)
-    model = stage.make()
+    places, first = batches.uneven_epoch(batches.num_examples(setup.batch), setup.replicas, reverse=setup.reverse)
+    x, y, sample_weight = batches.take(setup.batch, places)
+    model = setup.make_model()
     logs = model.evaluate(x, y, sample_weight=sample_weight, batch_size=first, verbose=0, return_dict=True)
     found = {name: np.asarray(value, "float64").ravel() for name, value in logs.items()}
     return {(PARTS["evaluate"], name): Quantity("series", [value]) for name, value in _loss_first(found).items()}
 
 
-def _predict(stage: Stage) -> Quantities:
+def _predict(setup: Setup) -> Quantities:
     """`predict` on the same two batches, always in order: predictions have one."""
-    places, first = arrays.tail_places(arrays.size(stage.batch), stage.replicas)
-    x, _, _ = arrays.take(stage.batch, places)
-    outputs = stage.make().predict(x, batch_size=first, verbose=0)
+    places, first = batches.uneven_epoch(batches.num_examples(setup.batch), setup.replicas)
+    x, _, _ = batches.take(setup.batch, places)
+    outputs = setup.make_model().predict(x, batch_size=first, verbose=0)
     values = [np.asarray(output) for output in _runtime.tree.flatten(outputs)]
     return {(PARTS["predict"], "predictions"): Quantity("arrays", values)}
 
 
-def _infinity(stage: Stage) -> Quantities:
+def _infinity(setup: Setup) -> Quantities:
     """A good step, then one in which the weight of one example, on the second replica, is infinite."""
-    model = stage.make()
-    good, bad = arrays.with_infinity(stage.batch, stage.replicas)
+    model = setup.make_model()
+    good, bad = batches.with_infinity(setup.batch, setup.replicas)
     try:
-        _fit(model, good, arrays.size(good))
+        _fit(model, good, batches.num_examples(good))
     except Exception as error:
-        raise NotCheckedError(f"the model does not train with sample weights ({in_one_line(error)})") from error
+        raise NotCheckedError(f"the model does not train with sample weights ({summarize_error(error)})") from error
     before = _trainable(model)
-    _fit(model, bad, arrays.size(bad))
+    _fit(model, bad, batches.num_examples(bad))
     after = _trainable(model)
     unchanged = all(np.array_equal(old, new, equal_nan=True) for old, new in zip(before, after, strict=True))
     finite = [np.isfinite(values) for values in after]
@@ -166,7 +211,7 @@ def _infinity(stage: Stage) -> Quantities:
         raise NotCheckedError("the model's step does not use sample weights, which bring the inf in")
     note = "the step is skipped" if unchanged else "inf or NaN reaches the weights"
     label = PARTS["inf"]
-    names = stage.names_of(model, model.trainable_variables)
+    names = setup.names_of(model, model.trainable_variables)
     found = {
         (label, "skipped step"): Quantity("exact", [np.array(unchanged)], note=note),
         (label, "finite weights"): Quantity("exact", finite, names),
@@ -177,12 +222,12 @@ def _infinity(stage: Stage) -> Quantities:
     return found
 
 
-def _in_order(stage: Stage) -> arrays.Batch:
-    places = np.arange(arrays.size(stage.batch))
-    return arrays.take(stage.batch, places[::-1]) if stage.reverse else stage.batch
+def _ordered(setup: Setup) -> batches.Batch:
+    places = np.arange(batches.num_examples(setup.batch))
+    return batches.take(setup.batch, places[::-1]) if setup.reverse else setup.batch
 
 
-def _fit(model: Any, batch: arrays.Batch, batch_size: int, **kwargs: Any) -> dict[str, Any]:
+def _fit(model: Any, batch: batches.Batch, batch_size: int, **kwargs: Any) -> dict[str, Any]:
     x, y, sample_weight = batch
     history = model.fit(
         x, y, sample_weight=sample_weight, batch_size=batch_size, shuffle=False, verbose=0, **kwargs
@@ -203,14 +248,14 @@ def _trainable(model: Any) -> list[Any]:
     return [variable.numpy() for variable in model.trainable_variables]
 
 
-def _updates(stage: Stage, label: str, model: Any, start: list[Any], end: list[Any]) -> Quantities:
-    """Return what training has added to the weights, trainable ones and others apart."""
+def _updates(setup: Setup, label: str, model: Any, start: list[Any], end: list[Any]) -> Quantities:
+    """Return the changes of the weights since `start`, trainable ones and others apart."""
     trained = {id(variable) for variable in model.trainable_variables}
     found = {}
     for quantity, wanted in (("weights", True), ("non-trainable weights", False)):
         changes = [
             (np.subtract(new, old, dtype="float64"), name)
-            for variable, name, old, new in zip(model.weights, stage.names, start, end, strict=True)
+            for variable, name, old, new in zip(model.weights, setup.names, start, end, strict=True)
             if (id(variable) in trained) is wanted and variable.dtype != "string"
         ]
         if changes and (wanted or any(update.any() for update, _ in changes)):

@@ -1,4 +1,4 @@
-"""From the outcomes of two processes to the rows of a report."""
+"""Compares the outcomes of two processes, and makes the rows of a report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from keras_tpu_ext._parity.job import PARTS, Key, Outcome, Part, Quantity
+from keras_tpu_ext._parity.checks import PARTS, Key, Part, Quantity
+from keras_tpu_ext._parity.process import Outcome
 from keras_tpu_ext._parity.report import ParityRow
 
 # float32 adds in another order on N replicas: a sum is off by about 1e-7 of its size, and a few steps on top of
@@ -27,7 +28,7 @@ _TINY = 1e-7  # below this, differences are taken as they are: one rounding of a
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How far one quantity is from another.
+    """The difference of two quantities.
 
     Attributes:
         off: Relative difference; `None` where it is no number: other shapes, or not finite on one side only.
@@ -44,8 +45,8 @@ def default_tolerance(compute_dtypes: tuple[str, ...], frameworks: tuple[str, ..
     return max([float32, *(TOLERANCES.get(dtype, 0.0) for dtype in compute_dtypes)])
 
 
-def rows(one: Outcome, many: Outcome, tolerance: float, replicas: int) -> tuple[ParityRow, ...]:
-    """Return one row a quantity: `one` is one device, which is the reference, and `many` has the replicas."""
+def compare(one: Outcome, many: Outcome, tolerance: float, replicas: int) -> tuple[ParityRow, ...]:
+    """Return one row a quantity; `one` is one device, which is the reference, and `many` has the replicas."""
     found: list[ParityRow] = []
     for name in PARTS:
         found += _rows_of_part(name, one, many, tolerance, replicas)
@@ -53,25 +54,25 @@ def rows(one: Outcome, many: Outcome, tolerance: float, replicas: int) -> tuple[
 
 
 def _order(row: ParityRow, rows: list[ParityRow]) -> int:
-    """Keep rows of one scenario together, in the order in which scenarios first come."""
+    """Return the place of the row's scenario among all, so that its rows come together."""
     return list(dict.fromkeys(one.scenario for one in rows)).index(row.scenario)
 
 
 def _rows_of_part(name: str, one: Outcome, many: Outcome, tolerance: float, replicas: int) -> Iterator[ParityRow]:
     reference, got = one.parts[name], many.parts[name]
     label = PARTS[name]
-    what = {"gradients": "gradients", "predict": "predictions"}.get(name, "all")
+    quantity = {"gradients": "gradients", "predict": "predictions"}.get(name, "all")
     if reference.unchecked or reference.error:
         reason = reference.unchecked or f"fails on one device: {reference.error}"
-        yield ParityRow(label, what, None, tolerance, None, reason)
+        yield ParityRow(label, quantity, None, tolerance, None, reason)
     elif got.unchecked or got.error:
         reason = (
             f"fails on {replicas} replicas: {got.error}" if got.error else f"{replicas} replicas: {got.unchecked}"
         )
-        yield ParityRow(label, what, None, tolerance, False, reason)
+        yield ParityRow(label, quantity, None, tolerance, False, reason)
     else:
         again = one.rounding.get(name, Part())
-        named = _named(reference, _series(one.parts["steps"]))
+        named = _rename_series(reference, _series(one.parts["steps"]))
         yield from _rows_of_quantities(named, got, again, tolerance, replicas)
 
 
@@ -84,16 +85,16 @@ def _series(steps: Part) -> list[str]:
     ]
 
 
-def _named(part: Part, names: list[str]) -> Part:
-    """Give loss and metrics the first model's names: each further one calls its metrics auc_1, auc_2."""
+def _rename_series(part: Part, names: list[str]) -> Part:
+    """Rename loss and metrics as in the first model: each further one calls its metrics auc_1, auc_2."""
     renamed = {
         ((label, names[i]) if quantity.kind == "series" and i < len(names) else (label, name)): quantity
-        for i, ((label, name), quantity) in _counted_by_label(part)
+        for i, ((label, name), quantity) in _enumerate_by_label(part)
     }
     return dataclasses.replace(part, quantities=renamed)
 
 
-def _counted_by_label(part: Part) -> Iterator[tuple[int, tuple[Key, Quantity]]]:
+def _enumerate_by_label(part: Part) -> Iterator[tuple[int, tuple[Key, Quantity]]]:
     count: dict[str, int] = {}
     for key, quantity in part.quantities.items():
         yield count.get(key[0], 0), (key, quantity)
@@ -126,11 +127,11 @@ def _row(
         return ParityRow(
             *key, found.off, tolerance, found.off <= tolerance, found.note if found.off > tolerance else ""
         )
-    return _beside_rounding(key, found, difference(reference, again[0]).off or 0.0, tolerance)
+    return _judge_by_rounding(key, found, difference(reference, again[0]).off or 0.0, tolerance)
 
 
-def _beside_rounding(key: Key, found: Difference, by_rounding: float, tolerance: float) -> ParityRow:
-    """Judge what is above the tolerance beside what rounding alone does on one device."""
+def _judge_by_rounding(key: Key, found: Difference, by_rounding: float, tolerance: float) -> ParityRow:
+    """Judge a difference above the tolerance by the effect of rounding alone on one device."""
     off = found.off or 0.0
     widest = min(WIDEST * tolerance, max(tolerance, WIDEST_OF_ALL))
     explained = ROUNDING_FACTOR * by_rounding
@@ -145,7 +146,7 @@ def _beside_rounding(key: Key, found: Difference, by_rounding: float, tolerance:
 
 
 def difference(reference: Quantity, got: Quantity) -> Difference:
-    """Return how far `got` is from `reference`, relative to the size of `reference`."""
+    """Return the difference of `got` from `reference`, relative to the size of `reference`."""
     pairs = list(zip(reference.values, got.values, strict=False))
     if len(reference.values) != len(got.values) or any(np.shape(a) != np.shape(b) for a, b in pairs):
         return Difference(None, "other shapes")

@@ -1,25 +1,85 @@
-"""Running one process of a parity check, and saying plainly why it failed where it did."""
+"""The processes of a parity check: their tasks, results and failures."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from keras_tpu_ext._parity.job import Failure, Job, Outcome
+from keras_tpu_ext._parity.batches import Batch
+from keras_tpu_ext._parity.checks import Part
+from keras_tpu_ext._parity.function_reference import FunctionReference
+from keras_tpu_ext._parity.inspection import Facts
 from keras_tpu_ext.errors import ArgumentError, ParityCheckError
 
 _MARK = "KERAS_TPU_EXT_IN_PARITY_CHECK"
 
 
-def refuse_inside_a_check() -> None:
-    """Refuse to start a check while a process of another one loads the user's file.
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """The work of one process, which is pickled for it.
+
+    Attributes:
+        build_model: The function that makes the model.
+        batch: `x`, `y` and `sample_weight` as structures of arrays; `None` where there is none.
+        replicas: Number of replicas of the check.
+        distributed: Whether this process has the replicas, or one device.
+        steps: Number of training steps with the batch.
+        start: The weights to start from; `None` starts from the model's own.
+        path: The `sys.path` under which the function is found.
+        backend: Keras's backend in this process; empty for that of the process which started it.
+    """
+
+    build_model: FunctionReference
+    batch: Batch
+    replicas: int
+    distributed: bool
+    steps: int
+    start: list[Any] | None
+    path: list[str]
+    backend: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The results of one process.
+
+    Attributes:
+        facts: Properties of the model.
+        start: The weights that it started from.
+        parts: The result of each part of the check, by name.
+        rounding: The same parts on one device, with rounding alone changed; empty on several replicas.
+    """
+
+    facts: Facts
+    start: list[Any]
+    parts: dict[str, Part]
+    rounding: dict[str, Part]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """The error of a process without results.
+
+    Attributes:
+        text: The message.
+        is_argument: Whether an argument of the user caused it.
+    """
+
+    text: str
+    is_argument: bool
+
+
+def refuse_nested_check() -> None:
+    """Check that this is no process of another check, which is loading the user's file.
 
     Raises:
-        ArgumentError: If this is such a process.
+        ArgumentError: If it is one.
     """
     if os.environ.get(_MARK):
         raise ArgumentError(
@@ -28,11 +88,11 @@ def refuse_inside_a_check() -> None:
         )
 
 
-def run_worker(job: Job, timeout_s: float) -> Outcome:
-    """Do `job` in a fresh process.
+def run_worker(task: Task, timeout_s: float) -> Outcome:
+    """Run `task` in a fresh process.
 
     Args:
-        job: What to do.
+        task: The work.
         timeout_s: Seconds after which it is ended.
 
     Raises:
@@ -41,8 +101,8 @@ def run_worker(job: Job, timeout_s: float) -> Outcome:
     """
     with tempfile.TemporaryDirectory(prefix="keras_tpu_ext_parity_") as name:
         folder = Path(name)
-        (folder / "job").write_bytes(pickle.dumps(job))
-        status = _wait(folder, job, timeout_s)
+        (folder / "task").write_bytes(pickle.dumps(task))
+        status = _wait(folder, task, timeout_s)
         written = folder / "outcome"
         outcome = pickle.loads(written.read_bytes()) if written.exists() else None
         printed = (folder / "stderr").read_text(errors="replace")
@@ -51,22 +111,24 @@ def run_worker(job: Job, timeout_s: float) -> Outcome:
     if isinstance(outcome, Failure):
         if outcome.is_argument:
             raise ArgumentError(outcome.text)
-        raise ParityCheckError(f"{job.builder.label} failed {_where(job)}: {outcome.text}{_last_lines(printed)}")
+        raise ParityCheckError(
+            f"{task.build_model.label} failed {_where(task)}: {outcome.text}{_last_lines(printed)}"
+        )
     raise ParityCheckError(
-        f"The process {_where(job)} ended with status {status} and no result.{_last_lines(printed)}"
+        f"The process {_where(task)} ended with status {status} and no result.{_last_lines(printed)}"
     )
 
 
-def _wait(folder: Path, job: Job, timeout_s: float) -> int:
+def _wait(folder: Path, task: Task, timeout_s: float) -> int:
     # Files and no pipes: what a process of the user's leaves behind may hold a pipe open for ever.
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         command = [sys.executable, "-m", "keras_tpu_ext._parity.worker", str(folder)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=_environment(job))
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=_environment(task))
         try:
             return process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             raise ParityCheckError(
-                f"The process {_where(job)} was not done after {timeout_s:g} s. "
+                f"The process {_where(task)} was not done after {timeout_s:g} s. "
                 f"Give it more time, timeout_s={2 * timeout_s:g}, or a smaller batch, model or number of `steps`."
             ) from error
         finally:
@@ -75,14 +137,14 @@ def _wait(folder: Path, job: Job, timeout_s: float) -> int:
                 process.wait()
 
 
-def _environment(job: Job) -> dict[str, str]:
-    """Return the environment of this process, with both sides on the CPU and its own path."""
+def _environment(task: Task) -> dict[str, str]:
+    """Return the environment of the worker: this process's, but on the CPU and with its own path."""
     inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-    if job.backend:
-        inherited["KERAS_BACKEND"] = job.backend
+    if task.backend:
+        inherited["KERAS_BACKEND"] = task.backend
     return {
         **inherited,
-        "PYTHONPATH": os.pathsep.join(job.path),
+        "PYTHONPATH": os.pathsep.join(task.path),
         "PYTHONSAFEPATH": "1",  # or the current folder comes before the rest of the path
         "CUDA_VISIBLE_DEVICES": "-1",  # a GPU rounds in its own way, and this process may hold it
         "JAX_PLATFORMS": "cpu",
@@ -90,8 +152,8 @@ def _environment(job: Job) -> dict[str, str]:
     }
 
 
-def _where(job: Job) -> str:
-    return f"with {job.replicas} replicas" if job.distributed else "with one device"
+def _where(task: Task) -> str:
+    return f"with {task.replicas} replicas" if task.distributed else "with one device"
 
 
 def _last_lines(printed: str, count: int = 12) -> str:

@@ -1,4 +1,4 @@
-"""`ParityReport`: what agrees between one device and N replicas, and what does not."""
+"""`ParityReport`: the quantities compared between one device and N replicas."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class ParityRow:
     """One quantity, compared.
 
     Attributes:
-        scenario: What was done, such as `"one step"`.
-        quantity: What of it was compared, such as `"loss"`.
+        scenario: What the model did, such as `"one step"`.
+        quantity: What was compared, such as `"loss"`.
         off: The difference as a part of the value on one device; `None` where there is no such number.
         tolerance: The largest `off` that agrees; 0 where the two must be equal.
         ok: Whether they agree; `None` where it was not checked.
-        note: What there is to say, such as the variable that is furthest off.
+        note: A remark, such as the variable that is furthest off.
     """
 
     scenario: str
@@ -51,7 +51,7 @@ _HEAD = ("what is done", "what is compared", "off by", "allowed", "verdict", "")
 
 @dataclasses.dataclass(frozen=True)
 class ParityReport(HtmlText):
-    """What `check_parity` found; print it, or show it in a notebook.
+    """The result of `check_parity`; print it, or show it in a notebook.
 
     Attributes:
         replicas: Number of replicas that were compared with one device.
@@ -60,7 +60,7 @@ class ParityReport(HtmlText):
         batch: The batch, in words.
         rows: One `ParityRow` a quantity.
         findings: Sentences: what explains a difference, with its cure, and what was changed for the check.
-        frameworks: What one device ran on and what the replicas ran on, such as `("TensorFlow", "JAX")`.
+        frameworks: Those of one device and of the replicas, such as `("TensorFlow", "JAX")`.
     """
 
     replicas: int

@@ -1,6 +1,6 @@
 """One of the two processes of a parity check: `python -m keras_tpu_ext._parity.worker FOLDER`.
 
-It reads `job` from the folder and writes `outcome` there; both are pickles, and what it prints is not read.
+It reads `task` from the folder and writes `outcome` there; both are pickles, and what it prints is not read.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._parity.checks import Stage, act, in_one_line
-from keras_tpu_ext._parity.job import PARTS, Failure, Job, Outcome, Part
-from keras_tpu_ext._parity.layers import look, silence_dropout
+from keras_tpu_ext._parity.checks import PARTS, Part, Setup, run_checks, summarize_error
+from keras_tpu_ext._parity.function_reference import check_compiled_model
+from keras_tpu_ext._parity.inspection import disable_dropout, inspect_model
+from keras_tpu_ext._parity.process import Failure, Outcome, Task
 from keras_tpu_ext.errors import ArgumentError, KteError
 from keras_tpu_ext.strategy import strategy_scope
 
@@ -26,55 +27,55 @@ _SEED = 0
 
 
 def main(folder: str) -> int:
-    """Do the job in `folder`; return the exit status."""
-    job: Job = pickle.loads((Path(folder) / "job").read_bytes())
+    """Run the task in `folder` and return the exit status."""
+    task: Task = pickle.loads((Path(folder) / "task").read_bytes())
     outcome: Outcome | Failure
     try:
-        outcome = run(job)
+        outcome = run(task)
     except ArgumentError as error:
         outcome = Failure(str(error), is_argument=True)
     except Exception as error:
         traceback.print_exc()
         known = isinstance(error, KteError)
-        outcome = Failure(str(error) if known else in_one_line(error), is_argument=False)
+        outcome = Failure(str(error) if known else summarize_error(error), is_argument=False)
     (Path(folder) / "outcome").write_bytes(pickle.dumps(outcome))
     return 0
 
 
-def run(job: Job) -> Outcome:
-    """Act out all parts of the check, and on one device once more with rounding alone changed."""
+def run(task: Task) -> Outcome:
+    """Run all parts of the check, and on one device once more with rounding alone changed."""
     scope: Any = contextlib.nullcontext()
-    if job.distributed:  # before the user's file is loaded, which may start the framework's devices
-        scope = strategy_scope(require="cpu", replicas=job.replicas, tpu=False)
-    sys.path[:] = job.path
-    build = job.builder.load()
-    model: Any = _fresh(job, build, scope, job.start)
-    facts = look(model, silence_dropout(model))
+    if task.distributed:  # before the user's file is loaded, which may start the framework's devices
+        scope = strategy_scope(require="cpu", replicas=task.replicas, tpu=False)
+    sys.path[:] = task.path
+    build = task.build_model.load()
+    model: Any = _build(task, build, scope, task.start)
+    facts = inspect_model(model, disable_dropout(model))
     start, names = model.get_weights(), tuple(_runtime.models.path_of(variable) for variable in model.weights)
-    spare, model = [model], None  # the first scene takes it
+    spare, model = [model], None  # the first part takes it
 
     def make(weights: list[Any]) -> Callable[[], Any]:
         def made() -> Any:
             if spare:
                 return spare.pop()
-            fresh = _fresh(job, build, scope, weights)
-            silence_dropout(fresh)
+            fresh = _build(task, build, scope, weights)
+            disable_dropout(fresh)
             return fresh
 
         return made
 
     with scope:
-        parts = act(Stage(make(start), job.batch, job.replicas, job.steps, names), list(PARTS))
+        parts = run_checks(Setup(make(start), task.batch, task.replicas, task.steps, names), list(PARTS))
         rounding: dict[str, Part] = {}
-        if not job.distributed:
-            nearly = nearly_equal(start, facts.compute_dtypes)
-            stage = Stage(make(nearly), job.batch, job.replicas, job.steps, names, reverse=True)
-            rounding = act(stage, [name for name in PARTS if name != "inf"])
+        if not task.distributed:
+            nearly = perturb_weights(start, facts.compute_dtypes)
+            setup = Setup(make(nearly), task.batch, task.replicas, task.steps, names, reverse=True)
+            rounding = run_checks(setup, [name for name in PARTS if name != "inf"])
     return Outcome(facts, start, parts, rounding)
 
 
-def nearly_equal(weights: list[Any], compute_dtypes: tuple[str, ...]) -> list[Any]:
-    """Return `weights`, moved by what a 16-bit compute dtype rounds away; as they are where there is none.
+def perturb_weights(weights: list[Any], compute_dtypes: tuple[str, ...]) -> list[Any]:
+    """Return `weights` moved by the rounding error of a 16-bit compute dtype; unchanged where there is none.
 
     Half a unit in the last place: 2**-9 of the value in bfloat16, 2**-12 in float16.
     """
@@ -87,22 +88,22 @@ def nearly_equal(weights: list[Any], compute_dtypes: tuple[str, ...]) -> list[An
     return moved
 
 
-def _fresh(job: Job, build: Callable[[], Any], scope: Any, weights: list[Any] | None) -> Any:
-    """Return a freshly built model with `weights`, or with its own under the seed."""
+def _build(task: Task, build_model: Callable[[], Any], scope: Any, weights: list[Any] | None) -> Any:
+    """Build a model with `weights`, or with its own under the seed."""
     _runtime.keras.utils.set_random_seed(_SEED)
     with scope:
-        model = of_result(build())
-        _check(model, job)
+        model = unpack_model(build_model())
+        _check(model, task)
         if not model.built:
-            x, _, _ = job.batch
+            x, _, _ = task.batch
             model(_runtime.tree.map_structure(lambda leaf: leaf if leaf is None else leaf[:1], x))
         if weights is not None:
             model.set_weights(weights)
     return model
 
 
-def of_result(result: Any) -> Any:
-    """Return the model that a function of the command line means by what it returned."""
+def unpack_model(result: Any) -> Any:
+    """Return the model in what the function returned: a model, (model, batch) or (build_model, batch)."""
     if isinstance(result, tuple) and len(result) == 2:
         result = result[0]
     if callable(result) and not isinstance(result, _runtime.keras.Model):
@@ -110,23 +111,14 @@ def of_result(result: Any) -> Any:
     return result
 
 
-def _check(model: Any, job: Job) -> None:
-    label = job.builder.label
-    if not isinstance(model, _runtime.keras.Model):
+def _check(model: Any, task: Task) -> None:
+    label = task.build_model.label
+    check_compiled_model(label, model)
+    replicas, needed = _runtime.devices.num_replicas(model), task.replicas if task.distributed else 1
+    if replicas != needed:
         raise ArgumentError(
-            f"{label} must return a compiled Keras model; it returned {type(model).__name__}. "
-            "Write `return model` at its end."
-        )
-    if not _runtime.models.is_compiled(model):
-        raise ArgumentError(
-            f"{label} must return a compiled model; {model.name!r} is not compiled. "
-            'Write model.compile("adam", loss, metrics=[...]) before `return model`.'
-        )
-    replicas, wanted = _runtime.devices.num_replicas(model), job.replicas if job.distributed else 1
-    if replicas != wanted:
-        raise ArgumentError(
-            f"{label} made a model on {replicas} replica{'' if replicas == 1 else 's'} where the check wants "
-            f"{wanted}: check_parity opens the strategy_scope() itself. Take `with strategy_scope(...):` out of it."
+            f"{label} made a model on {replicas} replica{'' if replicas == 1 else 's'} where the check needs "
+            f"{needed}: check_parity opens the strategy_scope() itself. Take `with strategy_scope(...):` out of it."
         )
 
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.addons._asked import symbols_asked_for
-from keras_tpu_ext.addons.equivalents import in_words
+from keras_tpu_ext.addons.equivalents import imported_symbols, in_words
 from keras_tpu_ext.errors import NotForThisKerasError, RuntimeNotSupportedError
 
 
@@ -23,4 +22,4 @@ def __getattr__(name: str) -> ModuleType:
     try:
         return _runtime.import_addons()
     except NotForThisKerasError as error:
-        raise RuntimeNotSupportedError(f"{error} {in_words(symbols_asked_for())}") from None
+        raise RuntimeNotSupportedError(f"{error} {in_words(imported_symbols())}") from None

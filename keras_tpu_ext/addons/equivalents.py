@@ -1,16 +1,24 @@
-"""What Keras 3 has in the place of TensorFlow Addons, and what differs.
+"""The equivalents of TensorFlow Addons in Keras 3, and how they differ.
 
 Compared from the sources of TensorFlow Addons 0.23 and Keras 3.15; tests look every name up on both sides.
 """
 
 from __future__ import annotations
 
+import linecache
+import re
+import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import NamedTuple
+
+_USE = re.compile(r"\b(?:tfa|tensorflow_addons)\.([a-z_0-9]+)\.([A-Za-z_0-9]+)")
+_IMPORT = re.compile(r"from\s+(?:keras_tpu_ext\.addons\.tfa|tensorflow_addons)\.([a-z_0-9]+)\s+import\s+([\w, ]+)")
+_PACKAGE = "keras_tpu_ext.addons"
 
 
 class Equivalent(NamedTuple):
-    """What stands in for a symbol.
+    """The equivalent of a symbol.
 
     Attributes:
         name: What to write, such as `"keras.optimizers.Lamb"`; empty where Keras 3 has nothing like it.
@@ -101,7 +109,7 @@ EQUIVALENTS: dict[str, Equivalent] = {
 
 
 def in_words(symbols: Sequence[str]) -> str:
-    """Return what Keras 3 has for each of `symbols`, such as `"optimizers.LAMB"`; without any, all that is known."""
+    """Return the equivalents of `symbols`, such as `"optimizers.LAMB"`, as text; without any, all of them."""
     if not symbols:
         lines = [_line(symbol, equivalent) for symbol, equivalent in EQUIVALENTS.items()]
         return "What Keras 3 has instead:\n" + "\n".join(lines)
@@ -112,3 +120,26 @@ def _line(symbol: str, equivalent: Equivalent | None) -> str:
     if equivalent is None:
         return f"  tfa.{symbol}: Keras 3 has nothing like it; stay on Keras 2 for it, or write your own."
     return f"  tfa.{symbol}: {equivalent.name} ({equivalent.differs})."
+
+
+def imported_symbols() -> list[str]:
+    """Return the symbols that the importing code uses, in order of first use; empty where its source is not known."""
+    source = _importer_source()
+    found = [f"{module}.{name}" for module, name in _USE.findall(source)]
+    for module, names in _IMPORT.findall(source):
+        found += [f"{module}.{name.split()[0]}" for name in names.split(",") if name.strip()]
+    return list(dict.fromkeys(found))
+
+
+def _importer_source() -> str:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_import_machinery(frame):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
+    return "".join(lines) or " ".join(sys.orig_argv)  # `python -c` has its program there
+
+
+def _is_import_machinery(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").startswith((_PACKAGE, "importlib"))

@@ -1,20 +1,16 @@
-"""The arithmetic of one `fit`: which executions count, and the rates they make."""
+"""The measurement of one `fit`: which executions count, and the rates they make."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from keras_tpu_ext.callbacks._example_counter import ExampleCounter
-from keras_tpu_ext.callbacks._executions import EpochExecutions, Execution
-from keras_tpu_ext.callbacks._rate_window import RateWindow
-from keras_tpu_ext.callbacks._records import EpochThroughput, ThroughputRecord
-from keras_tpu_ext.callbacks._step_times import StepTimes
-from keras_tpu_ext.callbacks._thinned import Thinned
+from keras_tpu_ext.callbacks._epoch import EpochExecutions, ExampleCounter, Execution
+from keras_tpu_ext.callbacks._rates import DecimatedList, EpochThroughput, RateWindow, StepTimes, ThroughputRecord
 
-_MOST_RECORDS = 4096
-_AT_ONCE = 0.2  # seconds: begins closer than that are worked off together, which takes a fraction of the time
-_MOST_WINDOWS = 64  # between two readings
+_MAX_RECORDS = 4096
+_DEFER_SECONDS = 0.2  # begins closer than that are processed together, which takes a fraction of the time
+_MAX_SPACING = 64  # windows between two readings
 
 
 class FitMeter:
@@ -29,17 +25,17 @@ class FitMeter:
         began: Clock time in seconds at which the `fit` began.
 
     Attributes:
-        begins: Begins of executions that are noted only, each with its first batch and its time. The list stays the
-            same: whoever adds to it has the cheapest of hooks.
-        ends: Their ends likewise, each with its last batch.
-        begun: Number of executions that have begun in this `fit`, after `catch_up` with those that were noted only.
-        quiet_until: Time before which a begin may be noted only.
-        quiet_for: Number of noted begins from which on it may not.
+        begins: Pending begins of executions, each as its first batch and its time. The list stays the same:
+            whoever appends to it has the cheapest of hooks.
+        ends: Pending ends likewise, each as its last batch and its time.
+        begun: Number of executions that have begun in this `fit`; after `flush` pending ones too.
+        defer_until: Time before which a begin may be left pending.
+        max_pending: Number of pending begins from which on it may not.
     """
 
     def __init__(self, *, window: int, warmup: int, batch_size: int | None, replicas: int, began: float) -> None:
         self.examples = ExampleCounter(batch_size, replicas)
-        self.records: Thinned[ThroughputRecord] = Thinned(_MOST_RECORDS)
+        self.records: DecimatedList[ThroughputRecord] = DecimatedList(_MAX_RECORDS)
         self.epochs: list[EpochThroughput] = []
         self.completed = 0
         self._step_times = StepTimes()
@@ -52,8 +48,8 @@ class FitMeter:
         self.begun = 0
         self.begins: list[tuple[int, float]] = []
         self.ends: list[tuple[int, float]] = []
-        self.quiet_until, self.quiet_for = began, 0
-        self._due, self._spacing = 0, window
+        self.defer_until, self.max_pending = began, 0
+        self._next_reading, self._spacing = 0, window
         self.begin_epoch(0)
 
     @property
@@ -62,7 +58,7 @@ class FitMeter:
         return self._step_times + self._epoch_step_times
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start the sums of an epoch."""
+        """Reset the sums of an epoch."""
         self._epoch = epoch
         self.executions = EpochExecutions()
         self.begins.clear()
@@ -74,48 +70,48 @@ class FitMeter:
         self._reading: tuple[int, float | None, bool] | None = None
 
     def begin(self, batch: int, now: float, read_examples: Callable[[], float | None]) -> None:
-        """Note the begin of an execution, and work off what was noted before.
+        """Add the begin of an execution, and process what is pending.
 
         Where a reading is due `read_examples` is called, ever more seldom while batches keep their size: it may take
         as long as a short step. When it is due goes by counting: where several processes train together, all read.
         """
         self.begins.append((batch, now))
-        self.catch_up()
+        self.flush()
         after_warmup = self.begun - 1 - self._warmup
-        if after_warmup >= self._due:
+        if after_warmup >= self._next_reading:
             if batch:
                 examples = read_examples() if self.examples.needs_readings else None
                 self._reading = (batch, examples, after_warmup == 0)
-            self._due = after_warmup + self._spacing
-        self.quiet_until, self.quiet_for = now + _AT_ONCE, self._warmup + self._due - self.begun
+            self._next_reading = after_warmup + self._spacing
+        self.defer_until, self.max_pending = now + _DEFER_SECONDS, self._warmup + self._next_reading - self.begun
 
-    def catch_up(self) -> None:
-        """Work off what was noted only."""
-        count = len(self.ends)  # Keras on JAX may note another one in the meantime, in another thread
+    def flush(self) -> None:
+        """Process pending begins and ends."""
+        count = len(self.ends)  # Keras on JAX may append another one in the meantime, in another thread
         if count:
             self.executions.end(*max(self.ends[:count]))
             del self.ends[:count]
         if self.begins:
             self._measure(self.executions.begin(self.begins))
-            self._take_reading()
+            self._accept_reading()
             self.begun += len(self.begins)
             self.begins.clear()
 
     def end_epoch(self, steps: int, examples: float | None) -> tuple[float, float | None]:
-        """Note the end of an epoch and return its batches and samples per second.
+        """Close an epoch and return its batches and samples per second.
 
         Args:
             steps: Number of steps the epoch had.
             examples: The model's count of examples in them, or `None`.
         """
-        self.catch_up()
+        self.flush()
         if self._reading and self._reading[0] <= self.executions.last_batch:
-            self._take_reading()
+            self._accept_reading()
         total = self.examples.total(steps, examples)
         rest = self.executions.finish()
         leave_out_last = bool(rest and self._warmup and not self.epochs)
         if leave_out_last:
-            total = self.examples.upto(rest.pop().batch)
+            total = self.examples.estimate(rest.pop().batch)
         elif rest:
             rest[-1] = rest[-1]._replace(steps=steps - rest[-1].batch)
         for execution in rest:
@@ -129,22 +125,22 @@ class FitMeter:
         batches, per_step = self._batches_per_sec, self.examples.per_step
         return batches, None if batches is None or per_step is None else batches * per_step
 
-    def _take_reading(self) -> None:
-        """Believe a reading once a later hook shows that it was not made at a begin without an end."""
+    def _accept_reading(self) -> None:
+        """Use a reading once a later hook shows that it was not made at a begin without an end."""
         if self._reading is None:
             return
         batch, examples, ends_warmup = self._reading
         self._reading = None
         before = self.examples.per_step
         self.examples.read(batch, examples)
-        if not ends_warmup:
-            is_steady = self.examples.per_step == before
-            self._spacing = min(2 * self._spacing, _MOST_WINDOWS * self._window) if is_steady else self._window
         if ends_warmup:
-            self._examples_left_out = self.examples.upto(batch)
+            self._examples_left_out = self.examples.estimate(batch)
+        else:
+            is_steady = self.examples.per_step == before
+            self._spacing = min(2 * self._spacing, _MAX_SPACING * self._window) if is_steady else self._window
 
     def _measure(self, executions: list[Execution]) -> None:
-        """Add executions to the sums, and keep the rates after the last of them."""
+        """Add executions to the sums, and record the rates after the last of them."""
         counted = executions[max(self._warmup - self.completed, 0) :]
         self.completed += len(executions)
         if not counted:

@@ -1,18 +1,20 @@
-"""How long a step takes as it comes, and on batches that are there already."""
+"""The time of a step in `fit`, and on batches that are there already."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from keras_tpu_ext._runtime.common.executions import BatchesAhead, Execution, Stage
 
-_MOST_BYTES = 2**28  # of batches taken ahead, which are in memory all at once
-_DRAINED = 0.1  # of a step: what came quicker was in a buffer
+_MAX_BYTES_AHEAD = 2**28  # of batches taken ahead, which are in memory all at once
+_BUFFERED = 0.1  # of a step: what came quicker was in a buffer
+_ENOUGH = 10  # executions from which on the longest is left out
 
 
 class ProbedInput(NamedTuple):
-    """What one probe has found.
+    """The measurements of one probe.
 
     Attributes:
         step_seconds: Seconds for one batch as `fit` has them, waiting included.
@@ -43,97 +45,171 @@ class InputProbe:
         clock: Returns the time in seconds.
 
     Attributes:
-        found: What was found; `None` while there is nothing, or where it could not be found.
-        over: Whether there is no more to do.
+        result: The measurements; `None` before the end, or where they could not be made.
+        done: Whether the probe is over.
         refused: Whether this pipeline gives no batches ahead of their turn.
     """
 
     def __init__(self, count: int, clock: Callable[[], float]) -> None:
         self._count = count
         self._clock = clock
-        self._next = self._program()
-        self._spoiled = False
-        next(self._next)
-        self.found: ProbedInput | None = None
-        self.over = False
+        self._steps = self._measure()
+        self._is_valid = True
+        next(self._steps)
+        self.result: ProbedInput | None = None
+        self.done = False
         self.refused = False
 
     def run(self, execution: Execution) -> Any:
-        """Make the call of an execution; call this for each one until it is `over`."""
+        """Run an execution; call this for each one until the probe is `done`."""
         try:
-            return self._next.send(execution)
+            return self._steps.send(execution)
         except _DataEndedError as ended:
-            self.over = True
+            self.done = True
             raise StopIteration from ended
         except BaseException:  # among them how TensorFlow says that the data has ended
-            self.over = True
+            self.done = True
             raise
 
-    def spoil(self) -> None:
-        """Believe no time any more: something else has happened between the executions."""
-        self._spoiled = True
+    def invalidate(self) -> None:
+        """Discard the times: something else has happened between the executions."""
+        self._is_valid = False
 
-    def _program(self) -> Generator[Any, Execution, None]:
+    def _measure(self) -> Generator[Any, Execution, None]:
         execution = yield None
-        result = _result_of(execution.run)
+        result = _call(execution.run)
         execution.wait_for(result)  # what was dispatched before is not to be timed
         begin = self._clock()
         steps = 0
         for i in range(self._count):
             execution = yield result
-            result, steps = _result_of(execution.run), steps + execution.steps
+            result, steps = _call(execution.run), steps + execution.steps
             if i == self._count - 1:
                 execution.wait_for(result)
         step_seconds = (self._clock() - begin) / steps
         execution = yield result
 
         begin, stages = self._clock(), tuple(execution.stages())
-        ahead = execution.take_ahead(self._count + 1, _MOST_BYTES, self._clock)
+        ahead = execution.take_ahead(self._count + 1, _MAX_BYTES_AHEAD, self._clock)
         cost = self._clock() - begin
         if ahead is None:
-            result = _result_of(execution.run)  # which raises where the data has ended
-            self.refused = self.over = True
+            result = _call(execution.run)  # which raises where the data has ended
+            self.refused = self.done = True
             yield result
             return
-        result = _result_of(execution.run_on, ahead)
+        result = _call(execution.run_on, ahead)
         execution.wait_for(result)
         begin = self._clock()
         for i in range(1, ahead.executions):
             execution = yield result
-            result = _result_of(execution.run_on, ahead)
+            result = _call(execution.run_on, ahead)
             if i == ahead.executions - 1:
                 execution.wait_for(result)
         timed = ahead.batches - ahead.steps_of_first
-        if timed > 0 and not self._spoiled:
+        if timed > 0 and self._is_valid:
             compute_seconds = (self._clock() - begin) / timed
-            own = _own_seconds(ahead, compute_seconds)
+            own = _pipeline_seconds(ahead, compute_seconds)
             saved = (step_seconds - compute_seconds) * ahead.batches
-            self.found = ProbedInput(step_seconds, compute_seconds, own, max(cost - saved, 0.0), stages)
+            self.result = ProbedInput(step_seconds, compute_seconds, own, max(cost - saved, 0.0), stages)
         if ahead.error is not None:
             execution = yield result
-            _result_of(execution.run_on, ahead)  # which raises it
-        self.over = True
+            _call(execution.run_on, ahead)  # which raises it
+        self.done = True
         yield result
 
 
 class _DataEndedError(Exception):
-    """What a `StopIteration` is inside a generator, which may raise none."""
+    """Stands for a `StopIteration` inside a generator, which may raise none."""
 
 
-def _result_of(call: Callable[..., Any], *args: Any) -> Any:
+def _call(call: Callable[..., Any], *args: Any) -> Any:
     try:
         return call(*args)
     except StopIteration as ended:
         raise _DataEndedError from ended
 
 
-def executions_of(count: int) -> int:
-    """Return how many executions a probe has that times `count` on either side; each side begins with one more."""
+def probe_length(count: int) -> int:
+    """Return the number of executions of a probe that times `count` on either side; each begins with one more."""
     return 2 * (count + 1)
 
 
-def _own_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | None:
+def _pipeline_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | None:
     """Return the seconds for one batch of the second half of those taken; the first may come out of a buffer."""
     half = ahead.seconds[len(ahead.seconds) // 2 :]
     seconds = sum(half) / sum(ahead.steps[-len(half) :])
-    return seconds if seconds > _DRAINED * compute_seconds else None
+    return seconds if seconds > _BUFFERED * compute_seconds else None
+
+
+class StepMeter:
+    """Averages the seconds of a step, from begin to begin of executions that nothing else came between.
+
+    The longest execution is left out of an average over enough of them: a single pause is the process's, and better
+    input does not cure it. (tf.data now and then waits at the end of a pipeline for its tuner's next turn, up to some
+    seconds; others share the machine.) What comes again and again counts.
+
+    Args:
+        window: Number of executions in the rolling average.
+
+    Attributes:
+        executions: Number of executions that the epoch has begun, those of a `pause` included.
+        pending: Times of begins that are not processed yet; the list stays the same.
+    """
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self.pending: list[float] = []
+        self._recent: deque[tuple[float, int]] = deque(maxlen=window)
+        self.start_epoch()
+
+    def start_epoch(self) -> None:
+        """Reset the sums of an epoch; the time between two epochs is no step."""
+        self._epoch: list[float] = [0.0, 0]
+        self._counted = 0
+        self._longest = (0.0, 1)
+        self._last: tuple[float, int] | None = None
+        self.executions = 0
+        self.pending.clear()
+
+    def begin(self, now: float, steps: int) -> None:
+        """Add the begin of an execution of `steps` steps."""
+        self.executions += 1
+        # The first two of an epoch meet empty buffers, or are compiled.
+        if self._last is not None and self.executions > 3:
+            seconds, of = now - self._last[0], self._last[1]
+            self._recent.append((seconds, of))
+            self._counted += 1
+            self._epoch[0] += seconds
+            self._epoch[1] += of
+            if seconds * self._longest[1] > self._longest[0] * of:
+                self._longest = seconds, of
+        self._last = (now, steps)
+
+    def flush(self, steps: int) -> None:
+        """Process pending begins, of executions of `steps` steps each."""
+        for now in self.pending:
+            self.begin(now, steps)
+        self.pending.clear()
+
+    def pause(self) -> None:
+        """Count an execution, but neither its time nor that since the last begin."""
+        self.executions += 1
+        self._last = None
+
+    def rolling_average(self) -> float | None:
+        """Return the seconds of a step over the window; `None` where it is empty."""
+        if not self._recent:
+            return None
+        seconds, steps = map(sum, zip(*self._recent, strict=True))
+        return _average(seconds, steps, len(self._recent), max(self._recent, key=lambda one: one[0] / one[1]))
+
+    def epoch_average(self) -> float | None:
+        """Return the seconds of a step over the epoch; `None` where nothing was timed."""
+        seconds, steps = self._epoch
+        return _average(seconds, steps, self._counted, self._longest) if self._counted else None
+
+
+def _average(seconds: float, steps: float, executions: int, longest: tuple[float, int]) -> float:
+    if executions < _ENOUGH:
+        return seconds / steps
+    return (seconds - longest[0]) / (steps - longest[1])

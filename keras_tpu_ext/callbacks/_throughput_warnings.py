@@ -1,10 +1,8 @@
-"""What `Throughput` warns of, in words."""
+"""The warnings of `Throughput`."""
 
 from __future__ import annotations
 
-from keras_tpu_ext.callbacks._device_rate import DeviceRate
-
-UNCOUNTED = (
+UNCOUNTED_EXAMPLES = (
     "Throughput shows no samples per second: this model's train_step does not add its batch size to Keras's "
     "loss tracker (or has one example per step and replica, which looks the same), so examples cannot be "
     "counted. Write: Throughput(batch_size=<examples per step over all replicas>)"
@@ -32,8 +30,8 @@ _NOT_GIVEN = (
 )
 
 
-def misfit(batch_size: int | None, examples: float, steps: int) -> str:
-    """Tell that the batch size does not fit what the model has counted."""
+def mismatched_batch_size(batch_size: int | None, examples: float, steps: int) -> str:
+    """Return the warning for a `batch_size` that does not fit what the model has counted."""
     return (
         f"Throughput(batch_size={batch_size}) does not fit: the model counted {examples:.0f} examples in an "
         f"epoch of {steps} steps, {examples / steps:.6g} per step. The rates shown use {batch_size}. "
@@ -42,22 +40,24 @@ def misfit(batch_size: int | None, examples: float, steps: int) -> str:
     )
 
 
-def no_flops(why: str) -> str:
-    """Tell that FLOPs cannot be counted."""
+def uncounted_flops(why: str) -> str:
+    """Return the warning for FLOPs that cannot be counted."""
     return _NO_FLOPS.format(why=why)
 
 
-def no_peak(name: str) -> str:
-    """Tell that the peak of a TPU is not known."""
+def unknown_peak(name: str) -> str:
+    """Return the warning for a TPU that is not in the table."""
     return _NO_PEAK.format(name=name)
 
 
-def refused(rate: DeviceRate, given: dict[str, float | None]) -> str:
-    """Tell that an MFU above 100 % was refused, and which of the numbers that the user gave may be wrong."""
+def impossible_mfu(
+    mfu: float, peak_flops: float, source: str, flops_per_sample: float, given: dict[str, float | None]
+) -> str:
+    """Return the warning for an MFU above 1, with those of the `given` numbers that may be wrong."""
     suspects = [_SUSPECTS[name].format(value=value) for name, value in given.items() if value is not None]
     likely = "; or ".join(suspects or [_NOT_GIVEN])
     return (
-        f"Throughput refuses an MFU of {100 * (rate.refused or 0):.4g} %: a device would do more than the "
-        f"{rate.peak.flops:.4g} FLOP/s that it can do ({rate.peak.source}), counting {rate.flops_per_sample:.4g} "
+        f"Throughput refuses an MFU of {100 * mfu:.4g} %: a device would do more than the "
+        f"{peak_flops:.4g} FLOP/s that it can do ({source}), counting {flops_per_sample:.4g} "
         f"FLOPs for each sample. Likely {likely}"
     )

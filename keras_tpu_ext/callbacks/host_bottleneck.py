@@ -1,4 +1,4 @@
-"""Which side is the limit of `model.fit`: the host that makes the batches, or the devices that train on them."""
+"""The bottleneck of `model.fit`: the host that makes the batches, or the devices that train on them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._arguments import whole_number
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
-from keras_tpu_ext.callbacks._input_plot import draw_input
-from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput, executions_of
-from keras_tpu_ext.callbacks._step_meter import StepMeter
+from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput, StepMeter, probe_length
+from keras_tpu_ext.callbacks._plots import plot_input
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
-from keras_tpu_ext.errors import ArgumentError
 
-_WAIT = "input/wait_fraction"
+_WAIT_FRACTION = "input/wait_fraction"
 _WARMUP = 2  # executions, of which the first is compiled
-_LEAST, _MOST = 3, 32  # executions timed on either side of a probe
-_SPAN = 0.1  # seconds for which a probe times either side, if that is no more than _PART
-_PART = 0.01  # of an epoch's executions
-_AT_ONCE = 0.05  # seconds for which batches show one value: working it out takes longer than all the rest
-_COST = 0.005  # of the time since the last probe: a dearer one waits for a later epoch
-_NEEDED = _WARMUP + executions_of(_LEAST)
+_MIN_TIMED, _MAX_TIMED = 3, 32  # executions timed on either side of a probe
+_PROBE_SECONDS = 0.1  # for which a probe times either side, if that is no more than _MAX_PART
+_MAX_PART = 0.01  # of an epoch's executions
+_UPDATE_SECONDS = 0.05  # for which batches show one value: computing it takes longer than all the rest
+_MAX_COST = 0.005  # of the time since the last probe: a dearer one waits for a later epoch
+_MIN_EXECUTIONS = _WARMUP + probe_length(_MIN_TIMED)
 _UNKNOWN = "HostBottleneck could not find out how long this model waits for data: {why}"
 _NONE_AHEAD = (
     "its batches cannot be taken ahead of their turn, as where several processes train together. Leave it out here"
@@ -74,7 +72,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         clock: Function that returns the time in seconds. Defaults to `time.perf_counter`.
 
     Raises:
-        ArgumentError: If `window` is not a whole number of at least 1, or `clock` cannot be called.
+        ArgumentError: If `window` is not an integer of at least 1, or `clock` cannot be called.
 
     Warns:
         UserWarning: At the end of a `fit` in which nothing could be found out, with the reason.
@@ -96,15 +94,10 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self, *, window: int = 20, verbose: bool = True, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         super().__init__()
-        owner = type(self).__name__
-        self.window = whole_number(owner, "window", window, least=1, write=20)
+        caller = type(self).__name__
+        self.window = check.integer(caller, "window", window, example=20)
         self.verbose = verbose
-        if not callable(clock):
-            raise ArgumentError(
-                f"clock must be a function that returns seconds; it came as {clock!r}. "
-                f"Write: {owner}(clock=time.perf_counter)"
-            )
-        self.clock = clock
+        self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
         self._fitted: Any = None
         self._shown: float | None = None
         self._probed_at = self._show_at = 0.0
@@ -114,16 +107,16 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
 
     @property
     def verdict(self) -> InputVerdict | None:
-        """What is known of the last `fit`'s input; `None` while nothing is."""
+        """The last verdict on the input of the last `fit`; `None` while there is none."""
         return self._verdicts[-1][1] if self._verdicts else None
 
     @property
     def probes(self) -> tuple[ProbedInput, ...]:
-        """What each probe of the last `fit` has found."""
+        """The measurements of each probe of the last `fit`."""
         return tuple(self._found)
 
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
-        """Draw, for the last `fit`, where each epoch's step time went, and how fast each side would be alone.
+        """Draw the parts of each epoch's step time in the last `fit`, and how fast each side would be alone.
 
         Args:
             path: File to write the picture to, such as `"bottleneck.png"`, or `None` for none. Of several processes
@@ -136,65 +129,65 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             NothingMeasuredError: If nothing is known yet.
             MissingExtraError: If matplotlib is not installed.
         """
-        figure = draw_input(self._verdicts)
+        figure = plot_input(self._verdicts)
         if path is not None and _runtime.devices.is_chief():
             figure.savefig(path)
         return figure
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Start afresh."""
-        _runtime.progress.mark_stateful_metrics([_WAIT])
+        """Reset."""
+        _runtime.progress.mark_stateful_metrics([_WAIT_FRACTION])
         self._start()
         # On JAX even `self.model` has its price, so it is asked for once.
         self._fitted = self.model
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Leave the train function as it was."""
-        self._undo()
+        """Restore the train function, and warn where nothing is known."""
+        self._restore()
         self._fitted = None
         if not self._verdicts and _runtime.devices.is_chief():
-            short = _TOO_SHORT.format(executions=self._executions_of_epoch or 0, needed=_NEEDED)
-            why = self._why_not or (_GROWING if self._was_growing else short)
+            short = _TOO_SHORT.format(executions=self._executions_of_epoch or 0, needed=_MIN_EXECUTIONS)
+            why = self._failure or (_GROWING if self._was_growing else short)
             warnings.warn(_UNKNOWN.format(why=why), stacklevel=2)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Start the sums of the epoch."""
+        """Reset the sums of the epoch."""
         self._meter.start_epoch()
         cost = self._found[-1].cost_seconds if self._found else 0.0
-        self._may_probe = cost <= _COST * (self.clock() - self._probed_at)
-        self._looks_on = self._is_shown = False
+        self._may_probe = cost <= _MAX_COST * (self.clock() - self._probed_at)
+        self._only_times = self._is_shown = False
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Stand in the train function's place, which other callbacks may have made anew; or take the time only."""
-        if self._looks_on:
+        """Intercept the train function, which other callbacks may have replaced; or take the time only."""
+        if self._only_times:
             now = self.clock()
-            self._noted.append(now)
+            self._pending.append(now)
             if now >= self._show_at:
-                self._meter.work_off(self._steps)
-                self._show_at, self._is_shown = now + _AT_ONCE, False
+                self._meter.flush(self._steps)
+                self._show_at, self._is_shown = now + _UPDATE_SECONDS, False
             return
         self._batch, self._is_announced = batch, True
         if self._interception is None or not self._interception.is_in_place():
-            self._undo()
-            self._interception = _runtime.probes.intercept_executions(self._fitted, self._around)
+            self._restore()
+            self._interception = _runtime.probes.intercept_executions(self._fitted, self._intercept)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Put the present value into `logs`."""
+        """Put the rolling value into `logs`."""
         if not self._is_shown:
-            self._shown, self._is_shown = self._wait_fraction(self._meter.recent()), self._looks_on
+            self._shown, self._is_shown = self._wait_fraction(self._meter.rolling_average()), self._only_times
         if logs is not None and self._shown is not None:
-            logs[_WAIT] = self._shown
+            logs[_WAIT_FRACTION] = self._shown
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Put the value of the epoch into `logs`, and print what is new."""
+        """Put the value of the epoch into `logs`, and print a new verdict."""
         if self._probe is not None:
-            self._probe.spoil()
-        self._meter.work_off(self._steps)
+            self._probe.invalidate()
+        self._meter.flush(self._steps)
         self._executions_of_epoch = self._meter.executions
-        step_seconds = self._meter.of_epoch() or (self._found[-1].step_seconds if self._found else None)
+        step_seconds = self._meter.epoch_average() or (self._found[-1].step_seconds if self._found else None)
         fraction = self._wait_fraction(step_seconds)
         if logs is not None:
-            logs[_WAIT] = math.nan if fraction is None else fraction
+            logs[_WAIT_FRACTION] = math.nan if fraction is None else fraction
         if fraction is None or step_seconds is None:
             return
         before, now = self.verdict, _verdict(self._found, fraction, step_seconds)
@@ -204,39 +197,39 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
 
     def _start(self) -> None:
         self._meter = StepMeter(self.window)
-        self._noted = self._meter.noted
+        self._pending = self._meter.pending
         self._found: list[ProbedInput] = []
         self._verdicts: list[tuple[int, InputVerdict]] = []
         self._probe: InputProbe | None = None
-        self._why_not = ""
+        self._failure = ""
         self._batch = 0
         self._is_announced = False
         self._was_growing = False
         self._executions_of_epoch = None
         self._may_probe = True
         self._probed_at = 0.0
-        self._looks_on = False  # until the next epoch: there is nothing more to find out in this one
+        self._only_times = False  # until the next epoch, where no probe is left for this one
         self._shown, self._is_shown, self._show_at = None, False, 0.0
         self._steps: int = 1
 
-    def _undo(self) -> None:
+    def _restore(self) -> None:
         if self._interception is not None:
             self._interception.undo()
             self._interception = None
 
-    def _around(self, execution: Execution) -> Any:
+    def _intercept(self, execution: Execution) -> Any:
         """Run an execution, in a probe where it is time for one."""
         if not self._is_announced:  # left behind by a fit that was broken off
-            self._undo()
+            self._restore()
             return execution.run()
         self._is_announced = False
-        if self._probe is None and self._is_time_for_a_probe(execution):
+        if self._probe is None and self._should_probe(execution):
             self._probe = InputProbe(self._count(execution), self.clock)
             self._may_probe = False
         if self._probe is None:
             self._steps = execution.steps
             self._meter.begin(self.clock(), self._steps)
-            self._look_on_if_nothing_is_left()
+            self._release_if_no_probe_is_left()
             return execution.run()
         self._meter.pause()
         try:
@@ -244,44 +237,44 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         finally:
             self._close_probe()
 
-    def _look_on_if_nothing_is_left(self) -> None:
-        """Leave the train function alone where no probe comes in this epoch any more: then a batch costs less."""
-        if self._was_growing or (self._may_probe and not self._why_not and not self._is_enough()):
+    def _release_if_no_probe_is_left(self) -> None:
+        """Restore the train function where no probe comes in this epoch any more: then a batch costs less."""
+        if self._was_growing or (self._may_probe and not self._failure and not self._has_enough_probes()):
             return
-        self._looks_on = True
-        self._undo()
+        self._only_times = True
+        self._restore()
 
-    def _is_enough(self) -> bool:
-        """Return whether there was a probe, and epochs are too short for another."""
-        return bool(self._found) and (self._executions_of_epoch or 0) * _PART < _LEAST
+    def _has_enough_probes(self) -> bool:
+        """Whether there was a probe, and epochs are too short for another."""
+        return bool(self._found) and (self._executions_of_epoch or 0) * _MAX_PART < _MIN_TIMED
 
     def _close_probe(self) -> None:
-        if self._probe is None or not self._probe.over:
+        if self._probe is None or not self._probe.done:
             return
-        if self._probe.found is not None:
-            self._found.append(self._probe.found)
+        if self._probe.result is not None:
+            self._found.append(self._probe.result)
             self._probed_at = self.clock()
         elif self._probe.refused:
-            self._why_not = _NONE_AHEAD
+            self._failure = _NONE_AHEAD
         self._probe = None
 
-    def _is_time_for_a_probe(self, execution: Execution) -> bool:
+    def _should_probe(self, execution: Execution) -> bool:
         self._was_growing = not execution.is_settled()
-        if not self._may_probe or self._why_not or self._was_growing or self._meter.executions < _WARMUP:
+        if not self._may_probe or self._failure or self._was_growing or self._meter.executions < _WARMUP:
             return False
-        if self._is_enough():
+        if self._has_enough_probes():
             return False
         steps = (self.params or {}).get("steps")
         left = None if steps is None else (steps - self._batch) // execution.steps
-        return left is None or left >= executions_of(self._count(execution))
+        return left is None or left >= probe_length(self._count(execution))
 
     def _count(self, execution: Execution) -> int:
-        """Return how many executions a probe times on either side."""
+        """Return the number of executions that a probe times on either side."""
         steps = (self.params or {}).get("steps")
         of_epoch = steps // execution.steps if steps else (self._executions_of_epoch or 0)
-        seconds = self._meter.recent()
-        wanted = _MOST if not seconds else math.ceil(_SPAN / (seconds * execution.steps))
-        return max(_LEAST, min(wanted, _MOST, int(of_epoch * _PART)))
+        seconds = self._meter.rolling_average()
+        wanted = _MAX_TIMED if not seconds else math.ceil(_PROBE_SECONDS / (seconds * execution.steps))
+        return max(_MIN_TIMED, min(wanted, _MAX_TIMED, int(of_epoch * _MAX_PART)))
 
     def _wait_fraction(self, step_seconds: float | None) -> float | None:
         if not self._found or not step_seconds:
@@ -290,7 +283,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
 
 
 def _compute_seconds(found: list[ProbedInput], step_seconds: float) -> float:
-    """Return the seconds of a step on data that is there: a step as it comes takes no less."""
+    """Return the seconds of a step on data that is there, at most those of a step of `fit`."""
     return min(found[-1].compute_seconds, step_seconds)
 
 

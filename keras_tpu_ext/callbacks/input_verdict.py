@@ -1,4 +1,4 @@
-"""What is known of the input of a `fit`."""
+"""The verdict on the input of a `fit`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MODERATE, _HIGH = 0.05, 0.20
 
 @dataclasses.dataclass(frozen=True)
 class InputVerdict:
-    """What is known of a `fit`'s input.
+    """The part of a `fit` that waits for data, and the times that it follows from.
 
     Attributes:
         wait_fraction: Part of the time of training in which the devices wait for data, from 0 to 1.
@@ -33,14 +33,14 @@ class InputVerdict:
 
     @property
     def verdict(self) -> str:
-        """What xprof calls it: below 5 % not, below 20 % moderately, from there on highly input-bound."""
+        """The word of xprof: below 5 % not, below 20 % moderately, from there on highly input-bound."""
         if self.wait_fraction < _MODERATE:
             return "not input-bound"
         return "moderately input-bound" if self.wait_fraction < _HIGH else "highly input-bound"
 
     @property
     def most_speedup(self) -> float:
-        """How many times as fast `fit` can become by better input and nothing else, at most."""
+        """The largest factor by which better input alone can speed up `fit`."""
         return 1 / (1 - self.wait_fraction) if self.wait_fraction < 1 else math.inf
 
     def __str__(self) -> str:

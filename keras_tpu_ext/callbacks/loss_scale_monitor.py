@@ -1,4 +1,4 @@
-"""What loss scaling does during `model.fit`: the scale, the skipped steps, and whose gradients overflowed."""
+"""Loss scaling during `model.fit`: the scale, the skipped steps, and the gradients that overflowed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._arguments import whole_number
 from keras_tpu_ext._runtime.common.protocols import Overflow
 
 _SCALE, _SKIPPED = "loss_scale/value", "loss_scale/skipped_steps"
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 _UNSCALED = (
     "LossScaleMonitor has nothing to show: the loss of this model is not scaled. "
     'Write model.compile(..., loss_scale="dynamic"), or leave the callback out'
@@ -42,7 +42,7 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         verbose: Whether to print. Defaults to `True`.
 
     Raises:
-        ArgumentError: If `window` is not a whole number of at least 1.
+        ArgumentError: If `window` is not an integer of at least 1.
 
     Example:
         ```python
@@ -60,7 +60,7 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
 
     def __init__(self, *, window: int = 20, verbose: bool = True) -> None:
         super().__init__()
-        self.window = whole_number(type(self).__name__, "window", window, least=1, write=20)
+        self.window = check.integer(type(self).__name__, "window", window, example=20)
         self.verbose = verbose
         self._read_overflows: Callable[[], list[Overflow]] | None = None
         self._overflows: list[Overflow] = []
@@ -76,40 +76,40 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         return tuple(self._overflows)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Let the step note overflows."""
+        """Start watching for overflows."""
         self._overflows, self._executions, self._logs = [], 0, {}
         _runtime.progress.mark_stateful_metrics([_SCALE, _SKIPPED])
         self._read_overflows = _runtime.probes.watch_overflow(self.model)
         self._skipped_before = _runtime.progress.skipped_steps(self.model) or 0
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Let the step note nothing any more."""
+        """Stop watching for overflows."""
         _runtime.probes.unwatch_overflow(self.model)
         self._read_overflows = None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Remember what was there before the epoch."""
-        self._told = len(self._overflows)
+        """Remember the number of overflows before the epoch."""
+        self._printed = len(self._overflows)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Read, where it is time to."""
+        """Read the scale at every `window`-th execution."""
         if self._executions % self.window == 0:
             self._read()
         self._executions += 1
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Put what was read last into `logs`."""
+        """Put the last reading into `logs`."""
         if logs is not None:
             logs.update(self._logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Put the present values into `logs`, and print what was not finite."""
+        """Read, put the values into `logs`, and print the overflows of the epoch."""
         self._read()
         if not self._logs and _runtime.devices.is_chief():
             warnings.warn(_UNSCALED, stacklevel=2)
         if logs is not None:
             logs.update(self._logs)
-        found = self._overflows[self._told :]
+        found = self._overflows[self._printed :]
         skipped = int(self._logs.get(_SKIPPED, self._skipped_before))
         if self.verbose and _runtime.devices.is_chief() and (found or skipped > self._skipped_before):
             print(f"\nLossScaleMonitor: {self._summary(epoch, skipped - self._skipped_before, found)}")
@@ -127,7 +127,7 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         scale = self._logs.get(_SCALE)
         parts = [f"epoch {epoch + 1} skipped {skipped} step{'' if skipped == 1 else 's'}"]
         parts += [] if scale is None else [f"the loss scale is {scale:g}"]
-        return ". ".join([", ".join(parts), *(_sentence(overflow) for overflow in found[-_MOST_NAMES:])])
+        return ". ".join([", ".join(parts), *(_sentence(overflow) for overflow in found[-_MAX_NAMES:])])
 
 
 def _sentence(overflow: Overflow) -> str:
@@ -135,7 +135,7 @@ def _sentence(overflow: Overflow) -> str:
     if len(names) == overflow.of > 1:
         whose = f"all {overflow.of} variables"
     else:
-        more = len(names) - _MOST_NAMES
-        whose = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        more = len(names) - _MAX_NAMES
+        whose = ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
     where = "" if overflow.replica is None else f" on replica {overflow.replica}"
     return f"Update {overflow.update}: {whose}{where}"

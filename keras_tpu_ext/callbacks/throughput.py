@@ -1,4 +1,4 @@
-"""How fast `model.fit` really trains."""
+"""The throughput of `model.fit`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from collections.abc import Callable
 from os import PathLike
 from typing import Any, Literal
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._arguments import positive_number, whole_number
 from keras_tpu_ext._runtime.common.flops import FlopsCount
-from keras_tpu_ext.callbacks import _plot
-from keras_tpu_ext.callbacks import _throughput_warnings as texts
-from keras_tpu_ext.callbacks._device_rate import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC
+from keras_tpu_ext.callbacks import _throughput_warnings as messages
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
-from keras_tpu_ext.callbacks._records import BATCHES_PER_SEC, SAMPLES_PER_SEC, EpochThroughput, ThroughputRecord
-from keras_tpu_ext.callbacks._scalar_log import ScalarLog
-from keras_tpu_ext.callbacks._step_times import StepTimePercentiles
-from keras_tpu_ext.callbacks._utilisation import Given, Utilisation
-from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
+from keras_tpu_ext.callbacks._mfu import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC, DeviceRates, Options
+from keras_tpu_ext.callbacks._plots import plot_throughput
+from keras_tpu_ext.callbacks._rates import (
+    BATCHES_PER_SEC,
+    SAMPLES_PER_SEC,
+    EpochThroughput,
+    StepTimePercentiles,
+    ThroughputRecord,
+)
+from keras_tpu_ext.callbacks._scalar_writer import ScalarWriter
+from keras_tpu_ext.errors import NothingMeasuredError
 
 _KEYS = (BATCHES_PER_SEC, SAMPLES_PER_SEC, DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC)
 
@@ -76,7 +80,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         clock: Function that returns the time in seconds. Defaults to `time.perf_counter`.
 
     Raises:
-        ArgumentError: If `window`, `batch_size` or `tokens_per_sample` is not a whole number of at least 1, `warmup`
+        ArgumentError: If `window`, `batch_size` or `tokens_per_sample` is not an integer of at least 1, `warmup`
             not one of at least 0, `flops_per_sample` or `peak_flops` not a number above 0, or `clock` cannot be
             called.
         MissingExtraError: If `log_dir` is given and nothing is installed that could write there.
@@ -114,36 +118,29 @@ class Throughput(_runtime.keras.callbacks.Callback):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__()
-        owner = type(self).__name__
-        self.window = whole_number(owner, "window", window, least=1, write=20)
-        self.warmup = whole_number(owner, "warmup", warmup, least=0, write=1)
-        self.batch_size = batch_size
-        if batch_size is not None:
-            self.batch_size = whole_number(owner, "batch_size", batch_size, least=1, write=128)
+        caller = type(self).__name__
+        self.window = check.integer(caller, "window", window, example=20)
+        self.warmup = check.integer(caller, "warmup", warmup, minimum=0, example=1)
+        self.batch_size = check.optional(check.integer, caller, "batch_size", batch_size, example=128)
         self.flops_per_sample = flops_per_sample
-        if flops_per_sample is not None and flops_per_sample != "auto":
-            of = '"auto", None or a number above 0'
-            self.flops_per_sample = positive_number(
-                owner, "flops_per_sample", flops_per_sample, of=of, write='"auto"'
+        if flops_per_sample not in (None, "auto"):
+            what = '"auto", None or a number'
+            self.flops_per_sample = check.number(
+                caller, "flops_per_sample", flops_per_sample, above=0, what=what, example='"auto"'
             )
-        self.peak_flops = peak_flops
-        if peak_flops is not None:
-            of = "None or a number above 0, in FLOP/s of one device"
-            self.peak_flops = positive_number(owner, "peak_flops", peak_flops, of=of, write="197e12")
-        self.tokens_per_sample = tokens_per_sample
-        if tokens_per_sample is not None:
-            self.tokens_per_sample = whole_number(owner, "tokens_per_sample", tokens_per_sample, least=1, write=512)
+        what = "None or a number of FLOP/s of one device"
+        self.peak_flops = check.optional(
+            check.number, caller, "peak_flops", peak_flops, above=0, what=what, example="197e12"
+        )
+        self.tokens_per_sample = check.optional(
+            check.integer, caller, "tokens_per_sample", tokens_per_sample, example=512
+        )
         self.log_dir = log_dir
         self._open_scalars = None if log_dir is None else _runtime.progress.event_file_class()
-        if not callable(clock):
-            raise ArgumentError(
-                f"clock must be a function that returns seconds; it came as {clock!r}. "
-                f"Write: {owner}(clock=time.perf_counter)"
-            )
-        self.clock = clock
+        self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
         self._fitting = False
         self._rolling: dict[str, float] = {}
-        self._log: ScalarLog | None = None
+        self._scalars: ScalarWriter | None = None
         self._start_fit()
 
     @property
@@ -158,7 +155,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     @property
     def counted_flops(self) -> FlopsCount | None:
-        """The FLOPs that were counted in the last `fit`, and the size of the batch they were counted of, if any."""
+        """The FLOPs counted in the last `fit`, with the size of the batch that they were counted of, if any."""
         return self._devices.counted
 
     def step_time_percentiles(self) -> StepTimePercentiles:
@@ -196,50 +193,50 @@ class Throughput(_runtime.keras.callbacks.Callback):
             NothingMeasuredError: If there is no rate yet.
             MissingExtraError: If matplotlib is not installed.
         """
-        figure = _plot.draw(
+        figure = plot_throughput(
             self.records,
             self.epoch_records,
             window=self.window,
             step_times=self._meter.step_times.percentiles(),
-            second_axis=self._devices.rate.second_axis(),
+            second_axis=self._devices.second_axis(),
         )
         if path is not None and _runtime.devices.is_chief():
             figure.savefig(path)
         return figure
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Start afresh: each `fit` may compile anew."""
+        """Reset: each `fit` may compile anew."""
         _runtime.progress.mark_stateful_metrics(_KEYS)
         self._end_last_fit()  # which may have been broken off
         self._start_fit(self.model)
         self._fitting = True
         if self.log_dir is not None and self._open_scalars is not None and _runtime.devices.is_chief():
-            self._log = ScalarLog(self._open_scalars, os.fspath(self.log_dir), every=self.window)
+            self._scalars = ScalarWriter(self._open_scalars, os.fspath(self.log_dir), every=self.window)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Take no notice of an `evaluate` from here on."""
+        """Stop measuring, and close the file for TensorBoard."""
         self._fitting = False
         self._end_last_fit()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Start the sums of the epoch."""
+        """Reset the sums of the epoch."""
         self._meter.begin_epoch(epoch)
         self._examples_at_test: tuple[int, float | None] | None = None
         self._steps_before = _runtime.progress.train_steps(self.model)
         self._first_step = self._steps_so_far if self._steps_before is None else self._steps_before
 
-    # Between two batches the processor's caches have been used by others, so that what these two hooks look at costs
-    # more than what they do: they note the time, and the rest is done for many batches at once.
+    # Between two batches others have used the processor's caches, so the memory that these two hooks touch costs more
+    # than their work: they append the time, and the rest is done for many batches at once.
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Take the time, the one thing that has to happen at each batch."""
+        """Take the time; process pending times where enough have come together."""
         now, begins = self.clock() - self._not_measured, self._begins
-        if now < self._quiet_until and len(begins) < self._quiet_for:
+        if now < self._defer_until and len(begins) < self._max_pending:
             begins.append((batch, now))
         else:
             self._begin(batch, now)
-        if self._log is not None:
-            self._log.begin(self._first_step + batch, self._rolling_logs)
+        if self._scalars is not None:
+            self._scalars.begin_execution(self._first_step + batch, self._rolling_logs)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the rolling rates into `logs`."""
@@ -248,43 +245,43 @@ class Throughput(_runtime.keras.callbacks.Callback):
             logs.update(self._rolling)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Read the count of examples before validation sets it back."""
+        """Read the count of examples before validation resets it."""
         if self._fitting:
-            self._meter.catch_up()
+            self._meter.flush()
             # Not by their ends: on JAX that of the last one may come in later than this.
             self._examples_at_test = (self._meter.begun, self._read_examples())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the rates of the epoch into `logs`."""
-        self._meter.catch_up()
+        self._meter.flush()
         steps = self._steps_of_epoch()
         if self._examples_at_test and self._examples_at_test[0] == self._meter.begun:
             examples = self._examples_at_test[1]
         else:
             examples = self._read_examples()
-        if self._devices.is_looking:
-            self._look_for_flops(steps, lambda: examples)
+        if self._devices.needs_flops:
+            self._count_flops(steps, lambda: examples)
         rates = self._devices.epoch_logs(*self._meter.end_epoch(steps, examples))
         self._steps_so_far += steps
         if logs is not None:
             logs.update(rates)
-        if self._log is not None:
-            self._log.end_epoch(epoch, {**rates, **self._step_seconds_of_epoch()})
+        if self._scalars is not None:
+            self._scalars.end_epoch(epoch, {**rates, **self._step_seconds_of_epoch()})
         self._warn()
 
     def _begin(self, batch: int, now: float) -> None:
-        """Work off what was noted, and make the rates anew."""
+        """Process pending times, and update the rolling rates."""
         meter, devices = self._meter, self._devices
-        if devices.is_looking:
-            self._look_for_flops(batch, self._read_examples)
+        if devices.needs_flops:
+            self._count_flops(batch, self._read_examples)
             now = self.clock() - self._not_measured
         meter.begin(batch, now, self._read_examples)
         self._rolling = self._rolling_logs()
-        self._quiet_until, self._quiet_for = meter.quiet_until, 0 if devices.is_looking else meter.quiet_for
+        self._defer_until, self._max_pending = meter.defer_until, 0 if devices.needs_flops else meter.max_pending
 
     def _rolling_logs(self) -> dict[str, float]:
         batches, samples = self._meter.rates()
-        return {} if batches is None else self._devices.rate.logs(batches, samples)
+        return {} if batches is None else self._devices.logs(batches, samples)
 
     def _step_seconds_of_epoch(self) -> dict[str, float]:
         if not self._meter.epochs:
@@ -293,8 +290,8 @@ class Throughput(_runtime.keras.callbacks.Callback):
         return {f"throughput/{name}": getattr(self._meter.epochs[-1], name) for name in names}
 
     def _start_fit(self, model: Any = None) -> None:
-        given = Given(self.batch_size, self.flops_per_sample, self.peak_flops, self.tokens_per_sample)
-        self._devices = Utilisation(given, model)
+        options = Options(self.batch_size, self.flops_per_sample, self.peak_flops, self.tokens_per_sample)
+        self._devices = DeviceRates(options, model)
         self._not_measured = 0.0
         self._steps_so_far = 0
         self._first_step = 0
@@ -304,21 +301,21 @@ class Throughput(_runtime.keras.callbacks.Callback):
             window=self.window,
             warmup=self.warmup,
             batch_size=self.batch_size,
-            replicas=self._devices.rate.replicas,
+            replicas=self._devices.replicas,
             began=self.clock(),
         )
         self._begins, self._ends = self._meter.begins, self._meter.ends
-        self._quiet_until, self._quiet_for = self._meter.quiet_until, 0
+        self._defer_until, self._max_pending = self._meter.defer_until, 0
 
     def _read_examples(self) -> float | None:
         # On JAX even `self.model` has its price, copying the state back: only here, never at each batch.
         return _runtime.progress.examples_seen(self.model)
 
     def _steps_of_epoch(self) -> int:
-        """Return how many steps the epoch had, which its last execution may have run only in part.
+        """Return the number of steps of the epoch, of which the last execution may have run only some.
 
-        The optimizer's count is believed where it fits the batch index, and so is the number of steps that
-        Keras announced. Steps that loss scaling skipped are missing in the first, so the larger one is right.
+        The optimizer's count is used where it fits the batch index, and so is the number of steps that
+        Keras announced. The first leaves out steps that loss scaling skipped, so the larger one is right.
         """
         last, most = self._meter.executions.last_begin, self._meter.executions.last_batch + 1
         if most - last <= 1:
@@ -329,27 +326,27 @@ class Throughput(_runtime.keras.callbacks.Callback):
             taken -= self._steps_before
         return max((steps for steps in (announced, taken) if steps and last < steps <= most), default=most)
 
-    def _look_for_flops(self, steps: int, read_examples: Callable[[], float | None]) -> None:
-        """Count the FLOPs of a step where it is time to; how long that takes is not measured."""
+    def _count_flops(self, steps: int, read_examples: Callable[[], float | None]) -> None:
+        """Count the FLOPs of a step once an execution has run, outside the measured time."""
         began = self.clock()
-        self._devices.look(steps, read_examples)
+        self._devices.count_flops(steps, read_examples)
         self._not_measured += self.clock() - began
 
     def _end_last_fit(self) -> None:
-        self._devices.undo()
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        self._devices.stop()
+        if self._scalars is not None:
+            self._scalars.close()
+            self._scalars = None
 
     def _warn(self) -> None:
-        """Warn once in a `fit` of each thing that is wrong."""
+        """Warn of each topic once in a `fit`."""
         counter = self._meter.examples
-        wrong = dict(self._devices.complaints)
-        if counter.misfit is not None:
-            wrong["examples"] = texts.misfit(self.batch_size, *counter.misfit)
+        found = dict(self._devices.warnings)
+        if counter.mismatch is not None:
+            found["examples"] = messages.mismatched_batch_size(self.batch_size, *counter.mismatch)
         elif counter.per_step is None and self._meter.completed:
-            wrong["examples"] = texts.UNCOUNTED
-        for about in wrong.keys() - self._warned:
-            self._warned.add(about)
+            found["examples"] = messages.UNCOUNTED_EXAMPLES
+        for topic in found.keys() - self._warned:
+            self._warned.add(topic)
             if _runtime.devices.is_chief():
-                warnings.warn(wrong[about], stacklevel=3)
+                warnings.warn(found[topic], stacklevel=3)

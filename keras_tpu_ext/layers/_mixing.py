@@ -1,12 +1,11 @@
-"""What layers that mix two examples with each other have in common: who is mixed with whom."""
+"""The base class of layers that mix pairs of examples, and the pairs."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._arguments import positive_number
-from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.layers._augmentation import Augmentation
 
 ops = _runtime.ops
@@ -16,32 +15,32 @@ class Mixing(Augmentation):
     """A layer that mixes each example with its neighbour: number 0 of the batch with 1, 2 with 3, and so on.
 
     Args:
-        alpha: Of the Beta distribution of the parts.
+        alpha: Parameter of the Beta distribution of the weights.
         seed: As for `Augmentation`.
         **kwargs: As for every layer.
     """
 
     def __init__(self, *, alpha: float, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(seed=seed, **kwargs)
-        self.alpha = positive_number(type(self).__name__, "alpha", alpha, of="a number above 0", write="0.2")
+        self.alpha = check.number(type(self).__name__, "alpha", alpha, above=0, example=0.2)
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Return images and labels, mixed."""
-        images, labels = self._pair(inputs)
-        images = self.known(images)
+        images, labels = self._unpack(inputs)
+        images = self._with_static_shape(images)
         self._check_labels(labels.shape, labels.dtype)
         if not training:
             return images, labels
-        return self.mix(images, labels, Neighbours(images))
+        return self._mix(images, labels, Pairs(images))
 
-    def mix(self, images: Any, labels: Any, neighbours: Neighbours) -> tuple[Any, Any]:
+    def _mix(self, images: Any, labels: Any, pairs: Pairs) -> tuple[Any, Any]:
         """Return images and labels, mixed."""
         raise NotImplementedError
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, Any]:
-        """Return the two shapes of the inputs."""
-        images, labels = self._pair(input_shape)
-        self.check_images(images)
+        """Return the shapes of images and labels."""
+        images, labels = self._unpack(input_shape)
+        self._check_images(images)
         self._check_labels(labels)
         return tuple(images), tuple(labels)
 
@@ -49,76 +48,76 @@ class Mixing(Augmentation):
         """Return the arguments of the constructor."""
         return {**super().get_config(), "alpha": self.alpha}
 
-    def _pair(self, inputs: Any) -> Any:
+    def _unpack(self, inputs: Any) -> Any:
         if isinstance(inputs, (list, tuple)) and len(inputs) == 2:
             return inputs
-        owner = type(self).__name__
-        raise ArgumentError(
-            f"{owner} needs a pair of images and labels; it was called with one tensor, or more than two. "
-            f"Write: images, labels = {owner}()((images, labels), training=True)"
-        )
+        caller = type(self).__name__
+        needed, got = "a pair of images and labels", "one tensor, or more than two"
+        write = f"images, labels = {caller}()((images, labels), training=True)"
+        raise check.argument_error(caller, "inputs", needed, got, write)
 
     def _check_labels(self, labels: Any, dtype: Any = "float32") -> None:
-        owner = type(self).__name__
         name = getattr(dtype, "name", str(dtype))
         if len(labels) != 2 or "float" not in name:
-            raise ArgumentError(
-                f"{owner} needs labels of floats and of shape (batch, classes), of which it mixes the parts; they "
-                f"came as {name} with shape {tuple(labels)}. Write for numbers of classes: keras.ops.one_hot(labels, "
-                "classes), or on Keras 2 tf.one_hot(labels, classes)"
+            raise check.argument_error(
+                type(self).__name__,
+                "labels",
+                "floats of shape (batch, classes), which it mixes",
+                f"{name} of shape {tuple(labels)}",
+                "for class indices keras.ops.one_hot(labels, classes), or on Keras 2 tf.one_hot(labels, classes)",
             )
 
 
-class Neighbours:
-    """Who is mixed with whom in the rows of this replica.
+class Pairs:
+    """The pairs of examples among the rows of this replica: even and odd neighbours in the whole batch.
 
     Args:
-        images: The images of the batch at hand.
+        images: The images of this call.
 
     Attributes:
-        exist: For each row whether its neighbour is an example, and here; `None` where all are.
+        exist: Whether each row's partner is an example on this replica; `None` where all are.
     """
 
     def __init__(self, images: Any) -> None:
         self._rows = ops.shape(images)[0]
         first, total = _runtime.batch.place_in_batch(self._rows)
         # Then every replica has as many rows, and so each begins with an even number.
-        self._are_pairs = isinstance(total, int) and isinstance(self._rows, int) and self._rows % 2 == 0
+        self._is_aligned = isinstance(total, int) and isinstance(self._rows, int) and self._rows % 2 == 0
         self.exist: Any = None
-        if not self._are_pairs:
+        if not self._is_aligned:
             rows = ops.arange(self._rows, dtype="int32")
             self._is_even = ops.equal((first + rows) % 2, 0)
             self.exist = ops.where(self._is_even, rows + 1 < self._rows, rows > 0)
         weights = _runtime.batch.row_weights(images)
         if weights is not None:
             real = ops.reshape(weights, (-1,)) * ops.ones((self._rows,), "float32")
-            real = self.of(real) > 0
+            real = self.swap(real) > 0
             self.exist = real if self.exist is None else real & self.exist
 
-    def of(self, values: Any) -> Any:
-        """Return for each row the value of its neighbour; some other row's where there is none."""
-        if self._are_pairs:
+    def swap(self, values: Any) -> Any:
+        """Return the value of each row's partner; some other row's where there is none."""
+        if self._is_aligned:
             pairs = ops.reshape(values, (-1, 2, *values.shape[1:]))
             return ops.reshape(ops.flip(pairs, axis=1), (-1, *values.shape[1:]))
         after = ops.concatenate([values[1:], values[:1]], axis=0)
         before = ops.concatenate([values[-1:], values[:-1]], axis=0)
         return ops.where(ops.reshape(self._is_even, (-1, *[1] * (len(values.shape) - 1))), after, before)
 
-    def only(self, values: Any, otherwise: Any) -> Any:
-        """Return `values` where there is a neighbour, and another number where there is none."""
+    def where_exist(self, values: Any, otherwise: Any) -> Any:
+        """Return `values` for rows with a partner, and `otherwise` for others."""
         return values if self.exist is None else ops.where(self.exist, values, ops.zeros_like(values) + otherwise)
 
 
-def between(part: Any, values: Any, others: Any) -> Any:
-    """Return `part * values + (1 - part) * others` in the dtype of `values`; whole numbers are rounded.
+def interpolate(weight: Any, values: Any, others: Any) -> Any:
+    """Return `weight * values + (1 - weight) * others` in the dtype of `values`; integers are rounded.
 
     Args:
-        part: A float32 number for each row.
+        weight: A float32 number for each row.
         values: Tensor of any rank and dtype.
         others: One of the same shape and dtype.
     """
-    part = ops.reshape(part, (-1, *[1] * (len(values.shape) - 1)))
+    weight = ops.reshape(weight, (-1, *[1] * (len(values.shape) - 1)))
     wide = values.dtype if "float64" in str(values.dtype) else "float32"
-    part = ops.cast(part, wide)
-    mixed = part * ops.cast(values, wide) + (1 - part) * ops.cast(others, wide)
+    weight = ops.cast(weight, wide)
+    mixed = weight * ops.cast(values, wide) + (1 - weight) * ops.cast(others, wide)
     return ops.cast(ops.round(mixed) if "int" in str(values.dtype) else mixed, values.dtype)

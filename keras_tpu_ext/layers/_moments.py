@@ -1,71 +1,110 @@
-"""Mean and variance in one pass, and the normalisation with a gradient that takes two."""
+"""Mean and variance of a batch or of ghost batches in one pass, and the normalization with a gradient that takes two.
+
+A normalization needs sums twice: of its inputs, and of gradients in the backward pass. Each kind of batch computes
+both by the same methods, `local_sums`, `reduce_sums` and `channel_sums`, so that the mathematics stands once.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.layers._parts import Moments, WholeBatch
 
 ops = _runtime.ops
 
 
-def moments_of(parts: WholeBatch, values: Any, weights: Any, shift: Any) -> Moments:
-    """Return the moments, through which no gradient goes.
+class Moments(NamedTuple):
+    """The moments of each ghost batch; tensors broadcast to the inputs.
+
+    Attributes:
+        mean: The mean.
+        variance: The variance, without Bessel's correction.
+        count: Number of values on all replicas together.
+        local_count: Number of values on this replica.
+        weights: 1 for values that count and 0 for others; `None` where all count.
+    """
+
+    mean: Any
+    variance: Any
+    count: Any
+    local_count: Any
+    weights: Any
+
+
+def split_batch(inputs: Any, axis: int, ghost_batch_size: int | None) -> WholeBatch:
+    """Return the batch, or the ghost batches that it is made of.
 
     Args:
-        parts: What is taken together.
-        values: The inputs, as `parts.view` gives them.
-        weights: One for what counts and zero for what does not; `None` where all counts.
-        shift: Values for the channels near which their means are thought to be: squares are taken around them.
+        inputs: Tensor whose first dimension is the batch, on TensorFlow this replica's share of it.
+        axis: The axis of the channels, not negative.
+        ghost_batch_size: Consecutive examples of the whole batch in a ghost batch, or `None` for the whole batch.
+    """
+    if ghost_batch_size is None:
+        return WholeBatch(inputs, axis)
+    rows = ops.shape(inputs)[0]
+    first, total = _runtime.batch.place_in_batch(rows)
+    if isinstance(rows, int) and isinstance(total, int) and rows % ghost_batch_size == 0:
+        return LocalGhostBatches(inputs, axis, ghost_batch_size)
+    return SharedGhostBatches(inputs, axis, ghost_batch_size, (first, rows, total))
+
+
+def compute_moments(batch: WholeBatch, values: Any, weights: Any, shift: Any) -> Moments:
+    """Return the moments, through which no gradient flows.
+
+    Args:
+        batch: The batch or its ghost batches.
+        values: The inputs, as `batch.view` returns them.
+        weights: 1 for values that count and 0 for others; `None` where all count.
+        shift: Estimates of the means of the channels: squares are taken around them.
     """
     shift = ops.stop_gradient(shift)
-    around = ops.stop_gradient(ops.cast(values, shift.dtype)) - shift
-    squares = ops.square(around)
+    centered = ops.stop_gradient(ops.cast(values, shift.dtype)) - shift
+    squares = ops.square(centered)
     if weights is None:
-        local_count = parts.local_count(around)
+        local_count = batch.local_count(centered)
     else:
         weights = ops.cast(weights, shift.dtype)
-        around, squares = weights * around, weights * squares
-        local_count = parts.local_sums(weights * ops.ones_like(around))
-    sums = [parts.local_sums(around), parts.local_sums(squares), local_count]
-    total, total_of_squares, count = parts.totals(sums)
-    mean = _by(total, count)
-    variance = ops.maximum(_by(total_of_squares, count) - ops.square(mean), 0.0)
+        centered, squares = weights * centered, weights * squares
+        local_count = batch.local_sums(weights * ops.ones_like(centered))
+    sums = [batch.local_sums(centered), batch.local_sums(squares), local_count]
+    total, total_of_squares, count = batch.reduce_sums(sums)
+    mean = _divide(total, count)
+    variance = ops.maximum(_divide(total_of_squares, count) - ops.square(mean), 0.0)
     return Moments(mean + shift, variance, count, local_count, weights)
 
 
-def normalise(parts: WholeBatch, values: Any, moments: Moments, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """Return `values` normalised, scaled by `gamma` and moved by `beta`, in their own dtype.
+def normalize(batch: WholeBatch, values: Any, moments: Moments, gamma: Any, beta: Any, epsilon: float) -> Any:
+    """Return `values` normalized, scaled by `gamma` and shifted by `beta`, in their own dtype.
 
-    The gradient is that of the moments too. Of what the forward pass had it keeps the inputs as they came.
+    The gradient includes that of the moments. Of the forward pass it keeps the inputs as they came.
     """
     mean, inverse = moments.mean, ops.rsqrt(moments.variance + epsilon)
-    gamma = ops.ones_like(parts.of_channels(parts.over_parts(mean))) if gamma is None else gamma
+    gamma = ops.ones_like(batch.broadcast_channels(batch.channel_sums(mean))) if gamma is None else gamma
     beta = ops.zeros_like(gamma) if beta is None else beta
 
     @ops.custom_gradient
-    def normalised(values: Any, gamma: Any, beta: Any, mean: Any, inverse: Any) -> Any:
-        around = ops.cast(values, mean.dtype) - mean
-        outputs = ops.cast(around * (inverse * gamma) + beta, values.dtype)
+    def normalized(values: Any, gamma: Any, beta: Any, mean: Any, inverse: Any) -> Any:
+        centered = ops.cast(values, mean.dtype) - mean
+        outputs = ops.cast(centered * (inverse * gamma) + beta, values.dtype)
 
         def gradients(*args: Any, upstream: Any = None) -> tuple[Any, ...]:
             upstream = ops.cast(args[0] if upstream is None else upstream, mean.dtype)
-            normal = (ops.cast(values, mean.dtype) - mean) * inverse
-            sums = [parts.local_sums(upstream), parts.local_sums(upstream * normal)]
-            of_beta, of_gamma = parts.totals(sums)
-            through_moments = _by(of_beta, moments.count) + normal * _by(of_gamma, moments.count)
+            unscaled = (ops.cast(values, mean.dtype) - mean) * inverse
+            sums = [batch.local_sums(upstream), batch.local_sums(upstream * unscaled)]
+            of_beta, of_gamma = batch.reduce_sums(sums)
+            through_moments = _divide(of_beta, moments.count) + unscaled * _divide(of_gamma, moments.count)
             if moments.weights is not None:
                 through_moments = moments.weights * through_moments
             of_values = ops.cast(gamma * inverse * (upstream - through_moments), values.dtype)
-            own_beta, own_gamma = (parts.of_channels(parts.over_parts(value)) for value in sums)
-            of_values, own_gamma, own_beta = _differentiable_once(of_values, own_gamma, own_beta)
-            return of_values, own_gamma, own_beta, ops.zeros_like(mean), ops.zeros_like(inverse)
+            local_beta, local_gamma = (batch.broadcast_channels(batch.channel_sums(value)) for value in sums)
+            of_values, local_gamma, local_beta = _differentiable_once(of_values, local_gamma, local_beta)
+            return of_values, local_gamma, local_beta, ops.zeros_like(mean), ops.zeros_like(inverse)
 
         return outputs, gradients
 
-    return normalised(values, gamma, beta, mean, inverse)
+    return normalized(values, gamma, beta, mean, inverse)
 
 
 @ops.custom_gradient
@@ -81,6 +120,120 @@ def _differentiable_once(*gradients: Any) -> tuple[Any, Any]:
     return gradients, refuse
 
 
-def _by(values: Any, count: Any) -> Any:
-    """Return `values / count`, zero where the count is."""
+def _divide(values: Any, count: Any) -> Any:
+    """Return `values / count`, 0 where `count` is."""
     return values / count if isinstance(count, float) else ops.divide_no_nan(values, count)
+
+
+class WholeBatch:
+    """All examples of the batch, on however many replicas they are.
+
+    Args:
+        inputs: Tensor whose first dimension is the batch.
+        axis: The axis of the channels.
+    """
+
+    def __init__(self, inputs: Any, axis: int) -> None:
+        self._axis, self._rank = axis, len(inputs.shape)
+        self._axes = tuple(i for i in range(self._rank) if i != axis)
+
+    def broadcast_channels(self, values: Any) -> Any:
+        """Return one value for each channel in a shape that broadcasts to that of `view`."""
+        return ops.reshape(values, [-1 if i == self._axis else 1 for i in range(self._rank)])
+
+    def view_weights(self, weights: Any) -> Any:
+        """Return weights in a shape that broadcasts to that of `view`; `None` where all are 1."""
+        return None if weights is None else self.view(weights)
+
+    def local_count(self, values: Any) -> Any:
+        """Return the number of values of `view` in each of `local_sums`, where all count."""
+        sizes = ops.shape(values)
+        count = math.prod(sizes[i] for i in self._axes)
+        return float(count) if isinstance(count, int) else ops.cast(count, values.dtype)
+
+    def view(self, values: Any) -> Any:
+        """Return `values` in the shape of the sums."""
+        return values
+
+    def unview(self, values: Any) -> Any:
+        """Return values of `view` in the shape of the batch."""
+        return values
+
+    def local_sums(self, values: Any) -> Any:
+        """Return the sum over this replica's values of each ghost batch, in a shape that broadcasts to `view`."""
+        return ops.sum(values, axis=self._axes, keepdims=True)
+
+    def reduce_sums(self, sums: list[Any]) -> list[Any]:
+        """Return `local_sums` summed over all replicas, in shapes that broadcast to `view`."""
+        return _runtime.batch.sum_over_replicas(sums)
+
+    def channel_sums(self, sums: Any) -> Any:
+        """Return `local_sums` summed over the ghost batches: one number for each channel."""
+        return ops.reshape(sums, (-1,))
+
+    def average_moments(self, moments: Moments) -> list[Any]:
+        """Return mean, variance and count of each channel, averaged over the ghost batches by their counts.
+
+        The count may be one number for all channels.
+        """
+        count = moments.count
+        count = count if isinstance(count, float) else ops.reshape(count, (-1,))
+        return [ops.reshape(moments.mean, (-1,)), ops.reshape(moments.variance, (-1,)), count]
+
+
+class _GhostBatches(WholeBatch):
+    def channel_sums(self, sums: Any) -> Any:
+        return ops.reshape(ops.sum(sums, axis=0), (-1,))
+
+    def average_moments(self, moments: Moments) -> list[Any]:
+        values = (moments.mean, moments.variance, ops.ones_like(moments.mean))
+        weighted = [moments.local_count * value for value in values]
+        *sums, count = _runtime.batch.sum_over_replicas([self.channel_sums(value) for value in weighted])
+        return [*(ops.divide_no_nan(value, count) for value in sums), count]
+
+
+class LocalGhostBatches(_GhostBatches):
+    """Ghost batches of one size, each on one replica: they are a dimension of their own."""
+
+    def __init__(self, inputs: Any, axis: int, size: int) -> None:
+        super().__init__(inputs, axis)
+        self._shape = (-1, *ops.shape(inputs)[1:])
+        self._size = size
+        self._axis, self._rank = axis + 1, self._rank + 1
+        self._axes = tuple(i for i in range(1, self._rank) if i != self._axis)
+
+    def view(self, values: Any) -> Any:
+        """Return `values` with the ghost batches as the first dimension and their examples as the second."""
+        if values.shape[0] == 1:  # the same weights for every row
+            return ops.expand_dims(values, 0)
+        return ops.reshape(values, (-1, self._size, *ops.shape(values)[1:]))
+
+    def unview(self, values: Any) -> Any:
+        """Return values in the shape of the batch."""
+        return ops.reshape(values, self._shape)
+
+    def reduce_sums(self, sums: list[Any]) -> list[Any]:
+        """Return the sums: no other replica has any of these ghost batches."""
+        return sums
+
+
+class SharedGhostBatches(_GhostBatches):
+    """Ghost batches that replicas share, or of which the last one is smaller: each row has a segment id."""
+
+    def __init__(self, inputs: Any, axis: int, size: int, place: tuple[Any, Any, Any]) -> None:
+        first, self._rows, total = place
+        super().__init__(inputs, axis)
+        self._axes = tuple(i for i in range(1, self._rank) if i != axis)
+        self._segment_ids = (first + ops.arange(self._rows, dtype="int32")) // size
+        self._num_segments = math.ceil(total / size) if isinstance(total, int) else (total + size - 1) // size
+
+    def view_weights(self, weights: Any) -> Any:
+        """Return weights for each row, 1 where all count."""
+        ones = ops.ones([self._rows, *[1] * (self._rank - 1)], "float32")
+        return ones if weights is None else weights * ones
+
+    def reduce_sums(self, sums: list[Any]) -> list[Any]:
+        """Return for each row the sum over the rows of its ghost batch."""
+        segments = [ops.segment_sum(values, self._segment_ids, self._num_segments) for values in sums]
+        totals = _runtime.batch.sum_over_replicas(segments)
+        return [ops.take(values, self._segment_ids, axis=0) for values in totals]

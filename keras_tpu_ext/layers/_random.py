@@ -5,7 +5,8 @@ and has no state. Source: Salmon et al., Parallel random numbers: as easy as 1, 
 https://doi.org/10.1145/2063384.2063405.
 
 All of it is arithmetic of whole numbers, and so the same on every runtime and device to the last bit. What is made of
-the words is so too, in `uniform`, `below` and `look_up`: no function is used that a device may round in its own way.
+the bits is so too, in `uniform`, `randint`, `one_hot_lookup` and `beta`: no function is used that a device may round
+in its own way.
 """
 
 from __future__ import annotations
@@ -22,27 +23,30 @@ ops = _runtime.ops
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA  # added to the key in Threefry, as in Skein
 
+BETA_LEVELS = 1024  # equally probable quantiles of a Beta distribution
+_INTEGRATION_STEPS = 2**16
+
 
 def threefry(key: Sequence[Any], counter: Sequence[Any]) -> tuple[Any, Any]:
-    """Return the two words for a key and a counter.
+    """Return two words of random bits for a key and a counter.
 
     Args:
         key: Two tensors of dtype `uint32`.
         counter: Two such tensors; all four broadcast to one shape.
     """
-    keys = (key[0], key[1], ops.bitwise_xor(ops.bitwise_xor(key[0], key[1]), _word(_PARITY)))
+    keys = (key[0], key[1], ops.bitwise_xor(ops.bitwise_xor(key[0], key[1]), _uint32(_PARITY)))
     x, y = counter[0] + keys[0], counter[1] + keys[1]
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
             x = x + y
             y = ops.bitwise_xor(_rotate(y, rotation), x)
         x = x + keys[(group + 1) % 3]
-        y = y + keys[(group + 2) % 3] + _word(group + 1)
+        y = y + keys[(group + 2) % 3] + _uint32(group + 1)
     return x, y
 
 
-def draw(key: Sequence[Any], examples: Any, first: int, count: int) -> list[Any]:
-    """Return `count` words for each example, a list of tensors of dtype `uint32` with one number for each of them.
+def random_bits(key: Sequence[Any], examples: Any, first: int, count: int) -> list[Any]:
+    """Return `count` tensors of random bits, of dtype `uint32` with one number for each example.
 
     Args:
         key: The seed and the number of the step: each a number, or a scalar tensor of dtype `int32`.
@@ -50,53 +54,86 @@ def draw(key: Sequence[Any], examples: Any, first: int, count: int) -> list[Any]
         first: Number of the first draw. It is even: two draws come of one counter.
         count: How many draws.
     """
-    seed, step = (_word(part) if isinstance(part, int) else ops.cast(part, "uint32") for part in key)
+    seed, step = (_uint32(part) if isinstance(part, int) else ops.cast(part, "uint32") for part in key)
     blocks = np.arange(first // 2, (first + count + 1) // 2, dtype="uint32")[:, None]
-    # The examples are the last dimension, so that the words of each draw lie side by side.
+    # The examples are the last dimension, so that the bits of each draw lie side by side.
     counter = ops.expand_dims(ops.cast(examples, "uint32"), 0), ops.convert_to_tensor(blocks)
     pairs = threefry((seed, step), counter)
     return [pairs[i % 2][i // 2] for i in range(count)]
 
 
-def uniform(words: Any) -> Any:
-    """Return a float32 number from 0 to below 1 for each word: its upper 24 bits, which float32 holds."""
-    upper = ops.cast(ops.bitwise_right_shift(words, _word(8)), "int32")
+def uniform(bits: Any) -> Any:
+    """Return a float32 number in [0, 1) for each number of `bits`: its upper 24 bits, which float32 holds."""
+    upper = ops.cast(ops.bitwise_right_shift(bits, _uint32(8)), "int32")
     return ops.cast(upper, "float32") * np.float32(2**-24)
 
 
-def below(words: Any, bound: Any) -> Any:
-    """Return a whole number from 0 to below `bound`, of dtype `int32`, for each word: `words * bound / 2**32`.
+def randint(bits: Any, maxval: Any) -> Any:
+    """Return an `int32` integer in [0, maxval) for each number of `bits`: `bits * maxval / 2**32`.
 
     Args:
-        words: Words.
-        bound: A number, or a tensor of dtype `int32` that broadcasts to `words`; from 1 to 65536.
+        bits: Random bits.
+        maxval: A number, or a tensor of dtype `int32` that broadcasts to `bits`; from 1 to 65536.
     """
-    bound = _word(bound) if isinstance(bound, int) else ops.cast(bound, "uint32")
-    sixteen = _word(16)
-    lower = ops.bitwise_right_shift(ops.bitwise_and(words, _word(0xFFFF)) * bound, sixteen)
+    maxval = _uint32(maxval) if isinstance(maxval, int) else ops.cast(maxval, "uint32")
+    sixteen = _uint32(16)
+    lower = ops.bitwise_right_shift(ops.bitwise_and(bits, _uint32(0xFFFF)) * maxval, sixteen)
     # At most 65535 * 65536 + 65535, which is the largest that 32 bits hold.
-    product = ops.bitwise_right_shift(words, sixteen) * bound + lower
+    product = ops.bitwise_right_shift(bits, sixteen) * maxval + lower
     return ops.cast(ops.bitwise_right_shift(product, sixteen), "int32")
 
 
-def look_up(table: Any, places: Any) -> Any:
-    """Return the entry of a table for each place.
+def beta(bits: Any, alpha: float) -> Any:
+    """Return a float32 number from Beta(alpha, alpha) for each number of `bits`.
+
+    It interpolates linearly between 1024 equally probable quantiles, so that the distribution function is
+    nowhere off by more than 1/1024, but for what float32 rounds: near 1 that is 6e-8. The ends are the quantiles
+    of 2**-32 and 1 - 2**-32 and not 0 and 1, which for a large `alpha` are far from all that is ever drawn.
+    """
+    levels = np.clip(np.linspace(0, 1, BETA_LEVELS + 1), 2**-32, 1 - 2**-32)
+    table = beta_quantiles(alpha, levels).astype("float32")
+    level = randint(bits, BETA_LEVELS)
+    rest = uniform(ops.bitwise_left_shift(bits, _uint32(10)))
+    return one_hot_lookup(table[:-1], level) + rest * one_hot_lookup(np.diff(table), level)
+
+
+def beta_quantiles(alpha: float, probabilities: np.ndarray) -> np.ndarray:
+    """Return quantiles of Beta(alpha, alpha), right to about 1e-6.
+
+    The density is integrated from 0 to 1/2, over `x**alpha` where alpha is below 1: it has no pole there.
+
+    Args:
+        alpha: Above 0.
+        probabilities: Numbers from 0 to 1.
+    """
+    power = min(alpha, 1.0)
+    places = np.linspace(0.0, 0.5**power, _INTEGRATION_STEPS + 1)
+    x = places ** (1 / power)
+    density = (1 - x) ** (alpha - 1) if alpha < 1 else (4 * x * (1 - x)) ** (alpha - 1)
+    integral = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    tail = np.minimum(probabilities, 1 - probabilities)
+    lower = np.interp(tail, integral / (2 * integral[-1]), places) ** (1 / power)
+    return np.where(probabilities <= 0.5, lower, 1 - lower)
+
+
+def one_hot_lookup(table: Any, indices: Any) -> Any:
+    """Return the entry of a table for each index.
 
     It is a sum over the table in which one term counts: exact, and on a TPU faster than to gather single numbers.
 
     Args:
         table: NumPy array of one dimension.
-        places: Places in it, a tensor of dtype `int32`, of one dimension.
+        indices: Tensor of dtype `int32`, of one dimension.
     """
-    chosen = ops.equal(ops.expand_dims(places, -1), ops.convert_to_tensor(np.arange(len(table), dtype="int32")))
+    one_hot = ops.equal(ops.expand_dims(indices, -1), ops.convert_to_tensor(np.arange(len(table), dtype="int32")))
     entries = ops.convert_to_tensor(table)
-    return ops.sum(ops.where(chosen, entries, ops.zeros_like(entries)), axis=-1)
+    return ops.sum(ops.where(one_hot, entries, ops.zeros_like(entries)), axis=-1)
 
 
-def _rotate(words: Any, bits: int) -> Any:
-    left, right = ops.bitwise_left_shift(words, _word(bits)), ops.bitwise_right_shift(words, _word(32 - bits))
+def _rotate(bits: Any, count: int) -> Any:
+    left, right = ops.bitwise_left_shift(bits, _uint32(count)), ops.bitwise_right_shift(bits, _uint32(32 - count))
     return ops.bitwise_or(left, right)
 
 
-def _word(number: int) -> Any:
+def _uint32(number: int) -> Any:
     return ops.convert_to_tensor(np.uint32(number), "uint32")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._arguments import whole_number
 from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.layers._moments import moments_of, normalise
-from keras_tpu_ext.layers._parts import WholeBatch, parts_of
+from keras_tpu_ext.layers._moments import WholeBatch, compute_moments, normalize, split_batch
 
 ops = _runtime.ops
 
-_NOT_OFFERED = ("synchronized", "renorm", "renorm_clipping", "renorm_momentum")
+_NOT_SUPPORTED = ("synchronized", "renorm", "renorm_clipping", "renorm_momentum")
 
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
@@ -58,7 +57,7 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
         mask: Boolean tensor of the shape of `inputs` without `axis`: what is `False` does not count in the moments.
 
     Raises:
-        ArgumentError: If `ghost_batch_size` is not a whole number of at least 1, or `renorm` or `virtual_batch_size`
+        ArgumentError: If `ghost_batch_size` is not an integer of at least 1, or `renorm` or `virtual_batch_size`
             is asked for; when it is built, if `axis` is several, or that of the batch; when it is called, if `mask`
             has another rank.
 
@@ -101,10 +100,9 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
                 f"{type(self).__name__}(ghost_batch_size={virtual!r}), which counts in the whole batch"
             )
         super().__init__(axis=axis, momentum=momentum, epsilon=epsilon, **kwargs)
-        self.ghost_batch_size = ghost_batch_size
-        if ghost_batch_size is not None:
-            owner = type(self).__name__
-            self.ghost_batch_size = whole_number(owner, "ghost_batch_size", ghost_batch_size, least=1, write=128)
+        self.ghost_batch_size = check.optional(
+            check.integer, type(self).__name__, "ghost_batch_size", ghost_batch_size, example=128
+        )
 
     def build(self, input_shape: Any) -> None:
         """Make the weights of a `keras.layers.BatchNormalization`."""
@@ -112,58 +110,59 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
         rank = len(input_shape)
         if len(axes) != 1 or not -rank < axes[0] < rank or not axes[0]:
             came = list(axes) if len(axes) > 1 else axes[0]
-            raise ArgumentError(
-                f"axis must be the one axis of the channels, from 1 to {rank - 1} or -1 for inputs of shape "
-                f"{tuple(input_shape)}; it came as {came!r}. Write: {type(self).__name__}(axis=-1)"
-            )
+            shape = tuple(input_shape)
+            needed = f"the one axis of the channels, from 1 to {rank - 1} or -1 for inputs of shape {shape}"
+            raise check.argument_error(type(self).__name__, "axis", needed, repr(came), "axis=-1")
         self._axis = int(axes[0]) % rank
         super().build(input_shape)
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Return the inputs normalised."""
         if mask is not None and len(mask.shape) != len(inputs.shape) - 1:
-            raise ArgumentError(
-                f"mask must have the shape of the inputs without axis {self._axis}; it came with shape "
-                f"{tuple(mask.shape)} for inputs of shape {tuple(inputs.shape)}. Write: layer(x, mask=keep) with one "
-                "value for every place of x, such as (batch, height, width)"
+            raise check.argument_error(
+                type(self).__name__,
+                "mask",
+                f"of the shape of the inputs without axis {self._axis}",
+                f"shape {tuple(mask.shape)} for inputs of shape {tuple(inputs.shape)}",
+                "layer(x, mask=keep) with one value for every place of x, such as (batch, height, width)",
             )
         if not (training and self.trainable):
             return super().call(inputs, training=False)
         if "float" not in str(inputs.dtype):
             inputs = ops.cast(inputs, "float32")  # Keras lets whole numbers through as they are
-        parts = parts_of(inputs, self._axis, self.ghost_batch_size)
-        values, weights = parts.view(inputs), parts.view_weights(self._weights(inputs, mask))
-        gamma, beta, shift = (self._value(parts, weight) for weight in (self.gamma, self.beta, self.moving_mean))
-        moments = moments_of(parts, values, weights, shift)
-        self._follow(*parts.averages(moments))
-        outputs = parts.back(normalise(parts, values, moments, gamma, beta, self.epsilon))
+        batch = split_batch(inputs, self._axis, self.ghost_batch_size)
+        values, weights = batch.view(inputs), batch.view_weights(self._weights(inputs, mask))
+        gamma, beta, shift = (self._wide_value(batch, weight) for weight in (self.gamma, self.beta, self.moving_mean))
+        moments = compute_moments(batch, values, weights, shift)
+        self._update_moving_moments(*batch.average_moments(moments))
+        outputs = batch.unview(normalize(batch, values, moments, gamma, beta, self.epsilon))
         return ops.cast(outputs, self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the constructor."""
         config = {**super().get_config(), "ghost_batch_size": self.ghost_batch_size}
-        return {name: value for name, value in config.items() if name not in _NOT_OFFERED}
+        return {name: value for name, value in config.items() if name not in _NOT_SUPPORTED}
 
     def _weights(self, inputs: Any, mask: Any) -> Any:
-        """Return weights that broadcast to the inputs, zero for what does not count; `None` where all does."""
+        """Return weights that broadcast to the inputs, 0 for values that do not count; `None` where all do."""
         weights = _runtime.batch.row_weights(inputs)
         if mask is None:
             return weights
         kept = ops.expand_dims(ops.cast(mask, "float32"), self._axis)
         return kept if weights is None else kept * weights
 
-    def _follow(self, mean: Any, variance: Any, count: Any) -> None:
-        """Let the moving averages follow the moments of this batch; they stay where `count`, its values, is zero."""
+    def _update_moving_moments(self, mean: Any, variance: Any, count: Any) -> None:
+        """Update the moving averages by the moments of this batch, except where `count` is 0."""
         for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             before = ops.convert_to_tensor(average)
             value = ops.cast(value, before.dtype)
             after = before * self.momentum + value * (1 - self.momentum)
             average.assign(after if isinstance(count, float) else ops.where(ops.equal(count, 0.0), before, after))
 
-    def _value(self, parts: WholeBatch, weight: Any) -> Any:
-        """Return the value of a weight for the sums, in a shape that broadcasts to the inputs; `None` stays."""
+    def _wide_value(self, batch: WholeBatch, weight: Any) -> Any:
+        """Return the value of a weight in at least float32, broadcast to the channels; `None` for `None`."""
         if weight is None:
             return None
         value = ops.convert_to_tensor(weight)
         wide = "float64" in str(value.dtype)
-        return parts.of_channels(value if wide else ops.cast(value, "float32"))
+        return batch.broadcast_channels(value if wide else ops.cast(value, "float32"))

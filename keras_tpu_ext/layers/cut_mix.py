@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.layers._beta import LEVELS, quantiles
-from keras_tpu_ext.layers._mixing import Mixing, Neighbours, between
-from keras_tpu_ext.layers._random import below, look_up
+from keras_tpu_ext.layers._mixing import Mixing, Pairs, interpolate
+from keras_tpu_ext.layers._random import BETA_LEVELS, beta_quantiles, one_hot_lookup, randint
 
 ops = _runtime.ops
 
@@ -36,7 +35,7 @@ class CutMix(Mixing):
 
     Args:
         alpha: Of the Beta distribution. Defaults to 1.0, by which all parts are equally probable.
-        seed: Whole number from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
+        seed: Integer from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
             saved with it.
         **kwargs: As for every layer.
 
@@ -59,35 +58,34 @@ class CutMix(Mixing):
         ```
     """
 
-    first_draw = 3 << 16
+    _first_draw = 3 << 16
 
     def __init__(self, *, alpha: float = 1.0, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(alpha=alpha, seed=seed, **kwargs)
 
-    def mix(self, images: Any, labels: Any, neighbours: Neighbours) -> tuple[Any, Any]:
-        """Return images and labels, mixed."""
+    def _mix(self, images: Any, labels: Any, pairs: Pairs) -> tuple[Any, Any]:
         height, width = images.shape[1:3]
-        word, middle_row, middle_column = self.draw(ops.shape(images)[0], 3)
-        level = below(word, LEVELS)
-        top, bottom = self._edges(level, middle_row, height, neighbours)
-        left, right = self._edges(level, middle_column, width, neighbours)
-        inside = ops.reshape(_covered(top, bottom, height), (-1, height, 1, 1))
-        inside = inside & ops.reshape(_covered(left, right, width), (-1, 1, width, 1))
+        bits, row_bits, column_bits = self._random_bits(ops.shape(images)[0], 3)
+        level = randint(bits, BETA_LEVELS)
+        top, bottom = self._edges(level, row_bits, height, pairs)
+        left, right = self._edges(level, column_bits, width, pairs)
+        inside = ops.reshape(_range_mask(top, bottom, height), (-1, height, 1, 1))
+        inside = inside & ops.reshape(_range_mask(left, right, width), (-1, 1, width, 1))
         area = ops.cast((bottom - top) * (right - left), "float32")
-        mixed = ops.where(inside, neighbours.of(images), images)
-        return mixed, between(1 - area / np.float32(height * width), labels, neighbours.of(labels))
+        mixed = ops.where(inside, pairs.swap(images), images)
+        return mixed, interpolate(1 - area / np.float32(height * width), labels, pairs.swap(labels))
 
-    def _edges(self, level: Any, word: Any, size: int, neighbours: Neighbours) -> tuple[Any, Any]:
-        """Return where along an axis of `size` the rectangle begins and ends, an empty one without a neighbour."""
-        stays = quantiles(self.alpha, (np.arange(LEVELS) + 0.5) / LEVELS)
-        half = look_up((size * np.sqrt(1 - stays)).astype("int32") // 2, level)
-        middle = below(word, size)
+    def _edges(self, level: Any, bits: Any, size: int, pairs: Pairs) -> tuple[Any, Any]:
+        """Return begin and end of the rectangle along an axis of `size`; an empty one without a partner."""
+        kept = beta_quantiles(self.alpha, (np.arange(BETA_LEVELS) + 0.5) / BETA_LEVELS)
+        half = one_hot_lookup((size * np.sqrt(1 - kept)).astype("int32") // 2, level)
+        middle = randint(bits, size)
         edges = (ops.clip(edge, 0, size) for edge in (middle - half, middle + half))
-        first, last = (neighbours.only(edge, 0) for edge in edges)
+        first, last = (pairs.where_exist(edge, 0) for edge in edges)
         return first, last
 
 
-def _covered(first: Any, last: Any, size: int) -> Any:
-    """Return for each example which places along an axis are from `first` to before `last`."""
+def _range_mask(first: Any, last: Any, size: int) -> Any:
+    """Return a mask of the places from `first` to before `last` along an axis, for each example."""
     places = ops.expand_dims(ops.arange(size, dtype="int32"), 0)
     return (places >= ops.expand_dims(first, 1)) & (places < ops.expand_dims(last, 1))

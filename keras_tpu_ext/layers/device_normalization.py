@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.layers._streamed import Streamed, batches_of
+from keras_tpu_ext.layers._streaming_moments import StreamingMoments, iterate_inputs
 
 ops = _runtime.ops
+
+_NAME = "DeviceNormalization"
 
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
@@ -62,79 +64,72 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
     def __init__(
         self, *, axis: Any = -1, mean: Any = None, variance: Any = None, invert: bool = False, **kwargs: Any
     ) -> None:
-        super().__init__(
-            **{"autocast": False, **kwargs}
-        )  # an input in bfloat16 would be rounded before the mean is off
+        # Autocast would round an input to bfloat16 before the mean is subtracted.
+        super().__init__(**{"autocast": False, **kwargs})
         self.supports_masking = True
         self.axis = () if axis is None else (axis,) if np.ndim(axis) == 0 else tuple(axis)
         if (mean is None) != (variance is None):
             missing, there = ("variance", "mean") if variance is None else ("mean", "variance")
-            raise ArgumentError(
-                f"mean and variance must come together; only {there} came. Write: DeviceNormalization(mean=..., "
-                f"variance=...) with {missing} too, or leave out both and call adapt(data)"
-            )
+            write = f"mean=... and variance=..., with {missing} too, or leave out both and call adapt(data)"
+            raise check.argument_error(_NAME, missing, f"given with `{there}`", "None", write)
         if variance is not None and not np.all(np.asarray(variance, "float64") >= 0):
-            raise ArgumentError(
-                f"variance must be nought or more; it came as {variance!r}. Write: DeviceNormalization(mean=..., "
-                "variance=deviation**2)"
-            )
+            raise check.argument_error(_NAME, "variance", "0 or more", repr(variance), "variance=deviation**2")
         self.mean = mean
         self.variance = variance
         self.invert = invert
-        self._knows = None if mean is None else True  # `None` where that was never seen
+        self._is_adapted = None if mean is None else True  # `None` until the weights were looked at
 
     def build(self, input_shape: Any) -> None:
         """Make the weights of a `keras.layers.Normalization`, if there is no `mean`."""
         shape, rank = tuple(input_shape), len(input_shape)
         if not all(-rank <= axis < rank and shape[axis] is not None for axis in self.axis):
-            raise ArgumentError(
-                f"axis must name dimensions of known size of the inputs, whose shape is {shape}; it came as "
-                f"{self.axis}. Write: DeviceNormalization(axis=-1), or axis=None for one mean in all"
-            )
+            needed = f"dimensions of known size of the inputs, whose shape is {shape}"
+            write = "axis=-1, or axis=None for one mean in all"
+            raise check.argument_error(_NAME, "axis", needed, repr(self.axis), write)
         self._kept = tuple(sorted(axis % rank for axis in self.axis))
         self._sizes = tuple(int(shape[axis]) for axis in self._kept)
         self._broadcast = tuple(int(shape[axis]) if axis in self._kept else 1 for axis in range(rank))
         if self.mean is not None:
-            self._constants = [self._fitting(name) for name in ("mean", "variance")]
+            self._constants = [self._constant(name) for name in ("mean", "variance")]
         else:
-            options = {"dtype": self._wide, "trainable": False}
+            options = {"dtype": self._moments_dtype, "trainable": False}
             self.adapt_mean = self.add_weight(name="mean", shape=self._sizes, initializer="zeros", **options)
             self.adapt_variance = self.add_weight(name="variance", shape=self._sizes, initializer="ones", **options)
             self.count = self.add_weight(name="count", shape=(), initializer="zeros", dtype="int32", trainable=False)
         super().build(input_shape)
 
     def adapt(self, data: Any, *, steps: int | None = None) -> None:
-        """Take mean and variance from data, on the host.
+        """Compute mean and variance of data, on the host.
 
         Args:
             data: An array, a `tf.data.Dataset`, a `PyDataset`, or an iterable of batches; a batch may be `(x, y)`.
-            steps: Number of batches to take, or `None` (default) for all. Only for what gives batches.
+            steps: Number of batches to take, or `None` (default) for all. An array is one batch.
 
         Raises:
             ArgumentError: If the layer has a `mean` of its own, or the data are none, have no end, are no numbers, or
                 do not fit the layer.
         """
         if self.mean is not None:
-            raise ArgumentError(
-                f"adapt must have a mean to find; this layer came with mean={self.mean!r}. Write: "
-                "DeviceNormalization() without mean and variance"
+            needed, got = "left out for a layer that adapts", f"a layer with mean={self.mean!r}"
+            raise check.argument_error(
+                "adapt", "mean", needed, got, "DeviceNormalization() without mean and variance"
             )
-        found = None
-        for batch in batches_of(data, steps):
-            self._fit_to(batch.shape)
-            found = Streamed(self._kept) if found is None else found
-            found.add(batch)
-        if found is None or not found.count:
-            raise ArgumentError("data must have examples; there were none. Write: layer.adapt(images)")
-        self.adapt_mean.assign(found.mean.astype(self._wide))
-        self.adapt_variance.assign(found.variance.astype(self._wide))
-        self.count.assign(min(found.count, 2**31 - 1))
-        self._knows = True
+        moments = None
+        for batch in iterate_inputs(data, steps):
+            self._check_batch_shape(batch.shape)
+            moments = StreamingMoments(self._kept) if moments is None else moments
+            moments.add(batch)
+        if moments is None or not moments.count:
+            raise check.argument_error("adapt", "data", "one example or more", "none", "layer.adapt(images)")
+        self.adapt_mean.assign(moments.mean.astype(self._moments_dtype))
+        self.adapt_variance.assign(moments.variance.astype(self._moments_dtype))
+        self.count.assign(min(moments.count, 2**31 - 1))
+        self._is_adapted = True
 
     def call(self, inputs: Any) -> Any:
         """Return the inputs normalised, in the compute dtype."""
         mean, variance = self._moments()
-        values = ops.cast(inputs, self._wide)
+        values = ops.cast(inputs, self._moments_dtype)
         deviation = ops.maximum(ops.sqrt(variance), _runtime.keras.backend.epsilon())
         result = values * deviation + mean if self.invert else (values - mean) * (1.0 / deviation)
         return ops.cast(result, self.compute_dtype)
@@ -145,8 +140,8 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
 
     @property
     def variables(self) -> list[Any]:
-        """The variables. For `fit` on JAX Keras asks for them, then takes away the values that `call` looks for."""
-        self._look()
+        """The variables, for which Keras on JAX asks before `fit` takes away the values that `call` looks at."""
+        self._check_adapted()
         return super().variables
 
     def get_config(self) -> dict[str, Any]:
@@ -157,50 +152,47 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
         return config
 
     @property
-    def _wide(self) -> str:
+    def _moments_dtype(self) -> str:
         """The dtype of the arithmetic."""
         return "float64" if self.variable_dtype == "float64" else "float32"
 
-    def _fitting(self, name: str) -> np.ndarray:
-        """Return `mean` or `variance` in a shape that broadcasts to the inputs."""
+    def _constant(self, name: str) -> np.ndarray:
+        """Return `mean` or `variance`, broadcast to the inputs."""
         values = np.asarray(getattr(self, name), "float64")
         try:
-            return np.broadcast_to(values, self._sizes).reshape(self._broadcast).astype(self._wide)
+            return np.broadcast_to(values, self._sizes).reshape(self._broadcast).astype(self._moments_dtype)
         except ValueError:
-            raise ArgumentError(
-                f"{name} must be a number or fit {self._sizes}, the size of the inputs on axis {self.axis or None}; "
-                f"it came with shape {values.shape}. Write: DeviceNormalization({name}=[...]), one for each channel"
-            ) from None
+            needed = f"a number or fit {self._sizes}, the size of the inputs on axis {self.axis or None}"
+            got, write = f"shape {values.shape}", f"{name}=[...], one for each channel"
+            raise check.argument_error(_NAME, name, needed, got, write) from None
 
-    def _fit_to(self, shape: tuple[int, ...]) -> None:
-        """Build for a batch of `shape`, or see that it fits what was built."""
+    def _check_batch_shape(self, shape: tuple[int, ...]) -> None:
+        """Check the shape of a batch, for which the layer is built if it is not."""
         if not self.built:
             self.build(shape)
         fits = len(shape) == len(self._broadcast)
         if not fits or tuple(shape[axis] for axis in self._kept) != self._sizes:
-            raise ArgumentError(
-                f"data must have {len(self._broadcast)} dimensions, size {self._sizes} on axis {self.axis or None} "
-                f"as when it was built; a batch came with shape {shape}. Write: layer.adapt(batches_of_images)"
-            )
+            dimensions, axis = len(self._broadcast), self.axis or None
+            needed = f"of {dimensions} dimensions, size {self._sizes} on axis {axis} as when the layer was built"
+            raise check.argument_error("adapt", "data", needed, f"a batch of shape {shape}", "layer.adapt(images)")
 
     def _moments(self) -> list[Any]:
         """Return mean and variance as tensors that broadcast to the inputs."""
         if self.mean is not None:
             return [ops.convert_to_tensor(values) for values in self._constants]
-        self._look()
-        if self._knows is False and not _runtime.ops.in_symbolic_call():
-            raise ArgumentError(
-                f"{self.name} must know the mean and variance of its inputs; it was called without. Write: "
-                "layer.adapt(images) first, or DeviceNormalization(mean=..., variance=...)"
-            )
+        self._check_adapted()
+        if self._is_adapted is False and not _runtime.ops.in_symbolic_call():
+            needed, got = "set before the layer is called", "none"
+            write = "layer.adapt(images) first, or DeviceNormalization(mean=..., variance=...)"
+            raise check.argument_error(self.name, "mean", needed, got, write)
         with _runtime.ops.no_autocast():
             return [ops.reshape(weight, self._broadcast) for weight in (self.adapt_mean, self.adapt_variance)]
 
-    def _look(self) -> None:
-        """See whether the weights are still those that the layer began with; others may come from a file."""
-        if self._knows or not self.built:
+    def _check_adapted(self) -> None:
+        """Update whether the layer is adapted: whether its weights, of a file perhaps, are not the initial ones."""
+        if self._is_adapted or not self.built:
             return
         values = [_runtime.ops.value_of(weight) for weight in (self.adapt_mean, self.adapt_variance, self.count)]
         if not any(value is None for value in values):
             mean, variance, count = values
-            self._knows = bool(count or np.any(mean) or np.any(variance != 1))
+            self._is_adapted = bool(count or np.any(mean) or np.any(variance != 1))

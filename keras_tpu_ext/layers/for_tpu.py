@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 from typing import Any
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._arguments import whole_number
-from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.layers._biases import needless_biases
 from keras_tpu_ext.layers.batch_normalization import BatchNormalization
 
+layers = _runtime.keras.layers
+
 _LOG = logging.getLogger("keras_tpu_ext")
-_Stock = _runtime.keras.layers.BatchNormalization
+# Layers that add a bias to their last step, one for each channel.
+_WITH_BIAS = tuple(
+    getattr(layers, name)
+    for name in (
+        *("Dense", "Conv1D", "Conv2D", "Conv3D", "Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"),
+        *("SeparableConv1D", "SeparableConv2D", "DepthwiseConv1D", "DepthwiseConv2D"),
+    )
+)
+_NORMALIZATIONS = (layers.BatchNormalization, BatchNormalization)  # and no subclass, which may do anything
 
 
 def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
@@ -21,10 +30,10 @@ def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
     - Every `keras.layers.BatchNormalization` becomes a `keras_tpu_ext.layers.BatchNormalization`, whose gradient
       reads memory less often. On TensorFlow its moments are then those of the whole batch too, where Keras's are
       those of each replica's part; `ghost_batch_size` makes parts again.
-    - A bias right before such a normalisation goes. In training the batch's mean takes it away, so that it learns
+    - A bias right before such a normalisation goes. In training the batch's mean takes it away, so that it trains
       nothing; but its gradient is a sum over all activations. In inference `moving_mean` makes up for it.
 
-    Weights are copied, pretrained ones too: predictions are equal up to rounding. `model` stays as it is. What is
+    Weights are cloned, pretrained ones too: predictions are equal up to rounding. `model` stays as it is. What is
     left as it is: layers with `renorm`, biases with a regulariser or a constraint, those of a layer that is used more
     than once or that has an activation, and those before a normalisation that is frozen (`trainable=False`) or called
     with `training=False`.
@@ -39,8 +48,8 @@ def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
         A `keras.Model`, to be compiled; `TPUModel.from_model` takes it.
 
     Raises:
-        ArgumentError: If `model` is not made of inputs and outputs, or `ghost_batch_size` is not a whole number of
-            at least 1.
+        ArgumentError: If `model` is not made of inputs and outputs, or `ghost_batch_size` is not an integer of at
+            least 1.
 
     Example:
         ```python
@@ -51,45 +60,42 @@ def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
         model = kte.TPUModel.from_model(kte.layers.for_tpu(model))
         ```
     """
-    if ghost_batch_size is not None:
-        ghost_batch_size = whole_number("for_tpu", "ghost_batch_size", ghost_batch_size, least=1, write=128)
+    ghost_batch_size = check.optional(check.integer, "for_tpu", "ghost_batch_size", ghost_batch_size, example=128)
     if not isinstance(model, _runtime.keras.Model) or _runtime.models.inputs_and_outputs(model) is None:
-        raise ArgumentError(
-            "for_tpu needs a Keras model that is made of inputs and outputs, so that it can tell what follows what; "
-            f"got {type(model).__name__}. Write: for_tpu(keras.Model(inputs, outputs)), or use "
-            "keras_tpu_ext.layers.BatchNormalization in your own layers"
-        )
-    work = _Copying(ghost_batch_size)
-    copied = work.copy(model)
-    _LOG.info("for_tpu: %d BatchNormalization replaced, %d biases left out", work.replaced, work.left_out)
-    return copied
+        needed = "a Keras model made of inputs and outputs, which tell what follows what"
+        write = "keras.Model(inputs, outputs), or use kte.layers.BatchNormalization in your own layers"
+        raise check.argument_error("for_tpu", "model", needed, type(model).__name__, write)
+    cloner = _Cloner(ghost_batch_size)
+    cloned = cloner.clone(model)
+    _LOG.info("for_tpu: %d BatchNormalization replaced, %d biases left out", cloner.replaced, cloner.left_out)
+    return cloned
 
 
-class _Copying:
-    """Copies a model, with other layers in some places.
+class _Cloner:
+    """Clones a model with our normalizations, and without redundant biases.
 
     Attributes:
-        replaced: Number of normalisations that became ours.
-        left_out: Number of biases that are not there any more.
+        replaced: Number of normalizations that became ours.
+        left_out: Number of biases that were left out.
     """
 
     def __init__(self, ghost_batch_size: int | None) -> None:
         self.replaced = self.left_out = 0
         self._ghost_batch_size = ghost_batch_size
 
-    def copy(self, model: Any, *, learns: bool = True) -> Any:
-        """Return the copy of a model with its weights; unless it `learns`, no batch's mean takes a bias away."""
-        biases = {id(layer): normalisation for layer, normalisation in needless_biases(model) if learns}
+    def clone(self, model: Any, *, trains: bool = True) -> Any:
+        """Return a clone with the weights of `model`; all biases stay unless it `trains`."""
+        biases = {id(layer): normalization for layer, normalization in _redundant_biases(model) if trains}
         infers = {id(call.layer) for call in _runtime.models.calls(model) if call.training is False}
         pairs: list[tuple[Any, Any]] = []
 
-        def copy_of(layer: Any) -> Any:
+        def clone_layer(layer: Any) -> Any:
             if isinstance(layer, _runtime.keras.Model) and _runtime.models.inputs_and_outputs(layer) is not None:
-                return self.copy(layer, learns=learns and id(layer) not in infers)
-            pairs.append((layer, self._like(layer, without_bias=id(layer) in biases)))
+                return self.clone(layer, trains=trains and id(layer) not in infers)
+            pairs.append((layer, self._new_layer(layer, without_bias=id(layer) in biases)))
             return pairs[-1][1]
 
-        copied = _runtime.models.clone(model, copy_of)
+        cloned = _runtime.models.clone(model, clone_layer)
         offsets = {id(biases[id(layer)]): _array(layer.bias) for layer, _ in pairs if id(layer) in biases}
         for layer, new in pairs:
             is_bias = {id(layer.bias)} if id(layer) in biases else set()
@@ -100,16 +106,16 @@ class _Copying:
                 mean = new.moving_mean
                 mean.assign(_array(mean) - offsets[id(layer)])
         self.left_out += len(biases)
-        return copied
+        return cloned
 
-    def _like(self, layer: Any, *, without_bias: bool) -> Any:
-        """Return a layer like another one, with weights of its own."""
-        if isinstance(layer, _runtime.keras.layers.Lambda):
+    def _new_layer(self, layer: Any, *, without_bias: bool) -> Any:
+        """Return the layer that takes the place of `layer`."""
+        if isinstance(layer, layers.Lambda):
             return layer  # it has no weights, and Keras makes none from a config without being told that it is safe
         config = layer.get_config()
         if without_bias:
             config["use_bias"] = False
-        if type(layer) is not _Stock or getattr(layer, "renorm", False):
+        if type(layer) is not layers.BatchNormalization or getattr(layer, "renorm", False):
             return type(layer).from_config(config)
         self.replaced += 1
         return BatchNormalization.from_config({**config, "ghost_batch_size": self._ghost_batch_size})
@@ -117,3 +123,38 @@ class _Copying:
 
 def _array(weight: Any) -> Any:
     return _runtime.ops.convert_to_numpy(weight)
+
+
+def _redundant_biases(model: Any) -> list[tuple[Any, Any]]:
+    """Return pairs of a layer whose bias has no effect in training, and the normalization that cancels it."""
+    calls = _runtime.models.calls(model)
+    times = collections.Counter(id(call.layer) for call in calls)
+    users = collections.Counter(id(tensor) for call in calls for tensor in call.inputs)
+    users.update(id(tensor) for tensor in model.outputs)
+    makers = {id(tensor): call.layer for call in calls for tensor in call.outputs}
+    found = []
+    for call in calls:
+        if type(call.layer) not in _NORMALIZATIONS or times[id(call.layer)] != 1 or call.training is False:
+            continue
+        tensor = call.inputs[0]  # a mask may follow
+        maker = makers.get(id(tensor))
+        is_alone = users[id(tensor)] == 1 and times[id(maker)] == 1
+        if is_alone and _has_plain_bias(maker) and _is_canceled(maker, call.layer, len(tensor.shape)):
+            found.append((maker, call.layer))
+    return found
+
+
+def _has_plain_bias(layer: Any) -> bool:
+    """Whether `layer` adds a bias last of all, and nothing else depends on it."""
+    if type(layer) not in _WITH_BIAS or not layer.use_bias:
+        return False
+    others = (layer.bias_regularizer, layer.bias_constraint, layer.activity_regularizer)
+    return layer.activation in (None, _runtime.keras.activations.linear) and all(other is None for other in others)
+
+
+def _is_canceled(layer: Any, normalization: Any, rank: int) -> bool:
+    """Whether the axis of the bias is that of the normalization, which subtracts the mean of the batch."""
+    axis = normalization.axis[0] if isinstance(normalization.axis, (list, tuple)) else normalization.axis
+    bias_axis = 1 if getattr(layer, "data_format", "") == "channels_first" else rank - 1
+    is_learning = normalization.trainable and not getattr(normalization, "renorm", False)
+    return bool(is_learning and axis % rank == bias_axis)

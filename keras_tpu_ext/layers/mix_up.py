@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.layers._beta import draw_beta
-from keras_tpu_ext.layers._mixing import Mixing, Neighbours, between
+from keras_tpu_ext.layers._mixing import Mixing, Pairs, interpolate
+from keras_tpu_ext.layers._random import beta
 
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
@@ -29,7 +29,7 @@ class MixUp(Mixing):
 
     Args:
         alpha: Of the Beta distribution; the smaller, the less is mixed. Defaults to 0.2.
-        seed: Whole number from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
+        seed: Integer from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
             saved with it.
         **kwargs: As for every layer.
 
@@ -53,13 +53,12 @@ class MixUp(Mixing):
         ```
     """
 
-    first_draw = 2 << 16
+    _first_draw = 2 << 16
 
     def __init__(self, *, alpha: float = 0.2, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(alpha=alpha, seed=seed, **kwargs)
 
-    def mix(self, images: Any, labels: Any, neighbours: Neighbours) -> tuple[Any, Any]:
-        """Return images and labels, mixed."""
-        (word,) = self.draw(_runtime.ops.shape(images)[0], 1)
-        part = neighbours.only(draw_beta(word, self.alpha), 1.0)
-        return between(part, images, neighbours.of(images)), between(part, labels, neighbours.of(labels))
+    def _mix(self, images: Any, labels: Any, pairs: Pairs) -> tuple[Any, Any]:
+        (bits,) = self._random_bits(_runtime.ops.shape(images)[0], 1)
+        weight = pairs.where_exist(beta(bits, self.alpha), 1.0)
+        return interpolate(weight, images, pairs.swap(images)), interpolate(weight, labels, pairs.swap(labels))

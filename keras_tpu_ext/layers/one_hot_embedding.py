@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError
 
@@ -87,37 +88,40 @@ class OneHotEmbedding(_runtime.keras.layers.Embedding):
     def call(self, inputs: Any) -> Any:
         """Return the rows of `inputs`, with their shape and one dimension more."""
         if hasattr(inputs, "dense_shape") or hasattr(inputs, "row_splits"):
-            raise ArgumentError(
-                f"ids must be a dense tensor; they came as a {type(inputs).__name__}. Write: layer(ids.to_tensor()) "
-                "for a ragged tensor, layer(tf.sparse.to_dense(ids)) for a sparse one, or use keras.layers.Embedding"
+            write = (
+                "layer(ids.to_tensor()) for a ragged tensor, layer(tf.sparse.to_dense(ids)) for a sparse one, or use "
+                "keras.layers.Embedding"
+            )
+            raise check.argument_error(
+                "OneHotEmbedding", "inputs", "a dense tensor", f"a {type(inputs).__name__}", write
             )
         with _runtime.ops.no_autocast():
             # A tensor: what Keras 3 makes of a variable with `convert_to_tensor` is TensorFlow's variable.
             table = ops.reshape(self.embeddings, (self.input_dim, self.output_dim))
-        rows = _rows(table, self._whole_numbers(ops.reshape(inputs, (-1,))), self.compute_dtype)
+        rows = _lookup(table, self._to_int32(ops.reshape(inputs, (-1,))), self.compute_dtype)
         return ops.reshape(rows, (*ops.shape(inputs), self.output_dim))
 
-    def _whole_numbers(self, ids: Any) -> Any:
-        """Return `ids` in int32; those that are not in the table stay so."""
+    def _to_int32(self, ids: Any) -> Any:
+        """Return `ids` in int32; those outside the table stay outside."""
         return ops.cast(
             ops.clip(ids, -1, self.input_dim) if str(getattr(ids.dtype, "name", ids.dtype)) == "int64" else ids,
             "int32",
         )
 
 
-def _rows(table: Any, ids: Any, dtype: str) -> Any:
-    """Return the rows of `table` that `ids` name, in `dtype`.
+def _lookup(table: Any, ids: Any, dtype: str) -> Any:
+    """Return rows of `table` by their ids, in `dtype`.
 
-    Backwards the one-hot matrix is made again: so it need not be kept, and a TPU never has it in memory, because its
-    compiler makes it part of the product.
+    The backward pass makes the one-hot matrix again: so it need not be kept, and a TPU never has it in memory,
+    because its compiler fuses it into the product.
     """
-    numbers = ops.arange(table.shape[0], dtype="int32")
+    places = ops.arange(table.shape[0], dtype="int32")
 
     def one_hot() -> Any:
-        return ops.cast(ops.equal(ops.expand_dims(ids, -1), numbers), dtype)
+        return ops.cast(ops.equal(ops.expand_dims(ids, -1), places), dtype)
 
     @ops.custom_gradient
-    def looked_up(table: Any) -> Any:
+    def lookup(table: Any) -> Any:
         def gradient(*args: Any, upstream: Any = None) -> Any:
             upstream = args[0] if upstream is None else upstream
             sums = _runtime.ops.one_hot_matmul(one_hot(), ops.cast(upstream, dtype), transposed=True)
@@ -125,4 +129,4 @@ def _rows(table: Any, ids: Any, dtype: str) -> Any:
 
         return ops.cast(_runtime.ops.one_hot_matmul(one_hot(), ops.cast(table, dtype)), dtype), gradient
 
-    return looked_up(table)
+    return lookup(table)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.layers._augmentation import Augmentation
-from keras_tpu_ext.layers._random import below, look_up
-from keras_tpu_ext.layers._resampling import PARTS, scaled, sheared
+from keras_tpu_ext.layers._random import one_hot_lookup, randint
+from keras_tpu_ext.layers._resampling import SUBPIXELS, scale, shear
 
 ops = _runtime.ops
 
-_ANGLES = 1024
-_ONE = 1 << 14  # slopes and scales are whole numbers, of which so many are 1
-_LARGEST = 4096  # pixels: above them places would need more than 32 bits
+_NUM_ANGLES = 1024
+_ONE = 1 << 14  # slopes and scales are fixed-point numbers, of which this is 1
+_MAX_SIZE = 4096  # pixels: above them places would need more than 32 bits
 
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
@@ -56,7 +55,7 @@ class RandomAffine(Augmentation):
             Defaults to 0.1.
         horizontal: Whether to flip left and right, with probability 1/2. Defaults to `True`.
         vertical: Whether to flip top and bottom, with probability 1/2. Defaults to `False`.
-        seed: Whole number from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
+        seed: Integer from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
             saved with it.
         **kwargs: As for every layer.
 
@@ -80,7 +79,7 @@ class RandomAffine(Augmentation):
         ```
     """
 
-    first_draw = 4 << 16
+    _first_draw = 4 << 16
 
     def __init__(
         self,
@@ -95,24 +94,22 @@ class RandomAffine(Augmentation):
         **kwargs: Any,
     ) -> None:
         super().__init__(seed=seed, **kwargs)
-        self.rotation = self._number("rotation", rotation, 0.5, "a fraction of a full turn", 0.05)
-        self.zoom = self._number(
-            "zoom", zoom, 0.99, "how much more or less of their height and width images show", 0.1
-        )
-        self.shear = self._number("shear", shear, 1.0, "a part of the distance from the middle", 0.1)
-        self.translation = self._number("translation", translation, 1.0, "a part of the height and width", 0.1)
+        self.rotation = self._option("rotation", rotation, 0.5, "a fraction of a full turn", 0.05)
+        self.zoom = self._option("zoom", zoom, 0.99, "a part of the height and width", 0.1)
+        self.shear = self._option("shear", shear, 1.0, "a part of the distance from the middle", 0.1)
+        self.translation = self._option("translation", translation, 1.0, "a part of the height and width", 0.1)
         self.horizontal, self.vertical = bool(horizontal), bool(vertical)
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Return the images, transformed."""
-        inputs = self.known(inputs)
+        inputs = self._with_static_shape(inputs)
         self._check_sizes(tuple(inputs.shape))
-        return self._transformed(inputs) if training else inputs
+        return self._transform(inputs) if training else inputs
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
         """Return the shape of the inputs."""
         shape = tuple(input_shape)
-        self.check_images(shape)
+        self._check_images(shape)
         self._check_sizes(shape)
         return shape
 
@@ -121,97 +118,94 @@ class RandomAffine(Augmentation):
         names = ("rotation", "zoom", "shear", "translation", "horizontal", "vertical")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
-    def _transformed(self, images: Any) -> Any:
-        """Return images in which what is at `p` was at `rows(scales(columns(turn(p + moves))))`, from the middle.
+    def _transform(self, images: Any) -> Any:
+        """Return images whose pixel `p` is that of `rows(scales(columns(turn(p + moves))))` before, from the middle.
 
         That is `[1 m; 0 1] [w 0; 0 h] [1 0; k 1]` and quarters of a turn. A rotation by up to 45 degrees has
         `m = -tan`, `w = 1 / cos`, `h = cos` and `k = tan`.
         """
         _, height, width, _ = images.shape
-        angles = _angles(self.rotation)
-        drawn = self._drawn(angles, ops.shape(images)[0], height, width)
-        margin_x = _reach(angles.steepest + round(self.shear * _ONE), height)
-        margin_y = _reach(angles.steepest, width)
+        angles = _angle_table(self.rotation)
+        drawn = self._draw(angles, ops.shape(images)[0], height, width)
+        margin_x = _max_offset(angles.steepest + round(self.shear * _ONE), height)
+        margin_y = _max_offset(angles.steepest, width)
 
         if margin_x:
             images = ops.pad(images, [[0, 0], [0, 0], [2 * margin_x, 2 * margin_x], [0, 0]])
-            images = sheared(images, _from_middle(drawn.rows, height), margin_x, axis=2)
+            images = shear(images, _slope_offsets(drawn.rows, height), margin_x, axis=2)
         (of_rows, of_columns), (down, right) = drawn.scales, drawn.moves
-        rows = _from_middle(of_rows, height + 2 * margin_y) + _middle(down, height)
-        columns = _from_middle(of_columns, width) + _middle(right, width + 2 * margin_x)
-        images = scaled(images, rows, columns)
+        rows = _slope_offsets(of_rows, height + 2 * margin_y) + _center(down, height)
+        columns = _slope_offsets(of_columns, width) + _center(right, width + 2 * margin_x)
+        images = scale(images, rows, columns)
         if margin_y:
-            images = sheared(images, _from_middle(drawn.columns, width), margin_y, axis=1)
+            images = shear(images, _slope_offsets(drawn.columns, width), margin_y, axis=1)
         if not angles.odd.any():
             return images
         transposed = ops.transpose(images, (0, 2, 1, 3))
         return ops.where(ops.reshape(drawn.is_transposed, (-1, 1, 1, 1)), transposed, images)
 
-    def _drawn(self, angles: _Angles, count: Any, height: int, width: int) -> _Drawn:
-        """Return what each of `count` examples draws."""
-        words = self.draw(count, 7)
-        angle = below(words[0], _ANGLES)
-        tangent, is_transposed = look_up(angles.tangents, angle), ops.equal(look_up(angles.odd, angle), 1)
-        signs = self._flips(words[1:3], is_transposed)
-        signs = [sign * look_up(table, angle) for sign, table in zip(signs, angles.signs, strict=True)]
-        zoom = _ONE + _symmetric(words[3], round(self.zoom * _ONE))
-        scales = [zoom * look_up(table, angle) // _ONE for table in angles.scales]
+    def _draw(self, angles: _AngleTable, count: Any, height: int, width: int) -> _Transforms:
+        """Draw the transform of each of `count` examples."""
+        bits = self._random_bits(count, 7)
+        angle = randint(bits[0], _NUM_ANGLES)
+        tangent, is_transposed = (
+            one_hot_lookup(angles.tangents, angle),
+            ops.equal(one_hot_lookup(angles.odd, angle), 1),
+        )
+        signs = self._flips(bits[1:3], is_transposed)
+        signs = [sign * one_hot_lookup(table, angle) for sign, table in zip(signs, angles.signs, strict=True)]
+        zoom = _ONE + _symmetric(bits[3], round(self.zoom * _ONE))
+        scales = [zoom * one_hot_lookup(table, angle) // _ONE for table in angles.scales]
         of_rows, of_columns = (sign * scale for sign, scale in zip(signs, scales, strict=True))
         columns = signs[0] * signs[1] * tangent
-        # They move when all else is done, so what moves them here goes through all that comes after.
+        # The translation comes last: moving the images here means to apply all that comes after to it.
         down, right = (
-            _symmetric(word, 2048) * round(self.translation * size * PARTS) // 2048
-            for word, size in zip(words[5:], (height, width), strict=True)
+            _symmetric(one, 2048) * round(self.translation * size * SUBPIXELS) // 2048
+            for one, size in zip(bits[5:], (height, width), strict=True)
         )
         down, right = ops.where(is_transposed, right, down), ops.where(is_transposed, down, right)
-        return _Drawn(
-            rows=_symmetric(words[4], round(self.shear * _ONE)) - tangent,
+        return _Transforms(
+            rows=_symmetric(bits[4], round(self.shear * _ONE)) - tangent,
             scales=[of_rows, of_columns],
             columns=columns,
-            moves=[_times(of_rows, down + _times(columns, right)), _times(of_columns, right)],
+            moves=[
+                _fixed_point_product(of_rows, down + _fixed_point_product(columns, right)),
+                _fixed_point_product(of_columns, right),
+            ],
             is_transposed=is_transposed,
         )
 
-    def _flips(self, words: Sequence[Any], is_transposed: Any) -> list[Any]:
-        """Return the signs of rows and of columns, before the image changes its height for its width."""
-        ones = ops.cast(ops.ones_like(words[0]), "int32")
-        vertical = ones - 2 * below(words[0], 2) if self.vertical else ones
-        horizontal = ones - 2 * below(words[1], 2) if self.horizontal else ones
+    def _flips(self, bits: Sequence[Any], is_transposed: Any) -> list[Any]:
+        """Return the signs of rows and of columns, before the transposition."""
+        ones = ops.cast(ops.ones_like(bits[0]), "int32")
+        vertical = ones - 2 * randint(bits[0], 2) if self.vertical else ones
+        horizontal = ones - 2 * randint(bits[1], 2) if self.horizontal else ones
         return [ops.where(is_transposed, horizontal, vertical), ops.where(is_transposed, vertical, horizontal)]
 
     def _check_sizes(self, shape: tuple[Any, ...]) -> None:
-        """Refuse sizes that cannot be transformed."""
-        owner, (height, width) = type(self).__name__, shape[1:3]
+        """Check the height and width of the inputs."""
+        caller, (height, width) = type(self).__name__, shape[1:3]
         if height != width and self.rotation > 0.125:
-            raise ArgumentError(
-                f"images must be square for a rotation above 0.125, an eighth of a turn; they came with height "
-                f"{height}, width {width} and rotation={self.rotation}. Write: {owner}(rotation=0.125), or cut them "
-                "square first"
-            )
-        if max(height, width) >= _LARGEST:
-            raise ArgumentError(
-                f"images must be below {_LARGEST} pixels high and wide; they came with height {height} and width "
-                f"{width}. Write: tf.image.resize(images, (224, 224)) in the pipeline"
-            )
+            needed = "square images for a rotation above 0.125, an eighth of a turn"
+            got = f"height {height}, width {width} and rotation={self.rotation}"
+            raise check.argument_error(caller, "inputs", needed, got, "rotation=0.125, or cut them square first")
+        if max(height, width) >= _MAX_SIZE:
+            needed, got = f"below {_MAX_SIZE} pixels high and wide", f"height {height} and width {width}"
+            write = "tf.image.resize(images, (224, 224)) in the pipeline"
+            raise check.argument_error(caller, "inputs", needed, got, write)
 
-    def _number(self, name: str, value: Any, most: float, of: str, write: float) -> float:
-        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if not is_number or not 0 <= value <= most:
-            raise ArgumentError(
-                f"{name} must be {of}, a number from 0 to {most}; it came as {value!r}. "
-                f"Write: {type(self).__name__}({name}={write})"
-            )
-        return float(value)
+    def _option(self, name: str, value: Any, maximum: float, what: str, example: float) -> float:
+        return check.number(type(self).__name__, name, value, minimum=0, maximum=maximum, what=what, example=example)
 
 
-class _Angles(NamedTuple):
-    """What belongs to each angle: a quarter of a turn, several or none, and a rotation by up to 45 degrees.
+class _AngleTable(NamedTuple):
+    """Tables with an entry for each angle, split into quarter turns and a rotation by up to 45 degrees.
 
     Attributes:
-        tangents: Of the rest, in parts of `_ONE`.
-        scales: Of rows and of columns, likewise: the cosine of the rest, and one by it.
-        signs: Of rows and of columns, by the quarters.
-        odd: 1 for an odd number of quarters.
+        tangents: Of the rotation, in fixed point.
+        scales: Of rows and of columns, likewise: the cosine of the rotation, and its reciprocal.
+        signs: Of rows and of columns, by the quarter turns.
+        odd: 1 for an odd number of quarter turns.
         steepest: The largest tangent.
     """
 
@@ -222,15 +216,15 @@ class _Angles(NamedTuple):
     steepest: int
 
 
-class _Drawn(NamedTuple):
-    """What the examples draw, a number of dtype `int32` for each.
+class _Transforms(NamedTuple):
+    """The transform of each example, as numbers of dtype `int32`.
 
     Attributes:
-        rows: The slope of rows, in parts of `_ONE`.
+        rows: The slope of rows, in fixed point.
         scales: Of rows and of columns, likewise, with their signs.
         columns: The slope of columns, likewise.
-        moves: Down and to the right in the image before it is scaled, in 256ths of a pixel.
-        is_transposed: Whether the image changes its height for its width.
+        moves: Translation down and to the right in the image before it is scaled, in 256ths of a pixel.
+        is_transposed: Whether height and width are exchanged.
     """
 
     rows: Any
@@ -240,41 +234,41 @@ class _Drawn(NamedTuple):
     is_transposed: Any
 
 
-def _angles(rotation: float) -> _Angles:
-    """Return what belongs to each of the angles up to `rotation` of a turn to either side."""
-    turns = rotation * ((2 * np.arange(_ANGLES) + 1) / _ANGLES - 1)
+def _angle_table(rotation: float) -> _AngleTable:
+    """Return the tables of angles up to `rotation` of a turn to either side."""
+    turns = rotation * ((2 * np.arange(_NUM_ANGLES) + 1) / _NUM_ANGLES - 1)
     quarters = np.rint(4 * turns).astype("int32")
     rest = 2 * math.pi * (turns - quarters / 4)
     tangents, cosines, secants = (
         np.rint(_ONE * values).astype("int32") for values in (np.tan(rest), np.cos(rest), 1 / np.cos(rest))
     )
-    # A quarter of a turn leads from (x, y) to (-y, x): height for width, and then the sign of the columns.
+    # A quarter turn leads from (x, y) to (-y, x): height for width, and then the sign of the columns.
     rows, columns = (np.where(np.isin(quarters % 4, of), -1, 1).astype("int32") for of in ((2, 3), (1, 2)))
-    return _Angles(tangents, (cosines, secants), (rows, columns), quarters % 2, int(np.abs(tangents).max()))
+    return _AngleTable(tangents, (cosines, secants), (rows, columns), quarters % 2, int(np.abs(tangents).max()))
 
 
-def _symmetric(word: Any, most: int) -> Any:
-    """Return a whole number from `-most` to `most`, which is below 32768."""
-    return below(word, 2 * most + 1) - most
+def _symmetric(bits: Any, maximum: int) -> Any:
+    """Return a random integer from `-maximum` to `maximum`, which is below 32768."""
+    return randint(bits, 2 * maximum + 1) - maximum
 
 
-def _times(scale: Any, amounts: Any) -> Any:
-    """Return `scale * amounts // _ONE`, for which 32 bits do where they do not for the product."""
+def _fixed_point_product(scale: Any, amounts: Any) -> Any:
+    """Return `scale * amounts // _ONE` in 32 bits, which the product itself does not fit."""
     root = 128  # of `_ONE`
     return (scale // root * amounts + scale % root * amounts // root) // root
 
 
-def _from_middle(slope: Any, size: int) -> Any:
-    """Return for each of `size` places the slope by its distance from the middle, in 256ths of a pixel."""
+def _slope_offsets(slope: Any, size: int) -> Any:
+    """Return the slope times the distance from the middle of each of `size` places, in 256ths of a pixel."""
     twice = 2 * ops.arange(size, dtype="int32") - (size - 1)
-    return ops.expand_dims(slope, 1) * twice // (2 * _ONE // PARTS)
+    return ops.expand_dims(slope, 1) * twice // (2 * _ONE // SUBPIXELS)
 
 
-def _middle(moved_by: Any, size: int) -> Any:
-    """Return the place of the middle of `size` places, moved, in 256ths of a pixel, of shape `(batch, 1)`."""
-    return ops.expand_dims(moved_by, 1) + (size - 1) * PARTS // 2
+def _center(offset: Any, size: int) -> Any:
+    """Return the middle of `size` places plus an offset, in 256ths of a pixel, of shape `(batch, 1)`."""
+    return ops.expand_dims(offset, 1) + (size - 1) * SUBPIXELS // 2
 
 
-def _reach(slope: int, size: int) -> int:
-    """Return how many pixels the outermost of `size` places are moved by a slope, at most."""
+def _max_offset(slope: int, size: int) -> int:
+    """Return the largest offset in pixels that a slope gives one of `size` places."""
     return -(-slope * (size - 1) // (2 * _ONE))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._arguments import probability as checked_probability
-from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.layers._augmentation import Augmentation
-from keras_tpu_ext.layers._random import below, look_up, uniform
+from keras_tpu_ext.layers._random import one_hot_lookup, randint, uniform
 
 ops = _runtime.ops
 
@@ -41,7 +39,7 @@ class RandomErasing(Augmentation):
         scale: Smallest and largest area, as a part of that of the image. Defaults to `(0.02, 0.33)`.
         ratio: Smallest and largest height by width. Defaults to `(0.3, 3.3)`.
         value: What is put in: a number, or one for each channel. Defaults to 0.0.
-        seed: Whole number from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
+        seed: Integer from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
             saved with it.
         **kwargs: As for every layer.
 
@@ -66,7 +64,7 @@ class RandomErasing(Augmentation):
         ```
     """
 
-    first_draw = 1 << 16
+    _first_draw = 1 << 16
 
     def __init__(
         self,
@@ -79,29 +77,30 @@ class RandomErasing(Augmentation):
         **kwargs: Any,
     ) -> None:
         super().__init__(seed=seed, **kwargs)
-        self.probability = checked_probability(type(self).__name__, "probability", probability, write=0.5)
+        caller = type(self).__name__
+        self.probability = check.number(
+            caller, "probability", probability, minimum=0, maximum=1, what="a probability", example=0.5
+        )
         self.scale = self._range("scale", scale, 1.0, "parts of the area, above 0 and at most 1", "(0.02, 0.33)")
-        self.ratio = self._range("ratio", ratio, np.inf, "heights by widths, above 0", "(0.3, 3.3)")
+        self.ratio = self._range("ratio", ratio, math.inf, "heights by widths, above 0", "(0.3, 3.3)")
         values = _finite_numbers(value if isinstance(value, (list, tuple)) else [value])
         if not values:
-            raise ArgumentError(
-                f"value must be a number, or one for each channel; it came as {value!r}. "
-                f"Write: {type(self).__name__}(value=0.0)"
-            )
+            needed = "a number, or one for each channel"
+            raise check.argument_error(caller, "value", needed, repr(value), "value=0.0")
         self.value = values if isinstance(value, (list, tuple)) else values[0]
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Return the images, some of them erased in part."""
-        inputs = self.known(inputs)
+        inputs = self._with_static_shape(inputs)
         self._check_value(inputs)
         if not training:
             return inputs
         height, width = inputs.shape[1:3]
-        heights, widths = self._sizes(height, width)
-        chance, size, top, left = self.draw(ops.shape(inputs)[0], 4)
-        size = below(size, len(heights))
-        rows = self._covered(look_up(heights, size), top, height)
-        columns = self._covered(look_up(widths, size), left, width)
+        heights, widths = self._rectangles(height, width)
+        chance, size, top, left = self._random_bits(ops.shape(inputs)[0], 4)
+        size = randint(size, len(heights))
+        rows = _random_range(one_hot_lookup(heights, size), top, height)
+        columns = _random_range(one_hot_lookup(widths, size), left, width)
         erased = ops.reshape(uniform(chance) < np.float32(self.probability), (-1, 1, 1, 1))
         erased = erased & ops.reshape(rows, (-1, height, 1, 1)) & ops.reshape(columns, (-1, 1, width, 1))
         value = ops.cast(ops.convert_to_tensor(np.asarray(self.value, "float32")), inputs.dtype)
@@ -110,13 +109,11 @@ class RandomErasing(Augmentation):
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
         """Return the shape of the inputs."""
         shape = tuple(input_shape)
-        self.check_images(shape)
-        self._sizes(*shape[1:3])
+        self._check_images(shape)
+        self._rectangles(*shape[1:3])
         if isinstance(self.value, list) and len(self.value) not in (1, shape[3]):
-            raise ArgumentError(
-                f"value must be a number, or one for each of the {shape[3]} channels; it came as {self.value}. "
-                f"Write: {type(self).__name__}(value={[0.0] * shape[3]})"
-            )
+            needed, write = f"a number, or one for each of the {shape[3]} channels", f"value={[0.0] * shape[3]}"
+            raise check.argument_error(type(self).__name__, "value", needed, repr(self.value), write)
         return shape
 
     def get_config(self) -> dict[str, Any]:
@@ -124,8 +121,8 @@ class RandomErasing(Augmentation):
         names = ("probability", "scale", "ratio", "value")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
-    def _sizes(self, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return heights and widths of all rectangles that fit in."""
+    def _rectangles(self, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the heights and widths of all rectangles that fit in."""
         levels = (np.arange(_LEVELS) + 0.5) / _LEVELS
         area = height * width * (self.scale[0] + (self.scale[1] - self.scale[0]) * levels)
         ratio = self.ratio[0] * (self.ratio[1] / self.ratio[0]) ** levels
@@ -133,41 +130,40 @@ class RandomErasing(Augmentation):
         heights, widths = (np.rint(np.sqrt(values)).astype("int32") for values in (area * ratio, area / ratio))
         fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
         if not fits.any():
-            raise ArgumentError(
-                f"scale and ratio must allow a rectangle that fits in an image of {height} x {width} pixels; they "
-                f"came as {self.scale} and {self.ratio}. "
-                f"Write: {type(self).__name__}(scale=(0.02, 0.33), ratio=(0.3, 3.3))"
+            raise check.argument_error(
+                type(self).__name__,
+                "scale",
+                f"such that, with `ratio`, a rectangle fits in an image of {height} x {width} pixels",
+                f"scale={self.scale} and ratio={self.ratio}",
+                "scale=(0.02, 0.33), ratio=(0.3, 3.3)",
             )
         return heights[fits], widths[fits]
 
-    def _covered(self, size: Any, word: Any, of: int) -> Any:
-        """Return for each example which places along an axis of `of` the rectangle covers."""
-        first = ops.expand_dims(below(word, of + 1 - size), 1)
-        places = ops.expand_dims(ops.arange(of, dtype="int32"), 0)
-        return (places >= first) & (places < first + ops.expand_dims(size, 1))
-
-    def _range(self, name: str, pair: Any, most: float, of: str, write: str) -> tuple[float, float]:
+    def _range(self, name: str, pair: Any, maximum: float, what: str, example: str) -> tuple[float, float]:
         values = _finite_numbers(pair) if isinstance(pair, (list, tuple)) else []
         low, high = values if len(values) == 2 else (0.0, 0.0)
-        if not 0 < low <= high <= most:
-            raise ArgumentError(
-                f"{name} must be a smallest and a largest of {of}; it came as {pair!r}. "
-                f"Write: {type(self).__name__}({name}={write})"
-            )
+        if not 0 < low <= high <= maximum:
+            needed = f"a smallest and a largest of {what}"
+            raise check.argument_error(type(self).__name__, name, needed, repr(pair), f"{name}={example}")
         return low, high
 
     def _check_value(self, inputs: Any) -> None:
-        """Refuse a value that the inputs cannot hold."""
+        """Check that the dtype of the inputs holds the value."""
         self.compute_output_shape(tuple(inputs.shape))
         values = np.atleast_1d(self.value)
         if "uint8" in str(inputs.dtype) and not np.array_equal(values, np.clip(np.rint(values), 0, 255)):
-            raise ArgumentError(
-                f"value must be whole and from 0 to 255 for images of dtype uint8; it came as {self.value}. "
-                f"Write: {type(self).__name__}(value=0.0)"
-            )
+            needed = "an integer from 0 to 255 for images of dtype uint8"
+            raise check.argument_error(type(self).__name__, "value", needed, repr(self.value), "value=0.0")
+
+
+def _random_range(length: Any, bits: Any, size: int) -> Any:
+    """Return a mask of `length` consecutive places along an axis of `size`, at a random place for each example."""
+    first = ops.expand_dims(randint(bits, size + 1 - length), 1)
+    places = ops.expand_dims(ops.arange(size, dtype="int32"), 0)
+    return (places >= first) & (places < first + ops.expand_dims(length, 1))
 
 
 def _finite_numbers(values: Sequence[Any]) -> list[float]:
-    """Return `values` as floats, none where one of them is no finite number."""
-    are = all(isinstance(one, numbers.Real) and not isinstance(one, bool) for one in values)
-    return [float(one) for one in values] if are and all(math.isfinite(one) for one in values) else []
+    """Return `values` as floats; an empty list where one of them is no finite number."""
+    are_numbers = all(check.is_number(one) and math.isfinite(one) for one in values)
+    return [float(one) for one in values] if are_numbers else []

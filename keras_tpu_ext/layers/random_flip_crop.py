@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._arguments import whole_number
-from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.layers._augmentation import Augmentation
-from keras_tpu_ext.layers._random import below
+from keras_tpu_ext.layers._random import randint
 
 ops = _runtime.ops
 
@@ -36,7 +35,7 @@ class RandomFlipCrop(Augmentation):
         padding: Pixels of zeros on each of the four sides, before the crop. Defaults to 0.
         horizontal: Whether to flip left and right, with probability 1/2. Defaults to `True`.
         vertical: Whether to flip top and bottom, with probability 1/2. Defaults to `False`.
-        seed: Whole number from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
+        seed: Integer from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
             saved with it.
         **kwargs: As for every layer.
 
@@ -73,39 +72,37 @@ class RandomFlipCrop(Augmentation):
         **kwargs: Any,
     ) -> None:
         super().__init__(seed=seed, **kwargs)
-        owner = type(self).__name__
-        self.height = None if height is None else whole_number(owner, "height", height, least=1, write=224)
-        self.width = None if width is None else whole_number(owner, "width", width, least=1, write=224)
-        self.padding = whole_number(owner, "padding", padding, least=0, write=4)
+        caller = type(self).__name__
+        self.height = check.optional(check.integer, caller, "height", height, example=224)
+        self.width = check.optional(check.integer, caller, "width", width, example=224)
+        self.padding = check.integer(caller, "padding", padding, minimum=0, example=4)
         self.horizontal, self.vertical = bool(horizontal), bool(vertical)
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Return the crops."""
-        inputs = self.known(inputs)
+        inputs = self._with_static_shape(inputs)
         _, height, width, _ = self.compute_output_shape(tuple(inputs.shape))
         spare = [inputs.shape[1] + 2 * self.padding - height, inputs.shape[2] + 2 * self.padding - width]
         if not training:
-            return self._middle(inputs, spare)
-        words = self.draw(ops.shape(inputs)[0], 4)
-        top, left = (below(word, number + 1) for word, number in zip(words[:2], spare, strict=True))
-        rows = self._choice(top, height, inputs.shape[1], below(words[2], 2) if self.vertical else None)
-        columns = self._choice(left, width, inputs.shape[2], below(words[3], 2) if self.horizontal else None)
+            return self._center_crop(inputs, spare)
+        bits = self._random_bits(ops.shape(inputs)[0], 4)
+        top, left = (randint(one, number + 1) for one, number in zip(bits[:2], spare, strict=True))
+        rows = self._selection(top, height, inputs.shape[1], randint(bits[2], 2) if self.vertical else None)
+        columns = self._selection(left, width, inputs.shape[2], randint(bits[3], 2) if self.horizontal else None)
         # Rows first: of the two orders this is the cheaper one where images lie in memory as the compiler puts them.
         return _runtime.ops.one_hot_einsum(inputs, ("bih,bhwc->biwc", rows), ("bjw,biwc->bijc", columns))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
         """Return `(batch, height, width, channels)` of the outputs."""
         shape = tuple(input_shape)
-        self.check_images(shape)
+        self._check_images(shape)
         batch, *sizes, channels = shape
         wanted = [size if own is None else own for own, size in zip((self.height, self.width), sizes, strict=True)]
         for name, size, own in zip(("height", "width"), sizes, wanted, strict=True):
             if own > size + 2 * self.padding:
-                padding = (own - size + 1) // 2
-                raise ArgumentError(
-                    f"{name} must be at most that of the images with their padding, {size} + 2 * {self.padding}; it "
-                    f"came as {own}. Write: {type(self).__name__}({name}={size}), or padding={padding}"
-                )
+                needed = f"at most that of the images with their padding, {size} + 2 * {self.padding}"
+                write = f"{name}={size}, or padding={(own - size + 1) // 2}"
+                raise check.argument_error(type(self).__name__, name, needed, str(own), write)
         return (batch, *wanted, channels)
 
     def get_config(self) -> dict[str, Any]:
@@ -113,19 +110,16 @@ class RandomFlipCrop(Augmentation):
         names = ("height", "width", "padding", "horizontal", "vertical")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
-    def _choice(self, offsets: Any, size: int, of: int, flips: Any) -> Any:
-        """Return for each example which of the `of` places of the inputs each of `size` places of the outputs shows.
-
-        Places in the padding show none, and so become zeros.
-        """
+    def _selection(self, offsets: Any, size: int, input_size: int, flips: Any) -> Any:
+        """Return one-hot rows of shape `(batch, size, input_size)` that select pixels; 0 for padding."""
         places = ops.expand_dims(ops.arange(size, dtype="int32"), 0)
         if flips is not None:
             flips = ops.expand_dims(flips, 1)
             places = places + flips * (size - 1 - 2 * places)
         places = places + ops.expand_dims(offsets, 1) - self.padding
-        return ops.equal(ops.expand_dims(places, 2), ops.arange(of, dtype="int32"))
+        return ops.equal(ops.expand_dims(places, 2), ops.arange(input_size, dtype="int32"))
 
-    def _middle(self, inputs: Any, spare: list[int]) -> Any:
+    def _center_crop(self, inputs: Any, spare: list[int]) -> Any:
         padding = [self.padding, self.padding]
         top, left = (number // 2 for number in spare)
         padded = ops.pad(inputs, [[0, 0], padding, padding, [0, 0]])

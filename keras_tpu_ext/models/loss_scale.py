@@ -1,12 +1,12 @@
-"""`LossScale`: how the scale of the loss begins, grows and shrinks in mixed precision."""
+"""`LossScale`: dynamic or static loss scaling for mixed precision."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError
 
@@ -45,20 +45,26 @@ class LossScale:
     maximum: float = 2.0**24
 
     def __post_init__(self) -> None:
-        self._check("initial", self._positive(self.initial), "a positive number", "LossScale(initial=2**15)")
-        whole = isinstance(self.growth_steps, int) and not isinstance(self.growth_steps, bool)
-        self._check("growth_steps", whole and self.growth_steps >= 1, "an integer of at least 1", "growth_steps=2000")
-        grows = self._positive(self.growth_factor) and self.growth_factor >= 1
-        self._check("growth_factor", grows, "a number of at least 1", "growth_factor=2")
-        shrinks = self._positive(self.backoff_factor) and self.backoff_factor <= 1
-        self._check("backoff_factor", shrinks, "a number in (0, 1]", "backoff_factor=0.5")
-        self._check("minimum", self._positive(self.minimum), "a positive number", "minimum=1")
-        above = self._positive(self.maximum) and self.minimum <= self.initial <= self.maximum
-        self._check("maximum", above, "at least `initial`, which is at least `minimum`", "maximum=2**24")
+        caller = type(self).__name__
+        checked = {
+            "initial": check.number(caller, "initial", self.initial, above=0, example="2**15"),
+            "growth_steps": check.integer(caller, "growth_steps", self.growth_steps, example=2000),
+            "growth_factor": check.number(caller, "growth_factor", self.growth_factor, minimum=1, example=2),
+            "backoff_factor": check.number(
+                caller, "backoff_factor", self.backoff_factor, above=0, maximum=1, example=0.5
+            ),
+            "minimum": check.number(caller, "minimum", self.minimum, above=0, example=1),
+            "maximum": check.number(caller, "maximum", self.maximum, above=0, example="2**24"),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        if not self.minimum <= self.initial <= self.maximum:
+            needed = "at least `initial`, which is at least `minimum`"
+            raise check.argument_error(caller, "maximum", needed, repr(self.maximum), "maximum=2**24")
 
     @classmethod
     def of(cls, value: Any) -> LossScale | None:
-        """Return the `LossScale` that `compile(loss_scale=value)` means; `None` for `None`.
+        """Return the `LossScale` for `compile(loss_scale=value)`; `None` for `None`.
 
         Raises:
             ArgumentError: If `value` is not `None`, a positive number, `"dynamic"` or a `LossScale`.
@@ -67,13 +73,9 @@ class LossScale:
             return value
         if value == "dynamic":
             return cls()
-        if cls._positive(value):
-            fixed = float(value)
-            return cls(fixed, growth_factor=1.0, backoff_factor=1.0, minimum=fixed, maximum=fixed)
-        raise ArgumentError(
-            '`loss_scale` must be None, a positive number, "dynamic" or a kte.LossScale; '
-            f'got {value!r}. Write loss_scale="dynamic", or loss_scale=1024.'
-        )
+        what, example = 'None, "dynamic", a kte.LossScale or a number', '"dynamic", or loss_scale=1024'
+        fixed = check.number("compile", "loss_scale", value, above=0, what=what, example=example)
+        return cls(fixed, growth_factor=1.0, backoff_factor=1.0, minimum=fixed, maximum=fixed)
 
     def after(
         self, scale: Any, good_steps: Any, finite: Any, where: Callable[[Any, Any, Any], Any]
@@ -107,11 +109,28 @@ class LossScale:
         """Return the `LossScale` that `get_config` described."""
         return cls(**config)
 
-    def _check(self, name: str, good: bool, needed: str, write: str) -> None:
-        if not good:
-            raise ArgumentError(f"LossScale: `{name}` must be {needed}; got {getattr(self, name)!r}. Write {write}.")
 
-    @staticmethod
-    def _positive(value: Any) -> bool:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return number and math.isfinite(value) and value > 0
+def resolve_loss_scale(loss_scale: Any, optimizer: Any, policy: str, auto: bool) -> LossScale | None:
+    """Return the loss scale of the step; `None` where it has none, or the optimizer scales the loss.
+
+    Raises:
+        ArgumentError: If `loss_scale` has a value that cannot work, or the optimizer scales the loss as well.
+    """
+    chosen = LossScale.of(loss_scale)
+    by_optimizer = _optimizer_scaling(optimizer)
+    if chosen is not None and by_optimizer:
+        raise ArgumentError(
+            f"loss_scale={loss_scale!r} was given, and the optimizer scales the loss too ({by_optimizer}). "
+            "Leave one of them out."
+        )
+    if chosen is None and not by_optimizer and auto and policy == "mixed_float16":
+        return LossScale()
+    return chosen
+
+
+def _optimizer_scaling(optimizer: Any) -> str:
+    if hasattr(optimizer, "inner_optimizer"):
+        return type(optimizer).__name__
+    if getattr(optimizer, "loss_scale_factor", None) is not None:
+        return f"loss_scale_factor={optimizer.loss_scale_factor}"
+    return ""

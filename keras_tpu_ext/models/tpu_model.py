@@ -5,15 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import Any, TypeVar
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
-from keras_tpu_ext.models._compile_arguments import (
-    choose_accumulation,
-    choose_loss_scale,
-    choose_steps_per_execution,
-)
 from keras_tpu_ext.models.logits_check import probabilities_taken_for_logits
-from keras_tpu_ext.models.loss_scale import LossScale
+from keras_tpu_ext.models.loss_scale import LossScale, resolve_loss_scale
 
 Self = TypeVar("Self", bound="TPUModel")
 
@@ -60,18 +56,15 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
             ArgumentError: If `model` is no Keras model, or a `Sequential` that does not know its input shape.
         """
         if not isinstance(model, _runtime.keras.Model):
-            raise ArgumentError(
-                f"from_model needs a Keras model; got {type(model).__name__}. "
-                "Write TPUModel.from_model(keras.Sequential([...]))."
-            )
+            write = "TPUModel.from_model(keras.Sequential([...]))"
+            raise check.argument_error("from_model", "model", "a Keras model", type(model).__name__, write)
         graph = _runtime.models.inputs_and_outputs(model)
         if graph is not None:
             return cls(*graph, name=model.name)
         if isinstance(model, _runtime.keras.Sequential):
-            raise ArgumentError(
-                f"from_model needs a model that knows its input shape; {model.name!r} is not built. "
-                "Write keras.Sequential([keras.Input((28, 28, 1)), ...]), or call model.build(shape) first."
-            )
+            write = "keras.Sequential([keras.Input((28, 28, 1)), ...]), or call model.build(shape) first"
+            needed, got = "a model that knows its input shape", f"{model.name!r}, which is not built"
+            raise check.argument_error("from_model", "model", needed, got, write)
         return _Wrapped(model, name=model.name)
 
     def compile(
@@ -115,11 +108,11 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
         }
         own.update({name: given[name] for name in ("auto_scale_loss",) if name in given})
         optimizer = given.get("optimizer")
-        steps_per_execution, auto_steps = choose_steps_per_execution(own["steps_per_execution"])
+        steps_per_execution, auto_steps = _resolve_steps_per_execution(own["steps_per_execution"])
         auto = own.get("auto_scale_loss", True) and (optimizer is None or not self._leaves_scaling_to_its_optimizer())
         super().compile(
-            loss_scale=choose_loss_scale(loss_scale, optimizer, self.dtype_policy.name, auto),
-            gradient_accumulation_steps=choose_accumulation(gradient_accumulation_steps, optimizer),
+            loss_scale=resolve_loss_scale(loss_scale, optimizer, self.dtype_policy.name, auto),
+            gradient_accumulation_steps=_resolve_accumulation(gradient_accumulation_steps, optimizer),
             steps_per_execution=steps_per_execution,
             auto_steps=auto_steps,
             **given,
@@ -129,14 +122,14 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
             warnings.warn(message, FromLogitsWarning, stacklevel=2)
 
     def get_compile_config(self) -> dict[str, Any]:
-        """Return what `compile` was given, serialized."""
+        """Return the arguments of `compile`, serialized."""
         own = _runtime.keras.saving.serialize_keras_object(dict(getattr(self, "_own_compile_config", {})))
         return {**super().get_compile_config(), **own}
 
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
 class _Wrapped(TPUModel):
-    """What `from_model` returns for a subclassed model: its `call`, under the exact step."""
+    """A subclassed model, wrapped by `from_model`: its `call` under the exact step."""
 
     def __init__(self, model: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -153,3 +146,32 @@ class _Wrapped(TPUModel):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> _Wrapped:
         model = _runtime.keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
         return cls(model, name=config["name"])
+
+
+def _resolve_accumulation(steps: Any, optimizer: Any) -> int:
+    """Return the number of batches in a step, the optimizer's own where it has one.
+
+    Raises:
+        ArgumentError: If `steps` is no positive integer, or the optimizer has another number.
+    """
+    steps = check.integer("compile", "gradient_accumulation_steps", steps, example="4, or leave it out")
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    by_optimizer = getattr(inner, "gradient_accumulation_steps", None) or 1
+    if steps != 1 and by_optimizer not in (1, steps):
+        raise ArgumentError(
+            f"gradient_accumulation_steps={steps} was given, and the optimizer says {by_optimizer}. "
+            "Leave one of them out."
+        )
+    return max(steps, int(by_optimizer))
+
+
+def _resolve_steps_per_execution(steps: Any) -> tuple[int, bool]:
+    """Return the first number of steps in an execution, and whether to tune it.
+
+    Raises:
+        ArgumentError: If `steps` is neither a positive integer nor `"auto"`.
+    """
+    if isinstance(steps, str) and steps == "auto":
+        return 1, True
+    what, example = '"auto" or an integer', '"auto", or leave it out'
+    return check.integer("compile", "steps_per_execution", steps, what=what, example=example), False

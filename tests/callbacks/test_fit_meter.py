@@ -1,4 +1,4 @@
-"""What is noted in one thread while another one works it off."""
+"""An end that one thread appends while another one flushes."""
 
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
 
@@ -25,7 +25,7 @@ class Late(list):
 def test_an_end_that_comes_in_the_meantime_is_not_lost():
     meter = FitMeter(window=20, warmup=1, batch_size=8, replicas=1, began=0.0)
     meter.ends = Late([(0, 3.0), (1, 6.0)])
-    meter.catch_up()
+    meter.flush()
     assert (meter.executions.last_batch, meter.executions.ended) == (1, 6.0)
-    meter.catch_up()
+    meter.flush()
     assert (meter.executions.last_batch, meter.executions.ended) == (2, 9.0)

@@ -145,8 +145,8 @@ def test_two_of_them_stand_side_by_side():
 
 
 def test_the_train_function_is_left_alone_once_nothing_more_is_to_be_found(monkeypatch):
-    asked, around = [], HostBottleneck._around
-    monkeypatch.setattr(HostBottleneck, "_around", lambda self, it: asked.append(self._batch) or around(self, it))
+    asked, around = [], HostBottleneck._intercept
+    monkeypatch.setattr(HostBottleneck, "_intercept", lambda self, it: asked.append(self._batch) or around(self, it))
     callback = HostBottleneck(verbose=False)
     learned(built(kte.TPUModel, None), [callback])
     assert len(callback.probes) == 1
@@ -271,7 +271,7 @@ class Scripted:
             self.callback.on_epoch_begin(epoch)
             for batch in range(self.executions):
                 self.callback._batch, self.callback._is_announced = batch, True
-                self.callback._around(ScriptedExecution(self))
+                self.callback._intercept(ScriptedExecution(self))
             logs = {}
             self.now += 1000.0  # validation
             self.callback.on_epoch_end(epoch, logs)
@@ -297,19 +297,19 @@ class ScriptedProbe:
 
     def __init__(self, loop, count):
         self.loop, self.left = loop, 2 * count + 2
-        self.found = ProbedInput(
+        self.result = ProbedInput(
             loop.seconds, loop.compute, None, loop.cost, (Stage("Map", 0.1), Stage("Batch", 0.2))
         )
 
     @property
-    def over(self):
+    def done(self):
         return self.left <= 0
 
     def run(self, execution):
         self.left -= 1
         self.loop.now += 50.0  # which must not count
 
-    def spoil(self):
+    def invalidate(self):
         raise AssertionError("the probe fits into an epoch")
 
 
@@ -335,11 +335,11 @@ def test_an_epoch_has_no_probe_where_the_last_one_was_dear(monkeypatch, cost, pr
 
 def test_wrong_arguments_are_told():
     with pytest.raises(
-        ArgumentError, match=r"window must be a whole number of at least 1; it came as 0. Write: Host"
+        ArgumentError, match=r"HostBottleneck: `window` must be an integer of at least 1; got 0. Write window=20\."
     ):
         HostBottleneck(window=0)
     with pytest.raises(ArgumentError) as raised:
         HostBottleneck(clock=3)
     assert str(raised.value) == (
-        "clock must be a function that returns seconds; it came as 3. Write: HostBottleneck(clock=time.perf_counter)"
+        "HostBottleneck: `clock` must be a function that returns seconds; got 3. Write clock=time.perf_counter."
     )

@@ -196,5 +196,5 @@ def test_a_wrong_window_is_named(window):
     with pytest.raises(kte.errors.ArgumentError) as error:
         kte.callbacks.LossScaleMonitor(window=window)
     assert str(error.value) == (
-        f"window must be a whole number of at least 1; it came as {window!r}. Write: LossScaleMonitor(window=20)"
+        f"LossScaleMonitor: `window` must be an integer of at least 1; got {window!r}. Write window=20."
     )

@@ -356,14 +356,17 @@ def test_plot_writes_a_picture(tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"window": 0}, "must be a whole number of at least 1; it came as 0. Write: Throughput(window=20)"),
-        ({"window": 2.5}, "window must be a whole number of at least 1; it came as 2.5."),
-        ({"window": True}, "window must be a whole number of at least 1; it came as True."),
-        ({"warmup": -1}, "must be a whole number of at least 0; it came as -1. Write: Throughput(warmup=1)"),
-        ({"warmup": None}, "warmup must be a whole number of at least 0; it came as None."),
-        ({"batch_size": 0}, "batch_size must be a whole number of at least 1; it came as 0."),
-        ({"batch_size": "64"}, "it came as '64'. Write: Throughput(batch_size=128)"),
-        ({"clock": 3.0}, "clock must be a function that returns seconds; it came as 3.0. Write: Throughput("),
+        ({"window": 0}, "must be an integer of at least 1; got 0. Write window=20."),
+        ({"window": 2.5}, "Throughput: `window` must be an integer of at least 1; got 2.5."),
+        ({"window": True}, "Throughput: `window` must be an integer of at least 1; got True."),
+        ({"warmup": -1}, "must be an integer of at least 0; got -1. Write warmup=1."),
+        ({"warmup": None}, "Throughput: `warmup` must be an integer of at least 0; got None."),
+        ({"batch_size": 0}, "Throughput: `batch_size` must be an integer of at least 1; got 0."),
+        ({"batch_size": "64"}, "got '64'. Write batch_size=128."),
+        (
+            {"clock": 3.0},
+            "Throughput: `clock` must be a function that returns seconds; got 3.0. Write clock=time.perf_counter.",
+        ),
     ],
 )
 def test_values_that_cannot_work(options, text):

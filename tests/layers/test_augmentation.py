@@ -132,15 +132,15 @@ def test_a_config_makes_the_same_layer(layer):
 def test_a_seed_that_cannot_work_is_refused(layer_class, seed):
     with pytest.raises(ArgumentError) as raised:
         layer_class(seed=seed)
-    assert str(raised.value).startswith("seed must be a whole number ")
-    assert f"it came as {seed!r}. Write: {layer_class.__name__}(seed=0)" in str(raised.value)
+    assert str(raised.value).startswith(f"{layer_class.__name__}: `seed` must be an integer from 0 to 4294967295; ")
+    assert f"got {seed!r}. Write seed=0." in str(raised.value)
 
 
 @pytest.mark.parametrize("layer_class", ALL)
 def test_several_processes_need_a_seed(layer_class, monkeypatch):
     monkeypatch.setattr(_runtime.devices, "num_workers", lambda: 2)
     with pytest.raises(
-        ArgumentError, match=r"seed must be given where 2 processes train together.*came as None. Write"
+        ArgumentError, match=r"`seed` must be given where 2 processes train together.*got None. Write"
     ):
         layer_class()
     assert layer_class(seed=4).seed == 4
@@ -152,11 +152,11 @@ def test_several_processes_need_a_seed(layer_class, monkeypatch):
     [
         (
             np.zeros((4, 8, 8), "float32"),
-            "needs images of shape (batch, height, width, channels), of which all but the",
+            "`inputs` must be images of shape (batch, height, width, channels), of which all but the",
         ),
         (
             np.zeros((4, 8, 8, 1), "int32"),
-            "needs images of floats or of dtype uint8; they came as int32. Write: images.",
+            "`inputs` must be images of floats or of dtype uint8; got int32. Write images.",
         ),
     ],
 )
@@ -164,22 +164,20 @@ def test_what_are_no_images_is_refused(layer_class, images, text):
     for training in (True, False):
         with pytest.raises(ArgumentError) as raised:
             layer_class()(images, training=training)
-        assert f"{layer_class.__name__} {text}" in str(raised.value)
+        assert f"{layer_class.__name__}: {text}" in str(raised.value)
 
 
 @pytest.mark.keras3("AutoGraph makes an error of its own of it, with the same text")
 @pytest.mark.parametrize("layer_class", ALL)
 def test_symbols_that_are_no_images_are_refused(layer_class):
     symbols = keras.Input((8, 8, 1), dtype="int32")
-    with pytest.raises(ArgumentError, match=f"{layer_class.__name__} needs images of floats or of dtype uint8; they"):
+    with pytest.raises(ArgumentError, match=f"{layer_class.__name__}: `inputs` must be images of floats or of dtype"):
         layer_class()(symbols if layer_class in ON_IMAGES else (symbols, keras.Input((10,))))
 
 
 @pytest.mark.parametrize("layer_class", ON_IMAGES)
 def test_sizes_that_are_not_known_are_refused(layer_class):
-    with pytest.raises(
-        ArgumentError, match=r"they came with shape \(None, None, 8, 1\). Write: keras.Input\(\(224, "
-    ):
+    with pytest.raises(ArgumentError, match=r"got shape \(None, None, 8, 1\). Write keras.Input\(\(224, "):
         layer_class()(keras.Input((None, 8, 1)))
 
 

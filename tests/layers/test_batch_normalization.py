@@ -8,8 +8,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._parity.findings import findings
-from keras_tpu_ext._parity.layers import look
+from keras_tpu_ext._parity.inspection import findings, inspect_model
 from keras_tpu_ext.parity import ParityRow
 from kind_of_keras import IS_KERAS2
 from layers.checks import array, call_and_differentiate, differentiate_twice, dtype_of, tensor
@@ -404,7 +403,7 @@ def test_sizes_that_are_not_known_before(ghost_batch_size):
 def facts_of(cls, **options):
     inputs = keras.Input((3,))
     model = kte.TPUModel(inputs, keras.layers.Dense(1)(cls(name="norm", **options)(inputs)))
-    return look(model, [])
+    return inspect_model(model, [])
 
 
 def test_a_check_of_parity_has_nothing_to_say_of_it():
@@ -426,8 +425,8 @@ def test_a_ghost_batch_size_that_cannot_be(value):
     with pytest.raises(kte.errors.ArgumentError) as error:
         kte.layers.BatchNormalization(ghost_batch_size=value)
     assert str(error.value) == (
-        f"ghost_batch_size must be a whole number of at least 1; it came as {value!r}. "
-        "Write: BatchNormalization(ghost_batch_size=128)"
+        f"BatchNormalization: `ghost_batch_size` must be an integer of at least 1; got {value!r}. "
+        "Write ghost_batch_size=128."
     )
 
 
@@ -467,8 +466,8 @@ def test_an_axis_that_cannot_be_that_of_the_channels(axis):
     with pytest.raises(kte.errors.ArgumentError) as error:
         layer.build((None, 5, 6, 3))
     assert str(error.value) == (
-        "axis must be the one axis of the channels, from 1 to 3 or -1 for inputs of shape (None, 5, 6, 3); it came "
-        f"as {axis!r}. Write: BatchNormalization(axis=-1)"
+        "BatchNormalization: `axis` must be the one axis of the channels, from 1 to 3 or -1 for inputs of shape "
+        f"(None, 5, 6, 3); got {axis!r}. Write axis=-1."
     )
 
 
@@ -478,7 +477,7 @@ def test_a_mask_of_another_rank(shape, training):
     layer = kte.layers.BatchNormalization()
     with pytest.raises(kte.errors.ArgumentError) as error:
         layer(tensor(np.ones((4, 5, 3), "float32")), training=training, mask=tensor(np.ones(shape, bool)))
-    assert f"mask must have the shape of the inputs without axis 2; it came with shape {shape}" in str(error.value)
-    assert "for inputs of shape (4, 5, 3). Write: layer(x, mask=keep) with one value for every place of x" in str(
+    assert f"`mask` must be of the shape of the inputs without axis 2; got shape {shape}" in str(error.value)
+    assert "for inputs of shape (4, 5, 3). Write layer(x, mask=keep) with one value for every place of x" in str(
         error.value
     )

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits, load_sample_images
 import keras_tpu_ext as kte
 import sources
 from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.layers._streamed import Streamed
+from keras_tpu_ext.layers._streaming_moments import StreamingMoments
 
 ON_JAX = keras.backend.backend() == "jax"
 MEAN = np.array([123.675, 116.28, 103.53])  # of ImageNet's red, green and blue
@@ -126,7 +126,7 @@ def test_adapt_finds_mean_and_variance_of_all(photos, kind, axis):
 
 def test_sums_far_from_nought_keep_their_digits():
     values = 1e8 + np.random.default_rng(0).normal(size=(1000, 2))
-    found = Streamed((1,))
+    found = StreamingMoments((1,))
     for start in range(0, 1000, 7):
         found.add(values[start : start + 7])
     np.testing.assert_allclose(found.mean, values.mean(0), rtol=1e-15)
@@ -241,7 +241,7 @@ def test_weights_of_keras_with_given_mean_are_none_here_too():
     assert ours.weights == []
 
 
-UNKNOWN = r"must know the mean and variance of its inputs; it was called without. Write: layer.adapt\(images\) first"
+UNKNOWN = r"`mean` must be set before the layer is called; got none. Write layer.adapt\(images\) first"
 
 
 @pytest.mark.parametrize("call", ["layer", "model", "predict", "fit"])
@@ -271,13 +271,13 @@ def test_weights_from_a_file_are_known(digits, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mean": 1.0}, r"come together; only mean came. Write: .*with variance too"),
-        ({"variance": 1.0}, r"come together; only variance came. Write: .*with mean too"),
+        ({"mean": 1.0}, r"`variance` must be given with `mean`; got None. Write .*with variance too"),
+        ({"variance": 1.0}, r"`mean` must be given with `variance`; got None. Write .*with mean too"),
         (
             {"mean": 1.0, "variance": [1.0, -1.0]},
-            r"nought or more; it came as \[1.0, -1.0\]. Write: .*deviation\*\*2",
+            r"0 or more; got \[1.0, -1.0\]. Write variance=deviation\*\*2",
         ),
-        ({"mean": 1.0, "variance": float("nan")}, r"nought or more; it came as nan"),
+        ({"mean": 1.0, "variance": float("nan")}, r"0 or more; got nan"),
     ],
 )
 def test_arguments_that_cannot_work(options, message):
@@ -291,10 +291,10 @@ def test_arguments_that_cannot_work(options, message):
         (
             {"mean": [1.0] * 4, "variance": [1.0] * 4},
             (None, 3),
-            r"mean must .*fit \(3,\).*with shape \(4,\). Write: ",
+            r"`mean` must .*fit \(3,\).*got shape \(4,\). Write ",
         ),
-        ({"mean": 1.0, "variance": [1.0] * 2}, (None, 3), r"variance must .*fit \(3,\).*with shape \(2,\). Write: "),
-        ({"axis": 2}, (None, 3), r"shape is \(None, 3\); it came as \(2,\). Write: DeviceNormalization\(axis=-1\)"),
+        ({"mean": 1.0, "variance": [1.0] * 2}, (None, 3), r"`variance` must .*fit \(3,\).*got shape \(2,\). Write "),
+        ({"axis": 2}, (None, 3), r"shape is \(None, 3\); got \(2,\). Write axis=-1"),
         ({"axis": 1}, (None, None, 3), r"dimensions of known size"),
     ],
 )
@@ -306,12 +306,12 @@ def test_inputs_that_do_not_fit(options, shape, message):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], r"must have examples; there were none. Write: layer.adapt\(images\)"),
-        ("images", r"an iterable of batches; they came as a str. Write: layer.adapt\(images\)"),
-        (7, r"they came as a int"),
-        ([{"image": np.ones((2, 3))}], r"array of numbers.*came as dict with dtype object. Write: layer.adapt\("),
+        ([], r"must be one example or more; got none. Write layer.adapt\(images\)"),
+        ("images", r"an iterable of batches; got a str. Write layer.adapt\(images\)"),
+        (7, r"got a int"),
+        ([{"image": np.ones((2, 3))}], r"batches of numbers.*got a dict with dtype object. Write layer.adapt\("),
         ([np.ones((2, 3)), np.ones((2, 4))], r"size \(3,\) on axis \(-1,\) as when"),
-        ([np.ones((2, 3)), np.ones((2, 3, 3))], r"must have 2 dimensions.*a batch came with shape \(2, 3, 3\)"),
+        ([np.ones((2, 3)), np.ones((2, 3, 3))], r"must be of 2 dimensions.*got a batch of shape \(2, 3, 3\)"),
     ],
 )
 def test_data_that_cannot_work(data, message):
@@ -320,5 +320,5 @@ def test_data_that_cannot_work(data, message):
 
 
 def test_a_mean_that_is_given_is_not_adapted():
-    with pytest.raises(ArgumentError, match=r"came with mean=1.0. Write: DeviceNormalization\(\) without mean"):
+    with pytest.raises(ArgumentError, match=r"got a layer with mean=1.0. Write DeviceNormalization\(\) without"):
         kte.layers.DeviceNormalization(mean=1.0, variance=1.0).adapt(np.ones((2, 3)))

@@ -260,12 +260,14 @@ def test_a_model_without_a_graph_is_refused():
     class Mine(keras.Model):
         """A subclassed model."""
 
-    with pytest.raises(ArgumentError, match=r"made of inputs and outputs.*got Mine\. Write: for_tpu\(keras\.Model"):
+    with pytest.raises(
+        ArgumentError, match=r"`model` must be .* made of inputs and outputs.*got Mine\. Write keras\.Model"
+    ):
         kte.layers.for_tpu(Mine())
     with pytest.raises(ArgumentError, match="got list"):
         kte.layers.for_tpu([])
 
 
 def test_a_size_that_is_none_is_refused():
-    with pytest.raises(ArgumentError, match=r"ghost_batch_size must be a whole number.*Write: for_tpu\(ghost"):
+    with pytest.raises(ArgumentError, match=r"for_tpu: `ghost_batch_size` must be an integer.*Write ghost"):
         kte.layers.for_tpu(classifier(), ghost_batch_size=0)

@@ -18,6 +18,6 @@ def test_threefry_is_that_of_jax():
 
 def test_draws_are_the_same_when_compiled():
     examples = jnp.arange(64, dtype="int32")
-    eager = _random.draw((3, jnp.int32(4)), examples, 65536, 4)
-    compiled = jax.jit(lambda step: _random.draw((3, step), examples, 65536, 4))(jnp.int32(4))
+    eager = _random.random_bits((3, jnp.int32(4)), examples, 65536, 4)
+    compiled = jax.jit(lambda step: _random.random_bits((3, step), examples, 65536, 4))(jnp.int32(4))
     np.testing.assert_array_equal(np.stack(eager), np.stack(compiled))

@@ -76,9 +76,7 @@ def test_symbols_have_the_shapes_and_dtypes_of_the_inputs():
 
 @pytest.mark.parametrize("alpha", [0, -1.0, "much", float("inf"), True])
 def test_an_alpha_that_cannot_work_is_refused(alpha):
-    with pytest.raises(
-        ArgumentError, match=r"alpha must be a number above 0; it came as .*\. Write: MixUp\(alpha=0.2\)"
-    ):
+    with pytest.raises(ArgumentError, match=r"MixUp: `alpha` must be a number above 0; got .*\. Write alpha=0.2\."):
         MixUp(alpha=alpha)
 
 
@@ -87,14 +85,16 @@ def test_inputs_that_are_no_pair_of_images_and_soft_labels_are_refused(layer_cla
     images, classes = plain.digits(4)
     owner = layer_class.__name__
     with pytest.raises(
-        ArgumentError, match=rf"{owner} needs labels of floats and of shape \(batch, classes\).*one_hot"
+        ArgumentError, match=rf"{owner}: `labels` must be floats of shape \(batch, classes\).*one_hot"
     ):
         layer_class()((images, classes), training=True)
-    with pytest.raises(ArgumentError, match=r"they came as int32 with shape \(4, 10\)"):
+    with pytest.raises(ArgumentError, match=r"got int32 of shape \(4, 10\)"):
         layer_class()((images, plain.one_hot(classes).astype("int32")), training=True)
-    with pytest.raises(ArgumentError, match=rf"{owner} needs a pair of images and labels"):
+    with pytest.raises(ArgumentError, match=rf"{owner}: `inputs` must be a pair of images and labels"):
         layer_class()(images, training=True)
-    with pytest.raises(ArgumentError, match=rf"{owner} needs images of shape \(batch, height, width, channels\)"):
+    with pytest.raises(
+        ArgumentError, match=rf"{owner}: `inputs` must be images of shape \(batch, height, width, channels\)"
+    ):
         layer_class()((images[..., 0], plain.one_hot(classes)), training=True)
 
 

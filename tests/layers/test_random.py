@@ -1,4 +1,4 @@
-"""Threefry, and what is made of its words."""
+"""Threefry, and the distributions that are made of its bits."""
 
 import keras
 import numpy as np
@@ -26,7 +26,7 @@ def numpy_of(values):
 
 def drawn(key, examples, first=0, count=2):
     examples = keras.ops.convert_to_tensor(np.asarray(examples, "int32"))
-    return np.stack([numpy_of(one) for one in _random.draw(key, examples, first, count)])
+    return np.stack([numpy_of(one) for one in _random.random_bits(key, examples, first, count)])
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
@@ -60,16 +60,16 @@ def test_below_is_the_product_of_64_bits(bound):
     rng = np.random.default_rng(bound)
     numbers = [0, 1, 2**16 - 1, 2**16, 2**31, WORD_MAX, *map(int, rng.integers(0, 2**32, 200))]
     expected = [plain.below(number, bound) for number in numbers]
-    np.testing.assert_array_equal(numpy_of(_random.below(words(*numbers), bound)), expected)
+    np.testing.assert_array_equal(numpy_of(_random.randint(words(*numbers), bound)), expected)
     bounds = keras.ops.convert_to_tensor(np.full(len(numbers), bound, "int32"))
-    np.testing.assert_array_equal(numpy_of(_random.below(words(*numbers), bounds)), expected)
+    np.testing.assert_array_equal(numpy_of(_random.randint(words(*numbers), bounds)), expected)
 
 
 WORD_MAX = 2**32 - 1
 
 
 def test_below_is_uniform():
-    counts = np.bincount(numpy_of(_random.below(words(*drawn((5, 0), range(5000)).ravel()), 33)), minlength=33)
+    counts = np.bincount(numpy_of(_random.randint(words(*drawn((5, 0), range(5000)).ravel()), 33)), minlength=33)
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
@@ -85,5 +85,32 @@ def test_uniform_is_from_nought_to_below_one():
 def test_look_up_returns_entries_to_the_last_bit(dtype):
     table = (np.random.default_rng(0).normal(size=300) * 1e6).astype(dtype)
     places = np.random.default_rng(1).integers(0, 300, 50).astype("int32")
-    got = numpy_of(_random.look_up(table, keras.ops.convert_to_tensor(places)))
+    got = numpy_of(_random.one_hot_lookup(table, keras.ops.convert_to_tensor(places)))
     np.testing.assert_array_equal(got, table[places])
+
+
+ALPHAS = [0.01, 0.2, 0.5, 1.0, 2.0, 8.0, 300.0]
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_quantiles_of_beta_are_those_of_scipy(alpha):
+    probabilities = np.asarray([2**-32, *np.arange(1, 1024) / 1024, 1 - 2**-32])
+    expected = scipy.stats.beta.ppf(probabilities, alpha, alpha)
+    np.testing.assert_allclose(_random.beta_quantiles(alpha, probabilities), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_draws_have_the_beta_distribution(alpha):
+    bits = _random.random_bits((1, 0), keras.ops.convert_to_tensor(np.arange(4000, dtype="int32")), 0, 1)[0]
+    got = numpy_of(_random.beta(bits, alpha)).astype("float64")
+    probabilities = (numpy_of(bits) + 0.5) / 2**32
+    low, high = (
+        scipy.stats.beta.ppf(np.clip(probabilities + off, 0, 1), alpha, alpha) for off in (-1 / 1024, 1 / 1024)
+    )
+    assert np.all((low - 2e-6 <= got) & (got <= high + 2e-6))  # what quantiles are off, and float32 rounds
+    assert got.min() >= 0
+    assert got.max() <= 1
+    if alpha >= 0.2:  # else float32 holds too few numbers near nought; near 1 it holds fewer, so one half is taken
+        half = scipy.stats.kstest(got[got < 0.5], lambda x: 2 * scipy.stats.beta.cdf(x, alpha, alpha))
+        assert half.pvalue > 1e-3
+        assert scipy.stats.binomtest(int(np.sum(got < 0.5)), len(got)).pvalue > 1e-3

@@ -179,21 +179,20 @@ def test_gradients_go_where_the_pixels_came_from():
     [
         (
             {"rotation": 18},
-            "rotation must be a fraction of a full turn, a number from 0 to 0.5; it came as 18. "
-            "Write: RandomAffine(rotation=0.05)",
+            "RandomAffine: `rotation` must be a fraction of a full turn from 0 to 0.5; got 18. Write rotation=0.05.",
         ),
         (
             {"zoom": 1.0},
-            "zoom must be how much more or less of their height and width images show, a number from 0 to 0.99; it",
+            "`zoom` must be a part of the height and width from 0 to 0.99; got",
         ),
-        ({"shear": -0.1}, "shear must be a part of the distance from the middle, a number from 0 to 1.0; it came as"),
-        ({"translation": (0.1, 0.1)}, "translation must be a part of the height and width, a number from 0 to 1.0;"),
-        ({"rotation": float("nan")}, "it came as nan. Write: RandomAffine(rotation=0.05)"),
+        ({"shear": -0.1}, "`shear` must be a part of the distance from the middle from 0 to 1; got"),
+        ({"translation": (0.1, 0.1)}, "`translation` must be a part of the height and width from 0 to 1;"),
+        ({"rotation": float("nan")}, "got nan. Write rotation=0.05."),
         (
             {"rotation": 10**400},
-            "rotation must be a fraction of a full turn, a number from 0 to 0.5; it came as 1000",
+            "`rotation` must be a fraction of a full turn from 0 to 0.5; got 1000",
         ),
-        ({"zoom": True}, "it came as True. Write: RandomAffine(zoom=0.1)"),
+        ({"zoom": True}, "got True. Write zoom=0.1."),
     ],
 )
 def test_options_that_cannot_work_are_refused(options, text):
@@ -206,32 +205,30 @@ def test_images_that_cannot_be_turned_so_far_are_refused():
     with pytest.raises(ArgumentError) as raised:
         RandomAffine(rotation=0.2)(np.zeros((2, 8, 9, 1), "float32"), training=True)
     assert (
-        "images must be square for a rotation above 0.125, an eighth of a turn; they came with height 8, width 9 and "
-        "rotation=0.2. Write: RandomAffine(rotation=0.125), or cut them square first"
+        "RandomAffine: `inputs` must be square images for a rotation above 0.125, an eighth of a turn; got height 8, "
+        "width 9 and rotation=0.2. Write rotation=0.125, or cut them square first."
     ) in str(raised.value)
     assert RandomAffine(rotation=0.125)(np.zeros((2, 8, 9, 1), "float32"), training=True).shape == (2, 8, 9, 1)
     layer = RandomAffine(rotation=0.2)
     layer(np.zeros((2, 8, 8, 1), "float32"))
-    with pytest.raises(ArgumentError, match="images must be square"):  # also when it was built for others
+    with pytest.raises(ArgumentError, match="must be square images"):  # also when it was built for others
         layer(np.zeros((2, 8, 1, 1), "float32"), training=True)
-    with pytest.raises(
-        ArgumentError, match="images must be below 4096 pixels high and wide; they came with height 8"
-    ):
+    with pytest.raises(ArgumentError, match="`inputs` must be below 4096 pixels high and wide; got height 8"):
         RandomAffine()(keras.Input((8, 4096, 1)))
 
 
 def test_places_of_the_largest_images_fit_32_bits():
-    from keras_tpu_ext.layers.random_affine import _ONE, _angles, _from_middle, _reach
+    from keras_tpu_ext.layers.random_affine import _ONE, _angle_table, _max_offset, _slope_offsets
 
     largest = 4095
     steepest = int(2**0.5 * 1.99 * _ONE)  # the largest zoom of the largest angle; slopes are at most 2
-    size = largest + 2 * _reach(_ONE, largest)
-    places = numpy_of(_from_middle(keras.ops.convert_to_tensor(np.array([steepest, -steepest], "int32")), size))
+    size = largest + 2 * _max_offset(_ONE, largest)
+    places = numpy_of(_slope_offsets(keras.ops.convert_to_tensor(np.array([steepest, -steepest], "int32")), size))
     exact = np.array([[steepest], [-steepest]], "int64") * (2 * np.arange(size) - (size - 1)) // 128
     np.testing.assert_array_equal(places, exact)
     layer = RandomAffine(rotation=0.125, shear=1.0, zoom=0.99, translation=1.0, seed=2)
     layer.build((None, largest, largest, 1))
-    drawn = layer._drawn(_angles(0.125), 50, largest, largest)
+    drawn = layer._draw(_angle_table(0.125), 50, largest, largest)
     for n in range(50):
         rows, _, moves, columns, _ = plain.affine_numbers(layer, plain.words(layer, 0, n, 7), largest, largest)
         got = [int(numpy_of(values)[n]) for values in (drawn.rows, *drawn.moves, drawn.columns)]

@@ -77,25 +77,25 @@ def test_never_and_always():
     [
         (
             {"probability": 1.5},
-            "probability must be a probability, a number from 0 to 1; it came as 1.5. Write: Rand",
+            "RandomErasing: `probability` must be a probability from 0 to 1; got 1.5. Write prob",
         ),
-        ({"probability": "often"}, "it came as 'often'. Write: RandomErasing(probability=0.5)"),
+        ({"probability": "often"}, "got 'often'. Write probability=0.5."),
         (
             {"scale": (0.3, 0.1)},
-            "scale must be a smallest and a largest of parts of the area, above 0 and at most 1; ",
+            "`scale` must be a smallest and a largest of parts of the area, above 0 and at most 1; ",
         ),
-        ({"scale": (0.3, 1.1)}, "it came as (0.3, 1.1). Write: RandomErasing(scale=(0.02, 0.33))"),
-        ({"scale": 0.3}, "it came as 0.3."),
+        ({"scale": (0.3, 1.1)}, "got (0.3, 1.1). Write scale=(0.02, 0.33)."),
+        ({"scale": 0.3}, "got 0.3."),
         (
             {"ratio": (0, 1)},
-            "ratio must be a smallest and a largest of heights by widths, above 0; it came as (0, 1)",
+            "`ratio` must be a smallest and a largest of heights by widths, above 0; got (0, 1)",
         ),
-        ({"ratio": (1, float("nan"))}, "Write: RandomErasing(ratio=(0.3, 3.3))"),
+        ({"ratio": (1, float("nan"))}, "Write ratio=(0.3, 3.3)."),
         (
             {"value": "black"},
-            "value must be a number, or one for each channel; it came as 'black'. Write: RandomErasing",
+            "`value` must be a number, or one for each channel; got 'black'. Write value=0.0.",
         ),
-        ({"value": ()}, "value must be a number, or one for each channel; it came as ()"),
+        ({"value": ()}, "`value` must be a number, or one for each channel; got ()"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options, text):
@@ -108,7 +108,7 @@ def test_what_does_not_fit_the_images_is_refused():
     images = np.zeros((2, 8, 8, 3), "uint8")
     with pytest.raises(ArgumentError, match="one for each of the 3 channels"):
         RandomErasing(value=(1, 2))(images, training=True)
-    with pytest.raises(ArgumentError, match=r"whole and from 0 to 255 for images of dtype uint8; it came as 0.5"):
+    with pytest.raises(ArgumentError, match=r"an integer from 0 to 255 for images of dtype uint8; got 0.5"):
         RandomErasing(value=0.5)(images, training=True)
-    with pytest.raises(ArgumentError, match="must allow a rectangle that fits in an image of 8 x 8 pixels"):
+    with pytest.raises(ArgumentError, match="a rectangle fits in an image of 8 x 8 pixels"):
         RandomErasing(scale=(0.9, 1.0), ratio=(3, 4))(images, training=True)

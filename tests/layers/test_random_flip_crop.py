@@ -120,12 +120,12 @@ def test_gradients_go_where_the_pixels_came_from():
     [
         (
             {"height": 0},
-            "height must be a whole number of at least 1; it came as 0. Write: RandomFlipCrop(height=224)",
+            "RandomFlipCrop: `height` must be an integer of at least 1; got 0. Write height=224.",
         ),
-        ({"width": 2.5}, "width must be a whole number of at least 1; it came as 2.5"),
+        ({"width": 2.5}, "`width` must be an integer of at least 1; got 2.5"),
         (
             {"padding": -1},
-            "padding must be a whole number of at least 0; it came as -1. Write: RandomFlipCrop(padding",
+            "`padding` must be an integer of at least 0; got -1. Write padding",
         ),
     ],
 )
@@ -137,8 +137,8 @@ def test_options_that_cannot_work_are_refused(options, text):
 
 def test_images_smaller_than_the_crop_are_refused():
     with pytest.raises(
-        ArgumentError, match=r"height must be at most that of the images with their padding, 8 \+ 2 \*"
+        ArgumentError, match=r"`height` must be at most that of the images with their padding, 8 \+ 2 \*"
     ):
         RandomFlipCrop(height=11, padding=1)(np.zeros((2, 8, 8, 1), "float32"), training=True)
-    with pytest.raises(ArgumentError, match=r"Write: RandomFlipCrop\(width=8\), or padding=2"):
+    with pytest.raises(ArgumentError, match=r"Write width=8, or padding=2"):
         RandomFlipCrop(width=11)(keras.Input((16, 8, 1)))

@@ -14,7 +14,7 @@ from keras_tpu_ext.errors import ArgumentError
 )
 def test_ids_that_are_not_dense_are_refused(ids, kind):
     layer = kte.layers.OneHotEmbedding(10, 4)
-    with pytest.raises(ArgumentError, match=rf"must be a dense tensor; they came as a {kind}Tensor\. Write: layer\("):
+    with pytest.raises(ArgumentError, match=rf"must be a dense tensor; got a {kind}Tensor\. Write layer\("):
         layer.call(ids)
 
 

@@ -201,7 +201,7 @@ def test_a_wrong_value_is_named(wrong):
     with pytest.raises(kte.errors.ArgumentError) as error:
         dense().compile("sgd", "mse", steps_per_execution=wrong)
     assert str(error.value) == (
-        f'`steps_per_execution` must be an integer of at least 1, or "auto"; got {wrong!r}. '
+        f'compile: `steps_per_execution` must be "auto" or an integer of at least 1; got {wrong!r}. '
         'Write steps_per_execution="auto", or leave it out.'
     )
 

@@ -59,13 +59,13 @@ def test_what_compile_takes():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"initial": 0}, "`initial` must be a positive number; got 0"),
-        ({"initial": float("inf")}, "`initial` must be a positive number; got inf"),
+        ({"initial": 0}, "LossScale: `initial` must be a number above 0; got 0"),
+        ({"initial": float("inf")}, "LossScale: `initial` must be a number above 0; got inf"),
         ({"growth_steps": 0}, "`growth_steps` must be an integer of at least 1; got 0"),
         ({"growth_steps": True}, "`growth_steps` must be an integer of at least 1; got True"),
         ({"growth_factor": 0.5}, "`growth_factor` must be a number of at least 1; got 0.5"),
-        ({"backoff_factor": 2}, "`backoff_factor` must be a number in (0, 1]; got 2"),
-        ({"minimum": -1}, "`minimum` must be a positive number; got -1"),
+        ({"backoff_factor": 2}, "`backoff_factor` must be a number above 0 and at most 1; got 2"),
+        ({"minimum": -1}, "`minimum` must be a number above 0; got -1"),
         ({"maximum": 2}, "`maximum` must be at least `initial`"),
     ],
 )

@@ -215,8 +215,14 @@ def test_going_on_after_loading_is_going_on(scope4, data, tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"loss_scale": 0}, "`loss_scale` must be None, a positive number"),
-        ({"loss_scale": -2.0}, "`loss_scale` must be None, a positive number"),
+        (
+            {"loss_scale": 0},
+            'compile: `loss_scale` must be None, "dynamic", a kte.LossScale or a number above',
+        ),
+        (
+            {"loss_scale": -2.0},
+            'compile: `loss_scale` must be None, "dynamic", a kte.LossScale or a number above',
+        ),
         ({"loss_scale": "dynamisch"}, "got 'dynamisch'. Write loss_scale=\"dynamic\""),
         ({"gradient_accumulation_steps": 0}, "must be an integer of at least 1; got 0"),
         ({"gradient_accumulation_steps": 2.0}, "must be an integer of at least 1; got 2.0"),

@@ -193,13 +193,13 @@ def test_from_model_says_what_is_missing():
     with pytest.raises(ArgumentError) as error:
         kte.TPUModel.from_model(keras.Sequential([keras.layers.Dense(1)], name="mine"))
     assert str(error.value) == (
-        "from_model needs a model that knows its input shape; 'mine' is not built. "
+        "from_model: `model` must be a model that knows its input shape; got 'mine', which is not built. "
         "Write keras.Sequential([keras.Input((28, 28, 1)), ...]), or call model.build(shape) first."
     )
     with pytest.raises(ArgumentError) as error:
         kte.TPUModel.from_model(3)
     assert str(error.value) == (
-        "from_model needs a Keras model; got int. Write TPUModel.from_model(keras.Sequential([...]))."
+        "from_model: `model` must be a Keras model; got int. Write TPUModel.from_model(keras.Sequential([...]))."
     )
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from types import ModuleType
 
-from keras_tpu_ext._look import version as installed_version
+from keras_tpu_ext._system import installed_version
 from keras_tpu_ext._version_pairs import Versions, check_pairs
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 

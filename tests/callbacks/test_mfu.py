@@ -10,7 +10,7 @@ import pytest
 from keras_tpu_ext import _runtime, hardware
 from keras_tpu_ext._runtime.common.select import chosen
 from keras_tpu_ext.callbacks import Throughput
-from keras_tpu_ext.callbacks._device_rate import peak_of
+from keras_tpu_ext.callbacks._mfu import device_peak
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError, NothingMeasuredError
 from timed_fits import SAMPLES, Clock, Passing, dataset, model_of, run
 
@@ -85,12 +85,12 @@ def test_the_peak_of_a_tpu_is_that_of_a_device(monkeypatch):
         "TPU v6 lite": 918e12,
         "TPU7x": 2307e12 / 2,
     }.items():
-        assert peak_of(name).flops == peak, name
-    assert peak_of("TPU v3").source == "bfloat16 peak of a core of TPU v3"
-    assert peak_of("cpu").flops is peak_of("").flops is peak_of("NVIDIA H100").flops is None
+        assert device_peak(name).flops == peak, name
+    assert device_peak("TPU v3").source == "bfloat16 peak of a core of TPU v3"
+    assert device_peak("cpu").flops is device_peak("").flops is device_peak("NVIDIA H100").flops is None
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-8")
-    assert peak_of("TPU") == (197e12, "bfloat16 peak of a chip of TPU v5e")
-    assert peak_of("cpu").flops is None  # a rehearsal on a TPU machine
+    assert device_peak("TPU") == (197e12, "bfloat16 peak of a chip of TPU v5e")
+    assert device_peak("cpu").flops is None  # a rehearsal on a TPU machine
 
 
 def test_on_a_tpu_it_is_counted_without_asking(monkeypatch):
@@ -130,9 +130,9 @@ def test_an_mfu_above_one_is_refused(options, text):
 
 
 def test_where_the_table_is_wrong_the_peak_is_to_be_given(monkeypatch):
-    from keras_tpu_ext.callbacks import _utilisation as module
+    from keras_tpu_ext.callbacks import _mfu as module
 
-    monkeypatch.setattr(module, "peak_of", lambda name: module.Peak(1.0, "bfloat16 peak of a chip of TPU v5e"))
+    monkeypatch.setattr(module, "device_peak", lambda name: module.Peak(1.0, "bfloat16 peak of a chip of TPU v5e"))
     with pytest.warns(
         UserWarning, match=r"\(bfloat16 peak of a chip of TPU v5e\).*faster than the table says.*peak_"
     ):
@@ -172,15 +172,15 @@ def test_step_time_percentiles_of_epochs_and_of_the_fit():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"flops_per_sample": 0}, 'flops_per_sample must be "auto", None or a number above 0; it came as 0. Write: '),
-        ({"flops_per_sample": "none"}, """it came as 'none'. Write: Throughput(flops_per_sample="auto")"""),
+        ({"flops_per_sample": 0}, '`flops_per_sample` must be "auto", None or a number above 0; got 0. Write '),
+        ({"flops_per_sample": "none"}, """got 'none'. Write flops_per_sample="auto"."""),
         (
             {"peak_flops": -1.0},
-            "peak_flops must be None or a number above 0, in FLOP/s of one device; it came as -1.0.",
+            "`peak_flops` must be None or a number of FLOP/s of one device above 0; got -1.0.",
         ),
-        ({"peak_flops": math.inf}, "it came as inf. Write: Throughput(peak_flops=197e12)"),
-        ({"peak_flops": True}, "it came as True. Write: Throughput(peak_flops=197e12)"),
-        ({"tokens_per_sample": 0.5}, "tokens_per_sample must be a whole number of at least 1; it came as 0.5. Write"),
+        ({"peak_flops": math.inf}, "got inf. Write peak_flops=197e12."),
+        ({"peak_flops": True}, "got True. Write peak_flops=197e12."),
+        ({"tokens_per_sample": 0.5}, "`tokens_per_sample` must be an integer of at least 1; got 0.5. Write"),
     ],
 )
 def test_values_that_cannot_work(options, text):

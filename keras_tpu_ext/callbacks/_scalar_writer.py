@@ -1,4 +1,4 @@
-"""What `Throughput` writes for TensorBoard, and when."""
+"""The scalars that `Throughput` writes for TensorBoard."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from keras_tpu_ext._runtime.common.event_file import EventFile, EventFileClass
 
 
-class ScalarLog:
-    """Writes rates every `every` executions and after each epoch; the file is opened for the first of them.
+class ScalarWriter:
+    """Writes rates every `every` executions and after each epoch; opens the file when it first writes.
 
     Args:
         open_file: Opens a file in a folder.
@@ -24,8 +24,8 @@ class ScalarLog:
         self._executions = 0
         self._file: EventFile | None = None
 
-    def begin(self, step: int, read: Callable[[], Mapping[str, float]]) -> None:
-        """Note that an execution begins with this step; where it is time, write what `read` returns."""
+    def begin_execution(self, step: int, read: Callable[[], Mapping[str, float]]) -> None:
+        """Count an execution that begins with `step`; at every `every`-th write the scalars that `read` returns."""
         self._executions += 1
         if self._executions % self._every == 0:
             self._write(step, read())

@@ -1,4 +1,4 @@
-"""A batch made up for a model: random numbers of the shapes it takes, and targets that its losses accept."""
+"""Batches as structures of arrays: checked, indexed, or synthetic for a model."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError
 
-# What each loss wants to be compared with, by its name in small letters without underscores.
+Batch = tuple[Any, Any, Any]  # x, y and sample_weight
+
+_WRITE = "a batch as x, (x, y) or (x, y, sample_weight), of arrays with the examples first: (images, labels)"
+# The targets of each loss, by its name in small letters without underscores.
 _LABELS = ("sparsecategoricalcrossentropy",)
 _ONE_HOT = ("categoricalcrossentropy", "categoricalfocalcrossentropy", "kldivergence", "categoricalhinge")
 _ZERO_OR_ONE = ("binarycrossentropy", "binaryfocalcrossentropy", "hinge", "squaredhinge", "dice", "tversky")
@@ -25,11 +29,86 @@ _POSITIVE = (
 )
 
 
+def parse_batch(batch: Any) -> Batch:
+    """Return `batch` as `x`, `y` and `sample_weight`, structures of NumPy arrays with one leading dimension.
+
+    Raises:
+        ArgumentError: If it is no batch.
+    """
+    if hasattr(batch, "element_spec") or hasattr(batch, "__next__"):
+        got = f"a {type(batch).__name__}, which has many"
+        write = "check_parity(build_model, next(iter(dataset)))"
+        raise check.argument_error("check_parity", "batch", "one batch of arrays", got, write)
+    parts = batch if isinstance(batch, tuple) else (batch,)
+    if not 1 <= len(parts) <= 3:
+        raise check.argument_error("check_parity", "batch", "one to three parts", f"a tuple of {len(parts)}", _WRITE)
+    arrays = _map(np.asarray, (*parts, None, None)[:3])
+    leaves = [leaf for leaf in _runtime.tree.flatten(arrays) if leaf is not None]
+    if any(leaf.ndim == 0 for leaf in leaves):
+        raise check.argument_error("check_parity", "batch", "arrays", "single numbers", _WRITE)
+    sizes = sorted({len(leaf) for leaf in leaves})
+    if len(sizes) != 1 or sizes[0] == 0:
+        needed = "arrays with the same number of examples, at least 1"
+        raise check.argument_error("check_parity", "batch", needed, repr(sizes), _WRITE)
+    x, y, sample_weight = arrays
+    return x, y, sample_weight
+
+
+def num_examples(batch: Batch) -> int:
+    """Return the number of examples."""
+    return len(next(leaf for leaf in _runtime.tree.flatten(batch) if leaf is not None))
+
+
+def take(batch: Batch, places: Any) -> Batch:
+    """Return the examples at `places`, in that order."""
+    x, y, sample_weight = _map(lambda leaf: leaf[places], batch)
+    return x, y, sample_weight
+
+
+def uneven_epoch(examples: int, replicas: int, *, reverse: bool = False) -> tuple[Any, int]:
+    """Return the places of the examples of an epoch of two batches, and the size of the first.
+
+    The first divides by `replicas` and the last does not; few examples are repeated.
+
+    Args:
+        examples: Number of examples there are.
+        replicas: Number of replicas.
+        reverse: Whether each of the two batches comes in reverse order.
+    """
+    tail = examples % replicas or max(replicas - 1, 1)
+    first = (examples - tail) // replicas * replicas if examples - tail >= replicas else replicas
+    places = np.arange(first + tail) % examples
+    if reverse:
+        places = np.concatenate([places[:first][::-1], places[first:][::-1]])
+    return places, first
+
+
+def with_infinity(batch: Batch, replicas: int) -> tuple[Batch, Batch]:
+    """Return the batch with weights, and the same with an infinite weight on the second replica's first example."""
+    examples = max(num_examples(batch), 2)
+    x, y, sample_weight = take(batch, np.arange(examples) % num_examples(batch))
+    place = -(-examples // replicas) if replicas > 1 else 0
+    weights = _map(lambda leaf: np.asarray(leaf, "float32"), sample_weight)
+    if weights is None:
+        weights = np.ones(examples, "float32")
+
+    def infinite(leaf: Any) -> Any:
+        leaf = leaf.copy()
+        leaf[min(place, examples - 1)] = np.inf
+        return leaf
+
+    return (x, y, weights), (x, y, _map(infinite, weights))
+
+
+def _map(function: Any, structure: Any) -> Any:
+    return _runtime.tree.map_structure(lambda leaf: leaf if leaf is None else function(leaf), structure)
+
+
 def synthetic_batch(model: Any, examples: int) -> tuple[Any, Any]:
     """Return `x` and `y` of `examples` random examples for a compiled `model`, always the same ones.
 
     Raises:
-        ArgumentError: If shapes, dtypes or losses do not tell enough.
+        ArgumentError: If shapes, dtypes or losses do not determine one.
     """
     rng = np.random.default_rng(0)
     graph = _runtime.models.inputs_and_outputs(model)
@@ -47,7 +126,7 @@ def synthetic_batch(model: Any, examples: int) -> tuple[Any, Any]:
 
 
 def _input(tensor: Any, examples: int, embeddings: list[Any], rng: Any) -> Any:
-    shape, dtype = _shape(tensor, examples), getattr(tensor.dtype, "name", tensor.dtype)
+    shape, dtype = _batch_shape(tensor, examples), getattr(tensor.dtype, "name", tensor.dtype)
     readers = [layer for layer in embeddings if _reads(layer, tensor)]
     if readers or (embeddings and dtype.startswith(("int", "uint"))):
         return rng.integers(0, min(layer.input_dim for layer in readers or embeddings), shape).astype(dtype)
@@ -82,7 +161,7 @@ def _target(loss: Any, tensor: Any, examples: int, rng: Any) -> Any:
         return None
     loss = _runtime.keras.losses.get(loss)
     name = getattr(loss, "__name__", type(loss).__name__).lower().replace("_", "")
-    shape = _shape(tensor, examples)
+    shape = _batch_shape(tensor, examples)
     if name in _LABELS:
         return rng.integers(0, shape[-1], shape[:-1])
     if name in _ONE_HOT:
@@ -94,7 +173,7 @@ def _target(loss: Any, tensor: Any, examples: int, rng: Any) -> Any:
     raise _cannot(f"the loss {getattr(loss, '__name__', type(loss).__name__)} does not tell what targets it takes")
 
 
-def _shape(tensor: Any, examples: int) -> tuple[int, ...]:
+def _batch_shape(tensor: Any, examples: int) -> tuple[int, ...]:
     if None in tensor.shape[1:]:
         raise _cannot(f"{tensor.name!r} has the shape {tuple(tensor.shape)}, with a size that is not known")
     return (examples, *tensor.shape[1:])

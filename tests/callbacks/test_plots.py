@@ -1,11 +1,13 @@
+"""The figures of the callbacks."""
+
 import itertools
 import sys
 
 import pytest
 
-from keras_tpu_ext.callbacks._plot import draw
-from keras_tpu_ext.callbacks._records import EpochThroughput, ThroughputRecord
-from keras_tpu_ext.callbacks._step_times import StepTimePercentiles
+from keras_tpu_ext.callbacks import HostBottleneck, InputVerdict
+from keras_tpu_ext.callbacks._plots import plot_input, plot_throughput
+from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimePercentiles, ThroughputRecord
 from keras_tpu_ext.errors import KteError, MissingExtraError, NothingMeasuredError
 
 RECORDS = [
@@ -21,7 +23,7 @@ def lines(figure):
 
 
 def test_samples_are_drawn_over_time_with_median_epochs_and_gaps():
-    figure = draw(RECORDS, EPOCHS, window=20)
+    figure = plot_throughput(RECORDS, EPOCHS, window=20)
     drawn = lines(figure)
     rate = drawn["rolling rate"]
     assert [y for y in rate.get_ydata() if y == y] == [16.0, 24.0, 32.0]
@@ -37,7 +39,7 @@ def test_samples_are_drawn_over_time_with_median_epochs_and_gaps():
 def test_names_of_short_epochs_do_not_lie_upon_each_other():
     began = [0.0, 9.0, 9.2, 9.4, 10.0, 10.4, 12.0]
     epochs = [EpochThroughput(n, at, at + 0.1, 4.0, 32.0) for n, at in enumerate(began)]
-    figure = draw(RECORDS, epochs, window=20)
+    figure = plot_throughput(RECORDS, epochs, window=20)
     figure.draw_without_rendering()
     texts = figure.axes[0].texts
     assert [text.get_text() for text in texts] == ["epoch 1", "epoch 2", "epoch 7"]
@@ -47,7 +49,7 @@ def test_names_of_short_epochs_do_not_lie_upon_each_other():
 
 def test_percentiles_and_an_axis_for_the_device():
     times = StepTimePercentiles(0.0123, 0.02, 1.5)
-    figure = draw(RECORDS, EPOCHS, window=20, step_times=times, second_axis=("MFU in %", 0.5))
+    figure = plot_throughput(RECORDS, EPOCHS, window=20, step_times=times, second_axis=("MFU in %", 0.5))
     (right,) = figure.axes[0].child_axes
     figure.draw_without_rendering()
     assert right.get_ylabel() == "MFU in %"
@@ -57,7 +59,7 @@ def test_percentiles_and_an_axis_for_the_device():
 
 
 def test_batches_are_drawn_where_samples_are_not_known():
-    figure = draw(
+    figure = plot_throughput(
         [record._replace(samples_per_sec=None) for record in RECORDS],
         [epoch._replace(samples_per_sec=None) for epoch in EPOCHS],
         window=20,
@@ -67,7 +69,7 @@ def test_batches_are_drawn_where_samples_are_not_known():
 
 def test_an_epoch_with_nothing_measured_has_no_line_of_its_own():
     nothing = EPOCHS[0]._replace(samples_per_sec=float("nan"))
-    assert list(lines(draw(RECORDS, [nothing, EPOCHS[1]], window=20))["whole epoch"].get_xdata()) == [
+    assert list(lines(plot_throughput(RECORDS, [nothing, EPOCHS[1]], window=20))["whole epoch"].get_xdata()) == [
         6.0,
         7.0,
     ]
@@ -75,17 +77,65 @@ def test_an_epoch_with_nothing_measured_has_no_line_of_its_own():
 
 def test_many_epochs_keep_few_labels():
     epochs = [EpochThroughput(i, i, i + 0.5, 2.0, 16.0) for i in range(100)]
-    assert len(draw(RECORDS, epochs, window=20).axes[0].texts) <= 8
+    assert len(plot_throughput(RECORDS, epochs, window=20).axes[0].texts) <= 8
 
 
 def test_nothing_to_draw_says_what_to_do():
     with pytest.raises(NothingMeasuredError, match=r"no rate to draw yet.*after the warm-up.*model\.fit"):
-        draw([], [], window=20)
+        plot_throughput([], [], window=20)
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'keras-tpu-ext\[plots\]'") as caught:
-        draw(RECORDS, EPOCHS, window=20)
+        plot_throughput(RECORDS, EPOCHS, window=20)
     assert isinstance(caught.value, KteError)
     assert isinstance(caught.value, ImportError)
+
+
+WAITS = InputVerdict(0.75, 0.040, 0.010, 0.039)
+WELL = InputVerdict(0.0, 0.010, 0.010, None)
+
+
+def bars(axes):
+    return [(patch.get_y(), patch.get_width(), patch.get_height()) for patch in axes.patches]
+
+
+def test_a_steps_time_is_what_it_computes_and_what_it_waits():
+    epochs, rates = plot_input([(0, WAITS), (1, WELL)]).axes
+    heights = [height for _, _, height in bars(epochs)]
+    assert heights == pytest.approx([10.0, 10.0, 30.0, 0.0])
+    assert [bottom for bottom, _, _ in bars(epochs)] == pytest.approx([0.0, 0.0, 10.0, 10.0])
+    assert [tick.get_text() for tick in epochs.get_xticklabels()] == ["1", "2"]
+    assert [text.get_text() for text in epochs.get_legend().get_texts()] == ["computes", "waits for data"]
+    assert rates.get_title(loc="left") == "better input: at most 1 times as fast"
+
+
+def test_the_rates_are_those_of_the_last_epoch():
+    _, rates = plot_input([(0, WELL), (1, WAITS)]).axes
+    assert [width for _, width, _ in bars(rates)] == pytest.approx([25.0, 100.0, 1 / 0.039])
+    assert [text.get_text() for text in rates.texts] == ["25", "100", "25.64"]
+    assert rates.figure._suptitle.get_text() == "highly input-bound: 75% of the time waits for data"
+
+
+def test_a_pipeline_of_which_nothing_is_known_has_no_bar():
+    _, rates = plot_input([(3, WELL)]).axes
+    assert len(bars(rates)) == 2
+
+
+def test_many_epochs_keep_few_ticks():
+    epochs, _ = plot_input([(i, WAITS) for i in range(100)]).axes
+    assert len(epochs.get_xticks()) == 10
+
+
+def test_no_verdict_to_draw_says_what_to_do():
+    with pytest.raises(
+        NothingMeasuredError, match=r"nothing to draw yet.*more batches in an epoch.*bottleneck\.plot"
+    ):
+        HostBottleneck().plot()
+
+
+def test_without_matplotlib_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r"HostBottleneck\.plot\(\) needs matplotlib.*keras-tpu-ext\[plots\]"):
+        plot_input([(0, WAITS)])

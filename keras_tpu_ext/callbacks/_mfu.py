@@ -1,0 +1,226 @@
+"""Model FLOPs utilization (MFU): the FLOPs of a step by the peak of the devices, and the rates of one device."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from keras_tpu_ext import _runtime, hardware
+from keras_tpu_ext._runtime.common.executions import Execution, Interception
+from keras_tpu_ext._runtime.common.flops import FlopsCount, UncountableError
+from keras_tpu_ext.callbacks import _throughput_warnings as messages
+from keras_tpu_ext.callbacks._rates import BATCHES_PER_SEC, SAMPLES_PER_SEC
+
+# More names in `logs`.
+DEVICE_SAMPLES_PER_SEC = "throughput/device/samples_per_sec"
+MFU = "throughput/device/mfu"
+TOKENS_PER_SEC = "throughput/tokens_per_sec"
+
+_DEFAULT_BATCH_SIZE = 8  # where nobody knows it: FLOPs for one example hardly ever depend on it
+
+
+class Peak(NamedTuple):
+    """The highest rate of one framework device.
+
+    Attributes:
+        flops: FLOP/s; `None` where it is not known.
+        source: Where that comes from, in words.
+    """
+
+    flops: float | None
+    source: str
+
+
+def device_peak(device_name: str) -> Peak:
+    """Return the peak of a device by the framework's name for it, else of this machine's TPU."""
+    is_tpu = "tpu" in device_name.lower()
+    generation = hardware.generation_of_device(device_name) if is_tpu else None
+    if generation is None and device_name == "TPU":
+        generation = hardware.detect().generation
+    if generation is None:
+        return Peak(None, device_name if is_tpu else "")
+    per = "core" if generation.cores_per_chip > 1 else "chip"
+    return Peak(generation.peak_bf16_flops_per_core, f"bfloat16 peak of a {per} of TPU {generation.name}")
+
+
+class Options(NamedTuple):
+    """The options of `Throughput` that an MFU depends on."""
+
+    batch_size: int | None
+    flops_per_sample: float | Literal["auto"] | None
+    peak_flops: float | None
+    tokens_per_sample: int | None
+
+
+class DeviceRates:
+    """Computes the logs of one `fit` from its rates, with the MFU where FLOPs and peak are known.
+
+    Args:
+        options: The user's numbers.
+        model: The model, which is in `fit`; `None` for no fit at all.
+
+    Attributes:
+        replicas: Number of replicas, which is the number of framework devices.
+        flops_per_sample: FLOPs of a step for one example; `None` while they are not known.
+        counted: The FLOPs that were counted, if any.
+        has_mfu: Whether there is an MFU, now or once the FLOPs are counted.
+        needs_flops: Whether FLOPs are still to be counted.
+        impossible_mfu: The MFU of the last epoch that had one above 1; `None` where none had.
+        warnings: Messages to warn with, by topic.
+    """
+
+    def __init__(self, options: Options, model: Any = None) -> None:
+        self.counted: FlopsCount | None = None
+        self.warnings: dict[str, str] = {}
+        self.impossible_mfu: float | None = None
+        self.replicas = 1 if model is None else _runtime.devices.num_replicas(model)
+        self._options = options
+        self._peak = self._find_peak(model)
+        self.has_mfu = options.flops_per_sample is not None and self._peak.flops is not None
+        given = options.flops_per_sample
+        self.flops_per_sample = given if isinstance(given, float) else None
+        self.needs_flops = self.has_mfu and given == "auto" and model is not None
+        self._counter = FlopsCounter(model)
+        if self._peak.flops is None and self._peak.source:
+            self.warnings["peak"] = messages.unknown_peak(self._peak.source)
+
+    def logs(self, batches: float, samples: float | None) -> dict[str, float]:
+        """Return the rates that are known, by their names in `logs`; without an MFU above 1."""
+        if samples is None:
+            return {BATCHES_PER_SEC: batches}
+        per_device = samples / self.replicas
+        logs = {BATCHES_PER_SEC: batches, SAMPLES_PER_SEC: samples, DEVICE_SAMPLES_PER_SEC: per_device}
+        if self._options.tokens_per_sample is not None:
+            logs[TOKENS_PER_SEC] = samples * self._options.tokens_per_sample
+        if self.flops_per_sample is not None:
+            mfu = self._mfu(samples)
+            if mfu is not None and not mfu > 1:
+                logs[MFU] = mfu
+        return logs
+
+    def epoch_logs(self, batches: float, samples: float | None) -> dict[str, float]:
+        """Return the logs of an epoch, with NaN for an MFU above 1 or not known yet: columns stay complete."""
+        logs = self.logs(batches, samples)
+        if samples is not None and self.has_mfu and MFU not in logs:
+            logs[MFU] = math.nan
+            self.impossible_mfu = self._mfu(samples)
+        if self.impossible_mfu is not None:
+            self.warnings["mfu"] = self._mfu_warning(self.impossible_mfu)
+        return logs
+
+    def second_axis(self) -> tuple[str, float] | None:
+        """Return the label of a plot's second axis, and its factor to samples per second; `None` for no axis."""
+        per_sample = self._mfu(1.0)
+        if per_sample is not None and self.impossible_mfu is None:
+            return "MFU in %", 100 * per_sample
+        return ("samples per second and device", 1 / self.replicas) if self.replicas > 1 else None
+
+    def count_flops(self, steps: int, read_examples: Callable[[], float | None]) -> None:
+        """Count the FLOPs of a step, once an execution has run.
+
+        Args:
+            steps: Number of steps that the epoch has had so far.
+            read_examples: Returns how many examples these had, or `None`.
+        """
+        if not self._counter.is_ready():
+            return
+        batch_size = self._options.batch_size
+        examples = read_examples() if batch_size is None else None
+        if examples and examples > steps * self.replicas:  # else the model counts steps, see ExampleCounter
+            batch_size = round(examples / steps)
+        self._counter.count(batch_size)
+        self.counted = self._counter.result
+        if self.counted is None:
+            self.has_mfu = False
+            self.warnings["flops"] = messages.uncounted_flops(self._counter.failure)
+        else:
+            self.flops_per_sample = self.counted.per_sample
+        self.needs_flops = False
+
+    def stop(self) -> None:
+        """Stop looking for an execution to count."""
+        self.needs_flops = False
+        self._counter.stop()
+
+    def _mfu(self, samples: float) -> float | None:
+        """Return the MFU at so many samples per second, also above 1; `None` if not known."""
+        if self.flops_per_sample is None or self._peak.flops is None:
+            return None
+        return samples / self.replicas * self.flops_per_sample / self._peak.flops
+
+    def _mfu_warning(self, mfu: float) -> str:
+        flops = self._options.flops_per_sample
+        given = {
+            "flops_per_sample": flops if isinstance(flops, float) else None,
+            "batch_size": self._options.batch_size,
+            "peak_flops": self._options.peak_flops,
+        }
+        peak = self._peak.flops or 0
+        return messages.impossible_mfu(mfu, peak, self._peak.source, self.flops_per_sample or 0, given)
+
+    def _find_peak(self, model: Any) -> Peak:
+        if self._options.peak_flops is not None:
+            return Peak(self._options.peak_flops, "as peak_flops says")
+        if model is None or self._options.flops_per_sample is None:
+            return Peak(None, "")
+        return device_peak(_runtime.devices.device_name(model))
+
+
+class FlopsCounter:
+    """Intercepts one execution of a `fit` to see its batch, and then counts the FLOPs of a step.
+
+    Args:
+        model: The model, which is in `fit`.
+
+    Attributes:
+        result: The FLOPs; `None` while they are not known.
+        failure: Why they cannot be counted; empty while they may still be.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.result: FlopsCount | None = None
+        self.failure = ""
+        self._model = model
+        self._interception: Interception | None = None
+        self._has_run = False
+        self._batch: Any = None
+
+    def is_ready(self) -> bool:
+        """Whether an execution has run; if none has, intercept the next one."""
+        if not self._has_run and self._interception is None:
+            self._interception = _runtime.probes.intercept_executions(self._model, self._intercept)
+        return self._has_run
+
+    def count(self, batch_size: int | None) -> None:
+        """Count, and never raise; `batch_size` is the number of examples over all replicas, where that is known."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the step is traced for a second time, and has warned before
+                self.result = self._count(batch_size)
+        except UncountableError as error:
+            self.failure = str(error)
+        except Exception as error:  # code of the user's runs here, and can raise anything
+            text = str(error).strip().partition("\n")[0]
+            self.failure = f"its step cannot be traced apart from fit ({type(error).__name__}: {text[:200]})"
+
+    def stop(self) -> None:
+        """Intercept nothing any more."""
+        if self._interception is not None:
+            self._interception.undo()
+            self._interception = None
+
+    def _count(self, batch_size: int | None) -> FlopsCount:
+        if self._batch is None:
+            raise UncountableError("its data does not say what a batch is like")
+        found = _runtime.probes.count_flops(self._model, self._batch, batch_size or _DEFAULT_BATCH_SIZE)
+        if not found.per_sample:
+            raise UncountableError("no product and no convolution can be seen in it")
+        return found
+
+    def _intercept(self, execution: Execution) -> Any:
+        self.stop()
+        result, self._batch = execution.run_and_describe()
+        self._has_run = True
+        return result

@@ -1,0 +1,196 @@
+"""The figures of the callbacks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_ext._figure import new_figure
+from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimePercentiles, ThroughputRecord
+from keras_tpu_ext.callbacks.input_verdict import InputVerdict
+from keras_tpu_ext.errors import NothingMeasuredError
+
+_RATE = "#1f5fa8"
+_EPOCH = "#d9822b"
+_MEDIAN = "#555555"
+_BETWEEN_EPOCHS = "#eeeeee"
+_COMPUTES = "#1f5fa8"
+_WAITS = "#d9822b"
+_BOTH = "#777777"
+_LABEL_ROOM = 1.22  # of the longest bar, for the number beside it
+
+
+def plot_throughput(
+    records: Sequence[ThroughputRecord],
+    epochs: Sequence[EpochThroughput],
+    *,
+    window: int,
+    step_times: StepTimePercentiles | None = None,
+    second_axis: tuple[str, float] | None = None,
+) -> Any:
+    """Return a `matplotlib.figure.Figure` with the rolling rate, each epoch's rate and the median.
+
+    Grey stands for time between epochs, such as validation. Samples are drawn where they are known, else
+    batches.
+
+    Args:
+        records: The rolling rates.
+        epochs: The rates of epochs.
+        window: Number of executions in a rolling rate.
+        step_times: Percentiles for the title.
+        second_axis: Label of the axis on the right, and its factor to samples per second.
+
+    Raises:
+        NothingMeasuredError: If there is nothing to draw.
+        MissingExtraError: If matplotlib is not installed.
+    """
+    if not records:
+        raise NothingMeasuredError(
+            "There is no rate to draw yet: it takes an execution after the warm-up. Write: "
+            "model.fit(..., callbacks=[throughput]) with more batches or epochs, then throughput.plot()"
+        )
+    figure = new_figure("Throughput.plot()")
+    axes = figure.subplots()
+    unit = "batches" if records[-1].samples_per_sec is None else "samples"
+    _plot_epochs(axes, epochs, unit)
+    rates = _plot_rolling(axes, records, unit)
+    median = statistics.median(rates)
+    axes.axhline(median, color=_MEDIAN, linestyle="--", linewidth=1.2, label=f"median {median:,.4g} {unit}/s")
+    # From nought, so that a dip looks as deep as it is; room at the top for the names of the epochs.
+    axes.set_ylim(bottom=0, top=1.15 * axes.dataLim.y1)
+    axes.set_xlim(left=0)
+    axes.set(xlabel="seconds since the start of fit", ylabel=f"{unit} per second")
+    axes.yaxis.set_major_formatter("{x:,.6g}")
+    axes.set_title(f"Training throughput: {median:,.4g} {unit}/s", loc="left", fontweight="bold")
+    axes.set_title(_subtitle(window, step_times), loc="right", fontsize=9, color=_MEDIAN)
+    if second_axis is not None and unit == "samples":
+        label, factor = second_axis
+        right = axes.secondary_yaxis("right", functions=(lambda rate: rate * factor, lambda shown: shown / factor))
+        right.set_ylabel(label)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    return figure
+
+
+def _subtitle(window: int, step_times: StepTimePercentiles | None) -> str:
+    rolling = f"rolling over {window} executions"
+    if step_times is None:
+        return rolling
+    in_ms = [1000 * seconds for seconds in step_times]
+    p50, p90, p99 = (f"{one:,.0f}" if one >= 100 else f"{one:.3g}" for one in in_ms)
+    return f"{rolling}\nstep: median {p50} ms, p90 {p90} ms, p99 {p99} ms"
+
+
+def _plot_epochs(axes: Any, epochs: Sequence[EpochThroughput], unit: str) -> None:
+    label: str | None = "whole epoch"
+    for epoch in epochs:
+        rate = epoch.samples_per_sec if unit == "samples" else epoch.batches_per_sec
+        if rate is not None and not math.isnan(rate):
+            axes.plot([epoch.began, epoch.ended], [rate, rate], color=_EPOCH, linewidth=2.5, alpha=0.9, label=label)
+            label = None
+    for epoch in _labelled(epochs):
+        axes.annotate(
+            f"epoch {epoch.epoch + 1}",
+            (epoch.began, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, -12),
+            textcoords="offset points",
+            fontsize=8,
+            color=_MEDIAN,
+        )
+    label = "between epochs (validation, callbacks)"
+    for before, after in itertools.pairwise(epochs):
+        axes.axvspan(before.ended, after.began, color=_BETWEEN_EPOCHS, label=label, linewidth=0.5)
+        label = None
+
+
+def _labelled(epochs: Sequence[EpochThroughput]) -> list[EpochThroughput]:
+    """Return the epochs with room for a label: an eighth of the figure each."""
+    labelled: list[EpochThroughput] = []
+    for epoch in epochs:
+        if not labelled or epoch.began - labelled[-1].began >= epochs[-1].ended / 8:
+            labelled.append(epoch)
+    return labelled
+
+
+def _plot_rolling(axes: Any, records: Sequence[ThroughputRecord], unit: str) -> list[float]:
+    """Plot the rolling rate, broken between epochs, and return its values."""
+    rates: list[float] = []
+    seconds: list[float] = []
+    line: list[float] = []
+    epoch = records[0].epoch
+    for record in records:
+        rate = record.batches_per_sec if unit == "batches" else record.samples_per_sec
+        if rate is None:
+            continue
+        if record.epoch != epoch:
+            epoch = record.epoch
+            seconds.append(record.seconds)
+            line.append(math.nan)
+        rates.append(rate)
+        seconds.append(record.seconds)
+        line.append(rate)
+    marker = "." if len(rates) < 200 else None
+    across = [(second, rate) for second, rate in zip(seconds, line, strict=True) if not math.isnan(rate)]
+    axes.plot(*zip(*across, strict=True), color=_RATE, linewidth=0.8, alpha=0.25)
+    axes.plot(seconds, line, color=_RATE, linewidth=1.4, marker=marker, label="rolling rate")
+    return rates
+
+
+def plot_input(verdicts: Sequence[tuple[int, InputVerdict]]) -> Any:
+    """Return a `matplotlib.figure.Figure` with the parts of each epoch's step time, and the rates of both sides.
+
+    Args:
+        verdicts: Each epoch's number, from 0, and its verdict.
+
+    Raises:
+        NothingMeasuredError: If there is nothing to draw.
+        MissingExtraError: If matplotlib is not installed.
+    """
+    if not verdicts:
+        raise NothingMeasuredError(
+            "There is nothing to draw yet: HostBottleneck does not know how long this model waits for data. Write: "
+            "model.fit(..., callbacks=[bottleneck]) with more batches in an epoch, then bottleneck.plot()"
+        )
+    figure = new_figure("HostBottleneck.plot()")
+    left, right = figure.subplots(1, 2)
+    last = verdicts[-1][1]
+    _plot_step_times(left, verdicts)
+    _plot_rates(right, last)
+    figure.suptitle(
+        f"{last.verdict}: {last.wait_fraction:.0%} of the time waits for data", x=0.01, ha="left", fontweight="bold"
+    )
+    return figure
+
+
+def _plot_step_times(axes: Any, verdicts: Sequence[tuple[int, InputVerdict]]) -> None:
+    places = [epoch + 1 for epoch, _ in verdicts]
+    waits = [1e3 * verdict.wait_fraction * verdict.step_seconds for _, verdict in verdicts]
+    computes = [1e3 * verdict.step_seconds - wait for (_, verdict), wait in zip(verdicts, waits, strict=True)]
+    axes.bar(places, computes, color=_COMPUTES, label="computes", width=0.7)
+    axes.bar(places, waits, bottom=computes, color=_WAITS, label="waits for data", width=0.7)
+    axes.set_xlim(min(places) - 1, max(places) + 1)
+    every = math.ceil(len(places) / 10)
+    axes.set_xticks(places[::every])
+    axes.set_ylim(top=1.2 * axes.dataLim.y1)
+    axes.set(xlabel="epoch", ylabel="ms for a batch")
+    axes.set_title("where the time of a step goes", loc="left", fontsize=10)
+    axes.legend(loc="upper right", fontsize=9, frameon=False, ncols=2)
+
+
+def _plot_rates(axes: Any, verdict: InputVerdict) -> None:
+    bars = [
+        ("fit, as it is", 1 / verdict.step_seconds, _BOTH),
+        ("step, on data\nthat is there", 1 / verdict.compute_seconds, _COMPUTES),
+    ]
+    if verdict.pipeline_seconds:
+        bars.append(("pipeline, alone", 1 / verdict.pipeline_seconds, _WAITS))
+    names, rates, colours = zip(*bars, strict=True)
+    drawn = axes.barh(names, rates, color=colours, height=0.6)
+    axes.bar_label(drawn, [f"{rate:,.4g}" for rate in rates], padding=4, fontsize=9)
+    axes.set_xlim(right=_LABEL_ROOM * max(rates))
+    axes.invert_yaxis()
+    axes.set(xlabel="batches per second")
+    axes.set_title(f"better input: at most {verdict.most_speedup:.3g} times as fast", loc="left", fontsize=10)
