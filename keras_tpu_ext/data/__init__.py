@@ -10,6 +10,6 @@ from keras_tpu_ext.data.pipeline.optimize import optimization_report as optimiza
 from keras_tpu_ext.data.pipeline.optimize import optimize as optimize
 from keras_tpu_ext.data.skipped import SkippedRecords as SkippedRecords
 from keras_tpu_ext.data.skipped import skipped as skipped
+from keras_tpu_ext.data.tfrecords.manifest import WrittenRecords as WrittenRecords
 from keras_tpu_ext.data.tfrecords.reader import tfrecords as tfrecords
 from keras_tpu_ext.data.tfrecords.writer import write_tfrecords as write_tfrecords
-from keras_tpu_ext.data.tfrecords.written_records import WrittenRecords as WrittenRecords

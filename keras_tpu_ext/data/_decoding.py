@@ -10,15 +10,15 @@ _JPEG = b"\xff\xd8\xff"
 _AREA, _ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
-def decoded(tf: Any, content: Any, size: tuple[int, int], crop: str | None, seed: Any) -> Any:
-    """Return pixels, uint8 of shape (*size, 3), of the bytes of an image; what is no image is an error.
+def decode_image(tf: Any, content: Any, size: tuple[int, int], crop: str | None, seed: Any) -> Any:
+    """Decode, crop and resize an image to uint8 of shape (*size, 3).
 
     Args:
         tf: TensorFlow.
-        content: The bytes, a string tensor.
+        content: The bytes of the file, a string tensor.
         size: Height and width.
         crop: One of `CROPS`.
-        seed: Two int64, which choose a random window.
+        seed: Two int64, the seed of a random crop.
     """
     is_jpeg = tf.equal(tf.strings.substr(content, 0, len(_JPEG)), _JPEG)
     pixels = tf.cond(
@@ -29,8 +29,8 @@ def decoded(tf: Any, content: Any, size: tuple[int, int], crop: str | None, seed
     return _resized(tf, pixels, size)
 
 
-def zeros(tf: Any, size: tuple[int, int]) -> Any:
-    """Return what `decoded` returns, all zero."""
+def blank_image(tf: Any, size: tuple[int, int]) -> Any:
+    """Return a black image of that shape."""
     return tf.zeros([*size, 3], tf.uint8)
 
 
@@ -50,7 +50,7 @@ def _cropped_other(tf: Any, content: Any, size: tuple[int, int], crop: str | Non
 
 
 def _window(tf: Any, shape: Any, size: tuple[int, int], crop: str, seed: Any) -> Any:
-    """Return top, left, height and width."""
+    """Return the crop as top, left, height and width."""
     if crop == "random":
         begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
             shape,
@@ -78,8 +78,8 @@ def _resized(tf: Any, pixels: Any, size: tuple[int, int]) -> Any:
     return tf.ensure_shape(tf.cond(fits, lambda: tf.identity(pixels), resize), [*size, 3])
 
 
-def fault(tf: Any, content: Any) -> Any:
-    """Return in words what bytes are there where an image was needed."""
+def describe_fault(tf: Any, content: Any) -> Any:
+    """Return a sentence on bytes that are no image."""
     length = tf.strings.length(content)
     head = tf.cast(tf.io.decode_raw(tf.strings.substr(content, 0, tf.minimum(length, 4)), tf.uint8), tf.int32)
     known = tf.equal(tf.strings.substr(content, 0, len(_JPEG)), _JPEG)

@@ -1,4 +1,4 @@
-"""Which files there are, and of which class each is; on a disk or on `gs://`."""
+"""Lists files and their classes, on a disk or on `gs://`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keras_tpu_ext.errors import ArgumentError
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 _SHARD = re.compile(r"\.(tfrecords?|tfrec)(-\d+-of-\d+)?(\.gz)?$", re.IGNORECASE)
-_AT_A_TIME = 32  # requests under way, for storage that takes its time to answer each
+_MAX_WORKERS = 32  # threads, which wait for storage most of the time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Files:
 
     Attributes:
         paths: Paths.
-        labels: One for each, or `None`.
-        class_names: What a label stands for, where that is known.
-        root: The folder that was listed; empty where it was none.
+        labels: A label for each, or `None`.
+        class_names: The names of the labels, where known.
+        root: The folder that was listed; empty if none was.
     """
 
     paths: tuple[str, ...]
@@ -32,15 +32,15 @@ class Files:
     class_names: tuple[str, ...] = ()
     root: str = ""
 
-    def part(self, index: int, count: int) -> Files:
+    def shard(self, index: int, count: int) -> Files:
         """Return every `count`-th file, from number `index` on."""
         labels = None if self.labels is None else self.labels[index::count]
         return dataclasses.replace(self, paths=self.paths[index::count], labels=labels)
 
 
-def in_parallel(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
-    """Return `function` of each of `values`, many at a time."""
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+def parallel_map(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
+    """Return `function` of each of `values`, from 32 threads."""
+    with ThreadPoolExecutor(_MAX_WORKERS) as pool:
         return list(pool.map(function, values))
 
 
@@ -85,13 +85,17 @@ def _image_paths(tf: Any, function: str, source: Any, *, flat: bool) -> tuple[tu
     if not tf.io.gfile.isdir(path):
         return _matching(tf, function, path), ""
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(path) if not name.startswith(".")]
-    here = [os.path.join(path, name) for name in names if _is_image(name)]
+    images_here = [os.path.join(path, name) for name in names if _is_image(name)]
     folders = [os.path.join(path, name) for name in names if not _is_image(name)]
-    below = [found for group in in_parallel(lambda folder: _images_in(tf, folder), folders) for found in group]
-    paths = tuple(sorted([*below, *here] if flat else below))
+    in_folders = [found for group in parallel_map(lambda folder: _images_in(tf, folder), folders) for found in group]
+    paths = tuple(sorted([*in_folders, *images_here] if flat else in_folders))
     if paths:
         return paths, path
-    cure = f"There are {len(here)} in the folder itself: write labels=None for images without labels" if here else ""
+    cure = (
+        f"There are {len(images_here)} in the folder itself: write labels=None for images without labels"
+        if images_here
+        else ""
+    )
     raise ArgumentError(
         f"{function} looked in the folder {path!r} for images ({', '.join(IMAGES)}) in class folders, such as "
         f"{os.path.join(path, 'cat', '1.jpg')!r}, and found none. "

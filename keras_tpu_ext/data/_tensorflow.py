@@ -1,4 +1,4 @@
-"""TensorFlow, for the parts of `data` that cannot do without it, and checks of arguments that they share."""
+"""TensorFlow, imported only where it is needed, and the argument checks that `data` shares."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def tensorflow(function: str) -> Any:
     return tensorflow
 
 
-def as_written(tf: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` for a dataset to trace without autograph: it has no Python control flow over tensors."""
+def without_autograph(tf: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` unconverted: it has no Python control flow over tensors."""
     return tf.autograph.experimental.do_not_convert(function)
 
 
@@ -57,7 +57,7 @@ def one_of(function: str, name: str, value: Any, choices: tuple[Any, ...]) -> No
 
 
 def height_and_width(function: str, size: Any) -> tuple[int, int]:
-    """Return `size`, a number or (height, width), as two.
+    """Return `size`, a number or (height, width), as a pair.
 
     Raises:
         ArgumentError: If it is neither.
@@ -86,3 +86,36 @@ def checked_shard(function: str, shard: Any) -> tuple[int, int]:
             "Write shard=(0, 4) on the first of four hosts."
         )
     return int(shard[0]), int(shard[1])
+
+
+def checked_dataset(dataset: Any, caller: str) -> Any:
+    """Check that `dataset` is a `tf.data.Dataset`, and return TensorFlow.
+
+    Raises:
+        ArgumentError: If it is not, or the call is inside a `tf.function`.
+        MissingExtraError: If TensorFlow is not installed.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError:
+        raise MissingExtraError(
+            f"{caller} works on tf.data.Dataset, and TensorFlow is not installed. Write: pip install tensorflow-cpu"
+        ) from None
+    if not isinstance(dataset, tf.data.Dataset):
+        raise ArgumentError(
+            f"{caller} needs a tf.data.Dataset; got {type(dataset).__name__}. {_cure(dataset, caller)}"
+        )
+    if not tf.executing_eagerly():
+        raise ArgumentError(f"{caller} was called inside a tf.function. Call it where you make the dataset.")
+    return tf
+
+
+def _cure(dataset: Any, caller: str) -> str:
+    name = type(dataset).__name__
+    if name.startswith("Distributed"):
+        return f"Write {caller}(dataset) before scope.distribute(dataset)."
+    if name == "generator" or hasattr(dataset, "__next__"):
+        return f"Write {caller}(tf.data.Dataset.from_generator(lambda: make_batches(), output_signature=...))."
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "use_multiprocessing"):
+        return "A PyDataset is no tf.data pipeline: give it workers=8 and max_queue_size=16."
+    return f"Write {caller}(tf.data.Dataset.from_tensor_slices((x, y)).batch(1024))."

@@ -1,20 +1,25 @@
-"""`images`: files of images as batches, by the shortest way."""
+"""`images`: batches of image files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_ext.data import _decoding
-from keras_tpu_ext.data import _lost_records as _gaps
+from keras_tpu_ext.data import _decoding, _lost_records
+from keras_tpu_ext.data._epochs import Order, finalize, number_of_batches, with_seeds
 from keras_tpu_ext.data._listing import Files, list_images
-from keras_tpu_ext.data._pipeline import Order, finished, repeatable_order
-from keras_tpu_ext.data._tensorflow import as_written, checked_shard, height_and_width, one_of, tensorflow, whole
+from keras_tpu_ext.data._tensorflow import (
+    checked_shard,
+    height_and_width,
+    one_of,
+    tensorflow,
+    whole,
+    without_autograph,
+)
 from keras_tpu_ext.data.skipped import Ledger
 from keras_tpu_ext.errors import ArgumentError
 
-# Opening a file on remote storage takes some 20 ms, in which its thread waits: 64 at a time are 3200 a second.
-_READS = 64
+# Opening a file on remote storage takes some 20 ms, in which its thread waits: 64 threads open 3200 a second.
+_PARALLEL_READS = 64
 
 
 def images(
@@ -91,22 +96,18 @@ def images(
     tf = tensorflow("images")
     files = list_images(tf, "images", source, labels)
     _check_enough(files, batch_size, count, drop_remainder)
-    part = files.part(index, count)
+    part = files.shard(index, count)
     ledger = Ledger(tf, skips=on_error == "skip")
     order = Order(shuffle, whole("images", "seed", seed, least=0, write="seed=0"), crop == "random")
     records = _decoded(tf, _read(tf, _numbered(tf, part, order), part), size, crop)
-    telling = _gaps.Telling("images", *_words(tf, part))
-    batches = _gaps.checked(tf, records, batch_size, telling, ledger, drop_remainder=drop_remainder)
+    messages = _messages(tf, part)
+    batches = _lost_records.batch_records(tf, records, batch_size, messages, ledger, drop_remainder=drop_remainder)
     if part.labels is None:
         batches = batches.map(lambda pixels, label: pixels)
-    number = None if ledger.skips else _batches(len(part.paths), batch_size, drop_remainder)
-    dataset = finished(tf, batches, number, ledger, repeat=repeat, shards=count, threads=_READS)
+    number = None if ledger.skips else number_of_batches(len(part.paths), batch_size, drop_remainder)
+    dataset = finalize(tf, batches, number, ledger, repeat=repeat, shards=count, threads=_PARALLEL_READS)
     dataset.class_names = list(files.class_names)
     return dataset
-
-
-def _batches(records: int, batch_size: int, drop_remainder: bool) -> int:
-    return records // batch_size if drop_remainder else -(-records // batch_size)
 
 
 def _check_enough(files: Files, batch_size: int, count: int, drop_remainder: bool) -> None:
@@ -128,39 +129,39 @@ def _numbered(tf: Any, files: Files, order: Order) -> Any:
     def items(number: Any, seed: Any) -> Any:
         return tf.stack([number, -tf.ones_like(number)], 1), (number, seed)
 
-    named = repeatable_order(tf, numbers, order).batch(_gaps.BLOCK).map(items).unbatch()
-    return _gaps.numbered(tf, named)
+    named = with_seeds(tf, numbers, order).batch(_lost_records.BLOCK).map(items).unbatch()
+    return _lost_records.number_records(tf, named)
 
 
 def _read(tf: Any, numbered: Any, files: Files) -> Any:
     paths = tf.constant(files.paths)
     labels = tf.constant(files.labels or (0,) * len(files.paths), tf.int32)
 
-    def read(position: Any, around: Any, content: Any) -> Any:
+    def read(position: Any, neighbours: Any, content: Any) -> Any:
         number, seed = content
-        over = _gaps.is_end(tf, position, around)
-        read = tf.cond(over, lambda: tf.constant(""), lambda: tf.io.read_file(paths[number]))
-        return position, around, (read, labels[number], seed)
+        is_end = _lost_records.is_end(tf, position, neighbours)
+        read = tf.cond(is_end, lambda: tf.constant(""), lambda: tf.io.read_file(paths[number]))
+        return position, neighbours, (read, labels[number], seed)
 
     # Their number is fixed: AUTOTUNE counts cores, and a read that waits for storage needs none.
-    return numbered.map(as_written(tf, read), num_parallel_calls=_READS, deterministic=True)
+    return numbered.map(without_autograph(tf, read), num_parallel_calls=_PARALLEL_READS, deterministic=True)
 
 
 def _decoded(tf: Any, read: Any, size: tuple[int, int], crop: str | None) -> Any:
-    def decode(position: Any, around: Any, content: Any) -> Any:
+    def decode(position: Any, neighbours: Any, content: Any) -> Any:
         read, label, seed = content
         pixels = tf.cond(
-            _gaps.is_end(tf, position, around),
-            lambda: _decoding.zeros(tf, size),
-            lambda: _decoding.decoded(tf, read, size, crop, seed),
+            _lost_records.is_end(tf, position, neighbours),
+            lambda: _decoding.blank_image(tf, size),
+            lambda: _decoding.decode_image(tf, read, size, crop, seed),
         )
-        return position, around, (pixels, label)
+        return position, neighbours, (pixels, label)
 
-    decoded = read.map(as_written(tf, decode), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    decoded = read.map(without_autograph(tf, decode), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return decoded.ignore_errors(log_warning=True)
 
 
-def _words(tf: Any, files: Files) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]:
+def _messages(tf: Any, files: Files) -> _lost_records.Messages:
     paths = tf.constant(files.paths)
 
     def fault(name: Any) -> Any:
@@ -168,8 +169,10 @@ def _words(tf: Any, files: Files) -> tuple[Callable[[Any], Any], Callable[[Any],
         came, found = content.reduce((tf.constant(""), tf.constant(False)), lambda before, content: (content, True))
         return tf.cond(
             found,
-            lambda: _decoding.fault(tf, came),
+            lambda: _decoding.describe_fault(tf, came),
             lambda: tf.constant("cannot be read: it must be a file that is there and that this process may read."),
         )
 
-    return lambda name: paths[name[0]], fault, lambda names: tf.ones_like(names[:, 0])
+    return _lost_records.Messages(
+        "images", lambda name: paths[name[0]], fault, lambda names: tf.ones_like(names[:, 0])
+    )

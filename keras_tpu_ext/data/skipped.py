@@ -1,4 +1,4 @@
-"""What was left out of a dataset because it could not be read."""
+"""`skipped`: the records that a dataset left out because they could not be read."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class SkippedRecords(HtmlText):
     """The records that a dataset of `images` or `tfrecords` has left out.
 
     Attributes:
-        places: File, and number of the record in it, of each one that was ever left out, in the order of the names.
-        failed: How many records the last whole pass has left out; `None` before there was one. It is a least number
-            where the end of a file was lost that has no manifest.
-        came: How many it has given; `None` before there was one.
-        at_least: Whether more may be lost than `failed`.
+        places: File, and number of the record in it, of each one that was ever left out, sorted.
+        failed: Number of records that the last whole pass left out; `None` before there was one. More may be lost
+            where the end of a file is lost that has no manifest.
+        came: Number of records that it gave; `None` before there was one.
+        at_least: Whether more records may be lost than `failed`.
     """
 
     places: tuple[str, ...]
@@ -55,9 +55,9 @@ class SkippedRecords(HtmlText):
 
 
 class Ledger:
-    """Where a running dataset writes down what it leaves out, for Python to read at any time.
+    """A list of lost records that a dataset writes while it runs, and Python reads at any time.
 
-    In tables, which `tf.distribute` does not mirror as it does variables.
+    It is kept in tables, because `tf.distribute` mirrors variables.
 
     Args:
         tf: TensorFlow.
@@ -73,37 +73,37 @@ class Ledger:
                 self._totals = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
 
     def write(self, places: Any, lost: Any) -> Any:
-        """Write down places and how many records are lost at each; in a graph."""
+        """Write places, and the number of records lost at each; in a graph."""
         return self._done(self._places.insert(places, lost))
 
     def first_places(self) -> Any:
-        """Return some places as one text; in a graph."""
+        """Return the first places as one text; in a graph."""
         tf = self._tf
         if not self.skips:
             return tf.constant("")
         return tf.strings.reduce_join(self._places.export()[0][:_SHOWN], separator=", ")
 
     def close_pass(self, function: str, came: Any, failed: Any) -> Any:
-        """Write down the sums of a pass, and say on the standard error what it has left out; in a graph."""
+        """Write the totals of a pass, and print them on the standard error if records were lost; in a graph."""
         tf = self._tf
         if not self.skips:
             return tf.constant(True)
         written = self._done(self._totals.insert([_CAME, _FAILED], tf.stack([came, failed])))
 
-        def say() -> Any:
+        def print_totals() -> Any:
             head = f"keras_tpu_ext.data.{function}: this pass gave"
             line = (head, came, "records and left out", failed, "that cannot be read, such as", self.first_places())
             return self._done(tf.print(*line, output_stream=sys.stderr))
 
         with tf.control_dependencies([written]):
-            return tf.cond(failed > 0, say, lambda: tf.constant(True))
+            return tf.cond(failed > 0, print_totals, lambda: tf.constant(True))
 
     def _done(self, operation: Any) -> Any:
         with self._tf.control_dependencies([] if operation is None else [operation]):
             return self._tf.constant(True)
 
     def read(self) -> SkippedRecords:
-        """Return what is written down."""
+        """Return the report so far."""
         if not self.skips:
             return SkippedRecords((), None, None)
         places, lost = (table.numpy() for table in self._places.export())
@@ -118,23 +118,23 @@ class Ledger:
 
 
 def keep_ledger(dataset: Any, ledger: Ledger) -> Any:
-    """Return `dataset`, of which `skipped` can tell from now on."""
+    """Attach the ledger that `skipped` reads, and return `dataset`."""
     setattr(dataset, _LEDGER, ledger)
     return dataset
 
 
 def has_ledger(dataset: Any) -> bool:
-    """Return whether this is what `images` or `tfrecords` returned."""
+    """Return whether `images` or `tfrecords` returned `dataset`."""
     return isinstance(getattr(dataset, _LEDGER, None), Ledger)
 
 
 def skipped(dataset: Any) -> SkippedRecords:
-    """Return what a dataset has left out because it could not be read.
+    """Report the records that a dataset has left out because they could not be read.
 
     Ask at any time, in a callback or after `fit`: it counts wherever the dataset was iterated over.
 
     Args:
-        dataset: What `images` or `tfrecords` returned, with `on_error="skip"`.
+        dataset: The dataset that `images` or `tfrecords` returned, with `on_error="skip"`.
 
     Returns:
         A `SkippedRecords`: print it, or look at `.failed` and `.places`.

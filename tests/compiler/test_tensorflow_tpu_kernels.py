@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_tpu_ext._look import version
 from tensorflow.python.framework import kernels
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._look import version
 from keras_tpu_ext._runtime.tensorflow import lowering
 from keras_tpu_ext._runtime.tensorflow.tpu import has_tpu_kernels
 

@@ -18,7 +18,7 @@ class Finding(HtmlText):
         kind: A short name, such as `"map"` or `"cache-after-shuffle"`.
         what: What was found, in a sentence.
         write: The line to write.
-        gain: How many times as fast the pipeline is with it; `None` where that is not known.
+        gain: Elements per second with the line over those without; `None` where it is unknown.
         measured: Whether `gain` was measured, and not estimated.
     """
 
@@ -30,7 +30,7 @@ class Finding(HtmlText):
 
     @property
     def matters(self) -> bool:
-        """Whether it is worth its line: not where it was measured and gained nothing."""
+        """Whether the line is worth writing: not where the measured gain is nothing."""
         return self.gain is None or self.gain >= LEAST_GAIN
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Advice(HtmlText, list[Finding]):
     """The findings of `advise`, the greatest gain first; print it, or show it in a notebook.
 
     Attributes:
-        note: What there is to say of the measurement, such as why there was none; may be empty.
+        note: A remark on the measurement, such as why there was none; may be empty.
     """
 
     def __init__(self, findings: list[Finding] | tuple[Finding, ...] = (), note: str = "") -> None:
@@ -59,7 +59,7 @@ class Advice(HtmlText, list[Finding]):
 
     @property
     def ok(self) -> bool:
-        """Whether there is nothing that matters."""
+        """Whether no finding matters."""
         return not any(finding.matters for finding in self)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`advise`: what makes an input pipeline slow, and the line to write."""
+"""`advise`: findings on an input pipeline, each with the line to write."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import hardware
+from keras_tpu_ext.data._tensorflow import checked_dataset
 from keras_tpu_ext.data.pipeline.advice import Advice, Finding
-from keras_tpu_ext.data.pipeline.arguments import checked_dataset
 from keras_tpu_ext.errors import ArgumentError
 
 
@@ -24,15 +24,14 @@ def advise(
     seconds: float = 10.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Advice:
-    """Return what makes `dataset` slow, or wrong on a TPU, each with the line to write, the greatest gain first.
+    """Find what makes `dataset` slow, or wrong on a TPU: each with the line to write, the greatest gain first.
 
-    What `kte.data.optimize` can change is measured: the pipeline with one change runs in turns with the pipeline as
-    it is, both from their beginning and without shuffles, which cost little and take long to fill. That happens on
-    copies: no iterator, order or cache of yours is touched. A pipeline that runs Python of yours, keeps a state or
-    writes files is not run.
+    The gain of each rewrite of `kte.data.optimize` is measured: copies of the pipeline, with it and without, run in
+    turns, both without shuffles, which cost little and take long to fill. No iterator, order or cache of yours is
+    touched. A pipeline that runs Python of yours, keeps a state or writes files is not run.
 
-    Some of it TensorFlow does by itself while its autotuning is on, as it prefetches the end. Such a finding is
-    listed all the same, with the gain that is left.
+    With autotuning TensorFlow makes stateless maps and batches parallel and prefetches the end by itself. Such a
+    finding is listed all the same, with the gain that is left.
 
     Args:
         dataset: The `tf.data.Dataset` of batches that goes to `fit`.
@@ -45,7 +44,7 @@ def advise(
         clock: Gives the time in seconds.
 
     Returns:
-        A list of `Finding`s with `.ok`, `.to_dict()` and a readable `str()`.
+        An `Advice`, a list of `Finding`s with `.ok`, `.to_dict()` and a readable `str()`.
 
     Raises:
         ArgumentError: If `dataset` is no `tf.data.Dataset`, or `replicas` or `seconds` is no positive number.

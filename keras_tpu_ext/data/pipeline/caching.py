@@ -1,4 +1,4 @@
-"""Where in a pipeline a cache belongs."""
+"""The node of a pipeline after which a cache belongs."""
 
 from __future__ import annotations
 
@@ -7,49 +7,48 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext.data.pipeline import stage_kinds as kinds
-from keras_tpu_ext.data.pipeline import stages as pipeline
-from keras_tpu_ext.data.pipeline.determinism import is_left_alone, is_same_again, is_source
+from keras_tpu_ext.data.pipeline import nodes
+from keras_tpu_ext.data.pipeline.effects import is_deterministic, is_source, reason_to_keep
 
-_BATCHES = {kinds.BATCH, kinds.PARALLEL_BATCH, kinds.PADDED_BATCH}
-_ABOVE = {kinds.SHUFFLE, kinds.PREFETCH, kinds.REPEAT, kinds.OPTIONS, kinds.ZIP, kinds.CONCATENATE}
+_AFTER_CACHE = {nodes.SHUFFLE, nodes.PREFETCH, nodes.REPEAT, nodes.OPTIONS, nodes.ZIP, nodes.CONCATENATE}
+_COMMUTING = nodes.ANY_BATCH | {nodes.SHUFFLE, nodes.PREFETCH}  # a cache may come before or after them
 
 
-def cache_place(dataset: Any, most: float) -> tuple[Any, str]:
-    """Return the stage after which a cache of up to `most` bytes goes, or `None` and why, in a sentence."""
+def cache_position(dataset: Any, most: float) -> tuple[Any, str]:
+    """Return the node to cache, in at most `most` bytes, and the reason where it is `None`."""
     if not most:
         return None, ""
     reason = "No cache was added: nowhere are the elements the same in every epoch."
-    stage = dataset
-    while not is_left_alone(stage):
-        if pipeline.name_of(stage) not in _ABOVE and _keeps(stage):
-            size = _size(stage)
-            if any(pipeline.name_of(one) == kinds.CACHE for one in pipeline.stages_of(stage)):
+    node = dataset
+    while not reason_to_keep(node):
+        if nodes.class_name(node) not in _AFTER_CACHE and _is_worth_caching(node):
+            size = _bytes(node)
+            if any(nodes.class_name(one) == nodes.CACHE for one in nodes.nodes_of(node)):
                 return None, "No cache was added: there is one already."
             if size is not None and size <= most:
-                return stage, ""
+                return node, ""
             reason = (
-                f"No cache was added: the size of the elements after {pipeline.word_of(stage)} is not known."
+                f"No cache was added: the size of the elements after {nodes.method_name(node)} is not known."
                 if size is None
                 else f"No cache was added: it would take {size / 2**20:.0f} MiB, and may take {most / 2**20:.0f} MiB."
             )
-        if is_source(stage) or len(pipeline.inputs_of(stage)) != 1:
+        if is_source(node) or len(nodes.inputs_of(node)) != 1:
             break
-        (stage,) = pipeline.inputs_of(stage)
+        (node,) = nodes.inputs_of(node)
     return None, reason
 
 
-def _keeps(stage: Any) -> bool:
-    """Return whether every epoch has the same elements there, and making them is any work."""
-    below = list(pipeline.stages_of(stage))
-    works = any(pipeline.functions_of(one) or pipeline.name_of(one).startswith("readers.") for one in below)
-    return works and is_same_again(stage) and not any(pipeline.name_of(one) == kinds.SHUFFLE for one in below)
+def _is_worth_caching(node: Any) -> bool:
+    """Return whether making the elements is work, and every epoch has the same ones."""
+    upstream = list(nodes.nodes_of(node))
+    works = any(nodes.functions_of(one) or nodes.class_name(one).startswith("readers.") for one in upstream)
+    return works and is_deterministic(node) and not any(nodes.class_name(one) == nodes.SHUFFLE for one in upstream)
 
 
-def _size(stage: Any) -> float | None:
-    """Return how many bytes all elements take; `None` where that is not known."""
-    count, total = int(stage.cardinality()), 0
-    for spec in tf.nest.flatten(stage.element_spec):
+def _bytes(node: Any) -> float | None:
+    """Return the size of all elements in bytes; `None` where it is unknown."""
+    count, total = int(node.cardinality()), 0
+    for spec in tf.nest.flatten(node.element_spec):
         if type(spec).__name__ == "NoneTensorSpec":
             continue
         if not isinstance(spec, tf.TensorSpec) or not spec.shape.is_fully_defined() or spec.dtype == tf.string:
@@ -58,18 +57,18 @@ def _size(stage: Any) -> float | None:
     return None if count < 0 else float(count * total)
 
 
-def cache_below_shuffle(stage: Any, inputs: list[Any]) -> Any:
-    """Return a cache stage's replacement with the cache below the shuffle; `None` where there is no shuffle."""
-    above, below = [], inputs[0]
-    while pipeline.name_of(below) in _BATCHES | {kinds.SHUFFLE, kinds.PREFETCH} and pipeline.kind_of(below):
-        above.append(below)
-        (below,) = pipeline.inputs_of(below)
-    shuffles = [number for number, one in enumerate(above) if pipeline.name_of(one) == kinds.SHUFFLE]
+def cache_before_shuffle(node: Any, inputs: list[Any]) -> Any:
+    """Return a cache with the shuffle after it and not before; `None` where there is no shuffle."""
+    downstream, upstream = [], inputs[0]
+    while nodes.class_name(upstream) in _COMMUTING and nodes.node_type(upstream):
+        downstream.append(upstream)
+        (upstream,) = nodes.inputs_of(upstream)
+    shuffles = [number for number, one in enumerate(downstream) if nodes.class_name(one) == nodes.SHUFFLE]
     if not shuffles:
         return None
-    # What is below the lowest shuffle stays below the cache.
-    above = above[: shuffles[-1] + 1]
-    made = pipeline.remade(stage, pipeline.inputs_of(above[-1]))
-    for one in reversed(above):
-        made = pipeline.remade(one, [made])
+    # What comes before the first shuffle stays before the cache.
+    downstream = downstream[: shuffles[-1] + 1]
+    made = nodes.rebuild(node, nodes.inputs_of(downstream[-1]))
+    for one in reversed(downstream):
+        made = nodes.rebuild(one, [made])
     return made

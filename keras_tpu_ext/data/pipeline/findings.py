@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext.data.pipeline import stage_kinds as kinds
-from keras_tpu_ext.data.pipeline import stages as pipeline
+from keras_tpu_ext.data.pipeline import nodes
 from keras_tpu_ext.data.pipeline.advice import Finding
-from keras_tpu_ext.data.pipeline.function_effects import effects_of
+from keras_tpu_ext.data.pipeline.effects import effects_of
 from keras_tpu_ext.data.pipeline.rewriting import READS, Rewriting, has_threads, opens_files_in_parallel
 from keras_tpu_ext.data.skipped import has_ledger
 
-_BATCHES = {kinds.BATCH, kinds.PARALLEL_BATCH, kinds.PADDED_BATCH}
 _PARALLEL = "num_parallel_calls=tf.data.AUTOTUNE"
 _THREADS = f"options.threading.private_threadpool_size = {READS}; dataset = dataset.with_options(options)"
 _ROWS = 8  # a TPU works on rows by the eight
@@ -25,35 +23,35 @@ _PART = 0.1  # of the elements that a shuffle buffer should hold
 
 def find(dataset: Any, replicas: int, tpu: str) -> list[Finding]:
     """Return all findings, without gains."""
-    stages = list(pipeline.stages_of(dataset))
-    found = [*_sequential(dataset, stages), *_python(stages), *_caches(stages), *_images(dataset, stages)]
-    found += [*_batches(dataset, stages, replicas), *_shuffles(stages), *_files(stages, tpu)]
+    pipeline = list(nodes.nodes_of(dataset))
+    found = [*_sequential(dataset, pipeline), *_python(pipeline), *_caches(pipeline), *_images(dataset, pipeline)]
+    found += [*_batches(dataset, pipeline, replicas), *_shuffles(pipeline), *_files(pipeline, tpu)]
     return found
 
 
-def _sequential(dataset: Any, stages: list[Any]) -> Iterator[Finding]:
-    """What does one thing after the other; the kinds are those of `Rewriting`."""
-    by_name: dict[str, list[Any]] = {}
-    for stage in _written_by_the_user(stages):
-        by_name.setdefault(pipeline.name_of(stage), []).append(stage)
-    maps = [one for one in by_name.get(kinds.MAP, []) if not effects_of(one).runs_python]
+def _sequential(dataset: Any, pipeline: list[Any]) -> Iterator[Finding]:
+    """Find what is not parallel; the kinds are those of `Rewriting`."""
+    by_class: dict[str, list[Any]] = {}
+    for node in _user_nodes(pipeline):
+        by_class.setdefault(nodes.class_name(node), []).append(node)
+    maps = [one for one in by_class.get(nodes.MAP, []) if not effects_of(one).runs_python]
     if maps:
-        names = ", ".join(dict.fromkeys(map(pipeline.function_name, maps)))
+        names = ", ".join(dict.fromkeys(map(nodes.function_name, maps)))
         reads = any(effects_of(one).reads_files for one in maps)
-        line = f".map({pipeline.function_name(maps[0])}, {f'num_parallel_calls={READS}' if reads else _PARALLEL})"
+        line = f".map({nodes.function_name(maps[0])}, {f'num_parallel_calls={READS}' if reads else _PARALLEL})"
         line += f", and {_THREADS}" if reads and not has_threads(dataset) else ""
         yield Finding("map", f"map({names}) works on one element at a time.", line)
-    if by_name.get(kinds.INTERLEAVE):
-        name = pipeline.function_name(by_name[kinds.INTERLEAVE][0])
+    if by_class.get(nodes.INTERLEAVE):
+        name = nodes.function_name(by_class[nodes.INTERLEAVE][0])
         line = f".interleave({name}, cycle_length=16, {_PARALLEL})"
         yield Finding("interleave", f"interleave({name}) reads one of its inputs at a time.", line)
-    flat = [one for one in by_name.get(kinds.FLAT_MAP, []) if effects_of(one).reads_files]
+    flat = [one for one in by_class.get(nodes.FLAT_MAP, []) if effects_of(one).reads_files]
     if flat:
-        name = pipeline.function_name(flat[0])
+        name = nodes.function_name(flat[0])
         line = f".interleave({name}, cycle_length=16, {_PARALLEL})"
         yield Finding("flat_map", f"flat_map({name}) opens one file after the other.", line)
-    if by_name.get(kinds.BATCH):
-        size = pipeline.value_of(by_name[kinds.BATCH][0], "_batch_size")
+    if by_class.get(nodes.BATCH):
+        size = nodes.attribute(by_class[nodes.BATCH][0], "_batch_size")
         line = f".batch({size}, {_PARALLEL})"
         yield Finding("batch", f"batch({size}) copies one element at a time into a batch.", line)
     if opens_files_in_parallel(dataset) and not has_threads(dataset):
@@ -66,10 +64,10 @@ def _sequential(dataset: Any, stages: list[Any]) -> Iterator[Finding]:
         yield Finding("prefetch", what, "dataset = dataset.prefetch(tf.data.AUTOTUNE)")
 
 
-def _written_by_the_user(stages: list[Any]) -> list[Any]:
-    """Return `stages` without those of which `images` or `tfrecords` is made: nobody can write other lines there."""
-    inside = {id(one) for stage in stages if has_ledger(stage) for one in pipeline.stages_of(stage)}
-    return [stage for stage in stages if id(stage) not in inside]
+def _user_nodes(pipeline: list[Any]) -> list[Any]:
+    """Return the nodes but those inside `images` and `tfrecords`, which the user cannot write otherwise."""
+    inside = {id(one) for node in pipeline if has_ledger(node) for one in nodes.nodes_of(node)}
+    return [node for node in pipeline if id(node) not in inside]
 
 
 def _applied(dataset: Any, rewrite: str) -> set[str]:
@@ -78,70 +76,67 @@ def _applied(dataset: Any, rewrite: str) -> set[str]:
     return rewriting.applied
 
 
-def _python(stages: list[Any]) -> Iterator[Finding]:
-    for stage in stages:
-        deeds, name = effects_of(stage), pipeline.function_name(stage)
-        if deeds.is_generator:
+def _python(pipeline: list[Any]) -> Iterator[Finding]:
+    for node in pipeline:
+        effects, name = effects_of(node), nodes.function_name(node)
+        if effects.is_generator:
             yield Finding(
                 "from-generator",
                 "from_generator runs Python, one element at a time, however many cores there are.",
                 "tf.data.Dataset.from_tensor_slices((x, y)), or TFRecord files written once",
             )
-        elif deeds.runs_python:
+        elif effects.runs_python:
             yield Finding(
                 "python",
-                f"{pipeline.word_of(stage)}({name}) runs Python (numpy_function or py_function), which takes turns "
+                f"{nodes.method_name(node)}({name}) runs Python (numpy_function or py_function), which takes turns "
                 "with all other Python of this process.",
                 f"def {name}(...): with TensorFlow's functions, tf.io.decode_jpeg and tf.image say",
             )
 
 
-def _caches(stages: list[Any]) -> Iterator[Finding]:
-    for stage in stages:
-        if pipeline.name_of(stage) != kinds.CACHE:
+def _caches(pipeline: list[Any]) -> Iterator[Finding]:
+    for node in pipeline:
+        if nodes.class_name(node) != nodes.CACHE:
             continue
-        below = list(pipeline.stages_of(stage))[1:]
-        names = {pipeline.name_of(one) for one in below}
-        if kinds.SHUFFLE in names and not _is_shuffled_later(stage, stages):
+        upstream = list(nodes.nodes_of(node))[1:]
+        names = {nodes.class_name(one) for one in upstream}
+        if nodes.SHUFFLE in names and not _is_before_shuffle(node, pipeline):
             what = "cache comes after shuffle: every epoch has the order of the first."
             yield Finding("cache-after-shuffle", what, ".cache().shuffle(...)")
-        if any(effects_of(one).draws for one in below):
+        if any(effects_of(one).draws for one in upstream):
             what = "cache comes after random augmentation: every epoch has the pictures of the first."
             yield Finding("cache-after-random", what, ".cache().map(augment, num_parallel_calls=tf.data.AUTOTUNE)")
-        if names & _BATCHES and _is_below_shuffle(stage, stages):
+        if names & nodes.ANY_BATCH and _is_before_shuffle(node, pipeline, _nodes_of_same_elements):
             what = "cache comes after batch and before shuffle: whole batches are shuffled, not examples."
             yield Finding("cache-after-batch", what, ".cache().shuffle(...).batch(...)")
-        if pipeline.name_of(below[0]) == kinds.PREFETCH:
+        if nodes.class_name(upstream[0]) == nodes.PREFETCH:
             what = "cache comes right after prefetch, which then has nothing to do after the first epoch."
             yield Finding("cache-after-prefetch", what, ".cache().prefetch(tf.data.AUTOTUNE)")
 
 
-def _is_shuffled_later(stage: Any, stages: list[Any]) -> bool:
-    shuffles = [one for one in stages if pipeline.name_of(one) == kinds.SHUFFLE]
-    return any(any(one is stage for one in pipeline.stages_of(shuffle)) for shuffle in shuffles)
+def _is_before_shuffle(
+    node: Any, pipeline: list[Any], upstream: Callable[[Any], Iterator[Any]] = nodes.nodes_of
+) -> bool:
+    shuffles = (one for one in pipeline if nodes.class_name(one) == nodes.SHUFFLE)
+    return any(one is node for shuffle in shuffles for one in upstream(shuffle))
 
 
-def _is_below_shuffle(stage: Any, stages: list[Any]) -> bool:
-    shuffles = [one for one in stages if pipeline.name_of(one) == kinds.SHUFFLE]
-    return any(any(one is stage for one in _same_rows(shuffle)) for shuffle in shuffles)
-
-
-def _same_rows(shuffle: Any) -> Iterator[Any]:
-    """Yield the stages below a shuffle, down to where batches are taken apart."""
-    for stage in pipeline.stages_of(shuffle):
-        if pipeline.word_of(stage) in ("unbatch", "flat_map", "interleave"):
+def _nodes_of_same_elements(shuffle: Any) -> Iterator[Any]:
+    """Yield the nodes before a shuffle, back to where batches are taken apart."""
+    for node in nodes.nodes_of(shuffle):
+        if nodes.method_name(node) in ("unbatch", "flat_map", "interleave"):
             return
-        yield stage
+        yield node
 
 
-def _images(dataset: Any, stages: list[Any]) -> Iterator[Finding]:
+def _images(dataset: Any, pipeline: list[Any]) -> Iterator[Finding]:
     for spec in tf.nest.flatten(dataset.element_spec):
         if not isinstance(spec, tf.TensorSpec) or spec.dtype not in (tf.float32, tf.float64):
             continue
         if spec.shape.rank is None or spec.shape.rank < 3 or spec.shape[-1] not in (1, 3, 4):
             continue
         times = spec.dtype.size
-        if spec.shape.rank >= 4 or any(effects_of(stage).casts_bytes for stage in stages):
+        if spec.shape.rank >= 4 or any(effects_of(node).casts_bytes for node in pipeline):
             yield Finding(
                 "float-images",
                 f"Images go to the devices as {spec.dtype.name}: {times} times the bytes of uint8, if they come from "
@@ -151,16 +146,16 @@ def _images(dataset: Any, stages: list[Any]) -> Iterator[Finding]:
             return
 
 
-def _batches(dataset: Any, stages: list[Any], replicas: int) -> Iterator[Finding]:
-    batches = [stage for stage in stages if pipeline.name_of(stage) in _BATCHES]
+def _batches(dataset: Any, pipeline: list[Any], replicas: int) -> Iterator[Finding]:
+    batches = [node for node in pipeline if nodes.class_name(node) in nodes.ANY_BATCH]
     sizes = _sizes(dataset)
-    if "" in sizes or (not batches and None not in sizes and _is_plain(stages)):
+    if "" in sizes or (not batches and None not in sizes and _has_no_hidden_batch(pipeline)):
         unit = _ROWS * replicas * 16
         yield Finding("unbatched", "The elements are examples and no batches.", f"dataset = dataset.batch({unit})")
         return
     size = sizes.pop() if len(sizes) == 1 else None
     if size is None and batches:
-        size = pipeline.value_of(batches[0], "_batch_size")
+        size = nodes.attribute(batches[0], "_batch_size")
     if isinstance(size, int):
         yield from _size(size, _ROWS * replicas, replicas)
     yield from _tail(batches[0], None in sizes or size not in sizes) if batches and not _is_fixed(dataset) else ()
@@ -172,17 +167,17 @@ def _sizes(dataset: Any) -> set[Any]:
 
 
 def _rows(spec: Any) -> Any:
-    """Return the rows of a batch: a number, `None` where it is not known, and empty where there are none."""
+    """Return the batch size: `None` where it is unknown, and empty for scalars."""
     shape = getattr(spec, "shape", None)
     if shape is None or shape.rank is None:
         return None
     return shape[0] if shape.rank else ""
 
 
-def _is_plain(stages: list[Any]) -> bool:
-    """Return whether elements are known to be no batches that a source gives."""
-    known = all(pipeline.kind_of(stage) or not pipeline.inputs_of(stage) for stage in stages)
-    gives_batches = any(effects_of(one).is_generator or pipeline.name_of(one) == kinds.TENSORS for one in stages)
+def _has_no_hidden_batch(pipeline: list[Any]) -> bool:
+    """Return whether no source or unknown transformation gives batches."""
+    known = all(nodes.node_type(node) or not nodes.inputs_of(node) for node in pipeline)
+    gives_batches = any(effects_of(one).is_generator or nodes.class_name(one) == nodes.TENSORS for one in pipeline)
     return known and not gives_batches
 
 
@@ -200,11 +195,11 @@ def _size(size: int, unit: int, replicas: int) -> Iterator[Finding]:
         yield Finding("batch-multiple", what, f".batch({-(-size // unit) * unit})")
 
 
-def _tail(stage: Any, is_open: bool) -> Iterator[Finding]:
-    """A last batch of another size."""
-    size, (below,) = pipeline.value_of(stage, "_batch_size"), pipeline.inputs_of(stage)
-    count = int(below.cardinality())
-    if pipeline.value_of(stage, "_drop_remainder") or count < 0 or not count % size or not is_open:
+def _tail(node: Any, is_open: bool) -> Iterator[Finding]:
+    """Find a last batch of another size."""
+    size, (upstream,) = nodes.attribute(node, "_batch_size"), nodes.inputs_of(node)
+    count = int(upstream.cardinality())
+    if nodes.attribute(node, "_drop_remainder") or count < 0 or not count % size or not is_open:
         return
     yield Finding(
         "tail",
@@ -213,26 +208,26 @@ def _tail(stage: Any, is_open: bool) -> Iterator[Finding]:
     )
 
 
-def _shuffles(stages: list[Any]) -> Iterator[Finding]:
-    for stage in stages:
-        if pipeline.name_of(stage) != kinds.SHUFFLE:
+def _shuffles(pipeline: list[Any]) -> Iterator[Finding]:
+    for node in pipeline:
+        if nodes.class_name(node) != nodes.SHUFFLE:
             continue
-        below = list(pipeline.stages_of(stage))[1:]
-        count, size = int(below[0].cardinality()), pipeline.value_of(stage, "_buffer_size")
-        is_shuffled = any(pipeline.name_of(one) == kinds.SHUFFLE for one in below)
+        upstream = list(nodes.nodes_of(node))[1:]
+        count, size = int(upstream[0].cardinality()), nodes.attribute(node, "_buffer_size")
+        is_shuffled = any(nodes.class_name(one) == nodes.SHUFFLE for one in upstream)
         if not is_shuffled and 0 <= size < count * _PART:
             what = f"shuffle({size}) mixes each example with its {size} neighbours only, of {count}."
             yield Finding("shuffle-small", what, f".shuffle({count}), or shuffle the names of the files first")
 
 
-def _files(stages: list[Any], tpu: str) -> Iterator[Finding]:
-    """Files that are many and small, or out of the TPU's reach."""
+def _files(pipeline: list[Any], tpu: str) -> Iterator[Finding]:
+    """Find files that are many and small, or out of the TPU's reach."""
     reads = [
-        stage for stage in stages if effects_of(stage).reads_files or pipeline.name_of(stage).startswith("readers.")
+        node for node in pipeline if effects_of(node).reads_files or nodes.class_name(node).startswith("readers.")
     ]
     if not reads:
         return
-    names, count = _file_names(stages)
+    names, count = _file_names(pipeline)
     sizes = [os.path.getsize(name) for name in names if os.path.isfile(name)]
     if count >= _MANY and (not sizes or sum(sizes) < _SMALL * len(sizes)):
         what = f"{count} small files are opened one by one, in every epoch."
@@ -246,11 +241,11 @@ def _files(stages: list[Any], tpu: str) -> Iterator[Finding]:
         )
 
 
-def _file_names(stages: list[Any]) -> tuple[list[str], int]:
-    """Return some of the names of files that a pipeline reads, and how many there are."""
-    for stage in stages:
-        if pipeline.name_of(stage) == kinds.SLICES:
-            for tensor in pipeline.tensors_of(stage):
+def _file_names(pipeline: list[Any]) -> tuple[list[str], int]:
+    """Return up to 20 names of the files that a pipeline reads, and their number."""
+    for node in pipeline:
+        if nodes.class_name(node) == nodes.SLICES:
+            for tensor in nodes.source_tensors(node):
                 if tensor.dtype == tf.string and tensor.shape.rank == 1:
                     return [name.decode(errors="replace") for name in tensor[:20].numpy()], int(tensor.shape[0])
     return [], 0

@@ -1,4 +1,4 @@
-"""How much faster a pipeline is with a rewrite: both run in turns, for a bounded time."""
+"""The gain of each rewrite: the pipeline with it and without run in turns, for a bounded time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_tpu_ext.data.pipeline import stage_kinds as kinds
-from keras_tpu_ext.data.pipeline import stages as pipeline
-from keras_tpu_ext.data.pipeline.determinism import is_source
-from keras_tpu_ext.data.pipeline.function_effects import has_side_effects
+from keras_tpu_ext.data.pipeline import nodes
+from keras_tpu_ext.data.pipeline.effects import has_side_effects, is_source
 from keras_tpu_ext.data.pipeline.rewriting import ALL, Rewriting
 
 _ROUNDS = 2
@@ -22,12 +20,12 @@ _FIRST_EPOCH = "The gains are those of a first epoch; the cache serves the later
 
 
 class Gains(NamedTuple):
-    """What was measured.
+    """Measured gains.
 
     Attributes:
-        gains: For each kind of finding how many times as fast the pipeline is with its rewrite.
-        note: What there is to say of it; may be empty.
-        failure: What the pipeline fails with; empty if it runs.
+        gains: Elements per second with the rewrite over those without, by the kind of finding.
+        note: A remark on the measurement; may be empty.
+        failure: The error of the pipeline; empty if it runs.
     """
 
     gains: dict[str, float]
@@ -36,12 +34,12 @@ class Gains(NamedTuple):
 
 
 def measure_gains(dataset: Any, found: Iterable[str], seconds: float, clock: Callable[[], float]) -> Gains:
-    """Return the gain of each rewrite in `found`, after running the pipeline for `seconds` in all."""
+    """Run the pipeline for `seconds` in all, and return the gain of each rewrite in `found`."""
     wanted = sorted(ALL.intersection(found))
-    why = _why_not(dataset)
+    why = _reason_not_to_run(dataset)
     if why or not wanted:
         return Gains({}, f"Nothing was measured: {why}." if why and wanted else "")
-    copy = pipeline.transformed(dataset, _without_shuffle)
+    copy = nodes.rewrite(dataset, _without_shuffle)
     variants = {"": copy}
     for rewrite in wanted:
         rewriting = Rewriting(copy, only={rewrite})
@@ -55,22 +53,22 @@ def measure_gains(dataset: Any, found: Iterable[str], seconds: float, clock: Cal
     if not rates.get(""):
         return Gains({}, "Nothing was measured: the pipeline gave too few elements in that time.")
     gains = {name: round(rate / rates[""], 2) for name, rate in rates.items() if name and rate}
-    caches = any(pipeline.name_of(stage) == kinds.CACHE for stage in pipeline.stages_of(dataset))
+    caches = any(nodes.class_name(node) == nodes.CACHE for node in nodes.nodes_of(dataset))
     return Gains(gains, _FIRST_EPOCH if caches and gains else "")
 
 
 def _rates(variants: dict[str, Any], seconds: float, clock: Callable[[], float]) -> dict[str, float]:
-    """Return how many elements a second each dataset gives, all of them in turns; none where it takes too long.
+    """Return the elements per second of each dataset; none where it takes too long.
 
-    It happens in a thread, which is left alone after a minute more than was asked for, and with the iterators once
-    the result is there: TensorFlow 2.21 can take seconds to end one on a busy machine, and others wait for it.
+    They run in a thread, which is abandoned a minute after its time. It also ends the iterators, after the result is
+    there: TensorFlow 2.21 can take seconds to end one on a busy machine.
     """
     outcome: queue.Queue[Any] = queue.Queue()
 
     def run() -> None:
         iterators: dict[str, Any] = {}
         try:
-            outcome.put(_turns(variants, iterators, seconds, clock))
+            outcome.put(_run_in_turns(variants, iterators, seconds, clock))
         except BaseException as error:
             outcome.put(error)
 
@@ -86,7 +84,7 @@ def _rates(variants: dict[str, Any], seconds: float, clock: Callable[[], float])
     return dict(found)
 
 
-def _turns(
+def _run_in_turns(
     variants: dict[str, Any], iterators: dict[str, Any], seconds: float, clock: Callable[[], float]
 ) -> dict[str, float]:
     part = seconds / (_ROUNDS * len(variants))
@@ -97,14 +95,14 @@ def _turns(
             if name not in iterators:
                 # Over its end and again: what is rebuilt at the end of an epoch counts too.
                 iterators[name] = iter(variant.repeat())
-            count, time = _turn(iterators[name], begin, part, clock)
+            count, time = _run(iterators[name], begin, part, clock)
             counts[name] += count
             times[name] += time
     return {name: counts[name] / times[name] for name in variants if times[name] > 0}
 
 
-def _turn(iterator: Any, begin: float, seconds: float, clock: Callable[[], float]) -> tuple[int, float]:
-    """Return how many elements came, as a rule after a warm-up, and in what time."""
+def _run(iterator: Any, begin: float, seconds: float, clock: Callable[[], float]) -> tuple[int, float]:
+    """Return the number of elements after a warm-up, and the seconds they took."""
     if next(iterator, None) is None:
         return 0, 0.0
     start, count = clock(), 0
@@ -119,19 +117,19 @@ def _turn(iterator: Any, begin: float, seconds: float, clock: Callable[[], float
     return count, now - start
 
 
-def _without_shuffle(stage: Any, inputs: list[Any]) -> Any:
-    """Return a stage's place in a copy that shares no order and no cache with the original."""
-    if pipeline.name_of(stage) == kinds.SHUFFLE:
+def _without_shuffle(node: Any, inputs: list[Any]) -> Any:
+    """Leave out shuffles and renew caches, so that a copy shares no order and no cache with the original."""
+    if nodes.class_name(node) == nodes.SHUFFLE:
         return inputs[0]
-    return pipeline.remade(stage, inputs) if pipeline.name_of(stage) == kinds.CACHE else None
+    return nodes.rebuild(node, inputs) if nodes.class_name(node) == nodes.CACHE else None
 
 
-def _why_not(dataset: Any) -> str:
-    """Return why a copy of `dataset` cannot be run without being noticed; empty if it can."""
-    for stage in pipeline.stages_of(dataset):
-        if pipeline.kind_of(stage) is None and not is_source(stage):
-            return f"{pipeline.word_of(stage)} cannot be copied"
-        if pipeline.name_of(stage) == kinds.CACHE and pipeline.value_of(stage, "_filename"):
+def _reason_not_to_run(dataset: Any) -> str:
+    """Return the reason why running a copy of `dataset` would have an effect; empty if it would not."""
+    for node in nodes.nodes_of(dataset):
+        if nodes.node_type(node) is None and not is_source(node):
+            return f"{nodes.method_name(node)} cannot be copied"
+        if nodes.class_name(node) == nodes.CACHE and nodes.attribute(node, "_filename"):
             return "the pipeline has a cache in a file"
     if has_side_effects(dataset):
         return "it would run Python, or change a state, of yours"

@@ -8,7 +8,7 @@ import weakref
 from typing import Any
 
 from keras_tpu_ext._repr import HtmlText
-from keras_tpu_ext.data.pipeline.arguments import checked_dataset
+from keras_tpu_ext.data._tensorflow import checked_dataset
 from keras_tpu_ext.errors import ArgumentError
 
 _LOG = logging.getLogger("keras_tpu_ext")
@@ -17,11 +17,11 @@ _REPORTS: weakref.WeakKeyDictionary[Any, OptimizationReport] = weakref.WeakKeyDi
 
 @dataclasses.dataclass(frozen=True)
 class OptimizationReport(HtmlText):
-    """What `optimize` did to a dataset, and what it left and why; print it, or show it in a notebook.
+    """The changes that `optimize` made to a dataset, and those it did not; print it, or show it in a notebook.
 
     Attributes:
         done: A sentence for each change.
-        left: A sentence for each thing that was left as it was, with the reason.
+        left: A sentence for each change that was not made, with the reason.
     """
 
     done: tuple[str, ...]
@@ -29,7 +29,7 @@ class OptimizationReport(HtmlText):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing had to be left."""
+        """Whether every change was made."""
         return not self.left
 
     def to_dict(self) -> dict[str, Any]:
@@ -42,22 +42,22 @@ class OptimizationReport(HtmlText):
 
 
 def optimize(dataset: Any, *, allow_reorder: bool = False, allow_stateful: bool = False, cache_bytes: int = 0) -> Any:
-    """Return `dataset` with a faster pipeline: the same elements, in the same order.
+    """Return a dataset that gives the elements of `dataset` in the same order, faster.
 
-    Functions of `map` run in parallel; files that `interleave` and `flat_map` open are opened ahead; batches are put
-    together in parallel; the end is prefetched. What could change a result is left, and the report says why:
-    functions that draw random numbers, read variables or run Python. One line is logged.
+    Functions of `map` run in parallel, and on 64 threads where they open files; `interleave` and `flat_map` open
+    files ahead; batches are copied in parallel; the end is prefetched. What could change an element is left, and the
+    report says why: functions that draw random numbers, read variables or run Python. One line is logged.
 
-    The functions are not traced anew, and seeds stay. A shuffle or a cache above something that was changed begins
-    from the start. A shuffle without a seed that keeps its order, and a cache of random elements, are left alone with
-    all that is below them, because another dataset may rely on the same order: the two sides of a split, say.
+    No function is traced again, and seeds stay. A shuffle or cache after a change starts anew. A shuffle without a
+    seed that keeps its order, and a cache of random elements, are left with all that is before them, because another
+    dataset may rely on them: the other part of a split, say.
 
     Call it last, on the dataset that goes to `fit`.
 
     Args:
         dataset: A `tf.data.Dataset`, of batches or not.
-        allow_reorder: Whether elements may come in another order; `False` by default. Then a cache above a shuffle
-            goes below it, so that every epoch has an order of its own.
+        allow_reorder: Whether elements may come in another order; `False` by default. Then a cache after a shuffle
+            goes before it, so that every epoch has an order of its own.
         allow_stateful: Whether functions that draw random numbers, read variables or run Python may run in parallel,
             which draws the numbers in another order; `False` by default.
         cache_bytes: The most memory that a new cache may take, in bytes; 0 (default) adds none. It goes where the
@@ -99,7 +99,7 @@ def optimize(dataset: Any, *, allow_reorder: bool = False, allow_stateful: bool 
 
 
 def optimization_report(dataset: Any) -> OptimizationReport:
-    """Return what `optimize` did to make `dataset`.
+    """Return the report on a dataset that `optimize` returned.
 
     Raises:
         ArgumentError: If `dataset` is not what `optimize` returned.

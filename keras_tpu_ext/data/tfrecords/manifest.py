@@ -1,4 +1,4 @@
-"""What the writer leaves beside the shards: how many records each has, and what their labels mean."""
+"""A set of shards in frozen data: the manifest beside them, and the report of the writer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 from typing import Any
 
+from keras_tpu_ext._repr import HtmlText
 from keras_tpu_ext.errors import ArgumentError
 
 FORMAT = 1
@@ -16,14 +17,14 @@ PLAN = "unfinished.json"
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """A whole set of shards.
+    """The manifest of a whole set of shards.
 
     Attributes:
         shards: Number of records by the name of the file.
-        class_names: What the labels mean; empty where that is not known.
+        class_names: The names of the labels; empty where unknown.
         labelled: Whether records have a label.
-        size: Pixels of the short side to which images were made smaller; `None` where they are as they were.
-        plan: What identifies the sources and options they were made from.
+        size: Pixels of the short side of resized images; `None` where they are as they were.
+        plan: Hash of the sources and options.
         skipped: Sources that could not be read and were left out.
     """
 
@@ -39,6 +40,46 @@ class Manifest:
         return json.dumps(
             {"format": FORMAT, "records": sum(self.shards.values()), **dataclasses.asdict(self)}, indent=1
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenRecords(HtmlText):
+    """The shards that `write_tfrecords` has written.
+
+    Attributes:
+        folder: The folder.
+        records: Number of records in all shards.
+        shards: Number of shards.
+        shards_now: Number of shards that this run wrote; others are from a run that was broken off.
+        class_names: The names of the labels.
+        skipped: Sources that could not be read and were left out.
+    """
+
+    folder: str
+    records: int
+    shards: int
+    shards_now: int
+    class_names: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is any record."""
+        return self.records > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data for JSON."""
+        lists = {"class_names": list(self.class_names), "skipped": list(self.skipped)}
+        return {"ok": self.ok, **dataclasses.asdict(self), **lists}
+
+    def __str__(self) -> str:
+        classes = f" of {len(self.class_names)} classes" if self.class_names else ""
+        before = self.shards - self.shards_now
+        kept = f" ({before} of them were there from a run before)" if before else ""
+        lines = [f"{self.records} records{classes} in {self.shards} shards{kept} in {self.folder}"]
+        if self.skipped:
+            lines.append(f"{len(self.skipped)} files could not be read and are left out, such as {self.skipped[0]}")
+        return "\n".join([*lines, f'Read them with kte.data.tfrecords("{self.folder}", batch_size=128)'])
 
 
 def read_manifest(tf: Any, folder: str) -> Manifest | None:
@@ -63,7 +104,7 @@ def read_manifest(tf: Any, folder: str) -> Manifest | None:
 
 
 def read_json(tf: Any, path: str) -> dict[str, Any] | None:
-    """Return what a file says, or `None` where it is not there or no JSON object."""
+    """Return the JSON object in a file, or `None` where there is none."""
     try:
         with tf.io.gfile.GFile(path, "r") as file:
             values = json.loads(file.read())
@@ -72,8 +113,8 @@ def read_json(tf: Any, path: str) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-def write_whole(tf: Any, path: str, text: str) -> None:
-    """Write a file that is there whole or not at all."""
+def write_atomically(tf: Any, path: str, text: str) -> None:
+    """Write a file atomically."""
     with tf.io.gfile.GFile(path + ".tmp", "w") as file:
         file.write(text)
     tf.io.gfile.rename(path + ".tmp", path, overwrite=True)

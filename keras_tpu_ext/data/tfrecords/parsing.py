@@ -1,4 +1,4 @@
-"""What a record of a TFRecord file is made into, and what to say where it cannot be."""
+"""Parsers of TFRecord records: images, features, or a function of the user's."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from keras_tpu_ext.errors import ArgumentError
 
 @dataclasses.dataclass(frozen=True)
 class Parser:
-    """From a record to values.
+    """Parses records.
 
     Attributes:
-        values: From a record and two int64, for random numbers, to values.
-        zeros: Returns values of the same shapes that are all zero.
-        needed: What a record must be, in words.
-        features: Names of the features that a record must have; empty where no one knows.
+        values: From a record and its seed to values.
+        zeros: Returns zeros of the same shapes.
+        needed: A description of a valid record.
+        features: Names of the features that a record must have; empty where unknown.
         is_image: Whether records are images.
     """
 
@@ -38,7 +38,7 @@ def make_parser(
     size: tuple[int, int],
     crop: str | None,
 ) -> Parser:
-    """Return the parser for the arguments of `tfrecords`.
+    """Return the parser that the arguments of `tfrecords` ask for.
 
     Raises:
         ArgumentError: If they contradict each other, or give tensors of unknown shapes.
@@ -76,11 +76,11 @@ def _of_images(tf: Any, image: str, label: str | None, size: tuple[int, int], cr
 
     def values(record: Any, seed: Any) -> Any:
         found = tf.io.parse_single_example(record, wanted)
-        pixels = _decoding.decoded(tf, found[image], size, crop, seed)
+        pixels = _decoding.decode_image(tf, found[image], size, crop, seed)
         return pixels if label is None else (pixels, tf.cast(found[label], tf.int32))
 
     def zeros() -> Any:
-        pixels = _decoding.zeros(tf, size)
+        pixels = _decoding.blank_image(tf, size)
         return pixels if label is None else (pixels, tf.constant(0, tf.int32))
 
     return Parser(values, zeros, needed, tuple(wanted), True)

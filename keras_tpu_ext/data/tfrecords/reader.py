@@ -1,24 +1,25 @@
-"""`tfrecords`: TFRecord shards as batches, by the shortest way."""
+"""`tfrecords`: batches of the records of TFRecord shards."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_ext.data import _decoding
-from keras_tpu_ext.data import _lost_records as _gaps
-from keras_tpu_ext.data._listing import in_parallel, list_shards
-from keras_tpu_ext.data._pipeline import Order, finished, repeatable_order
+from keras_tpu_ext.data import _decoding, _lost_records
+from keras_tpu_ext.data._epochs import Order, finalize, number_of_batches, with_seeds
 from keras_tpu_ext.data._tensorflow import checked_shard, height_and_width, one_of, tensorflow, whole
 from keras_tpu_ext.data.skipped import Ledger
-from keras_tpu_ext.data.tfrecords.manifest import MANIFEST, PLAN, Manifest, read_manifest
 from keras_tpu_ext.data.tfrecords.parsing import Parser, check_first_record, make_parser
-from keras_tpu_ext.data.tfrecords.shards import AT_ONCE, SIZES, Shards, one_record, records_of
-from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.data.tfrecords.shards import (
+    CYCLE_LENGTH,
+    Shards,
+    find_shards,
+    make_shards,
+    one_record,
+    records_of,
+)
 
 _BUFFER = 1024  # records to shuffle among
-_NONE = 1  # bytes, which no records have
 
 
 def tfrecords(
@@ -100,8 +101,8 @@ def tfrecords(
         _BUFFER if shuffle is True else whole("tfrecords", "shuffle", int(shuffle), least=0, write="shuffle=True")
     )
     tf = tensorflow("tfrecords")
-    paths, manifest = _found(tf, source)
-    shards = _shards(tf, paths, manifest, checked_shard("tfrecords", shard), compression or "")
+    paths, manifest = find_shards(tf, source)
+    shards = make_shards(tf, paths, manifest, checked_shard("tfrecords", shard), compression or "")
     parser = make_parser(tf, image, label, features, parse, pixels, crop)
     ledger = Ledger(tf, skips=on_error == "skip")
     if not ledger.skips:
@@ -109,79 +110,13 @@ def tfrecords(
     whole_seed = whole("tfrecords", "seed", seed, least=0, write="seed=0")
     order = Order(bool(buffer), whole_seed, crop == "random" and parser.is_image)
     records = _parsed(tf, _numbered(tf, shards, order, buffer), parser)
-    telling = _gaps.Telling("tfrecords", *_words(tf, shards, parser))
-    batches = _gaps.checked(tf, records, batch_size, telling, ledger, drop_remainder=drop_remainder)
-    number = None if ledger.skips else _batches(shards.records, batch_size, drop_remainder)
+    messages = _messages(tf, shards, parser)
+    batches = _lost_records.batch_records(tf, records, batch_size, messages, ledger, drop_remainder=drop_remainder)
+    number = None if ledger.skips else number_of_batches(shards.records, batch_size, drop_remainder)
     count = 1 if shard is None else shard[1]
-    dataset = finished(tf, batches, number, ledger, repeat=repeat, shards=count, threads=AT_ONCE)
+    dataset = finalize(tf, batches, number, ledger, repeat=repeat, shards=count, threads=CYCLE_LENGTH)
     dataset.class_names = [] if manifest is None else list(manifest.class_names)
     return dataset
-
-
-def _batches(records: int | None, batch_size: int, drop_remainder: bool) -> int | None:
-    if records is None:
-        return None
-    return records // batch_size if drop_remainder else -(-records // batch_size)
-
-
-def _found(tf: Any, source: Any) -> tuple[tuple[str, ...], Manifest | None]:
-    """Return the paths of shards, and the manifest if they all lie beside it."""
-    folder = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
-    if folder and tf.io.gfile.isdir(folder):
-        manifest = read_manifest(tf, folder)
-        if manifest is None and tf.io.gfile.exists(os.path.join(folder, PLAN)):
-            raise ArgumentError(
-                f"tfrecords found {os.path.join(folder, PLAN)!r}: the shards in this folder are not all written yet. "
-                "Run `keras-tpu-ext tfrecords` again with the same arguments; it goes on where it was."
-            )
-        if manifest is not None:
-            return _of_manifest(tf, folder, manifest), manifest
-    paths = list_shards(tf, "tfrecords", source)
-    folders = {os.path.dirname(path) for path in paths}
-    return paths, read_manifest(tf, folders.pop()) if len(folders) == 1 else None
-
-
-def _of_manifest(tf: Any, folder: str, manifest: Manifest) -> tuple[str, ...]:
-    there = set(tf.io.gfile.listdir(folder))
-    missing = sorted(set(manifest.shards) - there)
-    if missing:
-        raise ArgumentError(
-            f"tfrecords needs all {len(manifest.shards)} shards that {os.path.join(folder, MANIFEST)!r} names; "
-            f"{len(missing)} are not there, such as {missing[0]!r}. Bring them, or write a pattern for those that "
-            f'are: tfrecords("{folder}/*.tfrecord", ...).'
-        )
-    return tuple(os.path.join(folder, name) for name in sorted(manifest.shards))
-
-
-def _shards(
-    tf: Any, paths: tuple[str, ...], manifest: Manifest | None, part: tuple[int, int], compression: str
-) -> Shards:
-    index, count = part
-    if len(paths) < count:
-        raise ArgumentError(
-            f"tfrecords needs at least one file for each of {count} hosts; there are {len(paths)}, such as "
-            f"{paths[0]!r}. Write the data again with more: keras-tpu-ext tfrecords FOLDER OUT --shards {count}"
-        )
-    own = paths[index::count]
-    counts = {} if manifest is None else manifest.shards
-
-    sizes = tuple(in_parallel(lambda path: _size(tf, path, compression), own))
-    return Shards(own, sizes, tuple(counts.get(os.path.basename(path), -1) for path in own), compression)
-
-
-def _size(tf: Any, path: str, compression: str) -> int:
-    """Return the bytes of a file, uncompressed and modulo 2^32, or -1 where it does not say so."""
-    if compression == "ZLIB":
-        return -1
-    try:
-        length = int(tf.io.gfile.stat(path).length)
-        if not compression:
-            return length % SIZES
-        with tf.io.gfile.GFile(path, "rb") as file:
-            file.seek(max(0, length - 4))
-            return int.from_bytes(file.read(4), "little") if length > 4 else _NONE  # RFC 1952
-    except tf.errors.OpError:
-        return _NONE
 
 
 def _numbered(tf: Any, shards: Shards, order: Order, buffer: int) -> Any:
@@ -196,32 +131,29 @@ def _numbered(tf: Any, shards: Shards, order: Order, buffer: int) -> Any:
         names, contents = named
         return names, (contents, seeds)
 
-    blocks = repeatable_order(tf, records, order).batch(_gaps.BLOCK)
-    return _gaps.numbered(tf, blocks.map(items).unbatch())
+    blocks = with_seeds(tf, records, order).batch(_lost_records.BLOCK)
+    return _lost_records.number_records(tf, blocks.map(items).unbatch())
 
 
 def _parsed(tf: Any, numbered: Any, parser: Parser) -> Any:
-    def parse(position: Any, around: Any, content: Any) -> Any:
+    def parse(position: Any, neighbours: Any, content: Any) -> Any:
         record, seed = content
-        number = around[_gaps.BLOCK + position % _gaps.BLOCK, 1]
+        number = neighbours[_lost_records.BLOCK + position % _lost_records.BLOCK, 1]
 
         def parsed() -> Any:
-            with tf.control_dependencies(
-                [tf.debugging.assert_non_negative(number)]
-            ):  # else the rest of a file is lost
+            # Negative where the rest of a file is lost.
+            with tf.control_dependencies([tf.debugging.assert_non_negative(number)]):
                 return parser.values(tf.identity(record), seed)
 
-        value = tf.cond(_gaps.is_end(tf, position, around), parser.zeros, parsed)
-        return position, around, value
+        value = tf.cond(_lost_records.is_end(tf, position, neighbours), parser.zeros, parsed)
+        return position, neighbours, value
 
     return numbered.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).ignore_errors(
         log_warning=True
     )
 
 
-def _words(
-    tf: Any, shards: Shards, parser: Parser
-) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]:
+def _messages(tf: Any, shards: Shards, parser: Parser) -> _lost_records.Messages:
     paths, counts = tf.constant(shards.paths), tf.constant(shards.counts, tf.int64)
     text = tf.strings.as_string
 
@@ -252,4 +184,4 @@ def _words(
         known = (names[:, 0] < 0) | (names[:, 1] >= 0)
         return tf.where(known, tf.ones_like(rest), tf.where(rest > 0, rest, -tf.ones_like(rest)))
 
-    return place, fault, lost
+    return _lost_records.Messages("tfrecords", place, fault, lost)

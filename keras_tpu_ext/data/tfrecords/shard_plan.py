@@ -1,4 +1,4 @@
-"""What the writer of shards is going to write, so that a second run can tell whether it is the same."""
+"""The plan of a set of shards, which tells whether a run goes on with an earlier one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import random
 from typing import Any
 
-from keras_tpu_ext.data._listing import Files, in_parallel
+from keras_tpu_ext.data._listing import Files, parallel_map
 
 _SHARD_BYTES = 128 << 20  # of images, about, in a shard
 _LEAST_SHARDS = 8  # for files to be read at once, and for as many hosts
@@ -17,13 +17,13 @@ _LEAST_SHARDS = 8  # for files to be read at once, and for as many hosts
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Which files go into which shard, in which order.
+    """The files of each shard, in order.
 
     Attributes:
         files: The sources.
         order: Numbers of files, in the order in which they are written.
-        shards: How many shards there are.
-        identity: The same for the same sources and options only.
+        shards: Number of shards.
+        identity: Hash of the sources and options.
     """
 
     files: Files
@@ -35,14 +35,14 @@ class Plan:
         """Return the file name of a shard."""
         return f"data-{shard:05d}-of-{self.shards:05d}.tfrecord"
 
-    def part(self, shard: int) -> tuple[int, ...]:
+    def files_of(self, shard: int) -> tuple[int, ...]:
         """Return the numbers of the files in a shard."""
         number = len(self.order)
         return self.order[number * shard // self.shards : number * (shard + 1) // self.shards]
 
 
 def make_plan(tf: Any, files: Files, shards: int | None, options: dict[str, Any]) -> Plan:
-    """Return the plan; it looks at the size and time of every file and reads none."""
+    """Return the plan, from the size and time of every file; none is read."""
 
     def look(path: str) -> tuple[int, int]:
         try:
@@ -51,7 +51,7 @@ def make_plan(tf: Any, files: Files, shards: int | None, options: dict[str, Any]
             return -1, -1
         return int(stat.length), int(stat.mtime_nsec)
 
-    looks = in_parallel(look, files.paths)
+    looks = parallel_map(look, files.paths)
     total = sum(max(length, 0) for length, _ in looks)
     wanted = shards or max(_LEAST_SHARDS, -(-total // _SHARD_BYTES))
     number = min(wanted, len(files.paths))

@@ -11,25 +11,32 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from keras_tpu_ext.data._listing import Files
-from keras_tpu_ext.data.tfrecords.manifest import MANIFEST, PLAN, Manifest, read_json, read_manifest, write_whole
+from keras_tpu_ext.data.tfrecords.manifest import (
+    MANIFEST,
+    PLAN,
+    Manifest,
+    WrittenRecords,
+    read_json,
+    read_manifest,
+    write_atomically,
+)
 from keras_tpu_ext.data.tfrecords.shard_plan import Plan
-from keras_tpu_ext.data.tfrecords.written_records import WrittenRecords
 from keras_tpu_ext.errors import ArgumentError
 
-_READS = 16  # files read and checked ahead of the one that is written
+_PARALLEL_READS = 16  # files read and checked ahead of the one that is written
 _TEMPORARY, _DONE = ".tmp", ".done.json"
 
 
 class ShardWriter:
-    """Carries a plan out.
+    """Writes the shards of a plan.
 
     Args:
         tf: TensorFlow.
         plan: The plan.
-        folder: Where to.
+        folder: The folder to write to.
         size: Pixels of the short side, or `None`.
-        quality: Of JPEG.
-        skips: Whether to leave out what cannot be decoded.
+        quality: JPEG quality of resized images.
+        skips: Whether to leave out images that cannot be decoded.
     """
 
     def __init__(self, tf: Any, plan: Plan, folder: str, size: int | None, quality: int, *, skips: bool) -> None:
@@ -43,7 +50,7 @@ class ShardWriter:
     def run(self, show: Callable[[int], None]) -> WrittenRecords:
         """Write the shards that are missing, then the manifest."""
         plan = self._plan
-        manifest = self._take_folder()
+        manifest = self._claim_folder()
         if manifest is not None:
             return self._report(manifest, 0)
         written, done, skipped = 0, 0, []
@@ -53,7 +60,7 @@ class ShardWriter:
             if found is None:
                 found = self._write(shard, functools.partial(_show_after, show, done))
                 written += 1
-            done += len(plan.part(shard))
+            done += len(plan.files_of(shard))
             show(done)
             shards[plan.name(shard)] = found["records"]
             skipped += found["skipped"]
@@ -62,15 +69,15 @@ class ShardWriter:
             shards, files.class_names, files.labels is not None, self._size, plan.identity, tuple(skipped)
         )
         self._check_some(manifest)
-        write_whole(self._tf, self._path(MANIFEST), manifest.to_json())
+        write_atomically(self._tf, self._path(MANIFEST), manifest.to_json())
         self._clean()
         return self._report(manifest, written)
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, name)
 
-    def _take_folder(self) -> Manifest | None:
-        """Make the folder ours, or return the manifest if all is done.
+    def _claim_folder(self) -> Manifest | None:
+        """Claim the folder for this plan; return the manifest if all is written.
 
         Raises:
             ArgumentError: If it has shards that are not of this plan.
@@ -96,11 +103,11 @@ class ShardWriter:
                 "Write to another folder, or remove that file."
             )
         if begun is None:
-            write_whole(self._tf, self._path(PLAN), json.dumps({"plan": self._plan.identity}))
+            write_atomically(self._tf, self._path(PLAN), json.dumps({"plan": self._plan.identity}))
         return None
 
     def _finished(self, shard: int) -> dict[str, Any] | None:
-        """Return what is in a shard that a run before has finished."""
+        """Return the counts of a shard that an earlier run has finished."""
         path = self._path(self._plan.name(shard))
         found = read_json(self._tf, path + _DONE) if self._tf.io.gfile.exists(path) else None
         return None if found is not None and found["skipped"] and not self._skips else found
@@ -109,7 +116,7 @@ class ShardWriter:
         path = self._path(self._plan.name(shard))
         records, skipped = 0, []
         with self._tf.io.TFRecordWriter(path + _TEMPORARY) as file:
-            for number, (source, record) in enumerate(self._records(self._plan.part(shard))):
+            for number, (source, record) in enumerate(self._records(self._plan.files_of(shard))):
                 if record is None:
                     skipped.append(source)
                 else:
@@ -118,17 +125,17 @@ class ShardWriter:
                 show(number + 1)
         found = {"records": records, "skipped": skipped}
         # First what it has, then the file itself: whoever sees the file knows what is in it.
-        write_whole(self._tf, path + _DONE, json.dumps(found))
+        write_atomically(self._tf, path + _DONE, json.dumps(found))
         self._tf.io.gfile.rename(path + _TEMPORARY, path, overwrite=True)
         return found
 
     def _records(self, numbers: tuple[int, ...]) -> Iterator[tuple[str, bytes | None]]:
-        """Yield paths and records in their order, some made ahead of their turn."""
-        with ThreadPoolExecutor(_READS) as pool:
+        """Yield paths and records in order, some of them made ahead."""
+        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             ahead: list[Any] = []
             for number in numbers:
                 ahead.append(pool.submit(self._record, number))
-                if len(ahead) > 2 * _READS:
+                if len(ahead) > 2 * _PARALLEL_READS:
                     yield ahead.pop(0).result()
             for future in ahead:
                 yield future.result()
@@ -149,7 +156,7 @@ class ShardWriter:
         return path, _example(tf, files, number, content)
 
     def _checked(self, content: Any) -> bytes:
-        """Return the bytes of an image, made smaller where that is asked for; an error where they are none."""
+        """Return the bytes of an image, resized if asked for; raises if it cannot be decoded."""
         tf = self._tf
         pixels = tf.io.decode_image(content, channels=3, expand_animations=False)
         short = min(int(side) for side in pixels.shape[:2])
@@ -168,7 +175,7 @@ class ShardWriter:
             )
 
     def _clean(self) -> None:
-        """Remove what only an unfinished set needs; the plan last, as without it nothing else is ours."""
+        """Remove the files of an unfinished set; the plan last, which claims the others."""
         gfile = self._tf.io.gfile
         names = [name for name in gfile.listdir(self._folder) if name.endswith((_DONE, _TEMPORARY))]
         for name in [*names, *([PLAN] if gfile.exists(self._path(PLAN)) else [])]:
@@ -186,7 +193,7 @@ def _show_after(show: Callable[[int], None], before: int, number: int) -> None:
 
 
 def _cause(error: Any) -> str:
-    """Return the sentence in an error of TensorFlow, without the names of graphs and operations around it."""
+    """Return the message of an error of TensorFlow, without the names of graphs and operations."""
     return re.sub(r"{{.*?}}|\[Op:.*", "", str(error.message).splitlines()[0]).strip().rstrip(".")
 
 

@@ -1,21 +1,26 @@
-"""The records of TFRecord files, many files at once, with a mark where the rest of a file is lost.
+"""TFRecord files: finding them, and reading many at once with a mark where the rest of one is lost.
 
-TensorFlow leaves a file at the first damage, takes a cut in the length of a record for its end, and tries for ever to
-open a file that is not there once errors are ignored. So the records of a file are numbered with the errors among
-them, their bytes are added up and compared with the size of the file, and it is opened once before.
+TensorFlow leaves a file at the first damage, takes a cut in the length of a record for its end, and where errors are
+ignored tries for ever to open a missing file. So records and errors of a file are numbered together, the bytes are
+added up and compared with its size, and it is opened once before.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
+from keras_tpu_ext.data._listing import list_shards, parallel_map
 from keras_tpu_ext.data._lost_records import BLOCK
-from keras_tpu_ext.data._tensorflow import as_written
+from keras_tpu_ext.data._tensorflow import without_autograph
+from keras_tpu_ext.data.tfrecords.manifest import MANIFEST, PLAN, Manifest, read_manifest
+from keras_tpu_ext.errors import ArgumentError
 
-AT_ONCE = 16  # files
+CYCLE_LENGTH = 16  # files read at once
 _BUFFER = 1 << 20  # bytes read ahead of each
-SIZES = 1 << 32  # sizes are compared modulo this, as GZIP has them
+_DAMAGED = 1  # byte: the size of no shard
+_MODULUS = 1 << 32  # of sizes, as GZIP keeps them
 _FRAME = 16  # bytes of a record's length and checksums
 
 
@@ -25,8 +30,8 @@ class Shards:
 
     Attributes:
         paths: Paths.
-        sizes: Bytes of each, uncompressed, modulo 2^32; -1 where that is not known.
-        counts: Records of each by the manifest; -1 where there is none.
+        sizes: Uncompressed size of each in bytes, modulo 2^32; -1 where it is unknown.
+        counts: Number of records in each by the manifest; -1 where there is none.
         compression: `""`, `"GZIP"` or `"ZLIB"`.
     """
 
@@ -37,27 +42,96 @@ class Shards:
 
     @property
     def records(self) -> int | None:
-        """How many records there are in all, if it is known."""
+        """Number of records in all, if known."""
         return None if min(self.counts) < 0 else sum(self.counts)
 
 
-def records_of(tf: Any, shards: Shards, numbers: Any) -> Any:
-    """Return a dataset of (name, record) of the files with `numbers`, in an order that is always the same.
+def find_shards(tf: Any, source: Any) -> tuple[tuple[str, ...], Manifest | None]:
+    """Return the paths of shards, and their manifest where there is one.
 
-    A name is the numbers of a file and of a record in it. Where the rest of a file is lost comes an element that is
-    no record, with the number -1 - the number of records before it.
+    Raises:
+        ArgumentError: If there are none, or not all.
+    """
+    folder = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
+    if folder and tf.io.gfile.isdir(folder):
+        manifest = read_manifest(tf, folder)
+        if manifest is None and tf.io.gfile.exists(os.path.join(folder, PLAN)):
+            raise ArgumentError(
+                f"tfrecords found {os.path.join(folder, PLAN)!r}: the shards in this folder are not all written yet. "
+                "Run `keras-tpu-ext tfrecords` again with the same arguments; it goes on where it was."
+            )
+        if manifest is not None:
+            return _of_manifest(tf, folder, manifest), manifest
+    paths = list_shards(tf, "tfrecords", source)
+    folders = {os.path.dirname(path) for path in paths}
+    return paths, read_manifest(tf, folders.pop()) if len(folders) == 1 else None
+
+
+def _of_manifest(tf: Any, folder: str, manifest: Manifest) -> tuple[str, ...]:
+    there = set(tf.io.gfile.listdir(folder))
+    missing = sorted(set(manifest.shards) - there)
+    if missing:
+        raise ArgumentError(
+            f"tfrecords needs all {len(manifest.shards)} shards that {os.path.join(folder, MANIFEST)!r} names; "
+            f"{len(missing)} are not there, such as {missing[0]!r}. Bring them, or write a pattern for those that "
+            f'are: tfrecords("{folder}/*.tfrecord", ...).'
+        )
+    return tuple(os.path.join(folder, name) for name in sorted(manifest.shards))
+
+
+def make_shards(
+    tf: Any, paths: tuple[str, ...], manifest: Manifest | None, part: tuple[int, int], compression: str
+) -> Shards:
+    """Return the files of one of `part[1]` hosts, with their sizes and counts.
+
+    Raises:
+        ArgumentError: If there are fewer files than hosts.
+    """
+    index, count = part
+    if len(paths) < count:
+        raise ArgumentError(
+            f"tfrecords needs at least one file for each of {count} hosts; there are {len(paths)}, such as "
+            f"{paths[0]!r}. Write the data again with more: keras-tpu-ext tfrecords FOLDER OUT --shards {count}"
+        )
+    own = paths[index::count]
+    counts = {} if manifest is None else manifest.shards
+
+    sizes = tuple(parallel_map(lambda path: _size(tf, path, compression), own))
+    return Shards(own, sizes, tuple(counts.get(os.path.basename(path), -1) for path in own), compression)
+
+
+def _size(tf: Any, path: str, compression: str) -> int:
+    """Return the uncompressed size of a file modulo 2^32, or -1 where it is unknown."""
+    if compression == "ZLIB":
+        return -1
+    try:
+        length = int(tf.io.gfile.stat(path).length)
+        if not compression:
+            return length % _MODULUS
+        with tf.io.gfile.GFile(path, "rb") as file:
+            file.seek(max(0, length - 4))
+            return int.from_bytes(file.read(4), "little") if length > 4 else _DAMAGED  # RFC 1952
+    except tf.errors.OpError:
+        return _DAMAGED
+
+
+def records_of(tf: Any, shards: Shards, numbers: Any) -> Any:
+    """Return a deterministic dataset of (name, record) of the files with `numbers`.
+
+    A name is the number of the file and of the record in it. Where the rest of a file is lost there is an element
+    without a record, whose number is -1 less the number of records before it.
     """
     return numbers.interleave(
         lambda number: _of_file(tf, shards, number),
-        cycle_length=min(AT_ONCE, len(shards.paths)),
+        cycle_length=min(CYCLE_LENGTH, len(shards.paths)),
         block_length=BLOCK,
-        num_parallel_calls=min(AT_ONCE, len(shards.paths)),
+        num_parallel_calls=min(CYCLE_LENGTH, len(shards.paths)),
         deterministic=True,
     )
 
 
 def one_record(tf: Any, shards: Shards, name: Any) -> Any:
-    """Return the record of a name, or nothing, as a string; in a graph."""
+    """Return the record of a name, empty if it cannot be read; in a graph."""
     path = tf.constant(shards.paths)[name[0]]
     records = tf.data.TFRecordDataset(path, shards.compression).skip(name[1]).take(1)
     return records.reduce(tf.constant(""), lambda before, record: record)
@@ -66,27 +140,27 @@ def one_record(tf: Any, shards: Shards, name: Any) -> Any:
 def _of_file(tf: Any, shards: Shards, number: Any) -> Any:
     data = tf.data.Dataset
     path = tf.constant(shards.paths)[number]
-    opened = data.from_tensors(path).map(lambda path: _opened(tf, path))
+    opened = data.from_tensors(path).map(lambda path: _check_opens(tf, path))
     records = opened.flat_map(lambda path: tf.data.TFRecordDataset(path, shards.compression, buffer_size=_BUFFER))
     marked = data.zip((records, data.from_tensors(False).repeat())).concatenate(data.from_tensors(("", True)))
-    # The number of a record that fails is used up, so that the last number tells of it.
+    # A record that fails uses up a number, so that the last number tells of it.
     blocks = marked.enumerate().ignore_errors(log_warning=True).batch(BLOCK)
     start = (tf.constant(0, tf.int64), tf.constant(0, tf.int64))
     size, count = tf.constant(shards.sizes, tf.int64)[number], tf.constant(shards.counts, tf.int64)[number]
-    return blocks.scan(start, as_written(tf, _Watch(tf, number, size, count))).unbatch()
+    return blocks.scan(start, without_autograph(tf, _EndCheck(tf, number, size, count))).unbatch()
 
 
-def _opened(tf: Any, path: Any) -> Any:
-    """Return `path`; an error where the file cannot be opened."""
+def _check_opens(tf: Any, path: Any) -> Any:
+    """Return `path`, or raise where the file cannot be opened."""
     first = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1)
     with tf.control_dependencies([first.reduce(tf.constant(0), lambda number, _: number + 1)]):
         return tf.identity(path)
 
 
-class _Watch:
-    """Passes on the records of a file, and a mark at its end if some are lost.
+class _EndCheck:
+    """Passes the records of a file on, and marks its end if some are lost; the function of a `scan`.
 
-    Its state is the number of records and of bytes that came.
+    Its state is the number of records and of bytes so far.
     """
 
     def __init__(self, tf: Any, file: Any, size: Any, count: Any) -> None:
@@ -104,7 +178,7 @@ class _Watch:
         came += here
         length += tf.reduce_sum(tf.cast(tf.strings.length(records[:here]) + _FRAME, tf.int64))
         lost = is_last & (
-            (numbers[-1] != came) | self._differs(self._size, length % SIZES) | self._differs(self._count, came)
+            (numbers[-1] != came) | self._differs(self._size, length % _MODULUS) | self._differs(self._count, came)
         )
         rows = here + tf.cast(lost, tf.int64)
         numbers = tf.where(ends, -1 - came, numbers)[:rows]

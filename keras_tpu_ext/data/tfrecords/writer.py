@@ -1,4 +1,4 @@
-"""`write_tfrecords`: files of images into few large files, which storage far away reads much faster."""
+"""`write_tfrecords`: many image files into a few large shards, which remote storage reads much faster."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.data._listing import list_images
 from keras_tpu_ext.data._tensorflow import one_of, tensorflow, whole
+from keras_tpu_ext.data.tfrecords.manifest import WrittenRecords
 from keras_tpu_ext.data.tfrecords.shard_plan import make_plan
 from keras_tpu_ext.data.tfrecords.shard_writer import ShardWriter
-from keras_tpu_ext.data.tfrecords.written_records import WrittenRecords
 from keras_tpu_ext.errors import ArgumentError
 
 
@@ -85,7 +85,7 @@ def write_tfrecords(
 
 @contextlib.contextmanager
 def _bar(total: int, wanted: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function that shows how many are done, on the standard error."""
+    """Yield the update function of a progress bar on the standard error."""
     if not wanted:
         yield lambda done: None
         return

@@ -225,7 +225,7 @@ def test_a_pipeline_of_slow_batches_is_measured():
 def test_a_pipeline_that_waits_for_ever_is_given_up(monkeypatch):
     monkeypatch.setattr(_measuring, "_PATIENCE", 0.1)
     never = threading.Event()
-    monkeypatch.setattr(_measuring, "_turns", lambda *_: never.wait(60))
+    monkeypatch.setattr(_measuring, "_run_in_turns", lambda *_: never.wait(60))
     advice = kte.data.advise(RANGE.map(plus).batch(64), seconds=0.1, tpu=False)
     never.set()
     assert advice.note == "Nothing was measured: the pipeline gave too few elements in that time."

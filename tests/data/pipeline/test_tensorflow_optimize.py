@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext.data.pipeline import stages as pipeline
+from keras_tpu_ext.data.pipeline import nodes
 
 RANGE = tf.data.Dataset.range(23)
 TABLE = tf.lookup.StaticHashTable(
@@ -59,7 +59,7 @@ def assert_same(dataset, *, again=None, epochs=2, **options):
 
 
 def classes(dataset):
-    return [type(stage).__name__ for stage in pipeline.stages_of(dataset)]
+    return [type(node).__name__ for node in nodes.nodes_of(dataset)]
 
 
 def report(dataset, **options):
@@ -358,7 +358,7 @@ def test_options_stay_and_autotune_off_means_numbers():
     dataset = RANGE.map(lambda x: x).with_options(slack()).batch(2)
     made = assert_same(dataset)
     assert made.options().experimental_slack is True
-    assert pipeline.value_of(made, "_buffer_size") == 2
+    assert nodes.attribute(made, "_buffer_size") == 2
 
 
 def test_a_model_takes_it():
