@@ -10,8 +10,7 @@ rows of 512 values in bfloat16, which are 128 examples of 128 tokens. The last l
 
 from __future__ import annotations
 
-import json
-
+import harness
 import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
@@ -46,8 +45,7 @@ def main() -> None:
             seconds = seconds_of_scatter(topology, vocabulary)
             rows.append({"target": target, "vocabulary": vocabulary, "seconds": seconds})
             print(f"{target:6s} {vocabulary:6,d} words: {1e6 * seconds:6.0f} us")
-    versions = {"jax": jax.__version__}
-    print(json.dumps({"benchmark": "embedding_scatter", "versions": versions, "rows": rows}))
+    harness.report("embedding_scatter", rows=rows)
 
 
 if __name__ == "__main__":

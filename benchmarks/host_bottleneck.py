@@ -12,22 +12,16 @@ Verdicts within 5 points of a band's edge count for neither. The last line is JS
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import time
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import harness
 import numpy as np
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime import keras
-from keras_tpu_ext._runtime.common.select import chosen
 
-ON_JAX = chosen() == "keras3_jax"
+ON_JAX = keras.backend.backend() == "jax"
 RATIOS = (0.0, 0.25, 0.5, 0.9, 1.1, 2.0, 4.0)
 EDGES, MARGIN = (0.05, 0.20), 0.05
 ROWS, FEATURES = 8, 4
@@ -167,7 +161,7 @@ def row(model_class: Any, steps: int, ratio: float, *, batches: int, device: flo
 
 def main() -> None:
     """Print a row for each model, number of steps and ratio."""
-    parser = argparse.ArgumentParser()
+    parser = harness.parser(__doc__)
     parser.add_argument("--batches", type=int, default=160)
     parser.add_argument("--device-ms", type=float, default=10.0)
     options = parser.parse_args()
@@ -184,15 +178,9 @@ def main() -> None:
                     f"found {one['found']:6.1%}, off {off:5.1%}, {one['verdict']}: {verdict}",
                     flush=True,
                 )
-    summary = {
-        "benchmark": "host_bottleneck",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "runtime": chosen(),
-        "most_off": max(abs(one["found"] - one["truth"]) for one in found.values()),
-        "wrong": sum(one["right"] is False for one in found.values()),
-        "rows": found,
-    }
-    print(json.dumps(summary))
+    most_off = max(abs(one["found"] - one["truth"]) for one in found.values())
+    wrong = sum(one["right"] is False for one in found.values())
+    harness.report("host_bottleneck", most_off=most_off, wrong=wrong, rows=found)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,10 @@ bandwidth. The last line is JSON.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import harness
 import keras
 from _space_to_depth import SpaceToDepthConv2D
 from keras import layers
@@ -321,17 +317,7 @@ def measured(part: Callable[[Any], Any], inputs: tuple[tuple[int, ...], str], ta
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss)
     batch = keras.KerasTensor((1, *shape), dtype), keras.KerasTensor((1,), "int32")
-    report = kte.preflight(model, batch, target, PER_REPLICA, progress=False, timeout_s=3600)
-    if report.time is None or report.memory is None:
-        raise SystemExit(str(report))
-    return {
-        "seconds": report.step_seconds,
-        "hbm_bytes": report.memory.needed,
-        "host_bytes": report.host_bytes,
-        "by_compiler": report.time.by_compiler,
-        "unknown_loops": report.time.unknown_loops,
-        "versions": report.versions,
-    }
+    return harness.estimate(kte.preflight(model, batch, target, PER_REPLICA, progress=False, timeout_s=3600))
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -346,7 +332,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 def main() -> None:
     """Print a line for each layer, shape and target, then JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--targets", nargs="+", default=["v3-8", "v5e-8", "v6e-8"], help="default: v3-8 v5e-8 v6e-8")
     names = [kind.__name__ for kind in KINDS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="default: all")
@@ -363,7 +349,7 @@ def main() -> None:
                     row.update(stock=None, why=str(error).splitlines()[-1].strip())
                 rows.append(row)
                 print(line_of(row), flush=True)
-    print(json.dumps({"benchmark": "layers", "rows": rows}))
+    harness.report("layers", rows=rows)
 
 
 if __name__ == "__main__":
