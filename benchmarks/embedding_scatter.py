@@ -25,14 +25,8 @@ def seconds_of_scatter(topology: str, vocabulary: int) -> float:
     """Return the seconds of adding rows to a table."""
     device = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
     sharding = SingleDeviceSharding(device)
-    arguments = [
-        jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-        for shape, dtype in (
-            ((vocabulary, WIDTH), jnp.bfloat16),
-            ((TOKENS,), jnp.int32),
-            ((TOKENS, WIDTH), jnp.bfloat16),
-        )
-    ]
+    shapes = ((vocabulary, WIDTH), jnp.bfloat16), ((TOKENS,), jnp.int32), ((TOKENS, WIDTH), jnp.bfloat16)
+    arguments = [jax.ShapeDtypeStruct(*shape, sharding=sharding) for shape in shapes]
     compiled = jax.jit(lambda table, ids, rows: table.at[ids].add(rows)).lower(*arguments).compile()
     return float(compiled.cost_analysis()["optimal_seconds"])
 

@@ -137,17 +137,12 @@ def estimate(report: Any) -> dict[str, Any]:
         raise SystemExit(str(report))
     return {
         "seconds": report.step_seconds,
-        "samples_per_sec": report.samples_per_sec,
-        "mfu": report.time.mfu,
+        **{key: getattr(report, key) for key in ("samples_per_sec", "host_bytes", "compile_seconds", "versions")},
+        **{key: getattr(report.time, key) for key in ("mfu", "by_compiler", "unknown_loops")},
         "shares": dict(report.time.shares),
-        "by_compiler": report.time.by_compiler,
-        "unknown_loops": report.time.unknown_loops,
         "hbm_bytes": report.memory.needed,
-        "host_bytes": report.host_bytes,
         "collectives": report.collectives.count,
         "collective_bytes": report.collectives.bytes,
-        "compile_seconds": report.compile_seconds,
-        "versions": report.versions,
     }
 
 

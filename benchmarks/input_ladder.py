@@ -53,12 +53,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_images(folder, options.images)
-        library = compiled_library(folder)
-        ladders = {"local disk": climb(folder, options.images, {})}
         slow = {"KTE_SLOW_OPEN_UNDER": str(folder / "data"), "KTE_SLOW_OPEN_MS": str(options.open_ms)}
-        ladders[f"{options.open_ms:g} ms to open a file"] = climb(
-            folder, options.images, {**slow, "LD_PRELOAD": library}
-        )
+        slow["LD_PRELOAD"] = compiled_library(folder)
+        ladders = {"local disk": climb(folder, options.images, {})}
+        ladders[f"{options.open_ms:g} ms to open a file"] = climb(folder, options.images, slow)
     draw(ladders, options.picture)
     harness.report("input_ladder", images=options.images, batch=BATCH, ladders=ladders)
 
@@ -166,20 +164,14 @@ def decoded(path: Any, label: Any, *, as_float: bool, fused: bool) -> Any:
 
 
 def mapped(
-    data: pathlib.Path,
-    parallel: bool = False,
-    prefetch: bool = False,
-    as_float: bool = True,
-    fused: bool = False,
-    threads: int = 0,
+    data: pathlib.Path, calls: int | None = None, prefetch: bool = False, as_float: bool = True, fused: bool = False
 ) -> Any:
-    """Return batches of `tf.data` with these settings."""
-    calls = (threads or tf.data.AUTOTUNE) if parallel else None
+    """Return batches of `tf.data` with these settings; `calls` have a thread each, unless they are `AUTOTUNE`."""
     decode = partial(decoded, as_float=as_float, fused=fused)
     dataset = tf.data.Dataset.from_tensor_slices(files(data)).map(decode, num_parallel_calls=calls).batch(BATCH)
-    if threads:
+    if calls not in (None, tf.data.AUTOTUNE):
         options = tf.data.Options()
-        options.threading.private_threadpool_size = threads
+        options.threading.private_threadpool_size = calls
         dataset = dataset.with_options(options)
     return dataset.prefetch(tf.data.AUTOTUNE) if prefetch else dataset
 
@@ -192,17 +184,17 @@ def in_one_call(data: pathlib.Path, read: Callable[..., Any], folder: str) -> An
 CACHED = "cache"
 images = partial(in_one_call, read=kte.data.images, folder="jpeg")
 shards = partial(in_one_call, read=kte.data.tfrecords, folder="shards")
-in_bytes = partial(mapped, parallel=True, prefetch=True, as_float=False)
+in_bytes = partial(mapped, calls=tf.data.AUTOTUNE, prefetch=True, as_float=False)
 RUNGS: dict[str, tuple[str, Callable[[pathlib.Path], Any]]] = {
     "naive": ("a Python loop: from_generator, PIL, float32", python_loop),
     "tf.data": ("map(read, decode, crop, resize, / 255).batch()", mapped),
     "optimize alone, on naive": ("kte.data.optimize(naive)", lambda data: kte.data.optimize(python_loop(data))),
     "optimize alone, on tf.data": ("kte.data.optimize(tf.data)", lambda data: kte.data.optimize(mapped(data))),
-    "parallel": ("num_parallel_calls=AUTOTUNE", partial(mapped, parallel=True)),
-    "prefetch": ("and prefetch(AUTOTUNE)", partial(mapped, parallel=True, prefetch=True)),
+    "parallel": ("num_parallel_calls=AUTOTUNE", partial(mapped, calls=tf.data.AUTOTUNE)),
+    "prefetch": ("and prefetch(AUTOTUNE)", partial(mapped, calls=tf.data.AUTOTUNE, prefetch=True)),
     "uint8": ("and uint8 to the device, a quarter of the bytes", in_bytes),
     "fused": ("and decode_and_crop_jpeg", partial(in_bytes, fused=True)),
-    "threads": ("and 64 calls on 64 threads", partial(in_bytes, fused=True, threads=64)),
+    "threads": ("and 64 calls on 64 threads", partial(in_bytes, fused=True, calls=64)),
     "kte.data.images": ("the same in one call, with bad files counted", images),
     "kte.data.tfrecords": ("8 shards for thousands of files", shards),
     CACHED: ("kte.data.tfrecords(...).cache(), after the first pass", lambda data: shards(data).cache().prefetch(2)),

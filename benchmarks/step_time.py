@@ -25,14 +25,18 @@ import keras_tpu_ext as kte
 BATCH = 128
 
 
-def small_dense(model_class: Any, **options: Any) -> Any:
-    """Return a compiled perceptron of three layers on 784 inputs."""
-    return _perceptron(model_class, 784, 128, **options)
+def perceptron(model_class: Any, features: int = 784, units: int = 128, layers: int = 2, auto: bool = False) -> Any:
+    """Return a compiled perceptron; with `auto` a TPUModel has executions that grow, and Keras its defaults."""
+    inputs = hidden = keras.Input((features,))
+    for _ in range(layers):
+        hidden = keras.layers.Dense(units, activation="relu")(hidden)
+    options = {"steps_per_execution": "auto"} if auto and model_class is kte.TPUModel else {}
+    return _compiled(model_class(inputs, keras.layers.Dense(10)(hidden)), **options)
 
 
 def dense_with_everything(model_class: Any) -> Any:
     """Return the perceptron with scaling, clipping, EMA, decay, accumulation and weights: both classes offer them."""
-    model = small_dense(model_class)
+    model = perceptron(model_class)
     # Keras 3.15 on JAX cannot fit twice with moving averages: it donates a buffer twice.
     averages = keras.backend.backend() != "jax"
     adam = keras.optimizers.Adam(
@@ -47,33 +51,12 @@ def dense_with_everything(model_class: Any) -> Any:
     return model
 
 
-def dense_at_its_pace(model_class: Any) -> Any:
-    """Return the perceptron as a user has it: Keras with its defaults, TPUModel with executions that grow."""
-    return small_dense(model_class, **_auto(model_class))
-
-
-def tiny_dense_at_its_pace(model_class: Any) -> Any:
-    """Return the same of a perceptron of 32 units on 32 inputs, whose steps are nearly all overhead."""
-    return _perceptron(model_class, 32, 32, layers=1, **_auto(model_class))
-
-
 def small_conv(model_class: Any) -> Any:
     """Return a compiled convolutional network of the Fashion-MNIST tutorial, with half its filters."""
     inputs = keras.Input((28, 28, 1))
     hidden = keras.layers.Conv2D(32, 3, activation="relu")(inputs)
     hidden = keras.layers.Flatten()(keras.layers.MaxPooling2D()(hidden))
     return _compiled(model_class(inputs, keras.layers.Dense(10)(hidden)))
-
-
-def _perceptron(model_class: Any, features: int, units: int, layers: int = 2, **options: Any) -> Any:
-    inputs = hidden = keras.Input((features,))
-    for _ in range(layers):
-        hidden = keras.layers.Dense(units, activation="relu")(hidden)
-    return _compiled(model_class(inputs, keras.layers.Dense(10)(hidden)), **options)
-
-
-def _auto(model_class: Any) -> dict[str, str]:
-    return {"steps_per_execution": "auto"} if model_class is kte.TPUModel else {}
 
 
 def _compiled(model: Any, **options: Any) -> Any:
@@ -92,13 +75,14 @@ class Row(NamedTuple):
 
 
 AUTO = "dense, auto against defaults"
+TINY = functools.partial(perceptron, features=32, units=32, layers=1, auto=True)  # nearly all of a step is overhead
 ROWS = {
-    "small dense": Row(small_dense, (1, 8)),
+    "small dense": Row(perceptron, (1, 8)),
     "small conv": Row(small_conv, (1, 8)),
     "dense, everything on": Row(dense_with_everything, weighted=True),
     # It finds its executions while it warms up, as it does in the first epoch of a training.
-    AUTO: Row(dense_at_its_pace, warm_up_steps=1500),
-    "tiny dense, auto": Row(tiny_dense_at_its_pace, warm_up_steps=6000),
+    AUTO: Row(functools.partial(perceptron, auto=True), warm_up_steps=1500),
+    "tiny dense, auto": Row(TINY, warm_up_steps=6000),
 }
 
 
@@ -165,7 +149,7 @@ def compare_with_scan(pairs: int) -> dict[str, Any]:
     ours, steps = functools.partial(turn, AUTO, 1, "TPUModel"), 1500
     ours(steps)  # it has found its executions
     chunk = executions(AUTO, 1)
-    by_hand = ScanByHand(small_dense(keras.Model), keras.optimizers.Adam(), chunk)
+    by_hand = ScanByHand(perceptron(keras.Model), keras.optimizers.Adam(), chunk)
     data = dataset((784,), steps)
     row = in_turns(ours, lambda _: harness.timed(by_hand.fit, **data), pairs, steps)
     return {**row, "steps_per_execution": chunk}
