@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import harness
 import keras
 
 import keras_tpu_ext as kte
@@ -37,3 +38,9 @@ def compiled(*, exact: bool, policy: str = "mixed_bfloat16", change: Callable[[A
 def batch() -> tuple[Any, Any]:
     """Return what an image and its label are like."""
     return keras.KerasTensor((1, SIDE, SIDE, 3), "float32"), keras.KerasTensor((1,), "int32")
+
+
+def estimated(target: str, per_replica: int, **options: Any) -> dict[str, Any]:
+    """Return what preflight estimates of a model of `compiled`, as a row."""
+    report = kte.preflight(compiled(**options), batch(), target, per_replica, progress=False, timeout_s=3600)
+    return {"target": target, **harness.estimate(report)}

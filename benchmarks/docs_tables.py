@@ -174,14 +174,11 @@ def main() -> int:
             if not options.check:
                 path.write_text(new)
     if options.check and others:
-        print(
-            f"The tables of {', '.join(others)} are not those of benchmarks/results. Write: {_WRITE}", file=sys.stderr
-        )
+        print(f"The tables of {', '.join(others)} are not those of benchmarks/results.", file=sys.stderr)
+        print("Write: python benchmarks/docs_tables.py", file=sys.stderr)
         return 1
     return 0
 
-
-_WRITE = "python benchmarks/docs_tables.py"
 
 if __name__ == "__main__":
     sys.exit(main())

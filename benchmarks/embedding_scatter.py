@@ -10,8 +10,7 @@ rows of 512 values in bfloat16, which are 128 examples of 128 tokens. The last l
 
 from __future__ import annotations
 
-import json
-
+import harness
 import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
@@ -26,14 +25,8 @@ def seconds_of_scatter(topology: str, vocabulary: int) -> float:
     """Return the seconds of adding rows to a table."""
     device = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
     sharding = SingleDeviceSharding(device)
-    arguments = [
-        jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-        for shape, dtype in (
-            ((vocabulary, WIDTH), jnp.bfloat16),
-            ((TOKENS,), jnp.int32),
-            ((TOKENS, WIDTH), jnp.bfloat16),
-        )
-    ]
+    shapes = ((vocabulary, WIDTH), jnp.bfloat16), ((TOKENS,), jnp.int32), ((TOKENS, WIDTH), jnp.bfloat16)
+    arguments = [jax.ShapeDtypeStruct(*shape, sharding=sharding) for shape in shapes]
     compiled = jax.jit(lambda table, ids, rows: table.at[ids].add(rows)).lower(*arguments).compile()
     return float(compiled.cost_analysis()["optimal_seconds"])
 
@@ -46,8 +39,7 @@ def main() -> None:
             seconds = seconds_of_scatter(topology, vocabulary)
             rows.append({"target": target, "vocabulary": vocabulary, "seconds": seconds})
             print(f"{target:6s} {vocabulary:6,d} words: {1e6 * seconds:6.0f} us")
-    versions = {"jax": jax.__version__}
-    print(json.dumps({"benchmark": "embedding_scatter", "versions": versions, "rows": rows}))
+    harness.report("embedding_scatter", rows=rows)
 
 
 if __name__ == "__main__":

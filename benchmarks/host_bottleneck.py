@@ -12,22 +12,16 @@ Verdicts within 5 points of a band's edge count for neither. The last line is JS
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import time
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import harness
 import numpy as np
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime import keras
-from keras_tpu_ext._runtime.common.select import chosen
 
-ON_JAX = chosen() == "keras3_jax"
+ON_JAX = keras.backend.backend() == "jax"
 RATIOS = (0.0, 0.25, 0.5, 0.9, 1.1, 2.0, 4.0)
 EDGES, MARGIN = (0.05, 0.20), 0.05
 ROWS, FEATURES = 8, 4
@@ -112,14 +106,13 @@ def pipeline(batches: int, seconds: float | None, *, tuned: bool = True) -> Any:
 
 
 class StepSeconds(keras.callbacks.Callback):
-    """Times every epoch from its second quarter on."""
+    """Times the last epoch from its second quarter on."""
 
     async_safe = True
 
     def __init__(self, batches: int) -> None:
         super().__init__()
         self.batches = batches
-        self.seconds: list[float] = []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Forget the last one."""
@@ -133,14 +126,14 @@ class StepSeconds(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Note the seconds of a step."""
         batch, begun = self.begun
-        self.seconds.append((time.perf_counter() - begun) / (self.batches - batch))
+        self.seconds = (time.perf_counter() - begun) / (self.batches - batch)
 
 
 def step_seconds(model: Any, batches: int, host: float | None) -> float:
     """Return the seconds of a step in the second epoch of a `fit`, without the callback."""
     timer = StepSeconds(batches)
     model.fit(pipeline(batches, host, tuned=False), epochs=2, verbose=0, shuffle=False, callbacks=[timer])
-    return timer.seconds[1]
+    return timer.seconds
 
 
 def row(model_class: Any, steps: int, ratio: float, *, batches: int, device: float) -> dict[str, Any]:
@@ -167,7 +160,7 @@ def row(model_class: Any, steps: int, ratio: float, *, batches: int, device: flo
 
 def main() -> None:
     """Print a row for each model, number of steps and ratio."""
-    parser = argparse.ArgumentParser()
+    parser = harness.parser(__doc__)
     parser.add_argument("--batches", type=int, default=160)
     parser.add_argument("--device-ms", type=float, default=10.0)
     options = parser.parse_args()
@@ -184,15 +177,9 @@ def main() -> None:
                     f"found {one['found']:6.1%}, off {off:5.1%}, {one['verdict']}: {verdict}",
                     flush=True,
                 )
-    summary = {
-        "benchmark": "host_bottleneck",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "runtime": chosen(),
-        "most_off": max(abs(one["found"] - one["truth"]) for one in found.values()),
-        "wrong": sum(one["right"] is False for one in found.values()),
-        "rows": found,
-    }
-    print(json.dumps(summary))
+    most_off = max(abs(one["found"] - one["truth"]) for one in found.values())
+    wrong = sum(one["right"] is False for one in found.values())
+    harness.report("host_bottleneck", most_off=most_off, wrong=wrong, rows=found)
 
 
 if __name__ == "__main__":

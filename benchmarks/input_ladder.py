@@ -19,15 +19,20 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import harness
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+import keras_tpu_ext as kte
 
 BATCH, SIZE = 64, 160
 SEED = 0
@@ -35,7 +40,7 @@ SEED = 0
 
 def main() -> None:
     """Print both ladders, draw them, and print JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--images", type=int, default=2000, help="number of JPEG files (default 2000)")
     parser.add_argument("--open-ms", type=float, default=20.0, help="latency of an open, in ms (default 20)")
     parser.add_argument("--picture", default="input_ladder.png", help="file for the bar chart")
@@ -48,21 +53,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_images(folder, options.images)
-        library = compiled_library(folder)
-        ladders = {"local disk": climb(folder, options.images, {})}
         slow = {"KTE_SLOW_OPEN_UNDER": str(folder / "data"), "KTE_SLOW_OPEN_MS": str(options.open_ms)}
-        ladders[f"{options.open_ms:g} ms to open a file"] = climb(
-            folder, options.images, {**slow, "LD_PRELOAD": library}
-        )
+        slow["LD_PRELOAD"] = compiled_library(folder)
+        ladders = {"local disk": climb(folder, options.images, {})}
+        ladders[f"{options.open_ms:g} ms to open a file"] = climb(folder, options.images, slow)
     draw(ladders, options.picture)
-    about = {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "images": options.images, "batch": BATCH}
-    print(json.dumps({"benchmark": "input_ladder", **about, "ladders": ladders}))
+    harness.report("input_ladder", images=options.images, batch=BATCH, ladders=ladders)
 
 
 def write_images(folder: pathlib.Path, count: int) -> None:
     """Write `count` crops of the two photographs into a folder for each, and the same as TFRecord shards."""
-    import numpy as np
-    from PIL import Image
     from sklearn.datasets import load_sample_images
 
     rng = np.random.default_rng(SEED)
@@ -111,8 +111,6 @@ def climb(folder: pathlib.Path, count: int, extra: dict[str, str]) -> list[dict[
 
 def images_per_second(rung: str, folder: pathlib.Path, count: int) -> float:
     """Return how many images per second the pipeline of `rung` gives, over two seconds or more."""
-    import tensorflow as tf
-
     tf.config.set_visible_devices([], "GPU")
     dataset = RUNGS[rung][1](folder / "data")
     batches = iter(dataset.repeat())
@@ -132,9 +130,6 @@ def files(data: pathlib.Path) -> tuple[list[str], list[int]]:
 
 def python_loop(data: pathlib.Path) -> Any:
     """Return batches of a Python generator."""
-    import numpy as np
-    import tensorflow as tf
-    from PIL import Image
 
     def images() -> Iterator[Any]:
         for path, label in zip(*files(data), strict=True):
@@ -150,16 +145,12 @@ def python_loop(data: pathlib.Path) -> Any:
 
 def middle(shape: Any) -> tuple[Any, Any, Any]:
     """Return top, left and side of the square in the middle."""
-    import tensorflow as tf
-
     side = tf.minimum(shape[0], shape[1]) * 7 // 8
     return (shape[0] - side) // 2, (shape[1] - side) // 2, side
 
 
 def decoded(path: Any, label: Any, *, as_float: bool, fused: bool) -> Any:
     """Return an image of a file, and its label."""
-    import tensorflow as tf
-
     content = tf.io.read_file(path)
     if fused:
         top, left, side = middle(tf.io.extract_jpeg_shape(content))
@@ -173,75 +164,40 @@ def decoded(path: Any, label: Any, *, as_float: bool, fused: bool) -> Any:
 
 
 def mapped(
-    *, parallel: bool = False, prefetch: bool = False, as_float: bool = True, fused: bool = False, threads: int = 0
-) -> Callable[[pathlib.Path], Any]:
-    """Return how to make batches by `tf.data` with these settings."""
-
-    def make(data: pathlib.Path) -> Any:
-        import tensorflow as tf
-
-        calls = (threads or tf.data.AUTOTUNE) if parallel else None
-        dataset = tf.data.Dataset.from_tensor_slices(files(data))
-        dataset = dataset.map(
-            lambda path, label: decoded(path, label, as_float=as_float, fused=fused), num_parallel_calls=calls
-        ).batch(BATCH)
-        if threads:
-            options = tf.data.Options()
-            options.threading.private_threadpool_size = threads
-            dataset = dataset.with_options(options)
-        return dataset.prefetch(tf.data.AUTOTUNE) if prefetch else dataset
-
-    return make
+    data: pathlib.Path, calls: int | None = None, prefetch: bool = False, as_float: bool = True, fused: bool = False
+) -> Any:
+    """Return batches of `tf.data` with these settings; `calls` have a thread each, unless they are `AUTOTUNE`."""
+    decode = partial(decoded, as_float=as_float, fused=fused)
+    dataset = tf.data.Dataset.from_tensor_slices(files(data)).map(decode, num_parallel_calls=calls).batch(BATCH)
+    if calls not in (None, tf.data.AUTOTUNE):
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = calls
+        dataset = dataset.with_options(options)
+    return dataset.prefetch(tf.data.AUTOTUNE) if prefetch else dataset
 
 
-def optimized(make: Callable[[pathlib.Path], Any]) -> Callable[[pathlib.Path], Any]:
-    """Return how to make what `kte.data.optimize` makes of the batches that `make` makes."""
-
-    def made(data: pathlib.Path) -> Any:
-        import keras_tpu_ext as kte
-
-        return kte.data.optimize(make(data))
-
-    return made
-
-
-def ours(data: pathlib.Path) -> Any:
-    """Return the batches of `kte.data.images`."""
-    import keras_tpu_ext as kte
-
-    return kte.data.images(str(data / "jpeg"), batch_size=BATCH, size=(SIZE, SIZE), crop="center")
-
-
-def shards(data: pathlib.Path) -> Any:
-    """Return the batches of `kte.data.tfrecords`."""
-    import keras_tpu_ext as kte
-
-    return kte.data.tfrecords(str(data / "shards"), batch_size=BATCH, size=(SIZE, SIZE), crop="center")
+def in_one_call(data: pathlib.Path, read: Callable[..., Any], folder: str) -> Any:
+    """Return the batches of `kte.data.images` or `kte.data.tfrecords`."""
+    return read(str(data / folder), batch_size=BATCH, size=(SIZE, SIZE), crop="center")
 
 
 CACHED = "cache"
+images = partial(in_one_call, read=kte.data.images, folder="jpeg")
+shards = partial(in_one_call, read=kte.data.tfrecords, folder="shards")
+in_bytes = partial(mapped, calls=tf.data.AUTOTUNE, prefetch=True, as_float=False)
 RUNGS: dict[str, tuple[str, Callable[[pathlib.Path], Any]]] = {
     "naive": ("a Python loop: from_generator, PIL, float32", python_loop),
-    "tf.data": ("map(read, decode, crop, resize, / 255).batch()", mapped()),
-    "optimize alone, on naive": ("kte.data.optimize(naive)", optimized(python_loop)),
-    "optimize alone, on tf.data": ("kte.data.optimize(tf.data)", optimized(mapped())),
-    "parallel": ("num_parallel_calls=AUTOTUNE", mapped(parallel=True)),
-    "prefetch": ("and prefetch(AUTOTUNE)", mapped(parallel=True, prefetch=True)),
-    "uint8": (
-        "and uint8 to the device, a quarter of the bytes",
-        mapped(parallel=True, prefetch=True, as_float=False),
-    ),
-    "fused": ("and decode_and_crop_jpeg", mapped(parallel=True, prefetch=True, as_float=False, fused=True)),
-    "threads": (
-        "and 64 calls on 64 threads",
-        mapped(parallel=True, prefetch=True, as_float=False, fused=True, threads=64),
-    ),
-    "kte.data.images": ("the same in one call, with bad files counted", ours),
+    "tf.data": ("map(read, decode, crop, resize, / 255).batch()", mapped),
+    "optimize alone, on naive": ("kte.data.optimize(naive)", lambda data: kte.data.optimize(python_loop(data))),
+    "optimize alone, on tf.data": ("kte.data.optimize(tf.data)", lambda data: kte.data.optimize(mapped(data))),
+    "parallel": ("num_parallel_calls=AUTOTUNE", partial(mapped, calls=tf.data.AUTOTUNE)),
+    "prefetch": ("and prefetch(AUTOTUNE)", partial(mapped, calls=tf.data.AUTOTUNE, prefetch=True)),
+    "uint8": ("and uint8 to the device, a quarter of the bytes", in_bytes),
+    "fused": ("and decode_and_crop_jpeg", partial(in_bytes, fused=True)),
+    "threads": ("and 64 calls on 64 threads", partial(in_bytes, fused=True, calls=64)),
+    "kte.data.images": ("the same in one call, with bad files counted", images),
     "kte.data.tfrecords": ("8 shards for thousands of files", shards),
-    CACHED: (
-        "kte.data.tfrecords(...).cache(), from the second pass on",
-        lambda data: shards(data).cache().prefetch(2),
-    ),
+    CACHED: ("kte.data.tfrecords(...).cache(), after the first pass", lambda data: shards(data).cache().prefetch(2)),
 }
 
 

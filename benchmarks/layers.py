@@ -11,14 +11,11 @@ bandwidth. The last line is JSON.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import harness
 import keras
 from _space_to_depth import SpaceToDepthConv2D
 from keras import layers
@@ -91,10 +88,8 @@ def biases() -> Iterator[Case]:
         return build
 
     for side, channels in ((56, 256), (14, 1024)):
-        inputs = same((side, side, 64))
-        yield Case(
-            "no bias before it", f"{side} x {side} x {channels}", inputs, part(channels, False), part(channels, True)
-        )
+        shape, ours, stock = f"{side} x {side} x {channels}", part(channels, False), part(channels, True)
+        yield Case("no bias before it", shape, same((side, side, 64)), ours, stock)
 
 
 def pooled(*augmented: Callable[[], Any]) -> Callable[[Any], Any]:
@@ -110,50 +105,38 @@ def pooled(*augmented: Callable[[], Any]) -> Callable[[Any], Any]:
 
 def augmentation() -> Iterator[Case]:
     """Yield augmentation of bytes; Keras's RandomCrop cannot be part of a step on JAX, its RandomTranslation can."""
+    move = partial(layers.RandomTranslation, 0.125, 0.125, fill_mode="constant")
     for side, padding in ((224, 28), (32, 4)):
-
-        def crop(padding: int = padding) -> Any:
-            return kte.layers.RandomFlipCrop(padding=padding)
-
-        def move() -> Any:
-            return layers.RandomTranslation(0.125, 0.125, fill_mode="constant")
-
         shape = f"{side} x {side}, moved by up to {padding}, against RandomFlip and RandomTranslation"
-        stock = pooled(lambda: layers.RandomFlip("horizontal"), move)
-        yield Case("RandomFlipCrop", shape, same((side, side, 3), "uint8"), pooled(crop), stock)
+        ours = pooled(partial(kte.layers.RandomFlipCrop, padding=padding))
+        stock = pooled(partial(layers.RandomFlip, "horizontal"), move)
+        yield Case("RandomFlipCrop", shape, same((side, side, 3), "uint8"), ours, stock)
     ours, stock = pooled(kte.layers.RandomErasing), pooled(layers.RandomErasing)
     yield Case("RandomErasing", "224 x 224", same((224, 224, 3), "uint8"), ours, stock)
 
 
 def rotation() -> Iterator[Case]:
     """Yield rotation, alone and with what `RandomAffine` does with it."""
-
-    def affine() -> Any:
-        return kte.layers.RandomAffine(rotation=0.05, zoom=0.1, translation=0.1)
-
+    affine = partial(kte.layers.RandomAffine, rotation=0.05, zoom=0.1, translation=0.1)
     stock = pooled(
-        lambda: layers.RandomFlip("horizontal"),
-        lambda: layers.RandomRotation(0.05, fill_mode="constant"),
-        lambda: layers.RandomZoom(0.1, fill_mode="constant"),
-        lambda: layers.RandomTranslation(0.1, 0.1, fill_mode="constant"),
+        partial(layers.RandomFlip, "horizontal"),
+        partial(layers.RandomRotation, 0.05, fill_mode="constant"),
+        partial(layers.RandomZoom, 0.1, fill_mode="constant"),
+        partial(layers.RandomTranslation, 0.1, 0.1, fill_mode="constant"),
     )
     for side in (224, 32):
         shape = f"{side} x {side}, against RandomFlip, RandomRotation, RandomZoom and RandomTranslation"
         yield Case("RandomAffine", shape, same((side, side, 3), "uint8"), pooled(affine), stock)
+    rotate = partial(kte.layers.RandomAffine, zoom=0.0, translation=0.0, horizontal=False)
     for most, dtype, words in (
         (0.05, "uint8", ""),
         (0.05, "float32", " of float32"),
         (0.5, "uint8", " to any angle"),
     ):
-
-        def rotate(most: float = most) -> Any:
-            return kte.layers.RandomAffine(rotation=most, zoom=0.0, translation=0.0, horizontal=False)
-
-        def as_keras(most: float = most) -> Any:
-            return layers.RandomRotation(most, fill_mode="constant")
-
         shape = f"224 x 224, rotation alone{words}, against RandomRotation"
-        yield Case("RandomAffine", shape, same((224, 224, 3), dtype), pooled(rotate), pooled(as_keras))
+        ours = pooled(partial(rotate, rotation=most))
+        stock = pooled(partial(layers.RandomRotation, most, fill_mode="constant"))
+        yield Case("RandomAffine", shape, same((224, 224, 3), dtype), ours, stock)
 
 
 def mixing() -> Iterator[Case]:
@@ -172,15 +155,11 @@ def mixing() -> Iterator[Case]:
         return both["images"], both["labels"]
 
     for name in ("MixUp", "CutMix"):
-        ours, stock = getattr(kte.layers, name), getattr(layers, name)
+        kind = getattr(kte.layers, name)
+        ours = mixed(lambda x, labels, kind=kind: kind()((x, labels)))
+        stock = mixed(partial(of_keras, getattr(layers, name)))
         for side in (224, 32):
-            yield Case(
-                name,
-                f"{side} x {side}",
-                same((side, side, 3), "uint8"),
-                mixed(lambda x, labels, ours=ours: ours()((x, labels))),
-                mixed(lambda x, labels, stock=stock: of_keras(stock, x, labels)),
-            )
+            yield Case(name, f"{side} x {side}", same((side, side, 3), "uint8"), ours, stock)
 
 
 def stems() -> Iterator[Case]:
@@ -247,14 +226,8 @@ def outputs() -> Iterator[Case]:
         return lambda x: layers.Dense(units, activation="softmax", dtype=dtype)(layers.Dense(2048, "relu")(x))
 
     for units in (1000, 30000):
-        inputs = same((2048,))
-        yield Case(
-            'Dense(..., "softmax", dtype="float32")',
-            f"2048 to {units}",
-            inputs,
-            head(units, "float32"),
-            head(units, None),
-        )
+        ours, stock = head(units, "float32"), head(units, None)
+        yield Case('Dense(..., "softmax", dtype="float32")', f"2048 to {units}", same((2048,)), ours, stock)
 
 
 def widths() -> Iterator[Case]:
@@ -272,9 +245,8 @@ def widths() -> Iterator[Case]:
         return part
 
     for width, padded in ((1000, 1024), (4000, 4096)):
-        yield Case(
-            "widths of 128", f"Dense {width} as {padded}", same((1024,)), perceptron(padded), perceptron(width)
-        )
+        ours, stock = perceptron(padded), perceptron(width)
+        yield Case("widths of 128", f"Dense {width} as {padded}", same((1024,)), ours, stock)
     for width, padded in ((96, 128), (200, 256)):
         shape = f"Conv2D {width} as {padded}, 28 x 28"
         yield Case("widths of 128", shape, same((28, 28, 64)), network(padded), network(width))
@@ -321,17 +293,7 @@ def measured(part: Callable[[Any], Any], inputs: tuple[tuple[int, ...], str], ta
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss)
     batch = keras.KerasTensor((1, *shape), dtype), keras.KerasTensor((1,), "int32")
-    report = kte.preflight(model, batch, target, PER_REPLICA, progress=False, timeout_s=3600)
-    if report.time is None or report.memory is None:
-        raise SystemExit(str(report))
-    return {
-        "seconds": report.step_seconds,
-        "hbm_bytes": report.memory.needed,
-        "host_bytes": report.host_bytes,
-        "by_compiler": report.time.by_compiler,
-        "unknown_loops": report.time.unknown_loops,
-        "versions": report.versions,
-    }
+    return harness.estimate(kte.preflight(model, batch, target, PER_REPLICA, progress=False, timeout_s=3600))
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -346,7 +308,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 def main() -> None:
     """Print a line for each layer, shape and target, then JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--targets", nargs="+", default=["v3-8", "v5e-8", "v6e-8"], help="default: v3-8 v5e-8 v6e-8")
     names = [kind.__name__ for kind in KINDS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="default: all")
@@ -363,7 +325,7 @@ def main() -> None:
                     row.update(stock=None, why=str(error).splitlines()[-1].strip())
                 rows.append(row)
                 print(line_of(row), flush=True)
-    print(json.dumps({"benchmark": "layers", "rows": rows}))
+    harness.report("layers", rows=rows)
 
 
 if __name__ == "__main__":

@@ -8,25 +8,18 @@ Nothing is kept between runs, so that the times are those of compiling. The last
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
-import os
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-import keras
+import harness
 from _resnet50 import batch, compiled
 
 import keras_tpu_ext as kte
 
-GIB = 2**30
-
 
 def main() -> None:
     """Print a line for each question, then JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--target", default="v5e-8", help="a TPU slice (default: v5e-8)")
     options = parser.parse_args()
     rows = []
@@ -46,23 +39,16 @@ def main() -> None:
         memory = report.memory
         if memory is None:
             raise SystemExit(str(report))
-        needed = "more" if memory.needed is None else f"{memory.needed / GIB:.1f}"
-        temporaries = "" if memory.temporaries is None else f", {memory.temporaries / GIB:.1f} of it temporaries"
+        needed = "more" if memory.needed is None else f"{memory.needed / harness.GIB:.1f}"
+        share = "" if memory.temporaries is None else f", {memory.temporaries / harness.GIB:.1f} of it temporaries"
         how = "compiled" if report.largest_was_compiled else "worked out"
-        print(f"  needs {needed} of {memory.available / GIB:.2f} GiB a chip{temporaries}")
+        print(f"  needs {needed} of {memory.available / harness.GIB:.2f} GiB a chip{share}")
         print(f"  largest batch of a chip: {report.largest_per_replica_batch} ({how}); all of it in {seconds:.0f} s")
-        rows.append(
-            {
-                "batch": examples,
-                "ok": report.ok,
-                "memory": {**dataclasses.asdict(memory), "buffers": None},
-                "largest_per_replica_batch": report.largest_per_replica_batch,
-                "largest_was_compiled": report.largest_was_compiled,
-                "seconds": seconds,
-                "versions": report.versions,
-            }
-        )
-    print(json.dumps({"benchmark": "memory_limit", "backend": keras.backend.backend(), "rows": rows}))
+        row = {"batch": examples, "memory": {**dataclasses.asdict(memory), "buffers": None}, "seconds": seconds}
+        for key in ("ok", "largest_per_replica_batch", "largest_was_compiled", "versions"):
+            row[key] = getattr(report, key)
+        rows.append(row)
+    harness.report("memory_limit", rows=rows)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,9 @@ here. The last line is JSON, from which docs_tables.py makes the table in docs/p
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 from typing import NamedTuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-import keras
+import harness
 from _resnet50 import batch, compiled
 
 import keras_tpu_ext as kte
@@ -59,7 +54,7 @@ RUNS = (
 
 def main() -> None:
     """Print a table of all runs, then JSON."""
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    harness.parser(__doc__).parse_args()
     rows = []
     print("| slice | batch | each core or chip | estimated images/s | published | whose |")
     print("| --- | ---: | ---: | ---: | ---: | --- |")
@@ -76,7 +71,7 @@ def main() -> None:
         )
         found = {"estimated": report.samples_per_sec, "published": run.rate, "source": run.source}
         rows.append({"target": run.target, "batch": run.batch, **found, "versions": report.versions})
-    print(json.dumps({"benchmark": "published_rates", "backend": keras.backend.backend(), "rows": rows}))
+    harness.report("published_rates", rows=rows)
 
 
 if __name__ == "__main__":

@@ -12,15 +12,11 @@ compiler's estimates. The last line is JSON.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import harness
 import keras
-from _resnet50 import batch, compiled
+from _resnet50 import estimated
 
 import keras_tpu_ext as kte
 
@@ -62,40 +58,22 @@ VARIANTS = {
 
 def main() -> None:
     """Print a line for each target and variant, then JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--targets", nargs="+", default=["v3-8", "v5e-8", "v6e-8"], help="default: all three")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="default: all")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for target in options.targets:
         for name in options.variants:
-            model = compiled(exact=True, change=VARIANTS[name])
-            report = kte.preflight(model, batch(), target, PER_REPLICA, progress=False, timeout_s=3600)
-            if report.time is None or report.memory is None or report.collectives is None:
-                raise SystemExit(str(report))
-            rows.append(
-                {
-                    "target": target,
-                    "variant": name,
-                    "seconds": report.step_seconds,
-                    "samples_per_sec": report.samples_per_sec,
-                    "mfu": report.time.mfu,
-                    "shares": dict(report.time.shares),
-                    "by_compiler": report.time.by_compiler,
-                    "hbm_bytes": report.memory.needed,
-                    "collectives": report.collectives.count,
-                    "compile_seconds": report.compile_seconds,
-                    "versions": report.versions,
-                }
-            )
+            rows.append({"variant": name, **estimated(target, PER_REPLICA, exact=True, change=VARIANTS[name])})
             row, first = rows[-1], next(row for row in rows if row["target"] == target)
             print(
                 f"{target:6s} {name:30s} {1e3 * row['seconds']:6.1f} ms/step, "
-                f"{row['seconds'] / first['seconds']:.3f} of the first, {row['hbm_bytes'] / 2**30:.2f} GiB, "
+                f"{row['seconds'] / first['seconds']:.3f} of the first, {row['hbm_bytes'] / harness.GIB:.2f} GiB, "
                 f"{row['collectives']} collectives",
                 flush=True,
             )
-    print(json.dumps({"benchmark": "resnet50_layers", "backend": keras.backend.backend(), "rows": rows}))
+    harness.report("resnet50_layers", rows=rows)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,22 @@
 """How long a training step of `TPUModel` takes beside one of `keras.Model`, in one process.
 
-    python benchmarks/step_time.py [--pairs 7] [--seconds 1.0] [--only NAME]
+    python benchmarks/step_time.py [--pairs 7] [--seconds 1.0] [--only NAME] [--against PATH]
     KERAS_BACKEND=jax python benchmarks/step_time.py
 
-Each model trains on data that is already in memory, in alternating turns (A B A B ...), and the median of the
-paired ratios is printed: below 1.00, TPUModel is the faster one. The machine's noise hits both turns of a pair.
-On JAX there is one more row: TPUModel at `steps_per_execution="auto"` beside a loop written by hand, the limit.
-The last line is JSON.
+Each model trains on data that is already in memory, in turns, and the median of the paired ratios is printed: below
+1.00, TPUModel is the faster one. On JAX there is one more row: TPUModel at `steps_per_execution="auto"` beside a loop
+written by hand, the limit. With `--against`, the TPUModel of this checkout trains beside that of another one, each in
+a process of its own: below 1.00, this one is faster. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import statistics
-import time
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import harness
 import keras
 import numpy as np
 
@@ -30,17 +25,18 @@ import keras_tpu_ext as kte
 BATCH = 128
 
 
-def small_dense(model_class: Any) -> Any:
-    """Return a compiled perceptron of three layers on 784 inputs."""
-    inputs = keras.Input((784,))
-    hidden = keras.layers.Dense(128, activation="relu")(inputs)
-    hidden = keras.layers.Dense(128, activation="relu")(hidden)
-    return _compiled(model_class(inputs, keras.layers.Dense(10)(hidden)))
+def perceptron(model_class: Any, features: int = 784, units: int = 128, layers: int = 2, auto: bool = False) -> Any:
+    """Return a compiled perceptron; with `auto` a TPUModel has executions that grow, and Keras its defaults."""
+    inputs = hidden = keras.Input((features,))
+    for _ in range(layers):
+        hidden = keras.layers.Dense(units, activation="relu")(hidden)
+    options = {"steps_per_execution": "auto"} if auto and model_class is kte.TPUModel else {}
+    return _compiled(model_class(inputs, keras.layers.Dense(10)(hidden)), **options)
 
 
 def dense_with_everything(model_class: Any) -> Any:
     """Return the perceptron with scaling, clipping, EMA, decay, accumulation and weights: both classes offer them."""
-    model = small_dense(model_class)
+    model = perceptron(model_class)
     # Keras 3.15 on JAX cannot fit twice with moving averages: it donates a buffer twice.
     averages = keras.backend.backend() != "jax"
     adam = keras.optimizers.Adam(
@@ -55,25 +51,6 @@ def dense_with_everything(model_class: Any) -> Any:
     return model
 
 
-def dense_at_its_pace(model_class: Any) -> Any:
-    """Return the perceptron as a user has it: Keras with its defaults, TPUModel with executions that grow."""
-    return _at_its_pace(small_dense(model_class))
-
-
-def tiny_dense_at_its_pace(model_class: Any) -> Any:
-    """Return the same of a perceptron of 32 units on 32 inputs, whose steps are nearly all overhead."""
-    inputs = keras.Input((32,))
-    hidden = keras.layers.Dense(32, activation="relu")(inputs)
-    return _at_its_pace(model_class(inputs, keras.layers.Dense(10)(hidden)))
-
-
-def _at_its_pace(model: Any) -> Any:
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    options = {"steps_per_execution": "auto"} if isinstance(model, kte.TPUModel) else {}
-    model.compile("adam", loss, metrics=["accuracy"], **options)
-    return model
-
-
 def small_conv(model_class: Any) -> Any:
     """Return a compiled convolutional network of the Fashion-MNIST tutorial, with half its filters."""
     inputs = keras.Input((28, 28, 1))
@@ -82,133 +59,127 @@ def small_conv(model_class: Any) -> Any:
     return _compiled(model_class(inputs, keras.layers.Dense(10)(hidden)))
 
 
-def _compiled(model: Any) -> Any:
+def _compiled(model: Any, **options: Any) -> Any:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss, metrics=["accuracy"])
+    model.compile("adam", loss, metrics=["accuracy"], **options)
     return model
 
 
-def dataset(model: Any, steps: int, weighted: bool = False) -> dict[str, Any]:
-    """Return `steps` batches of random data for `model` as arguments of `fit`, ready to be taken quickly."""
+class Row(NamedTuple):
+    """A row of the table: its model, on how many replicas, with sample weights or not, and how it warms up."""
+
+    build: Callable[[Any], Any]
+    replicas: tuple[int, ...] = (1,)
+    weighted: bool = False
+    warm_up_steps: int = 4
+
+
+AUTO = "dense, auto against defaults"
+TINY = functools.partial(perceptron, features=32, units=32, layers=1, auto=True)  # nearly all of a step is overhead
+ROWS = {
+    "small dense": Row(perceptron, (1, 8)),
+    "small conv": Row(small_conv, (1, 8)),
+    "dense, everything on": Row(dense_with_everything, weighted=True),
+    # It finds its executions while it warms up, as it does in the first epoch of a training.
+    AUTO: Row(functools.partial(perceptron, auto=True), warm_up_steps=1500),
+    "tiny dense, auto": Row(TINY, warm_up_steps=6000),
+}
+
+
+@functools.lru_cache(maxsize=2)
+def dataset(example: tuple[int, ...], steps: int, weighted: bool = False) -> dict[str, Any]:
+    """Return `steps` batches of random data as arguments of `fit`."""
     rng = np.random.default_rng(0)
-    shape = (steps * BATCH, *model.input_shape[1:])
-    x = rng.normal(size=shape).astype("float32")
+    x = rng.normal(size=(steps * BATCH, *example)).astype("float32")
     y = rng.integers(0, 10, steps * BATCH).astype("int32")
-    weight = rng.uniform(0.5, 1.5, len(y)).astype("float32")
-    if keras.backend.backend() == "jax":
-        arrays = {"x": x, "y": y, **({"sample_weight": weight} if weighted else {})}
-        return {**arrays, "batch_size": BATCH, "shuffle": False}
-    import tensorflow as tf
-
-    parts = (x, y, weight) if weighted else (x, y)
-    batches = tf.data.Dataset.from_tensor_slices(parts).batch(BATCH, drop_remainder=True)
-    return {"x": batches.cache().prefetch(tf.data.AUTOTUNE)}
+    weights = [rng.uniform(0.5, 1.5, len(y)).astype("float32")] if weighted else []
+    return harness.in_memory(x, y, *weights, batch_size=BATCH)
 
 
-def timed(model: Any, data: dict[str, Any]) -> float:
-    """Return the seconds that one epoch of `fit` takes."""
-    begun = time.perf_counter()
-    model.fit(**data, epochs=1, verbose=0)
-    return time.perf_counter() - begun
+@functools.cache
+def scopes() -> dict[int, Any]:
+    """The scopes of this process by their number of replicas."""
+    return {8: kte.strategy_scope(replicas=8), 1: kte.strategy_scope(require="cpu")}
 
 
-def compare(
-    build: Callable[[Any], Any], scope: Any, pairs: int, seconds: float, weighted: bool = False, warm_steps: int = 4
-) -> dict[str, Any]:
-    """Return the times of both models, turn about, and the median of the paired ratios."""
-    with scope:
-        models = {name: build(cls) for name, cls in (("peer", keras.Model), ("ours", kte.TPUModel))}
-    warm = dataset(models["peer"], warm_steps, weighted)
-    for model in models.values():
-        timed(model, warm)
-    probe = dataset(models["peer"], 32, weighted)
+@functools.lru_cache(maxsize=2)
+def warm_model(name: str, replicas: int, class_name: str) -> Any:
+    """Return the model of a row, `"TPUModel"` or `"Model"`, after its warm-up; it is kept for the next turn."""
+    row = ROWS[name]
+    with scopes()[replicas]:
+        model = row.build(kte.TPUModel if class_name == "TPUModel" else keras.Model)
+    model.fit(**dataset(model.input_shape[1:], row.warm_up_steps, row.weighted), verbose=0)
+    return model
+
+
+def turn(name: str, replicas: int, class_name: str, steps: int) -> float:
+    """Train the model of a row for one epoch and return its seconds."""
+    model = warm_model(name, replicas, class_name)
+    return harness.timed(model.fit, **dataset(model.input_shape[1:], steps, ROWS[name].weighted), verbose=0)
+
+
+def executions(name: str, replicas: int) -> int:
+    """Return how many steps of `TPUModel` are one execution."""
+    return int(warm_model(name, replicas, "TPUModel").steps_per_execution)
+
+
+def compare(workers: list[Any], peer_class: str, name: str, replicas: int, options: argparse.Namespace) -> Any:
+    """Train `TPUModel` in one worker and its peer in the other, in turns, and return the row."""
+    ours, peer = (
+        functools.partial(worker, turn, name, replicas, class_name)
+        for worker, class_name in zip(workers, ("TPUModel", peer_class), strict=True)
+    )
     # The second of two: the first may compile, for another number of steps say.
-    slower = max(min(timed(model, probe) for _ in range(2)) for model in models.values())
-    steps = max(32, int(32 * seconds / slower))
-    return turn_about(models, models["ours"], min(steps, 1500), pairs, weighted)
+    slower = max(min(train(32) for _ in range(2)) for train in (peer, ours))
+    row = in_turns(ours, peer, options.pairs, min(max(32, int(32 * options.seconds / slower)), 1500))
+    return {**row, "steps_per_execution": workers[0](executions, name, replicas)}
 
 
-def compare_with_scan(build: Callable[[Any], Any], scope: Any, pairs: int) -> dict[str, Any]:
-    """Return the times of `TPUModel` at its pace and of a loop by hand with executions of the same length."""
+def in_turns(ours: Callable[[int], float], peer: Callable[[int], float], pairs: int, steps: int) -> dict[str, Any]:
+    """Train both for `steps` in turns, and return the row."""
+    row = harness.paired(lambda: ours(steps), lambda: peer(steps), pairs=pairs)
+    per_step = {name: 1000 * row.pop(key) / steps for name, key in (("ours_ms", "a_s"), ("peer_ms", "b_s"))}
+    return {**row, **per_step, "steps": steps}
+
+
+def compare_with_scan(pairs: int) -> dict[str, Any]:
+    """Compare `TPUModel` at its pace with a loop by hand whose executions are as long."""
     from _scan_by_hand import ScanByHand
 
-    with scope:
-        ours = build(kte.TPUModel)
-    steps = 1500
-    for _ in range(2):
-        timed(ours, dataset(ours, steps))  # it finds its executions
-    by_hand = ScanByHand(small_dense(keras.Model), keras.optimizers.Adam(), int(ours.steps_per_execution))
-    timed(by_hand, dataset(ours, steps))
-    return turn_about({"peer": by_hand, "ours": ours}, ours, steps, pairs)
-
-
-def turn_about(models: dict[str, Any], like: Any, steps: int, pairs: int, weighted: bool = False) -> dict[str, Any]:
-    """Let both models train on `steps` batches in turns, and return times and ratios."""
-    data = dataset(like, steps, weighted)
-    times: dict[str, list[float]] = {"peer": [], "ours": []}
-    for model in models.values():
-        timed(model, data)
-    for turn in range(pairs):
-        for name in ("peer", "ours") if turn % 2 else ("ours", "peer"):
-            times[name].append(timed(models[name], data))
-    ratios = [ours / peer for ours, peer in zip(times["ours"], times["peer"], strict=True)]
-    per_step = {name: 1000 * statistics.median(values) / steps for name, values in times.items()}
-    return {
-        "ratio": statistics.median(ratios),
-        "ratios": [round(ratio, 3) for ratio in ratios],
-        "peer_ms": per_step["peer"],
-        "ours_ms": per_step["ours"],
-        "steps": steps,
-        "steps_per_execution": models["ours"].steps_per_execution,
-    }
-
-
-# Name: builder, numbers of replicas, whether there are sample weights, steps to warm up with
-ROWS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], bool, int]] = {
-    "small dense": (small_dense, (1, 8), False, 4),
-    "small conv": (small_conv, (1, 8), False, 4),
-    "dense, everything on": (dense_with_everything, (1,), True, 4),
-    # It finds its executions while it warms up, as it does in the first epoch of a training.
-    "dense, auto against defaults": (dense_at_its_pace, (1,), False, 1500),
-    "tiny dense, auto": (tiny_dense_at_its_pace, (1,), False, 6000),
-}
+    ours, steps = functools.partial(turn, AUTO, 1, "TPUModel"), 1500
+    ours(steps)  # it has found its executions
+    chunk = executions(AUTO, 1)
+    by_hand = ScanByHand(perceptron(keras.Model), keras.optimizers.Adam(), chunk)
+    data = dataset((784,), steps)
+    row = in_turns(ours, lambda _: harness.timed(by_hand.fit, **data), pairs, steps)
+    return {**row, "steps_per_execution": chunk}
 
 
 def main() -> None:
     """Run all comparisons and print a table, then JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__, against=True)
     parser.add_argument("--pairs", type=int, default=7, help="turns of each model (default 7)")
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long a turn takes (default 1)")
-    parser.add_argument("--only", metavar="NAME", help="one row of the table by its name, such as 'small dense'")
+    parser.add_argument("--only", choices=ROWS, metavar="NAME", help="one row by its name, such as 'small dense'")
     parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
     options = parser.parse_args()
-    scopes = {8: kte.strategy_scope(replicas=8), 1: kte.strategy_scope(require="cpu")}
+    peer, peer_class = ("old", "TPUModel") if options.against else ("keras", "Model")
     rows = {}
-    for name, (build, numbers, weighted, warm_steps) in ROWS.items():
-        if options.only not in (None, name):
-            continue
-        for replicas in numbers:
-            row = compare(build, scopes[replicas], options.pairs, options.seconds, weighted, warm_steps)
-            rows[f"{name}, {replicas} replica{'s' if replicas > 1 else ''}"] = row
-            show(f"{name:28s} {replicas} replica(s): keras", row, options)
-    if keras.backend.backend() == "jax" and options.only is None:
-        row = rows["dense, auto against a scan by hand"] = compare_with_scan(
-            dense_at_its_pace, scopes[1], options.pairs
-        )
-        show(f"{'dense, auto':28s} 1 replica(s): by hand", row, options)
-    machine = {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "keras": keras.__version__}
-    machine["backend"] = keras.backend.backend()
-    print(json.dumps({"benchmark": "step_time", **machine, "batch": BATCH, "rows": rows}))
 
+    def add(name: str, peer: str, row: dict[str, Any]) -> None:
+        rows[name] = row
+        if not options.json:
+            times = f"{peer} {row['peer_ms']:7.3f} ms/step, TPUModel {row['ours_ms']:7.3f} ms/step"
+            print(f"{name:39s} {times}, {harness.in_words(row)}", flush=True)
 
-def show(what: str, row: dict[str, Any], options: argparse.Namespace) -> None:
-    """Print a line of the table."""
-    if not options.json:
-        print(
-            f"{what} {row['peer_ms']:7.3f} ms/step, TPUModel {row['ours_ms']:7.3f} ms/step, "
-            f"median ratio {row['ratio']:.3f}",
-            flush=True,
-        )
+    with harness.workers(options.against) as workers:
+        for name in [options.only] if options.only else ROWS:
+            for replicas in ROWS[name].replicas:
+                row = compare(workers, peer_class, name, replicas, options)
+                add(f"{name}, {replicas} replica{'s' if replicas > 1 else ''}", peer, row)
+    if keras.backend.backend() == "jax" and not options.only and not options.against:
+        add("dense, auto against a scan by hand", "by hand", compare_with_scan(options.pairs))
+    harness.report("step_time", against=options.against, quiet=options.json, batch=BATCH, rows=rows)
 
 
 if __name__ == "__main__":

@@ -11,21 +11,13 @@ line is JSON.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-import keras
-from _resnet50 import batch, compiled
-
-import keras_tpu_ext as kte
+import harness
+from _resnet50 import estimated
 
 
 def main() -> None:
     """Print a line for each target and model, then JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--targets", nargs="+", default=["v3-8", "v5e-8"], help="default: v3-8 v5e-8")
     parser.add_argument("--per-replica-batch", type=int, default=128, help="images on a core or chip (default: 128)")
     options = parser.parse_args()
@@ -33,32 +25,18 @@ def main() -> None:
     print("target  model      ms/step  images/s  GiB of HBM  collectives    MB  compiled in")
     for target in options.targets:
         for name, exact in (("keras", False), ("TPUModel", True)):
-            report = kte.preflight(compiled(exact=exact), batch(), target, options.per_replica_batch, progress=False)
-            if report.time is None or report.memory is None or report.collectives is None:
-                raise SystemExit(str(report))
-            row = {
-                "target": target,
-                "model": name,
-                "seconds": report.step_seconds,
-                "samples_per_sec": report.samples_per_sec,
-                "hbm_bytes": report.memory.needed,
-                "collectives": report.collectives.count,
-                "collective_bytes": report.collectives.bytes,
-                "by_compiler": report.time.by_compiler,
-                "compile_seconds": report.compile_seconds,
-                "versions": report.versions,
-            }
+            row = {"model": name, **estimated(target, options.per_replica_batch, exact=exact)}
             rows.append(row)
             print(
-                f"{target:7s} {name:10s} {1e3 * report.time.seconds:7.1f} {row['samples_per_sec']:9,.0f} "
-                f"{(report.memory.needed or 0) / 2**30:11.2f} {row['collectives']:12d} "
+                f"{target:7s} {name:10s} {1e3 * row['seconds']:7.1f} {row['samples_per_sec']:9,.0f} "
+                f"{(row['hbm_bytes'] or 0) / harness.GIB:11.2f} {row['collectives']:12d} "
                 f"{row['collective_bytes'] / 1e6:5.1f} {row['compile_seconds']:10.0f} s",
                 flush=True,
             )
         stock, exact_row = rows[-2:]
         time, memory = (exact_row[key] / stock[key] for key in ("seconds", "hbm_bytes"))
         print(f"{target:7s} TPUModel / keras: time {time:.3f}, memory {memory:.3f}", flush=True)
-    print(json.dumps({"benchmark": "tpu_program", "backend": keras.backend.backend(), "rows": rows}))
+    harness.report("tpu_program", rows=rows)
 
 
 if __name__ == "__main__":
