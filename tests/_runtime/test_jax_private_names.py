@@ -39,7 +39,7 @@ ATTRIBUTES = {
         "jax/flops.py",
     ),
     "Variable._value": (lambda: keras.Variable(np.zeros(2, "float32"))._value, "jax/ops.py"),
-    "LossFunctionWrapper.fn": (lambda: keras.losses.MeanSquaredError().fn, "jax/batch_statistics.py"),
+    "LossFunctionWrapper.fn": (lambda: keras.losses.MeanSquaredError().fn, "jax/per_example.py"),
     "JAXEpochIterator.data_adapter": (
         lambda: JAXEpochIterator(x=np.ones((4, 2)), batch_size=2).data_adapter.get_numpy_iterator,
         "jax/step.py",
@@ -106,5 +106,5 @@ def test_normalisation_takes_its_moments_from_a_method():
     layer.build((None, 2))
     layer._moments = lambda inputs, mask: (jnp.full(2, 3.0), jnp.full(2, 5.0))
     layer(jnp.ones((4, 2)), training=True)
-    assert np.asarray(layer.moving_mean).tolist() == [3, 3], f"mend {RUNTIME}jax/batch_statistics.py"
-    assert list(layer._reduction_axes) == [0], f"mend {RUNTIME}jax/batch_statistics.py"
+    assert np.asarray(layer.moving_mean).tolist() == [3, 3], f"mend {RUNTIME}jax/batch.py"
+    assert list(layer._reduction_axes) == [0], f"mend {RUNTIME}jax/batch.py"

@@ -76,10 +76,10 @@ ATTRIBUTES = {
         "keras2/metrics.py",
     ),
     "MetricsContainer._user_metrics": (lambda: model().compiled_metrics._user_metrics, "keras2/models.py"),
-    "MeanMetricWrapper._fn": (lambda: trained().compiled_metrics.metrics[0]._fn, "training/metrics.py"),
+    "MeanMetricWrapper._fn": (lambda: trained().compiled_metrics.metrics[0]._fn, "training/compile_utils.py"),
     "MeanMetricWrapper._fn_kwargs": (
         lambda: trained().compiled_metrics.metrics[0]._fn_kwargs == {},
-        "training/metrics.py",
+        "training/compile_utils.py",
     ),
     "Model._train_counter": (lambda: trained()._train_counter, "keras2/step.py"),
     "Model._test_counter": (lambda: trained()._test_counter, "keras2/step.py"),

@@ -18,13 +18,13 @@ IMPORTED = {
     "keras.src.models.model:functional_init_arguments": "keras3/functional.py",
     "keras.src.saving.keras_saveable:KerasSaveable._unpickle_model": "keras3/functional.py",
     "keras.src.layers.layer:Layer._flatten_layers": "keras3/models.py",
-    "keras.src.trainers.compile_utils:CompileLoss.metrics": "keras3/loss.py",
-    "keras.src.losses.loss:apply_mask": "keras3/loss.py",
-    "keras.src.losses.loss:unscale_loss_for_distribution": "keras3/metrics.py",
+    "keras.src.trainers.compile_utils:CompileLoss.metrics": "keras3/compile_utils.py",
+    "keras.src.losses.loss:apply_mask": "keras3/compile_utils.py",
+    "keras.src.losses.loss:unscale_loss_for_distribution": "keras3/compile_utils.py",
     "keras.src.optimizers.base_optimizer:BaseOptimizer._get_variable_index": "keras3/probes.py",
     "keras.src.trainers.trainer:Trainer._symbolic_build": "keras3_tf/probes.py, jax/lowering.py, */step.py",
     "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs": "keras3/adapter.py",
-    "keras.src.trainers.compile_utils:CompileMetrics._flatten_y": "keras3/metrics.py",
+    "keras.src.trainers.compile_utils:CompileMetrics._flatten_y": "keras3/compile_utils.py",
     "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model": "keras3/adapter.py",
     "keras.src.utils:file_utils.exists": "keras3/adapter.py",
     "keras.src.utils:file_utils.File": "keras3/adapter.py",
@@ -34,7 +34,7 @@ IMPORTED = {
     "keras.src.backend:in_symbolic_scope": "compat/keras3.py",
     "keras.src.ops.nn:Softmax": "keras3/models.py",
     "keras.src.ops.nn:LogSoftmax": "keras3/models.py",
-    "keras:layers.BatchNormalization._moments": "keras3/batch_statistics.py",
+    "keras:layers.BatchNormalization._moments": "compat/keras3.py",
 }
 
 
@@ -80,7 +80,7 @@ ATTRIBUTES = {
     ),
     "BatchNormalization._reduction_axes": (
         lambda: keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization()]).layers[0]._reduction_axes,
-        "keras3_tf/adapter.py, jax/batch_statistics.py",
+        "keras3_tf/adapter.py, jax/batch.py",
     ),
     "optimizer._iterations": (
         lambda: keras.optimizers.SGD()._iterations,

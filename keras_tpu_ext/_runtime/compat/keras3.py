@@ -6,11 +6,14 @@ Private names of Keras that this module leans on (tests/_runtime/test_keras3_pri
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import keras as keras
 from keras.src.backend import AutocastScope, get_keras_mask, in_symbolic_scope, set_keras_mask
+
+from keras_tpu_ext._runtime.common.patches import Patch
 
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 tree = keras.tree
@@ -74,3 +77,29 @@ def add_counter(layer: Any, name: str) -> Any:
 def loss_tracker_of(model: Any) -> Any:
     """Return the metric in which Keras tracks the loss of `model`, or `None`."""
     return getattr(model, "_loss_tracker", None)
+
+
+def moments_patches(layers: Sequence[Any], moments: Callable[..., Any]) -> list[Patch]:
+    """Return the places of batch normalisations, for `patched`.
+
+    Args:
+        layers: Any layers.
+        moments: Takes the layer, Keras's own method, inputs and mask, and returns mean and variance.
+    """
+
+    def of(layer: Any) -> Callable[[Any], Any]:
+        return lambda stock: lambda inputs, mask: moments(layer, stock, inputs, mask)
+
+    normalisations = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+    return [(layer, "_moments", of(layer)) for layer in normalisations]
+
+
+def regularizer_patches(layers: Sequence[Any], regulariser: Callable[[Any], Any]) -> list[Patch]:
+    """Return the places of activity regularisers, for `patched`.
+
+    Args:
+        layers: Any layers.
+        regulariser: Returns what stands in for a regulariser.
+    """
+    regularised = [layer for layer in layers if layer.activity_regularizer is not None]
+    return [(layer, "activity_regularizer", regulariser) for layer in regularised]

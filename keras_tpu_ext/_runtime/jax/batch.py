@@ -2,6 +2,9 @@
 
 A batch that the devices cannot share evenly, or that is shorter than the others, was filled up with rows that are no
 examples; then the step is told how many rows count. They come first.
+
+Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
+`BatchNormalization._reduction_axes`.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.compat.keras3 import moments_patches, regularizer_patches
 
 
 class _Batch(threading.local):
@@ -70,7 +76,7 @@ def is_padded() -> bool:
 
 
 def gather_examples(data: Any) -> Any:
-    """Return `data`; nothing asks for it in a batch that was filled up, see `jax/batch_statistics.py`."""
+    """Return `data`; nothing asks for it in a batch that was filled up, see `jax/per_example.py`."""
     assert BATCH.valid is None, "a batch for code that needs all examples at once was filled up"
     return data
 
@@ -126,3 +132,33 @@ def place_in_batch(rows: int) -> tuple[int, int]:
 def has_local_statistics(normalization: Any) -> bool:
     """Return `False`: a program on JAX sees the whole batch."""
     return False
+
+
+@contextlib.contextmanager
+def exclude_padding(layers: Sequence[Any]) -> Iterator[None]:
+    """Within the block `layers` learn from the examples of the batch at hand, see `batch_context`."""
+    places: list[Any] = []
+    if BATCH.valid is not None:
+        places = moments_patches(layers, _moments)
+        places += regularizer_patches(layers, _regularizer_of_examples)
+    with patched(places):
+        yield
+
+
+def _regularizer_of_examples(stock: Any) -> Any:
+    """Return a regulariser that makes up for the rows by which Keras divides."""
+    return lambda outputs: stock(zero_invalid_rows(outputs)) / valid_fraction()
+
+
+def _moments(layer: Any, stock: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
+    real = valid_rows_of(inputs)
+    if mask is not None:
+        return stock(inputs, zero_invalid_rows(mask))
+    if real is None:
+        return stock(inputs, mask)
+    axes = tuple(layer._reduction_axes)
+    weights = jnp.reshape(real, (-1, *[1] * (inputs.ndim - 1))).astype(inputs.dtype)
+    count = jnp.sum(weights * jnp.ones_like(inputs), axes, keepdims=True)
+    mean = jnp.sum(weights * inputs, axes, keepdims=True) / count
+    variance = jnp.sum(weights * jnp.square(inputs - mean), axes, keepdims=True) / count
+    return jnp.squeeze(mean, axes), jnp.squeeze(variance, axes)

@@ -23,7 +23,7 @@ from keras.src.trainers.data_adapters import get_data_adapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, without_own_weights
-from keras_tpu_ext._runtime.jax.batch_statistics import predicts_per_example, trains_per_example
+from keras_tpu_ext._runtime.jax.per_example import predicts_per_example, trains_per_example
 from keras_tpu_ext._runtime.jax.scope import distribution_of, num_replicas, within
 from keras_tpu_ext._runtime.jax.sharding import placed
 

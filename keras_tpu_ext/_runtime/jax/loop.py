@@ -15,8 +15,7 @@ import keras
 import numpy as np
 
 from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
-from keras_tpu_ext._runtime.jax.batch import batch_context
-from keras_tpu_ext._runtime.jax.batch_statistics import exclude_padding
+from keras_tpu_ext._runtime.jax.batch import batch_context, exclude_padding
 from keras_tpu_ext._runtime.jax.data_adapter import Group, batches_of, host_batch
 from keras_tpu_ext._runtime.jax.scope import distribution_of
 from keras_tpu_ext._runtime.jax.sharding import replicated

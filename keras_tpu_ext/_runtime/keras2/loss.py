@@ -19,7 +19,7 @@ from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.replicas import as_global, num_replicas, sum_over_replicas
-from keras_tpu_ext._runtime.training.loss import LossShare
+from keras_tpu_ext._runtime.training.compile_utils import LossShare
 
 _compile_utils = private("engine.compile_utils")
 _losses_utils = private("utils.losses_utils")

@@ -18,7 +18,7 @@ from keras_tpu_ext._runtime.keras2.autograph import converted
 from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
-from keras_tpu_ext._runtime.training.metrics import is_function, reduces_batch, respects_weights
+from keras_tpu_ext._runtime.training.compile_utils import is_function, reduces_batch, respects_weights
 
 _compile_utils = private("engine.compile_utils")
 _losses_utils = private("utils.losses_utils")

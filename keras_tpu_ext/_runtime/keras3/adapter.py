@@ -15,8 +15,7 @@ import keras
 from keras.src.utils import file_utils
 
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.keras3.loss import ExactCompileLoss
-from keras_tpu_ext._runtime.keras3.metrics import ExactMetrics
+from keras_tpu_ext._runtime.keras3.compile_utils import ExactCompileLoss, ExactMetrics
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.model import ExactModel
 

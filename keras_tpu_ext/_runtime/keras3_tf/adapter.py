@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
+from keras_tpu_ext._runtime.compat.keras3 import moments_patches, regularizer_patches
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
-from keras_tpu_ext._runtime.keras3.batch_statistics import moments_patches, regularizer_patches
 from keras_tpu_ext._runtime.keras3.optimizer_view import innermost, optimizer_view, own_accumulation_steps
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, valid_rows_of, zero_invalid_rows
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import (

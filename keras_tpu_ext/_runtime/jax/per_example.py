@@ -1,29 +1,23 @@
-"""Rows that fill a batch up: which models can tell them from examples, and layers that must not learn from them.
+"""Which models compute each example by itself, so that rows may fill a batch up.
 
 A model whose every layer, loss and metric is known to work on each example by itself, or to heed weights and masks,
 is given batches that were filled up. Code of the user's own may do with the rows of a batch what it likes; it gets
 the examples alone, in a batch of another size.
 
 Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-`BatchNormalization._reduction_axes`, `Trainer._compile_loss` and its `_flat_losses`,
+`Trainer._compile_loss` and its `_flat_losses`,
 `Trainer._compile_metrics` and its `_flat_metrics` and `_flat_weighted_metrics`, `Layer._flatten_layers`,
 `LossFunctionWrapper.fn`.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import keras
 
-from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.jax.batch import BATCH, valid_fraction, valid_rows_of, zero_invalid_rows
-from keras_tpu_ext._runtime.keras3.batch_statistics import moments_patches, regularizer_patches
 from keras_tpu_ext._runtime.keras3.models import functional_of
-from keras_tpu_ext._runtime.training.metrics import respects_weights
+from keras_tpu_ext._runtime.training.compile_utils import respects_weights
 
 _METHODS = (
     "augment",
@@ -87,36 +81,6 @@ def predicts_per_example(model: Any) -> bool:
     return all(
         type(operation).__name__ in _ELEMENTWISE and _is_known(type(operation)) for operation in operations
     ) and (all(_layer_is_known(layer) for layer in functional._flatten_layers(include_self=False)))
-
-
-@contextlib.contextmanager
-def exclude_padding(layers: Sequence[Any]) -> Iterator[None]:
-    """Within the block `layers` learn from the examples of the batch at hand, see `batch_context`."""
-    places: list[Any] = []
-    if BATCH.valid is not None:
-        places = moments_patches(layers, _moments)
-        places += regularizer_patches(layers, _regulariser_of_examples)
-    with patched(places):
-        yield
-
-
-def _regulariser_of_examples(stock: Any) -> Any:
-    """Return a regulariser that makes up for the rows by which Keras divides."""
-    return lambda outputs: stock(zero_invalid_rows(outputs)) / valid_fraction()
-
-
-def _moments(layer: Any, stock: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
-    real = valid_rows_of(inputs)
-    if mask is not None:
-        return stock(inputs, zero_invalid_rows(mask))
-    if real is None:
-        return stock(inputs, mask)
-    axes = tuple(layer._reduction_axes)
-    weights = jnp.reshape(real, (-1, *[1] * (inputs.ndim - 1))).astype(inputs.dtype)
-    count = jnp.sum(weights * jnp.ones_like(inputs), axes, keepdims=True)
-    mean = jnp.sum(weights * inputs, axes, keepdims=True) / count
-    variance = jnp.sum(weights * jnp.square(inputs - mean), axes, keepdims=True) / count
-    return jnp.squeeze(mean, axes), jnp.squeeze(variance, axes)
 
 
 def _is_known(thing: Any) -> bool:
