@@ -8,6 +8,10 @@ import sys
 from keras_tpu_ext._runtime.common.select import chosen
 
 IS_KERAS2 = chosen() == "keras2_tf"
+# The names by which the marks of a test call this runtime.
+RUNTIMES = {chosen()}
+if IS_KERAS2:
+    RUNTIMES.add("keras2_tf221" if version("tf-keras") else "keras2_tf215")
 
 if IS_KERAS2:
     from keras2_facade import keras3_names

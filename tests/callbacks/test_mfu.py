@@ -14,6 +14,8 @@ from keras_tpu_ext.callbacks._mfu import device_peak
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError, NothingMeasuredError
 from timed_fits import SAMPLES, Clock, Passing, dataset, model_of, run
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+
 DEVICE, MFU, TOKENS = "throughput/device/samples_per_sec", "throughput/device/mfu", "throughput/tokens_per_sec"
 SECONDS = [9.0, 1, 1, 9, 2, 2, 2, 2, 1, 1, 1, 1]
 FLOPS = 2 * 2 * 2  # of a layer of two by one: forward, and backward for its weights

@@ -18,6 +18,8 @@ from kind_of_keras import IS_KERAS2
 from own_steps import OwnStep
 from timed_fits import BATCHES, BETWEEN, COMPILE, SAMPLES, Clock, Passing, arrays, dataset, model_of, run
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+
 ignores_end_of_data = pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 
 
@@ -90,7 +92,7 @@ def test_a_generator_that_ends():
     assert history[SAMPLES] == pytest.approx([8 / 5])
 
 
-@pytest.mark.keras3("ends an epoch where it was told to")
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: ends an epoch where it was told to")
 def test_a_repeated_dataset_runs_whole_executions_past_steps_per_epoch():
     model = model_of(steps_per_execution=3)
     history, _, _ = run(
@@ -187,7 +189,15 @@ class TrainStepOfItsOwn(OwnStep):
 
 @pytest.mark.parametrize(
     "tracker",
-    [False, pytest.param(True, marks=pytest.mark.keras3("whose tracker belongs to its compiled loss alone"))],
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.runtimes(
+                "keras3_tf", "keras3_jax", reason="Keras 2: whose tracker belongs to its compiled loss alone"
+            ),
+        ),
+    ],
 )
 def test_where_examples_cannot_be_counted_their_rate_is_left_out_with_a_warning(tracker):
     model = model_of(lambda: TrainStepOfItsOwn(tracker))

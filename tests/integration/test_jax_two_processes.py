@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 TOLERANCE = 1e-5  # float32 adds in another order
 HEARTBEAT = 10  # seconds after which JAX gives up on a lost process; 100 where nobody says so
 LOST_WITHIN = 60  # seconds

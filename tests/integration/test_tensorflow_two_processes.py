@@ -22,8 +22,10 @@ import pytest
 from keras_tpu_ext._runtime.common.select import chosen
 from kind_of_keras import IS_KERAS2
 
-# On Keras 2 only where everything runs: it takes three minutes.
-pytestmark = [pytest.mark.exhaustive] if IS_KERAS2 else []
+pytestmark = [
+    pytest.mark.runtimes("keras3_tf", "keras2_tf"),
+    pytest.mark.gate_on("keras3_tf"),  # on Keras 2 it takes three minutes
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 MENTIONED = ("TPU", "KERAS", "KTE", "TF_", "CUDA", "KUBE")

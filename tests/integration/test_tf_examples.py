@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.runtimes("keras3_tf")
+
 ROOT = Path(__file__).resolve().parents[2]
 PNG = b"\x89PNG"
 
@@ -49,6 +51,7 @@ def leading_number(row: str) -> float:
     return float(re.match(r"[0-9.]+", row)[0])
 
 
+@pytest.mark.exhaustive  # test_jax_examples.py has it on JAX
 @pytest.mark.slow
 def test_digits_train_on_eight_rehearsed_replicas_by_default(tmp_path):
     rows = table(run("examples/fashion_mnist.py", "--epochs", "6", "--output", str(tmp_path)))
@@ -97,6 +100,7 @@ def test_images_from_a_folder(shared_data, tmp_path, dataset, name, least):
     assert rows["parity"].endswith("equal to float tolerance")
 
 
+@pytest.mark.exhaustive  # test_jax_examples.py has it on JAX
 @pytest.mark.slow
 def test_reuters_learns_from_a_folder(shared_data, tmp_path):
     finished = run(

@@ -9,6 +9,8 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ArgumentError
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(44, 6)).astype("float32")  # batches of 16 over 8 replicas: the last one, of 12, is uneven
 Y = RNG.normal(size=(44, 1)).astype("float32")

@@ -9,6 +9,8 @@ from keras import ops
 import keras_tpu_ext as kte
 import sources
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 
 def dense(model_class):
     inputs = keras.Input((6,))

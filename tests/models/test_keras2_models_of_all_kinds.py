@@ -13,6 +13,8 @@ import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.tensorflow import empty_replicas as _tf_empty
 from keras_tpu_ext.errors import ArgumentError
 
+pytestmark = [pytest.mark.runtimes("keras2_tf"), pytest.mark.gate_on("keras2_tf215")]
+
 
 def dense(model_class):
     inputs = keras.Input((6,))

@@ -8,6 +8,8 @@ import pytest
 
 import keras_tpu_ext as kte
 
+pytestmark = [pytest.mark.runtimes("keras2_tf"), pytest.mark.gate_on("keras2_tf215")]
+
 FILES = {"keras": "model.keras", "h5": "model.h5", "tf": "model"}
 NOT_KEPT = (
     "will not keep the loss_scale and gradient_accumulation_steps of this model: H5 files and SavedModels keep "

@@ -5,6 +5,8 @@ import pytest
 
 from paced import assert_same, compiled, dataset, fitted
 
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf", "keras2_tf215")]
+
 
 class EveryBatch(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):

@@ -6,6 +6,8 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ScopeError
 
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf", "keras2_tf215")]
+
 
 def functional():
     inputs = keras.Input((6,))
@@ -41,7 +43,7 @@ def test_an_inner_optimizer_made_outside_the_scope_is_refused(scope4):
         model.compile(optimizer, "mse")
 
 
-@pytest.mark.keras3("refuses them itself")
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: refuses them itself")
 def test_layers_made_outside_the_scope_are_refused(scope4):
     layer = keras.layers.Dense(1, name="early")
     layer.build((None, 6))
