@@ -30,9 +30,9 @@ def data(images, labels):
 # Keras 3 says so of every tf.data pipeline that `fit` gets without `shuffle=False`.
 @pytest.mark.filterwarnings("ignore:.shuffle=True. was passed")
 @pytest.mark.parametrize("kind", ["a TPUModel", "a plain model"])
-def test_it_trains_validates_every_fifth_epoch_and_learns(scope4, kind):
+def test_it_trains_validates_every_fifth_epoch_and_learns(scope3, kind):
     images, labels = small_images()
-    with scope4:
+    with scope3:
         model = keras.Sequential(
             [
                 keras.layers.Input((28, 28, 1)),

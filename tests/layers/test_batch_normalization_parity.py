@@ -5,6 +5,8 @@ import pytest
 
 import keras_tpu_ext as kte
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")
+
 keras = kte._runtime.keras  # also in the processes, which know nothing of the facade that tests have on Keras 2
 
 

@@ -15,6 +15,8 @@ from sklearn.datasets import load_digits
 import keras_tpu_ext as kte
 import sources
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")
+
 # Float32 adds in another order on several replicas: sums are off by 1e-7 of their size, variances and gradients are
 # differences of such sums, and some ten steps follow each other. A wrong number of examples is never below 1e-3.
 TOLERANCE = 1e-4

@@ -122,8 +122,8 @@ def test_a_list_of_optimizers(twins, data):
     )
 
 
-def test_evaluating_in_the_middle_of_a_window_takes_no_step(data, scope4):
-    with scope4:
+def test_evaluating_in_the_middle_of_a_window_takes_no_step(data, scope3):
+    with scope3:
         model = dense(kte.TPUModel)
         model.compile("sgd", "mse", gradient_accumulation_steps=4)
 

@@ -43,8 +43,8 @@ class SubclassedOnKeras2(kte.TPUModel):
         (SubclassedOnKeras2, "tf"),
     ],
 )
-def test_it_loads_as_itself_and_goes_on_training(tmp_path, scope4, build, save_format):
-    with scope4:
+def test_it_loads_as_itself_and_goes_on_training(tmp_path, scope3, build, save_format):
+    with scope3:
         model = build()
         model.compile("adam", "mse", loss_scale="dynamic", gradient_accumulation_steps=2)
     model.fit(X, Y, batch_size=2, verbose=0)
