@@ -6,6 +6,8 @@ import pytest
 
 import keras_tpu_ext as kte
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras2_tf221")
+
 
 def small_images():
     """Images whose class is where they are bright, 28 x 28 as in the handbook."""

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
     pytest.mark.runtimes("keras3_tf", "keras2_tf", reason="on JAX it is the same optimizer"),
-    pytest.mark.gate_on("keras3_tf", "keras2_tf215"),
+    pytest.mark.gate_on("keras2_tf215"),
 ]
 
 

@@ -175,7 +175,10 @@ def test_a_gan_goes_on_after_loading_as_if_nothing_had_happened(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (("examples/fashion_mnist.py", "--dataset", "fashion_mnist"), "fashion-mnist-sprite.png"),
+        pytest.param(
+            *(("examples/fashion_mnist.py", "--dataset", "fashion_mnist"), "fashion-mnist-sprite.png"),
+            marks=pytest.mark.exhaustive,
+        ),
         (("examples/reuters.py",), "reuters.npz"),
     ],
 )
@@ -197,6 +200,7 @@ def test_a_folder_without_the_files_is_one_line_that_names_them(tmp_path):
     assert "Leave --data out to train on scikit-learn's digits." in text
 
 
+@pytest.mark.exhaustive
 def test_what_the_package_refuses_is_one_line():
     text = message(run("examples/fashion_mnist.py", "--precision", "float7"))
 
