@@ -81,25 +81,35 @@ def _runtimes_of_file(path):
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "pytestmark":
             for call in ast.walk(statement.value):
                 if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.runtimes":
-                    return {ast.literal_eval(argument) for argument in call.args}
+                    return _known(ast.literal_eval(argument) for argument in call.args)
     return RUNTIMES
 
 
 def pytest_collection_modifyitems(config, items):
     """Leave out what is about other runtimes, and what is not in the tier that was asked for."""
     everything = config.getoption("tier") == "exhaustive"
-    left_out = [item for item in items if not _is_about_this(item) or not (everything or _is_in_gate(item))]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    kept = [item for item in items if _is_about_this(item) and (everything or _is_in_gate(item))]
+    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+    items[:] = kept
 
 
 def _is_about_this(item):
-    return all(RUNTIMES & set(mark.args) for mark in item.iter_markers("runtimes"))
+    return all(RUNTIMES & _known(mark.args) for mark in item.iter_markers("runtimes"))
 
 
 def _is_in_gate(item):
     mark = item.get_closest_marker("gate_on")
-    return item.get_closest_marker("exhaustive") is None and (mark is None or bool(RUNTIMES & set(mark.args)))
+    return item.get_closest_marker("exhaustive") is None and (mark is None or bool(RUNTIMES & _known(mark.args)))
+
+
+def _known(names):
+    """Return `names` of runtimes as a set; a test under a name that nobody knows would run nowhere."""
+    names = set(names)
+    if unknown := names - {"keras3_tf", "keras3_jax", "keras2_tf", "keras2_tf215", "keras2_tf221"}:
+        raise pytest.UsageError(
+            f"a mark has names of runtimes that are none: {sorted(unknown)}; see tests/conftest.py"
+        )
+    return names
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,9 @@ def data(images, labels):
 
 # Keras 3 says so of every tf.data pipeline that `fit` gets without `shuffle=False`.
 @pytest.mark.filterwarnings("ignore:.shuffle=True. was passed")
-@pytest.mark.parametrize("kind", ["a TPUModel", "a plain model"])
+@pytest.mark.parametrize(
+    "kind", ["a TPUModel", pytest.param("a plain model", marks=pytest.mark.gate_on("keras3_tf"))]
+)
 def test_it_trains_validates_every_fifth_epoch_and_learns(scope3, kind):
     images, labels = small_images()
     with scope3:

@@ -20,7 +20,7 @@ def build():
     return model
 
 
-@pytest.mark.gate_on("keras3_tf")
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_replicas_equal_one_device_and_there_is_nothing_to_say():
     rng = np.random.default_rng(7)

@@ -8,7 +8,8 @@ import keras_tpu_ext as kte
 import sources
 from paced import assert_same, compiled, dataset, dense, fitted
 
-pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+everywhere = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
 
 
 class Batches(keras.callbacks.Callback):
@@ -35,6 +36,7 @@ class EveryBatch(keras.callbacks.Callback):
         pass
 
 
+@everywhere
 def test_arrays_whose_last_batch_is_short(data):
     results, model = fitted(lambda m: m.fit(data.x, data.y, batch_size=5, epochs=3, shuffle=False, verbose=0))
     assert_same(results)
@@ -50,6 +52,7 @@ def test_replicas_and_validation(scope3, data):
     assert_same(fitted(act, scope3)[0])
 
 
+@everywhere
 def test_incomplete_windows_and_loss_scaling(data):
     act = lambda m: m.fit(data.x, data.y, batch_size=5, epochs=3, shuffle=False, verbose=0)  # noqa: E731
     assert_same(fitted(act, gradient_accumulation_steps=4, loss_scale="dynamic")[0])
@@ -115,6 +118,7 @@ def test_a_second_fit_goes_on_with_what_was_found(data):
     assert recorded.ends == [51]
 
 
+@everywhere
 def test_a_callback_that_asked_for_every_batch_gets_every_batch(data):
     model, recorded = compiled(), Batches()
     expected = (
@@ -150,7 +154,7 @@ def test_data_of_unknown_length_that_somebody_wants_batch_by_batch(data):
 @pytest.mark.parametrize(
     ("known", "hook"),
     [
-        (True, "on_train_batch_end"),
+        pytest.param(True, "on_train_batch_end", marks=everywhere),
         (False, "on_train_batch_begin"),
         pytest.param(True, "on_train_batch_begin", marks=pytest.mark.exhaustive),
         pytest.param(False, "on_train_batch_end", marks=pytest.mark.exhaustive),

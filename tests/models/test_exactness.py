@@ -164,6 +164,7 @@ def test_single_batches(twins, data, sizes, weighted, eagerly):
         pair.agree(functools.partial(on_batch, "predict_on_batch", x=x))
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_run_eagerly(twins, data):
     pair = twins(dense, lambda: {"optimizer": sgd(), "run_eagerly": True, "metrics": ["mae"]})
     pair.agree(fit(data.x[:100], data.y[:100], data.weights[:100]))
@@ -403,6 +404,7 @@ def test_optimizers_with_sparse_gradients(twins, sentences, optimizer):
     pair.agree(lambda model: fit(words, y, weights, batch_size=33, epochs=2)(model), tolerance=1e-4)
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_mixed_bfloat16(scope3, data):
     def train(model_class):
         model = dense(model_class)
@@ -418,6 +420,7 @@ def test_mixed_bfloat16(scope3, data):
     assert got == pytest.approx(expected, rel=2**-6)  # bfloat16 keeps 8 bits; a few roundings add up
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_loss_scaling_under_mixed_float16(scope3, data):
     models = []
     with kte.precision.policy_scope("mixed_float16"):
@@ -452,6 +455,7 @@ def test_no_trainable_weights(twins, data):
     pair.agree(fit(data.x, data.y, batch_size=96))
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_frozen_layers_and_recompiling(twins, data):
     pair = twins(dense)
     for frozen in (True, False):
@@ -470,6 +474,7 @@ def test_recompiling_without_a_loss_keeps_the_loss_exact(twins, data):
     pair.agree(fit(data.x[:100], data.y[:100]))
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_steps_per_execution_may_change_between_fits(twins, data):
     pair = twins(dense)
     for steps in (1, 3, 2, 1):
@@ -478,6 +483,7 @@ def test_steps_per_execution_may_change_between_fits(twins, data):
         pair.agree(fit(data.x, data.y, batch_size=20))
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_two_models_in_turn(twins, data):
     pairs = [twins(dense), twins(dense, lambda: {"optimizer": keras.optimizers.SGD(0.1), "loss": "mae"})]
     for pair in pairs * 2:

@@ -155,6 +155,7 @@ def test_functional_use_and_subclassing_do_not_disturb_each_other(order):
     assert isinstance(Mine(), kte.TPUModel)
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_dicts_of_inputs_and_outputs(scope3, data):
     def build(model_class):
         a, b = keras.Input((6,), name="a"), keras.Input((1,), name="b")
@@ -341,6 +342,7 @@ def test_it_saves_and_loads_as_itself_and_training_goes_on(scope3, data, tmp_pat
     assert int(keras.ops.convert_to_numpy(loaded.optimizer.iterations)) == 3
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_it_loads_in_a_fresh_process(scope3, data, tmp_path):
     with scope3:
         model = functional()
@@ -377,6 +379,7 @@ def test_a_model_with_a_compile_of_its_own_loads_uncompiled_as_in_keras(tmp_path
     np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 @pytest.mark.parametrize("kind", SAVED)
 def test_config_copies_and_pickles(data, kind):
     model = SAVED[kind]()
