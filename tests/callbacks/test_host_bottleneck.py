@@ -193,7 +193,7 @@ class BreaksOff(sources.Batches):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize(("steps", "at"), [(1, 6), (1, 8), (2, 15)])
+@pytest.mark.parametrize(("steps", "at"), [(1, 6), pytest.param(1, 8, marks=pytest.mark.exhaustive), (2, 15)])
 def test_an_error_of_the_pipeline_comes_in_its_turn(steps, at):
     learned_until_then = []
     for callbacks in ([], [HostBottleneck(verbose=False)]):
