@@ -173,7 +173,7 @@ HOW = {
 }
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [pytest.param("in a graph", marks=pytest.mark.exhaustive), "eagerly", "scaled"])
 def test_two_optimizers_take_the_steps_of_one_device(scope3, arrays, how):
     plain, ours = pair(scope3, normalized=how != "scaled", **HOW[how])
     start = plain.get_weights()
@@ -211,6 +211,7 @@ def test_each_optimizer_has_a_window_and_the_epoch_ends_both(scope3, arrays):
     assert int(ours.g_optimizer.iterations.numpy()) == int(ours.d_optimizer.iterations.numpy()) == 4
 
 
+@pytest.mark.exhaustive  # tests/parity has windows of short batches
 def test_short_batches_count_for_less_in_a_window(scope3, arrays):
     plain, ours = pair(scope3, gradient_accumulation_steps=3)
     start = plain.get_weights()
@@ -365,6 +366,7 @@ def adds_a_key(base):
     return AddsAKey
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_a_train_step_that_adds_to_ours(twins, data):
     classes = [adds_a_key(base) for base in (keras.Model, kte.TPUModel)]
     x, y = data.x[:100], data.y[:100]
@@ -385,6 +387,7 @@ def writes_its_own_logs(base):
     return WritesItsOwnLogs
 
 
+@pytest.mark.gate_on("keras2_tf215")
 def test_a_train_step_that_writes_its_own_logs_shows_its_own_loss(twins, data):
     classes = [writes_its_own_logs(base) for base in (keras.Model, kte.TPUModel)]
     x, y = data.x[:96], data.y[:96]
