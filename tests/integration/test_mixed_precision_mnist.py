@@ -50,7 +50,7 @@ def compiled(policy, inputs, **options):
     return model
 
 
-@pytest.mark.gate_on("keras3_jax")
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_mixed_policies_train_to_within_a_point_of_float32(digits):
     (x, y), test = digits
