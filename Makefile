@@ -32,14 +32,6 @@ export UV_SYSTEM_CERTS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 
-# `make test` has half an hour on two cores. Of the parity suite it runs, on each runtime, another sixteenth of the
-# cases that cover all pairs of values, and of the tests that are long and much alike (marked `spread`) one fourth on
-# TensorFlow and another on JAX, and an eighth on each Keras 2. `make exhaustive` runs every case and every test on each.
-export KTE_PARITY_CASES ?= 1
-# What of the tests `make test` runs on Keras 2, where much is as with Keras 3 on TensorFlow.
-ON_KERAS2 := tests/parity tests/_runtime tests/addons/test_keras2_import.py tests/integration/test_handbook.py \
-	tests/test_doctor.py tests/test_command.py tests/layers
-ON_TF215 := $(ON_KERAS2) tests/models tests/integration/test_large_batch.py tests/test_precision.py tests/test_strategy.py
 # Tests are about numbers and not about speed: XLA compiles a program of theirs in half the time without optimising.
 # And it keeps what it has compiled, for the other processes: more than half of the time of these tests goes into that.
 JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
@@ -51,11 +43,15 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
 
-test: lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-keras2-tf215 test-keras2-tf221 check-wheel
-	@echo "Ran: ruff, import-linter and mypy; the tests on Keras 3 on TensorFlow, on Keras 3 on JAX without TensorFlow,"
-	@echo "and on Keras 2 on TensorFlow 2.15 and 2.21, each with another sixteenth of the parity suite's cases that cover"
-	@echo "all pairs, and of long tests that are much alike a share (make exhaustive runs all on each); what is about"
-	@echo "Keras 3 on JAX with TensorFlow and Grain beside it; what asks the TPU compiler; and the wheel."
+# What is cheap first, and then one runtime on each core: a process of its own imports and collects only once. The
+# longest come first. Which tests these are stands at the tests (tests/conftest.py).
+RUNTIMES := test-keras3-tf test-keras3-jax test-keras2-tf215 test-compiler test-keras2-tf221 test-keras3-both check-wheel
+JOBS ?= 2
+test: lint
+	$(MAKE) --no-print-directory --jobs=$(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(RUNTIMES)
+	@echo "Ran: ruff, import-linter and mypy; the tests that are in the gate on Keras 3 on TensorFlow, on Keras 3 on JAX"
+	@echo "without TensorFlow, and on Keras 2 on TensorFlow 2.15 and 2.21 (make exhaustive runs all tests on each); what is"
+	@echo "about Keras 3 on JAX with TensorFlow and Grain beside it; what asks the TPU compiler; and the wheel."
 
 lint: $(LINT)/.ready
 	$(LINT)/bin/ruff check .
@@ -66,55 +62,58 @@ lint: $(LINT)/.ready
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
-	KTE_PARITY_PART=1/16 KTE_SHARE=1/4 $(TF)/bin/python -m pytest -n 2
+	$(TF)/bin/python -m pytest $(PYTEST)
 
 test-keras3-jax: $(JAX)/.ready
 	@echo "Keras 3 on JAX, without TensorFlow:"
-	$(JAX_TESTS) KTE_PARITY_PART=5/16 KTE_SHARE=2/4 $(JAX)/bin/python -m pytest -n 2
+	$(JAX_TESTS) $(JAX)/bin/python -m pytest $(PYTEST)
 
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"
-	$(JAX_TESTS) $(BOTH)/bin/python -m pytest -n 2 tests/both
+	$(JAX_TESTS) $(BOTH)/bin/python -m pytest $(PYTEST) tests/both
 
 test-compiler: $(COMPILER)/.ready
 	@echo "The TPU compiler, with Keras 3 on JAX, Keras 3 on TensorFlow and Keras 2:"
-	$(JAX_TESTS) JAX_PLATFORMS=cpu KTE_SHARE=1/3 $(COMPILER)/bin/python -m pytest tests/compiler
-	KTE_SHARE=2/3 $(COMPILER)/bin/python -m pytest tests/compiler
-	TF_USE_LEGACY_KERAS=1 KTE_SHARE=3/3 $(COMPILER)/bin/python -m pytest tests/compiler
+	$(JAX_TESTS) JAX_PLATFORMS=cpu $(COMPILER)/bin/python -m pytest $(PYTEST) tests/compiler
+	$(COMPILER)/bin/python -m pytest $(PYTEST) tests/compiler
+	TF_USE_LEGACY_KERAS=1 $(COMPILER)/bin/python -m pytest $(PYTEST) tests/compiler
 
 # Preflight refuses it. Without a TPU: libtpu is not to ask the network for one.
 test-tpu-kernels: $(TPU_KERNELS)/.ready
 	@echo "TensorFlow with kernels for TPUs:"
-	TPU_SKIP_MDS_QUERY=1 $(TPU_KERNELS)/bin/python -m pytest tests/compiler/test_tensorflow_tpu_kernels.py
+	TPU_SKIP_MDS_QUERY=1 $(TPU_KERNELS)/bin/python -m pytest $(PYTEST) tests/compiler/test_tensorflow_tpu_kernels.py
 
 test-keras2-tf215: $(if $(PYTHON215),$(TF215)/.ready)
 	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"
-	$(if $(PYTHON215),KTE_PARITY_PART=9/16 KTE_SHARE=3/8 $(TF215)/bin/python -m pytest -n 2 $(ON_TF215),@echo "NOT RUN: it needs Python 3.10 or 3.11")
+	$(if $(PYTHON215),$(TF215)/bin/python -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.10 or 3.11")
 
 test-keras2-tf221: $(TF221)/.ready
 	@echo "Keras 2 on TensorFlow 2.21, with tf-keras and TensorFlow Addons:"
-	TF_USE_LEGACY_KERAS=1 KTE_PARITY_PART=13/16 KTE_SHARE=4/8 $(TF221)/bin/python -m pytest -n 2 $(ON_KERAS2)
+	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest $(PYTEST)
 
-parity: KTE_PARITY_CASES = 320
+ALL := -m pytest --tier=exhaustive -n 2
+
+# All cases of the parity suite on each runtime.
 parity: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
-	$(TF)/bin/python -m pytest -n 2 tests/parity
-	$(JAX_TESTS) $(JAX)/bin/python -m pytest -n 2 tests/parity
-	$(TF215)/bin/python -m pytest -n 2 tests/parity
-	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest -n 2 tests/parity
+	$(TF)/bin/python $(ALL) tests/parity
+	$(JAX_TESTS) $(JAX)/bin/python $(ALL) tests/parity
+	$(TF215)/bin/python $(ALL) tests/parity
+	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python $(ALL) tests/parity
 
 # Every public name of TensorFlow Addons, on both.
 test-addons: $(TF215)/.ready $(TF221)/.ready
-	$(TF215)/bin/python -m pytest -n 2 tests/addons
-	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest -n 2 tests/addons
+	$(TF215)/bin/python $(ALL) tests/addons
+	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python $(ALL) tests/addons
 
 # Every test on every runtime: some hours.
-exhaustive: KTE_PARITY_CASES = 320
-exhaustive: lint $(TF)/.ready $(JAX)/.ready $(BOTH)/.ready $(TF215)/.ready $(TF221)/.ready test-tpu-kernels check-wheel
-	$(TF)/bin/python -m pytest -n 2
-	$(JAX_TESTS) $(JAX)/bin/python -m pytest -n 2
-	$(JAX_TESTS) $(BOTH)/bin/python -m pytest -n 2 tests/both
-	$(TF215)/bin/python -m pytest -n 2
-	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest -n 2
+exhaustive: lint $(TF)/.ready $(JAX)/.ready $(BOTH)/.ready $(TF215)/.ready $(TF221)/.ready $(COMPILER)/.ready check-wheel
+	$(TF)/bin/python $(ALL)
+	$(JAX_TESTS) $(JAX)/bin/python $(ALL)
+	$(JAX_TESTS) $(BOTH)/bin/python $(ALL) tests/both
+	$(MAKE) --no-print-directory test-compiler PYTEST=--tier=exhaustive
+	$(MAKE) --no-print-directory test-tpu-kernels PYTEST=--tier=exhaustive
+	$(TF215)/bin/python $(ALL)
+	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python $(ALL)
 
 check-wheel: $(UV)
 	$(UV) run --no-project --python $(PYTHON) .ci/check_wheel.py $(UV) $(PYTHON)

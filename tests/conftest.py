@@ -1,31 +1,35 @@
-"""What the tests share: eight virtual CPU devices, and the folder of real data."""
+"""What the tests share: tiers, runtimes, virtual CPU devices, and the folder of real data.
+
+Which tests run where stands at the tests, in three marks:
+
+- `runtimes("keras3_jax", ...)`: what the test is about is on these runtimes only. A file that imports a framework
+  says so for the whole of itself, `pytestmark = pytest.mark.runtimes(...)`: it is then not even imported elsewhere.
+- `gate_on("keras3_tf", ...)`: `make test` runs it on these runtimes only; of several such marks the closest counts.
+- `exhaustive`: `make test` runs it nowhere.
+
+`pytest` runs what `make test` runs on the runtime at hand, the gate; `pytest --tier=exhaustive` runs everything. The
+runtimes are `keras3_tf`, `keras3_jax`, and `keras2_tf`, which is both `keras2_tf215` and `keras2_tf221`.
+"""
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib.util
 import os
-import zlib
 from pathlib import Path
 
 import hypothesis
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime.common.select import chosen
+from kind_of_keras import RUNTIMES
 from kind_of_keras import keras as keras  # what the tests mean by `import keras`
 
 REPLICAS = 8
 
-# A file with a framework's name in its own is about that framework, with Keras 3 on it where that name is short; all
-# others run on every runtime.
-_ABOUT = {
-    "keras3_tf": ("*test_tf_*.py", "*test_keras3_*.py", "*test_tensorflow_*.py"),
-    "keras3_jax": ("*test_jax_*.py", "*test_keras3_*.py"),
-    "keras2_tf": ("*test_keras2_*.py", "*test_tensorflow_*.py"),
-}
-_OWN = _ABOUT[chosen()]
-collect_ignore_glob = [glob for globs in _ABOUT.values() for glob in globs if glob not in _OWN]
-if chosen() != "keras3_jax" or importlib.util.find_spec("tensorflow") is None:
+collect_ignore_glob = []
+if "keras3_jax" not in RUNTIMES or importlib.util.find_spec("tensorflow") is None:
     collect_ignore_glob.append("both/*")  # these are about JAX with TensorFlow beside it
 if importlib.util.find_spec("libtpu") is None:
     collect_ignore_glob.append("compiler/*")  # these ask the TPU compiler
@@ -52,37 +56,60 @@ def pytest_xdist_make_scheduler(config, log):
     return Scheduling(config, log)
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--tier", choices=["gate", "exhaustive"], default="gate", help="what to run: see tests/conftest.py"
+    )
+
+
 def pytest_configure(config):
     # Before anything makes a tensor: virtual devices cannot be added afterwards.
     kte.strategy_scope(require="cpu", replicas=REPLICAS)
 
 
-def pytest_collection_modifyitems(config, items):
-    """Leave out what is not in `KTE_SHARE`, and skip on Keras 2 what is about something that Keras 2 has not."""
-    left_out = [item for item in items if not _is_in_share(item)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
-    for item in items:
-        mark = item.get_closest_marker("keras3")
-        if mark is not None and chosen() == "keras2_tf":
-            item.add_marker(pytest.mark.skip(reason=f"Keras 2: {mark.args[0]}"))
-
-
-def _is_in_share(item):
-    """Return whether the share of the tests that `KTE_SHARE` names, as in 1/4, has this one; without it all have."""
-    share = os.environ.get("KTE_SHARE")
-    if not share:
+def pytest_ignore_collect(collection_path):
+    """Leave out a file that is about other runtimes, without importing it."""
+    if collection_path.suffix == ".py" and not RUNTIMES & _runtimes_of_file(collection_path):
         return True
-    if item.get_closest_marker("exhaustive"):
-        return False
-    # Of what is about TensorFlow JAX has no share.
-    no_one_else_has_it = chosen() == "keras3_tf" and item.path.name.startswith("test_tensorflow_")
-    number, of = map(int, share.split("/"))
-    return (
-        not item.get_closest_marker("spread")
-        or no_one_else_has_it
-        or zlib.crc32(item.nodeid.encode()) % of == number - 1
-    )
+    return None  # others may have reasons
+
+
+@functools.cache
+def _runtimes_of_file(path):
+    """Return the runtimes that `pytestmark` of a file names, and all where it names none."""
+    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "pytestmark":
+            for call in ast.walk(statement.value):
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.runtimes":
+                    return _known(ast.literal_eval(argument) for argument in call.args)
+    return RUNTIMES
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is about other runtimes, and what is not in the tier that was asked for."""
+    everything = config.getoption("tier") == "exhaustive"
+    kept = [item for item in items if _is_about_this(item) and (everything or _is_in_gate(item))]
+    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+    items[:] = kept
+
+
+def _is_about_this(item):
+    return all(RUNTIMES & _known(mark.args) for mark in item.iter_markers("runtimes"))
+
+
+def _is_in_gate(item):
+    mark = item.get_closest_marker("gate_on")
+    return item.get_closest_marker("exhaustive") is None and (mark is None or bool(RUNTIMES & _known(mark.args)))
+
+
+def _known(names):
+    """Return `names` of runtimes as a set; a test under a name that nobody knows would run nowhere."""
+    names = set(names)
+    if unknown := names - {"keras3_tf", "keras3_jax", "keras2_tf", "keras2_tf215", "keras2_tf221"}:
+        raise pytest.UsageError(
+            f"a mark has names of runtimes that are none: {sorted(unknown)}; see tests/conftest.py"
+        )
+    return names
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +122,15 @@ def seeded():
 def scope8():
     """The rehearsal on eight replicas; a test enters it itself, `with scope8:`."""
     return kte.strategy_scope(require="cpu", replicas=REPLICAS)
+
+
+@pytest.fixture
+def scope3():
+    """The rehearsal on three replicas, for what does not ask for more: TensorFlow traces a step for each of them.
+
+    Three are enough for one that has a full part of a short batch, one that has less and one that has none.
+    """
+    return kte.strategy_scope(require="cpu", replicas=3)
 
 
 @pytest.fixture

@@ -3,11 +3,16 @@
 What a fresh process is to build says `from kind_of_keras import keras`: there is no conftest there.
 """
 
+import importlib.util
 import sys
 
 from keras_tpu_ext._runtime.common.select import chosen
 
 IS_KERAS2 = chosen() == "keras2_tf"
+# The names by which the marks of a test call this runtime.
+RUNTIMES = {chosen()}
+if IS_KERAS2:
+    RUNTIMES.add("keras2_tf215" if importlib.util.find_spec("tf_keras") is None else "keras2_tf221")
 
 if IS_KERAS2:
     from keras2_facade import keras3_names

@@ -9,6 +9,8 @@ import pytest
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext.errors import ArgumentError
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 
 @pytest.mark.parametrize("value", [1, 20, np.int64(3)])
 def test_integers_come_back_as_int(value):

@@ -15,6 +15,8 @@ from keras_tpu_ext.parity import ParityReport, ParityRow
 from keras_tpu_ext.preflight.results import Fault
 from preflight.reports import report
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+
 MODULE = """
     import keras
     import numpy as np
@@ -71,6 +73,7 @@ def checked(monkeypatch):
     return check
 
 
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.slow
 def test_a_real_check_prints_the_report_as_json(folder, capsys, monkeypatch):
     reports = []

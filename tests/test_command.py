@@ -9,6 +9,8 @@ import pytest
 
 import keras_tpu_ext_command as command
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 # A Python whose packages seem to be these, of which TensorFlow would end the process.
 PROGRAM = """
 import importlib.metadata, sys

@@ -14,6 +14,8 @@ import keras_tpu_ext as kte
 from keras_tpu_ext import cli
 from keras_tpu_ext._runtime import message_terms
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+
 IS_JAX = message_terms.framework == "JAX"
 JAX_IMAGE = {"keras": "3.15.1", "jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.52", "tensorflow-cpu": "2.21.0"}
 TF_IMAGE = {"keras": "3.15.1", "tensorflow-tpu": "2.20.0", "libtpu": "0.0.31"}

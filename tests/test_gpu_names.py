@@ -4,6 +4,8 @@ import pytest
 
 from keras_tpu_ext.hardware import _model_supports_bfloat16
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 BEFORE_AMPERE = """
     Tesla K80, Tesla P4, Tesla P40, Tesla P100-PCIE-16GB, Tesla V100-SXM2-32GB, Tesla T4, NVIDIA T4G,
     Tesla M60, GeForce GTX 970, NVIDIA GeForce GTX 1080 Ti, NVIDIA GeForce GTX 1660 SUPER,

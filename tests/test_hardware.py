@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.hardware import TPU_GENERATIONS, Hardware, TpuAddress, detect, find_tpu
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 VARIABLES = (
     "TPU_NAME",
     "COLAB_TPU_ADDR",

@@ -5,6 +5,8 @@ import pytest
 import keras_tpu_ext as kte
 from plain_models import batch, build_plain, rows_by_key
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 
 @pytest.mark.slow
 def test_a_plain_model_is_right_where_the_batch_divides_and_fails_where_it_does_not():

@@ -1,6 +1,9 @@
 import jax
 import jax.numpy as jnp
 import keras
+import pytest
+
+pytestmark = pytest.mark.runtimes("keras3_jax")
 
 
 def test_fused_attention_is_indeed_computed_in_float32():

@@ -23,6 +23,8 @@ from keras_tpu_ext.parity import ParityReport, ParityRow
 from kind_of_keras import IS_KERAS2, keras
 from plain_models import batch, rows_by_key
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -89,7 +91,7 @@ def test_dropout_is_switched_off_and_named(exact_report):
     assert finding.startswith("The rate of the layer 'drop' was set to 0 for this check: each replica draws")
 
 
-@pytest.mark.spread
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.slow
 def test_a_script_can_check_its_own_builder(tmp_path):
     script = tmp_path / "my_script.py"
@@ -124,7 +126,7 @@ def test_a_script_can_check_its_own_builder(tmp_path):
     assert report["batch"] == "a batch of 1 example"
 
 
-@pytest.mark.spread
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.parametrize(
     ("builder", "error", "text"),
     [

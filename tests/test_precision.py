@@ -13,6 +13,8 @@ from keras_tpu_ext import precision
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.hardware import TPU_GENERATIONS, Hardware
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+
 
 @pytest.fixture(autouse=True)
 def _the_policy_is_left_as_it_was():
@@ -219,7 +221,7 @@ def nested(inputs):
             lambda x: layers.GroupQueryAttention(2, 2, 1, dropout=0.1, name="group")(sequence(x), sequence(x)),
             "group",
             "write GroupQueryAttention(..., dtype='float32')",
-            marks=pytest.mark.keras3("has no GroupQueryAttention"),
+            marks=pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: has no GroupQueryAttention"),
         ),
         (nested, "deep", "write Dense(..., dtype='float32')"),
     ],
@@ -236,7 +238,7 @@ def test_an_operation_is_found_as_well():
 
 
 @pytest.mark.parametrize("dtype", ["float32", None])
-@pytest.mark.keras3("does not fuse attention")
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: does not fuse attention")
 def test_attention_that_keras_fuses_has_its_softmax_in_float32(dtype):
     model = model_of(lambda x: layers.MultiHeadAttention(2, 2, dtype=dtype)(sequence(x), sequence(x)))
     assert found(model) == []
@@ -273,7 +275,7 @@ def test_a_subclassed_model_shows_its_layers_and_metrics():
     assert found(model) == [("softmax", "head", "bfloat16"), ("metric", "counter", "bfloat16")]
 
 
-@pytest.mark.keras3("gives a loss no dtype")
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: gives a loss no dtype")
 def test_a_subclassed_model_shows_its_loss():
     model = Subclassed()
     model.compile("sgd", keras.losses.MeanSquaredError(dtype="bfloat16", name="own"))
@@ -292,7 +294,7 @@ def test_the_loss_is_found_by_output_and_only_where_there_is_one():
     assert found(model_of(three_outputs, "float32")) == []  # not compiled
 
 
-@pytest.mark.keras3("gives a loss no dtype")
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: gives a loss no dtype")
 def test_a_loss_in_16_bits_is_found():
     loss = ["mse", "mse", keras.losses.MeanSquaredError(dtype="bfloat16")]
     model = model_of(three_outputs, "float32", loss=loss)
@@ -310,7 +312,7 @@ def test_a_metric_kept_in_16_bits_is_found_before_and_after_training(kind, argum
     assert found(model) == [("metric", "own", "bfloat16")]
 
 
-@pytest.mark.keras3("has no such floatx")
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: has no such floatx")
 def test_a_metric_that_takes_its_dtype_from_floatx_is_found_once_it_is_made():
     model = model_of(dense(), "float32", loss=keras.losses.MeanSquaredError(dtype="float32"), metrics=["mae"])
     keras.config.set_floatx("bfloat16")

@@ -24,6 +24,8 @@ from keras_tpu_ext.errors import (
 from kind_of_keras import IS_KERAS2
 from sources import regression
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+
 VARIABLES = (
     "TPU_NAME",
     "COLAB_TPU_ADDR",

@@ -8,6 +8,8 @@ import pytest
 
 from keras_tpu_ext import cli
 
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
+
 MODULE = """
     import tensorflow as tf
 

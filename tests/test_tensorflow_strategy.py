@@ -12,6 +12,8 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 from sources import regression
 
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
+
 
 @pytest.fixture(autouse=True)
 def _no_tpu_in_the_environment(monkeypatch):

@@ -6,6 +6,8 @@ import pytest
 import keras_tpu_ext as kte
 from plain_models import batch, build_plain, rows_by_key
 
+pytestmark = pytest.mark.runtimes("keras3_tf")
+
 
 def local():
     inputs = keras.Input((5,))

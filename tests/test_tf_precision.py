@@ -1,6 +1,9 @@
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
+
+pytestmark = pytest.mark.runtimes("keras3_tf")
 
 
 def test_fused_attention_is_indeed_computed_in_float32():

@@ -7,6 +7,8 @@ import pytest
 from keras_tpu_ext import hardware
 from keras_tpu_ext.hardware import TPU_GENERATIONS
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 GIB = 2**30
 
 

@@ -5,6 +5,8 @@ import pytest
 from keras_tpu_ext._version_pairs import Versions, check_pairs
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 GOOD = [
     (Versions("2.15.1", "2.15.1", "2.15.0"), False),
     (Versions("2.15.1", None, "2.15.0", "2.15.0"), True),

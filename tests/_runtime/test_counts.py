@@ -33,7 +33,9 @@ def test_sample_weights_do_not_change_the_count():
     assert _runtime.progress.examples_seen(model) == 10
 
 
-@pytest.mark.keras3("its optimizers do not accumulate, and count skipped steps")
+@pytest.mark.runtimes(
+    "keras3_tf", "keras3_jax", reason="Keras 2: its optimizers do not accumulate, and count skipped steps"
+)
 @pytest.mark.parametrize("optimizer", ["accumulating", "scaling"])
 def test_steps_are_those_of_the_data_not_of_the_updates(optimizer):
     inner = keras.optimizers.SGD(gradient_accumulation_steps=2 if optimizer == "accumulating" else None)
@@ -50,7 +52,7 @@ def test_a_model_that_was_never_compiled_has_no_counts():
     assert _runtime.progress.train_steps(model) is None
 
 
-@pytest.mark.keras3("the tracker is compiled_loss._total_loss_mean")
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: the tracker is compiled_loss._total_loss_mean")
 @pytest.mark.parametrize("count", [0.0, 2.0**24, 2.0**30])
 def test_a_count_beyond_what_its_dtype_holds_exactly_is_not_believed(count):
     model = compiled()

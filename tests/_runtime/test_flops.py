@@ -72,8 +72,14 @@ def test_layers(case):
     assert counted(built(x, make, kind), x, y) == (pytest.approx(flops, rel=1e-12), BATCH)
 
 
-@pytest.mark.spread
-@pytest.mark.parametrize(("kind", "k"), [(keras.Model, 8), (kte.TPUModel, 1), (kte.TPUModel, 8)])
+@pytest.mark.parametrize(
+    ("kind", "k"),
+    [
+        pytest.param(keras.Model, 8, marks=pytest.mark.exhaustive),
+        pytest.param(kte.TPUModel, 1, marks=pytest.mark.exhaustive),
+        (kte.TPUModel, 8),
+    ],
+)
 def test_on_replicas_and_with_steps_per_execution_they_are_the_same(scope8, kind, k):
     with scope8:
         model = built((6,), dense, kind, steps_per_execution=k, metrics=["mae"])

@@ -10,6 +10,8 @@ import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, UnweightedPaddedBatch
 from keras_tpu_ext._runtime.jax.data_adapter import Batches, host_batch
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 
 @pytest.fixture
 def distribution(scope8):

@@ -14,6 +14,8 @@ import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.jax import devices
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 ROOT = Path(kte.__file__).parents[1]
 
 

@@ -10,6 +10,8 @@ import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.common.flops import UncountableError
 from keras_tpu_ext._runtime.jax.jaxpr_flops import flops_of_jaxpr
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 ROW = jnp.ones((2, 3))
 WEIGHTS = jnp.ones((3, 3))
 

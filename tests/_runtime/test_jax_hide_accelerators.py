@@ -9,6 +9,8 @@ import pytest
 from keras_tpu_ext._runtime.jax import hide_accelerators as module
 from keras_tpu_ext.errors import HardwareUnusableWarning
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 
 class Config:
     """What is asked of `tf.config`; of the kinds in `started` the devices are in use already."""

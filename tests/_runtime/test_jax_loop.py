@@ -11,6 +11,8 @@ from keras_tpu_ext._runtime.jax.batch import BATCH
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop
 from keras_tpu_ext._runtime.jax.update import step_variables
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 
 def data(rows=103):
     rng = np.random.default_rng(4)

@@ -11,6 +11,8 @@ from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
 from keras_tpu_ext._runtime.jax.scope import _METHODS
 from private_names import RUNTIME, check_attribute, check_import, model
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 IMPORTED = {
     "jax._src.xla_bridge:backends_are_initialized": "jax/devices.py",
     "jax._src.distributed:global_state": "jax/devices.py",

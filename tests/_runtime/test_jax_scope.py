@@ -14,6 +14,8 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.jax import scope as _jax_scope
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 X, Y = np.ones((16, 3), "float32"), np.ones((16, 1), "float32")
 
 

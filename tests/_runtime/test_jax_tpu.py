@@ -10,6 +10,8 @@ import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.jax import tpu as tpus
 from keras_tpu_ext.errors import TpuUnusableError
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 
 @pytest.fixture(autouse=True)
 def _each_test_opens_anew():

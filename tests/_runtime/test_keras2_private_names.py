@@ -11,6 +11,8 @@ from keras_tpu_ext._runtime.compat.keras2 import PACKAGE, in_symbolic_call
 from keras_tpu_ext._runtime.keras2.adapter import _SAVED_EPOCH
 from private_names import RUNTIME, check_attribute, check_import, model
 
+pytestmark = pytest.mark.runtimes("keras2_tf")
+
 STATISTICS = "keras2/batch_statistics.py"
 IMPORTED = {
     "mixed_precision.loss_scale_optimizer:BaseLossScaleOptimizer": "compat/keras2.py",

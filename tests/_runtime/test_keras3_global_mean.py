@@ -11,6 +11,8 @@ from keras.src.losses.loss import apply_mask, reduce_weighted_values
 
 from keras_tpu_ext._runtime.common.global_mean import LocalSums, global_denominator
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax")
+
 REDUCTIONS = ["sum_over_batch_size", "mean", "sum", "mean_with_sample_weight"]
 
 

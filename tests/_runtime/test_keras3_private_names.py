@@ -13,6 +13,8 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from private_names import RUNTIME, check_attribute, check_import, model
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax")
+
 IMPORTED = {
     "keras.src.models.functional:Functional": "keras3/functional.py, keras3/models.py",
     "keras.src.models.model:functional_init_arguments": "keras3/functional.py",

@@ -9,6 +9,8 @@ import pytest
 from keras_tpu_ext._runtime.common import select
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax")
+
 CHOOSE = "import os; os.environ['KERAS_BACKEND'] = 'tensorflow'; os.environ.pop('TF_USE_LEGACY_KERAS', None)"
 WORKS = "This release of keras_tpu_ext works on Keras 3 on TensorFlow (KERAS_BACKEND=tensorflow"
 

@@ -5,6 +5,8 @@ import pytest
 from keras_tpu_ext._runtime.common import select
 from keras_tpu_ext.errors import KteError, RuntimeNotSupportedError
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 
 @pytest.mark.parametrize(
     ("environ", "version", "backend", "expected"),

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from keras_tpu_ext._runtime.common.steps_tuner import LONGEST, SHORTEST, StepsTuner
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 
 def settle(seconds_of, executions=40):
     """Run executions whose length in seconds is a function of their steps."""

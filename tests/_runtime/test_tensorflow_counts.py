@@ -1,8 +1,11 @@
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from keras_tpu_ext import _runtime
+
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
 
 
 def test_variables_of_a_strategy_can_be_read():

@@ -14,6 +14,8 @@ from keras_tpu_ext._runtime.tensorflow import devices
 from keras_tpu_ext._runtime.tensorflow import tpu as tpus
 from keras_tpu_ext.errors import HardwareNotFoundError, KteError, ScopeError, TpuUnusableError
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
+
 
 class FakeStrategy:
     num_replicas_in_sync = 8

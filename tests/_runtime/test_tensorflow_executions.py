@@ -13,6 +13,8 @@ from keras_tpu_ext._runtime.tensorflow import executions as _tf_executions
 from keras_tpu_ext._runtime.tensorflow.executions import TensorFlowExecution
 from private_names import RUNTIME
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
+
 
 def model(scope):
     with scope:

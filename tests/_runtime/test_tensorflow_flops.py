@@ -10,6 +10,8 @@ from keras_tpu_ext._runtime.common.flops import UncountableError
 from keras_tpu_ext._runtime.tensorflow.graph_flops import flops_of_graph
 from private_names import RUNTIME
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
+
 ROW = tf.TensorSpec([2, 3])
 
 

@@ -7,6 +7,8 @@ import tensorflow as tf
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.tensorflow import ops as tf_ops
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
+
 
 def test_a_float32_is_split_into_three_bfloat16():
     values = np.random.default_rng(0).normal(size=1000).astype("float32") * np.float32(10.0) ** np.arange(

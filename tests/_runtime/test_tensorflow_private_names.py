@@ -8,6 +8,8 @@ from keras_tpu_ext._runtime.tensorflow.compile_only import _Extended
 from keras_tpu_ext.data.pipeline import nodes
 from private_names import RUNTIME, check_attribute, check_import
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
+
 MODULE = "../data/pipeline/nodes.py"  # beside the runtime
 RANGE = tf.data.Dataset.range(6)
 

@@ -7,6 +7,8 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.keras3_tf.adapter import without_all_reduce
 
+pytestmark = pytest.mark.runtimes("keras3_tf")
+
 
 def scaled(**options):
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0, **options), initial_scale=4.0)

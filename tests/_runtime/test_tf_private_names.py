@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from private_names import RUNTIME, check_attribute, check_import, model
 
+pytestmark = pytest.mark.runtimes("keras3_tf")
+
 IMPORTED = {
     "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients": "keras3_tf/adapter.py",
     "keras.src.trainers.trainer:Trainer._compute_loss": "keras3_tf/adapter.py",

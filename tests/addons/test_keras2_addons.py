@@ -42,6 +42,8 @@ NAMES = [
 FOUND: dict[str, dict[str, table.Verdict]] = {module: {} for module in TRIALS}
 
 pytestmark = [
+    pytest.mark.runtimes("keras2_tf"),
+    pytest.mark.exhaustive,
     pytest.mark.skipif(COLUMN not in table.COLUMNS, reason=f"docs/addons.md has no column {COLUMN}"),
     # TensorFlow Addons on what has moved into TensorFlow, on its compiled ops, and its own seeds.
     pytest.mark.filterwarnings("ignore:gelu activation has been migrated to core TensorFlow:DeprecationWarning"),

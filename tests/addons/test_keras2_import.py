@@ -15,6 +15,8 @@ if importlib.util.find_spec("tensorflow_addons") is None:
 from keras_tpu_ext.addons import tfa
 from keras_tpu_ext.addons.equivalents import EQUIVALENTS
 
+pytestmark = pytest.mark.runtimes("keras2_tf")
+
 AS_PUBLISHED = tf.__version__.startswith("2.15.")
 
 

@@ -9,6 +9,8 @@ from keras_tpu_ext import addons
 from keras_tpu_ext.addons.equivalents import EQUIVALENTS, in_words
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax")
+
 
 def run(program, name):
     """Run `program` as if it were in a file of that name, as a notebook's cell is."""

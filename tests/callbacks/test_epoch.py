@@ -4,6 +4,8 @@ import pytest
 
 from keras_tpu_ext.callbacks._epoch import EpochExecutions, ExampleCounter, Execution
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 
 def play(hooks, together=False):
     epoch = EpochExecutions()

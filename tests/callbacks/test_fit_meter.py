@@ -1,6 +1,10 @@
 """An end that one thread appends while another one flushes."""
 
+import pytest
+
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
+
+pytestmark = pytest.mark.gate_on("keras3_jax")
 
 
 class Late(list):

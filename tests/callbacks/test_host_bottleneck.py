@@ -16,6 +16,8 @@ from keras_tpu_ext.callbacks._input_probe import ProbedInput
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.errors import ArgumentError
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+
 KEY = "input/wait_fraction"
 EXAMPLES, BATCH = 331, 16  # twenty batches and a short one
 
@@ -60,16 +62,23 @@ CASES = {
 }
 
 
-@pytest.mark.spread
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        if case in ("ours, several steps", "batches of a dataset", "eager")
+        else pytest.param(case, marks=pytest.mark.exhaustive)
+        for case in CASES
+    ],
+)
 def test_a_probe_changes_nothing_of_what_is_learned(case):
     model_class, options, fit = CASES[case]()
     assert_changes_nothing(lambda: built(model_class, None, **options), **fit)
 
 
-@pytest.mark.parametrize("steps", [1, 2])
-def test_a_probe_changes_nothing_on_replicas(scope4, steps):
-    assert_changes_nothing(lambda: built(kte.TPUModel, scope4, steps_per_execution=steps))
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
+def test_a_probe_changes_nothing_on_replicas(scope3, steps):
+    assert_changes_nothing(lambda: built(kte.TPUModel, scope3, steps_per_execution=steps))
 
 
 def assert_changes_nothing(build, **fit):
@@ -81,7 +90,6 @@ def assert_changes_nothing(build, **fit):
         np.testing.assert_array_equal(other, one)
 
 
-@pytest.mark.spread
 @pytest.mark.skipif(not sources.HAS_TF_DATA, reason="TensorFlow is not installed")
 @pytest.mark.parametrize("size", ["known", "unknown", "repeated"])
 def test_a_tf_dataset_is_gone_through_once(size):
@@ -185,7 +193,7 @@ class BreaksOff(sources.Batches):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize(("steps", "at"), [(1, 6), (1, 8), (2, 15)])
+@pytest.mark.parametrize(("steps", "at"), [(1, 6), pytest.param(1, 8, marks=pytest.mark.exhaustive), (2, 15)])
 def test_an_error_of_the_pipeline_comes_in_its_turn(steps, at):
     learned_until_then = []
     for callbacks in ([], [HostBottleneck(verbose=False)]):

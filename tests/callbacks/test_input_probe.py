@@ -5,6 +5,8 @@ import pytest
 from keras_tpu_ext._runtime.common.executions import BatchesAhead, Stage
 from keras_tpu_ext.callbacks._input_probe import InputProbe, StepMeter, probe_length
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 
 class Fit:
     """A loop over batches: `host` seconds to make one, of which `ready` are in a buffer, `compute` to train on it."""

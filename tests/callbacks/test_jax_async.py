@@ -9,6 +9,8 @@ import pytest
 
 import keras_tpu_ext as kte
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 BATCHES = 12
 
 

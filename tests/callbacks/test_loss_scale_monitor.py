@@ -6,9 +6,10 @@ import keras_tpu_ext as kte
 from kind_of_keras import IS_KERAS2
 
 # np.array(keras.Variable), when a model is saved: Keras hides what NumPy 2 asks for.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
-)
+pytestmark = [
+    pytest.mark.gate_on("keras3_tf", "keras3_jax"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
+]
 
 BATCH, BATCHES = 64, 6
 ON_JAX = keras.backend.backend() == "jax"

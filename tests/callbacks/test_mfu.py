@@ -14,12 +14,17 @@ from keras_tpu_ext.callbacks._mfu import device_peak
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError, NothingMeasuredError
 from timed_fits import SAMPLES, Clock, Passing, dataset, model_of, run
 
+# What a callback makes of numbers is the same on every runtime; where it asks the runtime, it is tested on both.
+pytestmark = pytest.mark.gate_on("keras3_jax")
+on_both = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+
 DEVICE, MFU, TOKENS = "throughput/device/samples_per_sec", "throughput/device/mfu", "throughput/tokens_per_sec"
 SECONDS = [9.0, 1, 1, 9, 2, 2, 2, 2, 1, 1, 1, 1]
 FLOPS = 2 * 2 * 2  # of a layer of two by one: forward, and backward for its weights
 WRITES = chosen() != "keras3_jax" or importlib.util.find_spec("tensorboard") is not None
 
 
+@on_both
 def test_mfu_is_flops_by_peak_and_time():
     history, logs, throughput = run(model_of(), dataset(16, 4), SECONDS, 3, peak_flops=100.0)
     assert history[SAMPLES] == history[DEVICE] == [4.0, 2.0, 4.0]
@@ -28,6 +33,7 @@ def test_mfu_is_flops_by_peak_and_time():
     assert throughput.counted_flops == (FLOPS, 4)
 
 
+@on_both
 def test_on_replicas_they_are_those_of_one(scope4):
     with scope4:
         model = model_of()
@@ -139,6 +145,7 @@ def test_where_the_table_is_wrong_the_peak_is_to_be_given(monkeypatch):
         run(model_of(), dataset(16, 4), SECONDS[:4])
 
 
+@on_both
 def test_what_cannot_be_counted_is_told_and_fit_goes_on(monkeypatch):
     def fails(*arguments):
         raise RuntimeError("of the user's\nand more")
@@ -216,6 +223,7 @@ def number_of(tensor):
     return tensor.float_val[0] if tensor.float_val else struct.unpack("<f", tensor.tensor_content)[0]
 
 
+@on_both
 @pytest.mark.skipif(not WRITES, reason="TensorBoard is not installed")
 def test_tensorboard_gets_it_all(tmp_path):
     folder = tmp_path / "made" / "here"
@@ -246,6 +254,7 @@ class Closing:
         self.is_open = False
 
 
+@on_both
 def test_files_are_closed_at_every_exit(monkeypatch, tmp_path):
     opened = []
     monkeypatch.setattr(
@@ -274,6 +283,7 @@ def test_files_are_closed_at_every_exit(monkeypatch, tmp_path):
     assert opened[0].folder == str(tmp_path)
 
 
+@on_both
 def test_only_the_chief_writes(monkeypatch, tmp_path):
     opened = []
     monkeypatch.setattr(_runtime.progress, "event_file_class", lambda: opened.append)

@@ -10,6 +10,8 @@ from keras_tpu_ext.callbacks._plots import plot_input, plot_throughput
 from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimePercentiles, ThroughputRecord
 from keras_tpu_ext.errors import KteError, MissingExtraError, NothingMeasuredError
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 RECORDS = [
     ThroughputRecord(0, 1, 2.0, 2.0, 16.0),
     ThroughputRecord(0, 2, 3.0, 3.0, 24.0),

@@ -5,6 +5,8 @@ import pytest
 
 from keras_tpu_ext.callbacks._rates import DecimatedList, RateWindow, StepTimes
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 
 def test_no_rate_before_time_has_passed():
     window = RateWindow(3)

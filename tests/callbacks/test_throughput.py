@@ -18,6 +18,10 @@ from kind_of_keras import IS_KERAS2
 from own_steps import OwnStep
 from timed_fits import BATCHES, BETWEEN, COMPILE, SAMPLES, Clock, Passing, arrays, dataset, model_of, run
 
+# What a callback makes of numbers is the same on every runtime; where it asks the runtime, it is tested on both.
+pytestmark = pytest.mark.gate_on("keras3_jax")
+on_both = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+
 ignores_end_of_data = pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 
 
@@ -26,7 +30,11 @@ ignores_end_of_data = pytest.mark.filterwarnings("ignore:Your input ran out of d
     "known", [True, False] if sources.HAS_TF_DATA else [True], ids={True: "known", False: "unknown"}.get
 )
 @pytest.mark.parametrize("validate", [False, True])
-@pytest.mark.parametrize(("k", "steps"), [(1, [1] * 8), (3, [3, 3, 2]), (2, [2] * 4)], ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("k", "steps"),
+    [(1, [1] * 8), pytest.param(3, [3, 3, 2], marks=on_both), (2, [2] * 4)],
+    ids=lambda value: str(value),
+)
 def test_epoch_rates_are_steps_and_examples_over_training_time(known, validate, k, steps):
     if IS_KERAS2 and not known and k > 1:
         pytest.skip("Keras 2: several steps per execution need the number of batches")
@@ -54,6 +62,7 @@ def test_epoch_rates_are_steps_and_examples_over_training_time(known, validate, 
         assert history[SAMPLES][epoch] == pytest.approx(examples / time)
 
 
+@on_both
 @pytest.mark.parametrize("kind", ["sequential", "functional", "subclass"])
 def test_every_kind_of_model_and_arrays_with_a_short_last_batch(kind):
     class Subclass(keras.Model):
@@ -90,7 +99,8 @@ def test_a_generator_that_ends():
     assert history[SAMPLES] == pytest.approx([8 / 5])
 
 
-@pytest.mark.keras3("ends an epoch where it was told to")
+@on_both
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: ends an epoch where it was told to")
 def test_a_repeated_dataset_runs_whole_executions_past_steps_per_epoch():
     model = model_of(steps_per_execution=3)
     history, _, _ = run(
@@ -185,9 +195,18 @@ class TrainStepOfItsOwn(OwnStep):
         return self.dense(inputs)
 
 
+@on_both
 @pytest.mark.parametrize(
     "tracker",
-    [False, pytest.param(True, marks=pytest.mark.keras3("whose tracker belongs to its compiled loss alone"))],
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.runtimes(
+                "keras3_tf", "keras3_jax", reason="Keras 2: whose tracker belongs to its compiled loss alone"
+            ),
+        ),
+    ],
 )
 def test_where_examples_cannot_be_counted_their_rate_is_left_out_with_a_warning(tracker):
     model = model_of(lambda: TrainStepOfItsOwn(tracker))
@@ -235,6 +254,7 @@ def test_reading_the_count_is_rare(monkeypatch):
     assert len(reads) == 5  # after executions 1, 21, 41, 81 and at the end
 
 
+@on_both
 def test_an_evaluate_between_batches_that_sets_the_count_back_gives_no_samples_for_that_epoch():
     class Evaluates(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -246,6 +266,7 @@ def test_an_evaluate_between_batches_that_sets_the_count_back_gives_no_samples_f
     assert math.isnan(history[SAMPLES][0])
 
 
+@on_both
 def test_progress_bar_and_csv_show_the_keys(tmp_path, capsys):
     clock = Clock()
     log = tmp_path / "log.csv"
@@ -304,6 +325,7 @@ def test_an_epoch_that_is_stopped_counts_what_it_had():
     assert history[SAMPLES] == pytest.approx([12 / 6])
 
 
+@on_both
 def test_a_stopped_epoch_with_several_steps_per_execution():
     model = model_of(steps_per_execution=5)
     history, _, _ = run(model, dataset(48, 4), [3.0], warmup=0, callbacks=[Stops()])
@@ -391,6 +413,7 @@ def test_the_example_in_the_docstring_runs(tmp_path, monkeypatch):
     assert (tmp_path / "throughput.png").stat().st_size > 0
 
 
+@on_both
 def test_steps_that_loss_scaling_skips_are_steps():
     model = model_of()
     optimizer = keras.optimizers.LossScaleOptimizer(

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pytest
 
 import keras_tpu_ext as kte
+
+pytestmark = pytest.mark.runtimes("keras3_jax")
 
 
 class Positive(keras.layers.Layer):

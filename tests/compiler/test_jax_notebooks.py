@@ -6,6 +6,8 @@ import nbclient
 import nbformat
 import pytest
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -6,6 +6,8 @@ import pytest
 
 import keras_tpu_ext as kte
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_model_of_a_rehearsal(exact, tmp_path):

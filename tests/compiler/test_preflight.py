@@ -100,7 +100,7 @@ def test_what_was_compiled_is_kept(of_exact, folder, monkeypatch):
     assert again.time == of_exact.time
 
 
-@pytest.mark.spread
+@pytest.mark.gate_on("keras3_tf")
 def test_the_model_trains_as_if_nothing_had_been(folder):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(16, SIDE, SIDE, 64)).astype("float32"), rng.integers(0, CLASSES, 16)
@@ -114,7 +114,7 @@ def test_the_model_trains_as_if_nothing_had_been(folder):
     np.testing.assert_array_equal(*histories)
 
 
-@pytest.mark.spread
+@pytest.mark.gate_on("keras3_jax")
 def test_a_batch_that_does_not_fit_is_told_and_the_largest_is_found(tmp_path):
     inputs = keras.Input((1024,))
     x = keras.layers.Dense(2**15, activation="tanh", use_bias=False)(inputs)
@@ -141,7 +141,7 @@ def test_a_report_is_plain_data_and_a_picture(of_exact, tmp_path):
     assert (tmp_path / "preflight.png").stat().st_size > 10_000
 
 
-@pytest.mark.spread
+@pytest.mark.gate_on("keras3_jax")  # whose step the program is, is nothing to the compiler
 @pytest.mark.parametrize("target", ["v2-8", "v3-8", "v4-8", "v5p-8", "v6e-8", "7x-8", "v5e-1", "v5e-32"])
 def test_every_generation_has_a_compiler(target, tmp_path):
     model = keras.Sequential([keras.Input((256,)), keras.layers.Dense(256), keras.layers.Dense(1)])

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 import keras_tpu_ext as kte
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
+
 
 class OnHost(keras.layers.Layer):
     def call(self, x):

@@ -6,6 +6,8 @@ import pytest
 
 import keras_tpu_ext as kte
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
+
 DATA = np.zeros((64, 256), "float32"), np.zeros((64, 256), "float32")
 
 

@@ -13,6 +13,8 @@ from keras_tpu_ext._runtime.tensorflow.tpu import has_tpu_kernels
 
 IS_FOR_TPUS = version("tensorflow-tpu") is not None
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
+
 
 def test_it_is_known_whether_it_is_for_tpus():
     assert has_tpu_kernels() == IS_FOR_TPUS

@@ -11,6 +11,8 @@ import keras_tpu_ext as kte
 import sources
 from padded import assert_nothing_is_lost, is_mark
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+
 
 def collected(padded):
     return [padded[i] for i in range(len(padded))]
@@ -65,7 +67,9 @@ def test_without_targets(item):
     assert batch.x.tolist() == [1, 2, 2]
 
 
-@pytest.mark.keras3("options are of `fit`, and there is no on_epoch_begin")
+@pytest.mark.runtimes(
+    "keras3_tf", "keras3_jax", reason="Keras 2: options are of `fit`, and there is no on_epoch_begin"
+)
 def test_the_other_dataset_hears_of_epochs_and_its_options_stay():
     heard = []
 

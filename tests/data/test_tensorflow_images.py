@@ -12,7 +12,7 @@ import keras_tpu_ext as kte
 from sample_images import CLASSES, in_time, photographs, plain_pixels, rows, write_crops
 
 PER_CLASS, BATCH, SIZE = 20, 7, (32, 24)
-pytestmark = pytest.mark.spread
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
 AssertionFailed = tf.errors.InvalidArgumentError
 
 

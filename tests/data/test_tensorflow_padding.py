@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 import keras_tpu_ext as kte
 from padded import assert_nothing_is_lost, is_mark
 
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
+
 
 def dataset(*parts):
     return tf.data.Dataset.from_tensor_slices(parts)

@@ -11,6 +11,8 @@ import keras
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 

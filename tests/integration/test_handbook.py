@@ -6,6 +6,8 @@ import pytest
 
 import keras_tpu_ext as kte
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras2_tf221")
+
 
 def small_images():
     """Images whose class is where they are bright, 28 x 28 as in the handbook."""
@@ -29,10 +31,12 @@ def data(images, labels):
 
 # Keras 3 says so of every tf.data pipeline that `fit` gets without `shuffle=False`.
 @pytest.mark.filterwarnings("ignore:.shuffle=True. was passed")
-@pytest.mark.parametrize("kind", ["a TPUModel", "a plain model"])
-def test_it_trains_validates_every_fifth_epoch_and_learns(scope4, kind):
+@pytest.mark.parametrize(
+    "kind", ["a TPUModel", pytest.param("a plain model", marks=pytest.mark.gate_on("keras3_tf"))]
+)
+def test_it_trains_validates_every_fifth_epoch_and_learns(scope3, kind):
     images, labels = small_images()
-    with scope4:
+    with scope3:
         model = keras.Sequential(
             [
                 keras.layers.Input((28, 28, 1)),

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -55,6 +57,7 @@ def test_reuters(tmp_path, shared_data):
     assert rows["parity"].endswith("equal to float tolerance")
 
 
+@pytest.mark.exhaustive  # test_tf_examples.py has it on TensorFlow
 @pytest.mark.slow
 def test_dcgan(tmp_path):
     rows = table("examples/dcgan.py", "--epochs", "1", "--output", str(tmp_path))

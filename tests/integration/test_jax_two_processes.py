@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 TOLERANCE = 1e-5  # float32 adds in another order
 HEARTBEAT = 10  # seconds after which JAX gives up on a lost process; 100 where nobody says so
 LOST_WITHIN = 60  # seconds
@@ -125,7 +127,7 @@ def test_two_processes_equal_one_and_only_the_chief_writes_and_prints(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_the_loss_of_a_process_ends_the_other_one_with_an_error(victim):
     port = free_port()
     with start(FOREVER, 0, port) as chief, start(FOREVER, 1, port) as other:

@@ -11,8 +11,10 @@ from keras_tpu_ext._runtime.common.select import chosen
 
 ROOT = Path(__file__).resolve().parents[2]
 
-
-pytestmark = pytest.mark.skipif(chosen() == "keras3_jax", reason="it has run on the same optimizer on TensorFlow")
+pytestmark = [
+    pytest.mark.runtimes("keras3_tf", "keras2_tf", reason="on JAX it is the same optimizer"),
+    pytest.mark.gate_on("keras2_tf215"),
+]
 
 
 def run(shared_data, *arguments):

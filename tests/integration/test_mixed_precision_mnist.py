@@ -11,6 +11,8 @@ from sklearn.datasets import load_digits
 
 import keras_tpu_ext as kte
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+
 BATCH = 100  # 12 or 13 examples a replica: it does not divide by eight
 EPOCHS = 4
 
@@ -48,7 +50,7 @@ def compiled(policy, inputs, **options):
     return model
 
 
-@pytest.mark.spread
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_mixed_policies_train_to_within_a_point_of_float32(digits):
     (x, y), test = digits
@@ -69,13 +71,13 @@ def train_once(model, x, y):
     return np.concatenate([weights.ravel() for weights in model.get_weights()])
 
 
-@pytest.mark.spread
+@pytest.mark.gate_on("keras3_jax")  # tests/models/test_step_features.py asks the same of TensorFlow
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss_scale", "tolerance"),
     [
         # The scale stays, so both runs compute the same numbers.
-        (kte.LossScale(backoff_factor=1.0), 0.0),
+        pytest.param(kte.LossScale(backoff_factor=1.0), 0.0, marks=pytest.mark.exhaustive),
         # The scale halves in one of the runs. That is exact but where a gradient comes near the least number of
         # float16, 6e-8: 9e-10 measured.
         ("dynamic", 1e-6),

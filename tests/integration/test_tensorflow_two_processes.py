@@ -22,8 +22,10 @@ import pytest
 from keras_tpu_ext._runtime.common.select import chosen
 from kind_of_keras import IS_KERAS2
 
-# On Keras 2 only where everything runs: it takes three minutes.
-pytestmark = [pytest.mark.exhaustive] if IS_KERAS2 else []
+pytestmark = [
+    pytest.mark.runtimes("keras3_tf", "keras2_tf"),
+    pytest.mark.gate_on("keras3_tf"),  # on Keras 2 it takes three minutes
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 MENTIONED = ("TPU", "KERAS", "KTE", "TF_", "CUDA", "KUBE")
@@ -530,21 +532,25 @@ LOSSES = {"the chief is killed": 0, "the other is killed": 1}
 
 
 @pytest.fixture(scope="module")
-def survivors(engine, tmp_path_factory):
-    """For each of `LOSSES`, all at once: the survivor's seconds to its end, its status and its errors."""
+def survivors(engine, tmp_path_factory, pytestconfig):
+    """For each of `LOSSES`, all at once: the survivor's seconds to its end, its status and its errors.
+
+    In the gate it is the first of them.
+    """
     found = {}
+    losses = LOSSES if pytestconfig.getoption("tier") == "exhaustive" else dict([*LOSSES.items()][:1])
     with contextlib.ExitStack() as stack:
         pairs = {}
-        for name in LOSSES:
+        for name in losses:
             folder = tmp_path_factory.mktemp("lost")
             pairs[name] = stack.enter_context(started(engine, LONG, folder))[1]
         for pair in pairs.values():
             for one in pair:
                 one.wait_for_line("in the middle")
         begin = time.monotonic()
-        for name, victim in LOSSES.items():
+        for name, victim in losses.items():
             pairs[name][victim].process.kill()
-        waiting = {name: pairs[name][1 - victim] for name, victim in LOSSES.items()}
+        waiting = {name: pairs[name][1 - victim] for name, victim in losses.items()}
         while waiting and time.monotonic() < begin + LOST_WITHIN:
             time.sleep(0.1)
             for name in [name for name, one in waiting.items() if one.process.poll() is not None]:
@@ -553,7 +559,9 @@ def survivors(engine, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    "loss", ["the chief is killed", pytest.param("the other is killed", marks=pytest.mark.exhaustive)]
+)
 def test_a_process_that_is_lost_ends_the_other_with_an_error(survivors, loss):
     assert loss in survivors, f"the survivor was still there after {LOST_WITHIN} s"
     seconds, status, errors = survivors[loss]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.runtimes("keras3_tf")
+
 ROOT = Path(__file__).resolve().parents[2]
 MENTIONED = ("TPU", "KERAS", "TF_", "CUDA", "KUBE")
 

@@ -11,6 +11,8 @@ import plain_augmentation as plain
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")
+
 L = kte.layers
 ON_IMAGES = [L.RandomFlipCrop, L.RandomAffine, L.RandomErasing]
 ALL = [*ON_IMAGES, L.MixUp, L.CutMix]
@@ -167,7 +169,9 @@ def test_what_are_no_images_is_refused(layer_class, images, text):
         assert f"{layer_class.__name__}: {text}" in str(raised.value)
 
 
-@pytest.mark.keras3("AutoGraph makes an error of its own of it, with the same text")
+@pytest.mark.runtimes(
+    "keras3_tf", "keras3_jax", reason="Keras 2: AutoGraph makes an error of its own of it, with the same text"
+)
 @pytest.mark.parametrize("layer_class", ALL)
 def test_symbols_that_are_no_images_are_refused(layer_class):
     symbols = keras.Input((8, 8, 1), dtype="int32")
@@ -196,7 +200,7 @@ def test_symbols_and_a_mixed_policy_keep_the_dtype(layer_class, dtype):
 
 
 # Of 61 the last batch has 13: on eight replicas the last has none.
-@pytest.mark.parametrize("count", [pytest.param(64, marks=pytest.mark.spread), 61])
+@pytest.mark.parametrize("count", [pytest.param(64, marks=pytest.mark.exhaustive), 61])
 def test_training_is_that_of_one_device_at_any_number_of_replicas(count):
     images, classes = plain.digits(count)
     expected = trained(classifier, keras.Model, 1, images, classes)
@@ -205,7 +209,7 @@ def test_training_is_that_of_one_device_at_any_number_of_replicas(count):
         assert_same(trained(classifier, kte.TPUModel, replicas, images, classes), expected)
 
 
-@pytest.mark.spread
+@pytest.mark.exhaustive  # one device and the layers are compared with loops anyway
 def test_the_step_trains_on_what_loops_make_of_the_images():
     images, classes = plain.digits(32)
     model, _ = trained(classifier, kte.TPUModel, 8, images, classes)
@@ -224,11 +228,12 @@ def test_the_step_trains_on_what_loops_make_of_the_images():
         np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.spread
 # Eight replicas have two examples each. Of a batch of 13 the last is alone on its replica, and has no neighbour on
 # one device either; two replicas would have 7 and 6, and part two neighbours.
 @pytest.mark.parametrize("layer_class", [L.MixUp, L.CutMix])
-@pytest.mark.parametrize(("count", "numbers"), [(32, (1, 2, 8)), (29, (1, 8))])
+@pytest.mark.parametrize(
+    ("count", "numbers"), [pytest.param(32, (1, 2, 8), marks=pytest.mark.exhaustive), (29, (1, 8))]
+)
 def test_mixing_is_that_of_one_device_where_replicas_have_even_numbers(layer_class, count, numbers):
     images, classes = plain.digits(count)
     x, y = [images, plain.one_hot(classes)], np.zeros((count, 10), "float32")
@@ -241,8 +246,7 @@ def test_mixing_is_that_of_one_device_where_replicas_have_even_numbers(layer_cla
         assert_same(trained(build, kte.TPUModel, replicas, x, y), expected)
 
 
-@pytest.mark.spread
-@pytest.mark.parametrize("layer_class", [L.MixUp, L.CutMix])
+@pytest.mark.parametrize("layer_class", [L.MixUp, pytest.param(L.CutMix, marks=pytest.mark.exhaustive)])
 def test_rows_that_fill_a_batch_up_are_mixed_with_no_example(layer_class):
     import sources
 
@@ -258,7 +262,6 @@ def test_rows_that_fill_a_batch_up_are_mixed_with_no_example(layer_class):
     assert_same(trainings[1], trainings[0])
 
 
-@pytest.mark.spread
 def test_a_model_that_was_saved_goes_on_with_the_next_numbers(tmp_path):
     images, classes = plain.digits(32)
     model, _ = trained(classifier, kte.TPUModel, 8, images, classes)
@@ -275,7 +278,7 @@ def test_a_model_that_was_saved_goes_on_with_the_next_numbers(tmp_path):
     assert calls_of(model) == [4, 4, 4]
 
 
-@pytest.mark.spread
+@pytest.mark.exhaustive
 def test_a_model_learns():
     images, classes = plain.digits(400)
     with kte.strategy_scope(require="cpu", replicas=2):

@@ -5,6 +5,8 @@ import pytest
 
 import keras_tpu_ext as kte
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")
+
 keras = kte._runtime.keras  # also in the processes, which know nothing of the facade that tests have on Keras 2
 
 
@@ -18,6 +20,7 @@ def build():
     return model
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_replicas_equal_one_device_and_there_is_nothing_to_say():
     rng = np.random.default_rng(7)

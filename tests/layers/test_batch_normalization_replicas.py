@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 import keras_tpu_ext as kte
 import sources
 
-pytestmark = pytest.mark.spread
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")
 
 # Float32 adds in another order on several replicas: sums are off by 1e-7 of their size, variances and gradients are
 # differences of such sums, and some ten steps follow each other. A wrong number of examples is never below 1e-3.
@@ -108,11 +108,12 @@ def check(digits, replicas, ghost_batch_size, *, build=on_images, padded=False, 
 
 
 # Eight replicas take four times as long as two, so these have all of them and others the ones that differ most.
+IN_GATE = ((2, "within a replica", False), (3, "straddling replicas", False), (3, "the whole batch", True))
 CASES = [
+    *IN_GATE,
     *((8, ghosts, False) for ghosts in GHOSTS),
     *((8, ghosts, True) for ghosts in ("the whole batch", "within a replica", "straddling replicas")),
-    *((2, ghosts, False) for ghosts in ("the whole batch", "within a replica", "straddling replicas")),
-    (2, "each by itself", False),
+    *((2, ghosts, False) for ghosts in ("the whole batch", "straddling replicas", "each by itself")),
     (1, "no divisor", False),
     (1, "no divisor", True),
 ]
@@ -120,13 +121,28 @@ CASES = [
 
 @pytest.mark.parametrize(
     ("replicas", "ghosts", "padded"),
-    [pytest.param(*case, id=f"{case[0]}, {case[1]}{', padded' * case[2]}") for case in CASES],
+    [
+        pytest.param(
+            *case,
+            id=f"{case[0]}, {case[1]}{', padded' * case[2]}",
+            marks=() if case in IN_GATE else pytest.mark.exhaustive,
+        )
+        for case in CASES
+    ],
 )
 def test_replicas_are_one_device(digits, replicas, ghosts, padded):
     check(digits, replicas, GHOSTS[ghosts], padded=padded)
 
 
-@pytest.mark.parametrize(("size", "ghost_batch_size"), [(103, None), (103, 6), (5, None), (5, 4)])
+@pytest.mark.parametrize(
+    ("size", "ghost_batch_size"),
+    [
+        pytest.param(103, None, marks=pytest.mark.exhaustive),
+        pytest.param(103, 6, marks=pytest.mark.exhaustive),
+        pytest.param(5, None, marks=pytest.mark.exhaustive),
+        (5, 4),
+    ],
+)
 def test_last_batches_of_which_replicas_get_little_or_nothing(digits, size, ghost_batch_size):
     """Of 13 a batch of 5 leaves 3; 103 is one uneven batch."""
     examples = 13 if size == 5 else EXAMPLES  # short batches are many
@@ -135,7 +151,15 @@ def test_last_batches_of_which_replicas_get_little_or_nothing(digits, size, ghos
 
 @pytest.mark.parametrize(
     ("replicas", "ghost_batch_size", "padded"),
-    [(8, None, False), (8, 6, False), (8, 4, True), (2, 4, False), (2, None, True), (2, 6, True)],
+    [
+        pytest.param(8, None, False, marks=pytest.mark.exhaustive),
+        pytest.param(8, 6, False, marks=pytest.mark.exhaustive),
+        pytest.param(8, 4, True, marks=pytest.mark.exhaustive),
+        pytest.param(2, 4, False, marks=pytest.mark.exhaustive),
+        pytest.param(2, None, True, marks=pytest.mark.exhaustive),
+        (2, 6, True),
+        (3, None, False),
+    ],
 )
 def test_masked_steps_do_not_count_on_any_replica(digits, replicas, ghost_batch_size, padded):
     images, labels = digits
@@ -148,35 +172,42 @@ def test_ghosts_make_a_difference(digits):
     assert abs(losses[0] - losses[1]) > 0.01
 
 
-@pytest.mark.parametrize(("ghost_batch_size", "padded"), [(None, False), (6, False), (4, True)])
+@pytest.mark.parametrize(
+    ("ghost_batch_size", "padded"),
+    [
+        pytest.param(None, False, marks=pytest.mark.exhaustive),
+        (6, False),
+        pytest.param(4, True, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_windows_of_several_batches(digits, ghost_batch_size, padded):
     """The moments are those of each batch, and the gradients come together; the last window is incomplete."""
     results = []
-    for replicas in (1, 8):
+    for replicas in (1, 3):
         keras.utils.set_random_seed(1)
         with replicas_of(replicas):
             model = compiled(on_images, kte.TPUModel, ghost_batch_size, gradient_accumulation_steps=3)
         batches = sources.batched(digits, SIZE)
-        pad = padded and replicas == 8
+        pad = padded and replicas == 3
         results.append(outcome(model, kte.data.pad_batches(batches, SIZE) if pad else batches, digits[0]))
         assert int(np.asarray(keras.ops.convert_to_numpy(model.optimizer.iterations))) == 4
     assert_alike(results[1], results[0])
 
 
-@pytest.mark.parametrize("ghost_batch_size", [None, 6])
+@pytest.mark.parametrize("ghost_batch_size", [None, pytest.param(6, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("policy", "options", "tolerance"),
     [
         # An output of float16 has 11 bits and one of bfloat16 has 8; the order of adding decides the last of them, in
         # each of eight steps.
         ("mixed_float16", {"loss_scale": "dynamic"}, 2.0**-6),
-        ("mixed_bfloat16", {}, 2.0**-5),
+        pytest.param("mixed_bfloat16", {}, 2.0**-5, marks=pytest.mark.exhaustive),
     ],
 )
 def test_mixed_precision(digits, policy, options, tolerance, ghost_batch_size):
     results = []
     with kte.precision.policy_scope(policy):
-        for replicas in (1, 8):
+        for replicas in (1, 3):
             keras.utils.set_random_seed(1)
             with replicas_of(replicas):
                 model = compiled(on_images, kte.TPUModel, ghost_batch_size, **options)
@@ -190,7 +221,7 @@ def test_mixed_precision(digits, policy, options, tolerance, ghost_batch_size):
     assert_alike(results[1], results[0], tolerance)
 
 
-@pytest.mark.parametrize("ghost_batch_size", [None, 6])
+@pytest.mark.parametrize("ghost_batch_size", [pytest.param(None, marks=pytest.mark.exhaustive), 6])
 def test_a_step_without_a_graph(digits, ghost_batch_size):
     plain = compiled(on_images, keras.Model, ghost_batch_size)
     with replicas_of(2):
@@ -203,7 +234,7 @@ def test_a_step_without_a_graph(digits, ghost_batch_size):
 
 def test_several_steps_in_one_execution(digits):
     plain = compiled(on_images, keras.Model, 6)
-    with replicas_of(8):
+    with replicas_of(3):
         ours = compiled(on_images, kte.TPUModel, 6, steps_per_execution=3)
     ours.set_weights(plain.get_weights())
     batches = sources.batched(digits, SIZE)
@@ -211,7 +242,7 @@ def test_several_steps_in_one_execution(digits):
 
 
 def test_a_frozen_layer_stays_as_it_is_on_all_replicas(digits):
-    with replicas_of(8):
+    with replicas_of(3):
         model = on_images(kte.TPUModel, 6)
         frozen = next(layer for layer in model.layers if isinstance(layer, kte.layers.BatchNormalization))
         frozen.trainable = False

@@ -10,6 +10,8 @@ import sources
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.layers._streaming_moments import StreamingMoments
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")
+
 ON_JAX = keras.backend.backend() == "jax"
 MEAN = np.array([123.675, 116.28, 103.53])  # of ImageNet's red, green and blue
 DEVIATION = np.array([58.395, 57.12, 57.375])

@@ -12,6 +12,8 @@ from sklearn.datasets import load_digits
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ArgumentError
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")
+
 RNG = np.random.default_rng(7)
 IMAGES = (load_digits().images[:64, ..., None] / 16).astype("float32")
 LABELS = load_digits().target[:64].astype("int32")

@@ -7,6 +7,8 @@ import pytest
 import keras_tpu_ext as kte
 import plain_augmentation as plain
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 L = kte.layers
 
 

@@ -8,6 +8,8 @@ import pytest
 
 import keras_tpu_ext as kte
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 
 def program(layer):
     """Return the program of the outputs' sum and its gradient, before the compiler sees it."""

@@ -3,9 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.extend.random import threefry_2x32
 
 from keras_tpu_ext.layers import _random
+
+pytestmark = pytest.mark.runtimes("keras3_jax")
 
 
 def test_threefry_is_that_of_jax():

@@ -9,6 +9,8 @@ import keras_tpu_ext as kte
 import plain_augmentation as plain
 import sources
 
+pytestmark = pytest.mark.runtimes("keras2_tf")
+
 L = kte.layers
 IMAGES, CLASSES = plain.digits(16)
 

@@ -6,6 +6,8 @@ from keras.src.utils import traceback_utils
 
 from layers.catalogue import LAYERS, names
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax")
+
 
 @pytest.fixture
 def keras_test():

@@ -6,6 +6,8 @@ import pytest
 
 import keras_tpu_ext as kte
 
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax")
+
 IDS = np.array([[0, 3, 9]])
 
 

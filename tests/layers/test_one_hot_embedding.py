@@ -8,6 +8,8 @@ from sklearn.datasets import load_digits
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ArgumentError
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")
+
 ON_JAX = keras.backend.backend() == "jax"
 POLICIES = ["float32", "mixed_bfloat16", "mixed_float16"]
 # Sums of some hundred float32 in another order.

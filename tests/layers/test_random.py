@@ -8,6 +8,8 @@ import scipy.stats
 import plain_augmentation as plain
 from keras_tpu_ext.layers import _random
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")
+
 # Random123's kat_vectors: threefry2x32 20; counter, key, result.
 KNOWN = [
     ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),

@@ -9,6 +9,8 @@ import keras_tpu_ext as kte
 import plain_augmentation as plain
 from keras_tpu_ext.errors import ArgumentError
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")
+
 RandomFlipCrop = kte.layers.RandomFlipCrop
 
 

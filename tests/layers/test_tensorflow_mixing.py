@@ -7,6 +7,8 @@ import tensorflow as tf
 import keras_tpu_ext as kte
 import plain_augmentation as plain
 
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf", "keras2_tf221")]
+
 PLAIN = {kte.layers.MixUp: plain.mix_up, kte.layers.CutMix: plain.cut_mix}
 
 

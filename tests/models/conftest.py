@@ -1,4 +1,4 @@
-"""The check that most tests here make: plain Keras on one device against `TPUModel` on four replicas."""
+"""The check that most tests here make: plain Keras on one device against `TPUModel` on three replicas."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def dense(model_class, outputs=1, activation=None):
 
 
 class Twins:
-    """A plain model on one device and its twin on four replicas, with the same weights."""
+    """A plain model on one device and its twin on three replicas, with the same weights."""
 
     def __init__(self, scope, build, compile_options, classes):
         self.plain, self.ours = self.make(scope, build, compile_options, classes)
@@ -60,6 +60,13 @@ class Twins:
             with block:
                 model.compile(**{"optimizer": keras.optimizers.SGD(0.3), "loss": "mse"} | compile_options())
         return models
+
+    def restart(self):
+        """Let both have the first weights again, and an optimizer that has taken no step; it must have no slots."""
+        for model in (self.plain, self.ours):
+            model.set_weights(self.start)
+            for variable in model.optimizer.variables:
+                variable.assign(variable * 0 if "learning_rate" not in variable.name else variable)
 
     def off(self):
         """Return how far the update of the twin is from the plain one, as a part of the plain one's norm."""
@@ -82,10 +89,10 @@ class Twins:
 
 
 @pytest.fixture
-def twins(scope4):
+def twins(scope3):
     """Return a maker of `Twins`: `build(model_class)` and a function that returns fresh arguments for `compile`."""
 
     def make(build=dense, compile_options=dict, classes=(keras.Model, kte.TPUModel)):
-        return Twins(scope4, build, compile_options, classes)
+        return Twins(scope3, build, compile_options, classes)
 
     return make

@@ -9,8 +9,10 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ArgumentError
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+
 RNG = np.random.default_rng(3)
-X = RNG.normal(size=(44, 6)).astype("float32")  # batches of 16 over 8 replicas: the last one, of 12, is uneven
+X = RNG.normal(size=(44, 6)).astype("float32")  # batches of 16 over 3 replicas are uneven; the last one has 12
 Y = RNG.normal(size=(44, 1)).astype("float32")
 EPOCHS = {"batch_size": 16, "epochs": 2, "shuffle": False, "verbose": 0}
 
@@ -32,7 +34,7 @@ def trained(kind, x, y, **options):
 
 
 @pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}, {"steps_per_execution": 2}])
-@pytest.mark.parametrize("replicas", [1, 8])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_a_batch_is_trained_on_as_it_was_augmented(replicas, options):
     plain, expected = trained(kte.TPUModel, X[:, ::-1], 2 * Y)
     if options.get("gradient_accumulation_steps"):
@@ -89,11 +91,11 @@ def test_a_layer_with_a_state_mixes_the_same_at_any_number_of_replicas():
 
     history, weights, calls = trained_on(1)
     assert calls == 4
-    of_eight = trained_on(8)
-    np.testing.assert_allclose(of_eight[0], history, rtol=1e-5)  # float32 sums in another order
-    for weight, other in zip(of_eight[1], weights, strict=True):
+    of_two = trained_on(2)  # an even number on each
+    np.testing.assert_allclose(of_two[0], history, rtol=1e-5)  # float32 sums in another order
+    for weight, other in zip(of_two[1], weights, strict=True):
         np.testing.assert_allclose(weight, other, rtol=1e-5, atol=1e-6)
-    assert of_eight[2] == calls
+    assert of_two[2] == calls
 
 
 def test_a_skipped_step_leaves_no_trace_of_what_was_drawn():

@@ -8,7 +8,8 @@ import keras_tpu_ext as kte
 import sources
 from paced import assert_same, compiled, dataset, dense, fitted
 
-pytestmark = pytest.mark.spread
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+everywhere = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
 
 
 class Batches(keras.callbacks.Callback):
@@ -35,28 +36,32 @@ class EveryBatch(keras.callbacks.Callback):
         pass
 
 
+@everywhere
 def test_arrays_whose_last_batch_is_short(data):
     results, model = fitted(lambda m: m.fit(data.x, data.y, batch_size=5, epochs=3, shuffle=False, verbose=0))
     assert_same(results)
     assert model.steps_per_execution > 1
 
 
-def test_replicas_and_validation(scope4, data):
+def test_replicas_and_validation(scope3, data):
     def act(model):
         return model.fit(
             data.x, data.y, batch_size=10, epochs=2, shuffle=False, verbose=0, validation_data=(data.x, data.y)
         )
 
-    assert_same(fitted(act, scope4)[0])
+    assert_same(fitted(act, scope3)[0])
 
 
+@everywhere
 def test_incomplete_windows_and_loss_scaling(data):
     act = lambda m: m.fit(data.x, data.y, batch_size=5, epochs=3, shuffle=False, verbose=0)  # noqa: E731
     assert_same(fitted(act, gradient_accumulation_steps=4, loss_scale="dynamic")[0])
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
-@pytest.mark.parametrize("batches", [1, 2, 9, 10, 21])
+@pytest.mark.parametrize(
+    "batches", [1, *(pytest.param(number, marks=pytest.mark.exhaustive) for number in (2, 9, 21)), 10]
+)
 def test_data_of_unknown_length(data, batches):
     arrays = (data.x[: 5 * batches], data.y[: 5 * batches])
 
@@ -113,6 +118,7 @@ def test_a_second_fit_goes_on_with_what_was_found(data):
     assert recorded.ends == [51]
 
 
+@everywhere
 def test_a_callback_that_asked_for_every_batch_gets_every_batch(data):
     model, recorded = compiled(), Batches()
     expected = (
@@ -145,8 +151,15 @@ def test_data_of_unknown_length_that_somebody_wants_batch_by_batch(data):
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
-@pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end"])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("known", "hook"),
+    [
+        pytest.param(True, "on_train_batch_end", marks=everywhere),
+        (False, "on_train_batch_begin"),
+        pytest.param(True, "on_train_batch_begin", marks=pytest.mark.exhaustive),
+        pytest.param(False, "on_train_batch_end", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_callback_that_evaluates_between_executions(data, hook, known):
     class Evaluates(keras.callbacks.Callback):
         wants_every_batch = False

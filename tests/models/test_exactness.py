@@ -3,6 +3,7 @@
 Every test trains a plain `keras.Model` and a `TPUModel` with the same weights on the same batches.
 """
 
+import functools
 import itertools
 import random
 
@@ -15,7 +16,7 @@ import keras_tpu_ext as kte
 import sources
 from kind_of_keras import IS_KERAS2
 
-pytestmark = pytest.mark.spread
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
 
 SEED = 20
 ON_JAX = keras.backend.backend() == "jax"
@@ -53,7 +54,7 @@ SCHEDULES = {"100": (100, 100), "96+4": (100, 96), "3": (3, 3)}
 KINDS = ["numpy", "tf.data", "tf.data, unknown length", "generator", "PyDataset"]
 WEIGHTS = {
     "unweighted": None,
-    "zero on three replicas": lambda w: np.where(np.arange(len(w)) < len(w) // 4, w, 0).astype("float32"),
+    "zero on two replicas": lambda w: np.where(np.arange(len(w)) < len(w) // 4, w, 0).astype("float32"),
 }
 
 
@@ -88,6 +89,12 @@ def pairwise(**axes):
     return [pytest.param(*case.values(), id=", ".join(map(str, case.values()))) for case in cases]
 
 
+@pytest.fixture(scope="module")
+def pairs():
+    """Pairs by their steps per execution: of the batches no model needs to be made anew."""
+    return {}
+
+
 @pytest.mark.parametrize(
     ("schedule", "weights", "kind", "steps_per_execution"),
     pairwise(
@@ -101,7 +108,7 @@ def pairwise(**axes):
     # Keras says so at the end of every dataset whose length it does not know.
     "ignore:Your input ran out of data; interrupting training.:UserWarning"
 )
-def test_every_split_of_a_batch(twins, data, schedule, weights, kind, steps_per_execution):
+def test_every_split_of_a_batch(pairs, twins, data, schedule, weights, kind, steps_per_execution):
     print("seed", SEED)
     if IS_KERAS2 and steps_per_execution > 1 and kind in ("tf.data, unknown length", "generator"):
         pytest.skip(NEEDS_LENGTH)
@@ -117,18 +124,21 @@ def test_every_split_of_a_batch(twins, data, schedule, weights, kind, steps_per_
         given = as_data(kind, tuple(arrays), batch_size)
         return last(model.fit(**given, shuffle=False, verbose=0))
 
-    pair = twins(dense, options)
+    if steps_per_execution not in pairs:
+        pairs[steps_per_execution] = twins(dense, options)
+    pair = pairs[steps_per_execution]
+    pair.restart()
     pair.agree(train)
     assert int(keras.ops.convert_to_numpy(pair.ours.optimizer.iterations)) == -(-size // batch_size)
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data; interrupting training.:UserWarning")
-@pytest.mark.parametrize("replicas", [1, 4])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 @pytest.mark.parametrize("steps_per_execution", [1, 5])
-def test_no_step_is_counted_where_a_dataset_of_unknown_length_ends(scope4, data, replicas, steps_per_execution):
+def test_no_step_is_counted_where_a_dataset_of_unknown_length_ends(scope3, data, replicas, steps_per_execution):
     if IS_KERAS2 and steps_per_execution > 1:
         pytest.skip(NEEDS_LENGTH)
-    with scope4 if replicas == 4 else kte.strategy_scope(require="cpu", replicas=1):
+    with scope3 if replicas == 3 else kte.strategy_scope(require="cpu", replicas=1):
         model = dense(kte.TPUModel)
         model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
     for _ in range(2):
@@ -136,19 +146,25 @@ def test_no_step_is_counted_where_a_dataset_of_unknown_length_ends(scope4, data,
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 10
 
 
+def on_batch(method, model, **arguments):
+    return getattr(model, method)(**arguments)
+
+
 @pytest.mark.parametrize(
-    ("size", "weighted", "eagerly"),
-    [(3, False, False), (96, False, False), (100, False, False), (100, True, False), (100, True, True)],
+    ("sizes", "weighted", "eagerly"), [((3, 96, 100), False, False), ((100,), True, False), ((100,), True, True)]
 )
-def test_single_batches(twins, data, size, weighted, eagerly):
-    x, y, weights = data.x[:size], data.y[:size], data.weights[:size] if weighted else None
+def test_single_batches(twins, data, sizes, weighted, eagerly):
     pair = twins(dense, lambda: {"optimizer": sgd(), "metrics": ["mae"], "run_eagerly": eagerly})
-    pair.agree(lambda model: model.train_on_batch(x, y, sample_weight=weights, return_dict=True))
-    pair.agree(lambda model: model.train_on_batch(x[:2], y[:2], return_dict=True))
-    pair.agree(lambda model: model.test_on_batch(x, y, sample_weight=weights))
-    pair.agree(lambda model: model.predict_on_batch(x))
+    for size in sizes:
+        x, y = data.x[:size], data.y[:size]
+        given = {"x": x, "y": y, "sample_weight": data.weights[:size] if weighted else None}
+        pair.agree(functools.partial(on_batch, "train_on_batch", return_dict=True, **given))
+        pair.agree(functools.partial(on_batch, "train_on_batch", return_dict=True, x=x[:2], y=y[:2]))
+        pair.agree(functools.partial(on_batch, "test_on_batch", **given))
+        pair.agree(functools.partial(on_batch, "predict_on_batch", x=x))
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_run_eagerly(twins, data):
     pair = twins(dense, lambda: {"optimizer": sgd(), "run_eagerly": True, "metrics": ["mae"]})
     pair.agree(fit(data.x[:100], data.y[:100], data.weights[:100]))
@@ -179,8 +195,12 @@ def sentences():
 @pytest.mark.parametrize(
     ("reduction", "weighted"),
     [
-        ("sum_over_batch_size", True),
-        pytest.param("mean_with_sample_weight", False, marks=pytest.mark.keras3("has one mean")),
+        pytest.param("sum_over_batch_size", True, marks=pytest.mark.gate_on("keras2_tf215")),
+        pytest.param(
+            "mean_with_sample_weight",
+            False,
+            marks=pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: has one mean"),
+        ),
     ],
 )
 def test_masks_and_a_weight_for_each_timestep(twins, sentences, reduction, weighted):
@@ -194,6 +214,7 @@ def test_masks_and_a_weight_for_each_timestep(twins, sentences, reduction, weigh
     twins(recurrent, options).agree(fit(*arrays, batch_size=96))
 
 
+@pytest.mark.exhaustive  # as tests/parity does
 def test_ignored_classes(twins, data):
     labels = np.where(np.arange(100) < 70, -1, data.labels[:100])
 
@@ -229,7 +250,15 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize(("loss", "eagerly"), [*((loss, False) for loss in LOSSES), ("one number for a batch", True)])
+@pytest.mark.parametrize(
+    ("loss", "eagerly"),
+    [
+        pytest.param("a lambda", False, marks=pytest.mark.exhaustive),
+        ("one number for a batch", False),
+        ("a class without get_config", False),
+        ("one number for a batch", True),
+    ],
+)
 def test_losses_of_the_users_own(twins, data, loss, eagerly):
     pair = twins(dense, lambda: {"optimizer": sgd(), "loss": LOSSES[loss](), "run_eagerly": eagerly})
     pair.agree(fit(data.x, data.y, batch_size=97))
@@ -265,9 +294,12 @@ if not ON_JAX:  # where plain Keras trains on no loss that is not reduced; test_
 @pytest.mark.parametrize(
     ("kind", "how"),
     [
-        *((kind, "fit") for kind in OUTPUTS),
+        # tests/parity has lists, dicts, sums and unreduced losses too.
+        *(pytest.param(kind, "fit", marks=pytest.mark.exhaustive) for kind in OUTPUTS if kind != "dict by name"),
+        ("dict by name", "fit"),
         ("list", "train_on_batch"),
-        *((kind, "fit eagerly") for kind in OUTPUTS if kind in ("list", "unreduced")),
+        *((kind, "fit eagerly") for kind in OUTPUTS if kind == "unreduced"),
+        pytest.param("list", "fit eagerly", marks=pytest.mark.exhaustive),
     ],
 )
 def test_several_outputs(twins, data, kind, how):
@@ -295,11 +327,13 @@ def test_an_output_without_a_loss(twins, data):
     pair.agree(fit(data.x[:100], [data.y[:100], data.labels[:100]]))
 
 
+@pytest.mark.exhaustive  # as tests/parity does
 def test_regularizers_of_weights(twins, data):
     pair = twins(lambda cls: dense(cls, kernel_regularizer="l2", bias_regularizer="l1"), lambda: {"optimizer": sgd()})
     pair.agree(fit(data.x, data.y, batch_size=96))
 
 
+@pytest.mark.exhaustive  # as tests/parity does
 def test_class_weights(twins, data):
     pair = twins(lambda cls: dense(cls, 3), lambda: {"optimizer": sgd(), "loss": crossentropy()})
     pair.agree(fit(data.x[:100], data.labels[:100], class_weight={0: 0.2, 1: 3.0, 2: 1.0}))
@@ -336,7 +370,7 @@ def test_metrics_validation_evaluate_and_predict(twins, data):
         )
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.parametrize("steps_per_execution", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_predict(twins, data, steps_per_execution):
     pair = twins(two_outputs, lambda: {"loss": ["mse", None], "steps_per_execution": steps_per_execution})
     for batch_size in (103, 96, 20, 3):
@@ -351,7 +385,17 @@ def test_predict(twins, data, steps_per_execution):
 
 
 @pytest.mark.parametrize(
-    "optimizer", ["SGD", "Adam", pytest.param("Nadam", marks=pytest.mark.keras3("has a Nadam that counts in Python"))]
+    "optimizer",
+    [
+        "SGD",
+        "Adam",
+        pytest.param(
+            "Nadam",
+            marks=pytest.mark.runtimes(
+                "keras3_tf", "keras3_jax", reason="Keras 2: has a Nadam that counts in Python"
+            ),
+        ),
+    ],
 )
 def test_optimizers_with_sparse_gradients(twins, sentences, optimizer):
     words, y, weights = sentences
@@ -360,7 +404,8 @@ def test_optimizers_with_sparse_gradients(twins, sentences, optimizer):
     pair.agree(lambda model: fit(words, y, weights, batch_size=33, epochs=2)(model), tolerance=1e-4)
 
 
-def test_mixed_bfloat16(scope4, data):
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+def test_mixed_bfloat16(scope3, data):
     def train(model_class):
         model = dense(model_class)
         model.compile(sgd(0.1), "mse")
@@ -368,17 +413,18 @@ def test_mixed_bfloat16(scope4, data):
 
     with kte.precision.policy_scope("mixed_bfloat16"):
         plain = train(keras.Model)
-        with scope4:
+        with scope3:
             ours = train(kte.TPUModel)
     ours.set_weights(plain.get_weights())
     expected, got = (fit(data.x, data.y, batch_size=96, epochs=3)(model)["loss"] for model in (plain, ours))
     assert got == pytest.approx(expected, rel=2**-6)  # bfloat16 keeps 8 bits; a few roundings add up
 
 
-def test_loss_scaling_under_mixed_float16(scope4, data):
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+def test_loss_scaling_under_mixed_float16(scope3, data):
     models = []
     with kte.precision.policy_scope("mixed_float16"):
-        for cls, scope in ((keras.Model, kte.strategy_scope(require="cpu", replicas=1)), (kte.TPUModel, scope4)):
+        for cls, scope in ((keras.Model, kte.strategy_scope(require="cpu", replicas=1)), (kte.TPUModel, scope3)):
             with scope:
                 models.append(dense(cls))
                 inner = sgd(0.1)
@@ -409,6 +455,7 @@ def test_no_trainable_weights(twins, data):
     pair.agree(fit(data.x, data.y, batch_size=96))
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_frozen_layers_and_recompiling(twins, data):
     pair = twins(dense)
     for frozen in (True, False):
@@ -418,7 +465,8 @@ def test_frozen_layers_and_recompiling(twins, data):
         pair.agree(fit(data.x[:100], data.y[:100]))
 
 
-@pytest.mark.keras3("trains on no loss only where a layer adds one")
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: trains on no loss only where a layer adds one")
+@pytest.mark.gate_on("keras3_tf")
 def test_recompiling_without_a_loss_keeps_the_loss_exact(twins, data):
     pair = twins(dense)
     for model in (pair.plain, pair.ours):
@@ -426,6 +474,7 @@ def test_recompiling_without_a_loss_keeps_the_loss_exact(twins, data):
     pair.agree(fit(data.x[:100], data.y[:100]))
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_steps_per_execution_may_change_between_fits(twins, data):
     pair = twins(dense)
     for steps in (1, 3, 2, 1):
@@ -434,6 +483,7 @@ def test_steps_per_execution_may_change_between_fits(twins, data):
         pair.agree(fit(data.x, data.y, batch_size=20))
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_two_models_in_turn(twins, data):
     pairs = [twins(dense), twins(dense, lambda: {"optimizer": keras.optimizers.SGD(0.1), "loss": "mae"})]
     for pair in pairs * 2:
@@ -461,8 +511,10 @@ def test_normalization_of_masked_rows_over_all_replicas(twins, data):
         return cls(inputs, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(hidden)))
 
     x = np.concatenate([np.abs(data.x[:, :1]), data.x[:, 1:]], axis=1)  # no average is of no word
+    pair = twins(build)
     for size in (97, 103, 102):  # the last batch has 6, 103 and 1
-        twins(build).agree(fit(x, data.y, batch_size=size), tolerance=1e-4)
+        pair.restart()
+        pair.agree(fit(x, data.y, batch_size=size), tolerance=1e-4)
 
 
 def extra(layer, shape=(6, 6, 2)):
@@ -473,7 +525,7 @@ def extra(layer, shape=(6, 6, 2)):
     return build
 
 
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.gate_on("keras3_tf")), True])
 def test_losses_as_metrics(twins, data, padded):
     """They reduce by themselves: a sum, or a mean that nobody weighs again."""
 
@@ -503,7 +555,7 @@ class CountsItsInputs(keras.layers.Layer):
 
 @pytest.mark.skipif(ON_JAX, reason="plain Keras on JAX fails on such a layer")
 @pytest.mark.skipif(IS_KERAS2, reason="a layer of Keras 2 has add_metric: test_keras2_models_of_all_kinds.py")
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_a_metric_of_a_layer_counts_the_examples_alone(twins, data, padded):
     def build(model_class):
         inputs = keras.Input((6,))
@@ -523,6 +575,7 @@ def test_normalization_survives_empty_replicas(twins, data):
     assert all(np.isfinite(weights).all() for weights in pair.ours.get_weights())
 
 
+@pytest.mark.exhaustive  # as tests/parity does
 def test_activity_regularizers(twins, data):
     pair = twins(lambda cls: dense(cls, activity_regularizer="l2"), lambda: {"optimizer": sgd(0.01)})
     pair.agree(fit(data.x, data.y, batch_size=96))

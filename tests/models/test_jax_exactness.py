@@ -9,6 +9,8 @@ from keras import ops
 import keras_tpu_ext as kte
 import sources
 
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
 
 def dense(model_class):
     inputs = keras.Input((6,))
@@ -22,11 +24,11 @@ def fit(model, x, y, batch_size, **options):
 
 @pytest.mark.parametrize("eagerly", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_loss_that_is_not_reduced_has_the_gradient_of_its_sum_and_shows_its_mean(scope4, data, weighted, eagerly):
+def test_a_loss_that_is_not_reduced_has_the_gradient_of_its_sum_and_shows_its_mean(scope3, data, weighted, eagerly):
     models = []
     for model_class, reduction in ((keras.Model, "sum"), (kte.TPUModel, None)):
         keras.utils.set_random_seed(3)
-        with scope4:
+        with scope3:
             model = dense(model_class)
             loss = keras.losses.MeanSquaredError(reduction=reduction)
             model.compile(keras.optimizers.SGD(0.01), loss, run_eagerly=eagerly and reduction is None)
@@ -38,8 +40,8 @@ def test_a_loss_that_is_not_reduced_has_the_gradient_of_its_sum_and_shows_its_me
         np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6)
 
 
-def test_a_loss_that_is_not_reduced_counts_a_short_batch_by_its_rows(scope4, data):
-    with scope4:
+def test_a_loss_that_is_not_reduced_counts_a_short_batch_by_its_rows(scope3, data):
+    with scope3:
         model = dense(kte.TPUModel)
         model.compile(keras.optimizers.SGD(0.0), keras.losses.MeanSquaredError(reduction=None))
     expected = np.mean(np.square(model.predict(data.x, verbose=0) - data.y))

@@ -13,6 +13,8 @@ import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.tensorflow import empty_replicas as _tf_empty
 from keras_tpu_ext.errors import ArgumentError
 
+pytestmark = [pytest.mark.runtimes("keras2_tf"), pytest.mark.gate_on("keras2_tf215")]
+
 
 def dense(model_class):
     inputs = keras.Input((6,))
@@ -120,8 +122,8 @@ def test_a_list_of_optimizers(twins, data):
     )
 
 
-def test_evaluating_in_the_middle_of_a_window_takes_no_step(data, scope4):
-    with scope4:
+def test_evaluating_in_the_middle_of_a_window_takes_no_step(data, scope3):
+    with scope3:
         model = dense(kte.TPUModel)
         model.compile("sgd", "mse", gradient_accumulation_steps=4)
 

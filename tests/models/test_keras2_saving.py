@@ -8,6 +8,8 @@ import pytest
 
 import keras_tpu_ext as kte
 
+pytestmark = [pytest.mark.runtimes("keras2_tf"), pytest.mark.gate_on("keras2_tf215")]
+
 FILES = {"keras": "model.keras", "h5": "model.h5", "tf": "model"}
 NOT_KEPT = (
     "will not keep the loss_scale and gradient_accumulation_steps of this model: H5 files and SavedModels keep "
@@ -41,8 +43,8 @@ class SubclassedOnKeras2(kte.TPUModel):
         (SubclassedOnKeras2, "tf"),
     ],
 )
-def test_it_loads_as_itself_and_goes_on_training(tmp_path, scope4, build, save_format):
-    with scope4:
+def test_it_loads_as_itself_and_goes_on_training(tmp_path, scope3, build, save_format):
+    with scope3:
         model = build()
         model.compile("adam", "mse", loss_scale="dynamic", gradient_accumulation_steps=2)
     model.fit(X, Y, batch_size=2, verbose=0)

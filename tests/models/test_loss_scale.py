@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 import keras_tpu_ext as kte
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 
 def where(condition, a, b):
     return a if condition else b

@@ -11,10 +11,10 @@ import keras_tpu_ext as kte
 import sources
 from kind_of_keras import IS_KERAS2
 
-pytestmark = pytest.mark.spread
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
 
 ON_JAX = keras.backend.backend() == "jax"  # there every layer sees the whole batch, and Keras refuses `synchronized`
-SIZE = 32  # of 103 examples the last batch has 7: on four replicas one has them all, on eight one has 4 and one 3
+SIZE = 32  # of 103 examples the last batch has 7: on three replicas one has them all, on eight one has 4 and one 3
 
 
 def dense(model_class, **options):
@@ -99,6 +99,16 @@ CASES = {
     "scaled and clipped": (dense, lambda: {"optimizer": keras.optimizers.Adam(0.01, global_clipnorm=0.1)}),
 }
 WEIGHTED = {"dense", "mask, weighted mean", "two outputs"}
+# What tests/parity does not combine with padding.
+IN_GATE = {
+    ("batch normalisation and activity regulariser", False),
+    ("own compute_loss", False),
+    ("loss of one number", False),
+    ("two outputs", False),
+    ("auc", False),
+    ("dense", True),
+    ("mask, weighted mean", True),
+}
 
 
 def parts_for(data, name, weighted):
@@ -113,11 +123,11 @@ def parts_for(data, name, weighted):
     return (x, y, weights) if weighted else (x, y)
 
 
-def pair(data, name, replicas, scope4, weighted):
+def pair(data, name, replicas, scope3, weighted):
     """Return a plain model and our twin, with the data they train on."""
     build, options = CASES[name]
     models = []
-    for model_class, scope in ((keras.Model, None), (kte.TPUModel, scope4 if replicas == 4 else None)):
+    for model_class, scope in ((keras.Model, None), (kte.TPUModel, scope3 if replicas == 3 else None)):
         keras.utils.set_random_seed(3)
         with scope or contextlib.nullcontext():
             model = build(model_class)
@@ -135,14 +145,18 @@ def assert_close(got, expected):
 @pytest.mark.parametrize(
     ("name", "weighted", "replicas"),
     [
-        pytest.param(name, weighted, replicas, id=f"{name}, {'weighted' if weighted else 'unweighted'}-{replicas}")
+        pytest.param(
+            *(name, weighted, replicas),
+            id=f"{name}, {'weighted' if weighted else 'unweighted'}-{replicas}",
+            marks=() if (name, weighted) in IN_GATE else pytest.mark.exhaustive,
+        )
         for name in CASES
-        for weighted, replicas in ((False, 4), (True, 1))
+        for weighted, replicas in ((False, 3), (True, 1))
         if not weighted or name in WEIGHTED
     ],
 )
-def test_padding_changes_nothing(data, scope4, name, replicas, weighted):
-    (plain, ours), datasets = pair(data, name, replicas, scope4, weighted)
+def test_padding_changes_nothing(data, scope3, name, replicas, weighted):
+    (plain, ours), datasets = pair(data, name, replicas, scope3, weighted)
     start = plain.get_weights()
     histories = [
         model.fit(data, epochs=2, shuffle=False, verbose=0).history
@@ -153,7 +167,7 @@ def test_padding_changes_nothing(data, scope4, name, replicas, weighted):
     off = [a - b for a, b in zip(ours.get_weights(), plain.get_weights(), strict=True)]
     norm = lambda arrays: np.sqrt(sum(float(np.sum(np.square(a))) for a in arrays))  # noqa: E731
     assert norm(off) <= 1e-5 * norm(moved)
-    if replicas == 4:
+    if replicas == 3:
         evaluated = [
             model.evaluate(data, verbose=0, return_dict=True)
             for model, data in zip((plain, ours), datasets, strict=True)
@@ -163,7 +177,7 @@ def test_padding_changes_nothing(data, scope4, name, replicas, weighted):
         assert_close(predicted[1], predicted[0])
 
 
-@pytest.mark.parametrize("replicas", [1, 8])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.exhaustive), 8])
 @pytest.mark.parametrize("synchronized", [False] if ON_JAX else [False, True])
 def test_moving_statistics_are_those_of_the_examples(data, scope8, replicas, synchronized):
     with scope8 if replicas == 8 else contextlib.nullcontext():
@@ -191,12 +205,12 @@ def test_terms_of_add_loss_before_a_synchronised_layer(twins, data):
     pair.agree(lambda model: model.fit(data.x, data.y, batch_size=40, shuffle=False, verbose=0).history["loss"])
 
 
-def test_scaled_steps_and_windows(data, scope4):
+def test_scaled_steps_and_windows(data, scope3):
     """An inf in a real row skips the step, and windows weigh padded batches by their examples."""
     histories = []
     for padded in (False, True):
         keras.utils.set_random_seed(3)
-        with scope4:
+        with scope3:
             model = dense(kte.TPUModel)
             model.compile("adam", "mse", loss_scale="dynamic", gradient_accumulation_steps=3)
         batches = sources.batched((data.x, data.y), SIZE)
@@ -269,11 +283,11 @@ def test_a_normalised_table_has_its_own_rows(data):
     assert_close(layer.normalise.moving_mean.numpy(), layer.table.numpy().mean(axis=0))
 
 
-def test_fewer_rows_than_replicas(data, scope4):
+def test_fewer_rows_than_replicas(data, scope3):
     keras.utils.set_random_seed(3)
     plain = normalised(keras.Model)
     plain.compile(sgd(), "mse")
-    with scope4:
+    with scope3:
         ours = normalised(kte.TPUModel)
         ours.compile(sgd(), "mse")
     ours.set_weights(plain.get_weights())
@@ -283,6 +297,7 @@ def test_fewer_rows_than_replicas(data, scope4):
     assert_close(ours.get_weights(), plain.get_weights())
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_xla_compiles_the_step(data):
     """A variable that waits for data, a metric's say, cannot be made outside the step, and XLA makes none inside."""
     models = []
@@ -320,13 +335,13 @@ def picture(model_class):
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64:UserWarning")  # Keras's IoU on JAX
-@pytest.mark.parametrize("replicas", [1, 4])
-def test_metrics_of_pictures_and_of_the_users_own(data, scope4, replicas):
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
+def test_metrics_of_pictures_and_of_the_users_own(data, scope3, replicas):
     """Some take no weight for each picture, some heed no weights, and some hide the examples behind one number."""
     results = []
     x = data.x.reshape(-1, 2, 3, 1)
     batches = sources.batched((x, (x > 0.3).astype("float32")), SIZE)
-    for model_class, scope in ((keras.Model, None), (kte.TPUModel, scope4 if replicas == 4 else None)):
+    for model_class, scope in ((keras.Model, None), (kte.TPUModel, scope3 if replicas == 3 else None)):
         keras.utils.set_random_seed(3)
         with scope or contextlib.nullcontext():
             model = picture(model_class)

@@ -11,7 +11,7 @@ import keras_tpu_ext as kte
 import sources
 from kind_of_keras import IS_KERAS2
 
-pytestmark = pytest.mark.spread
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
 
 
 def dense(model_class):
@@ -39,22 +39,39 @@ def train(data, batch_size=33, epochs=2):
     return lambda model: model.fit(batches, epochs=epochs, shuffle=False, verbose=0).history
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+# Clipping, decay and averages that overwrite are among what tests/parity combines.
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ("moving averages", "LossScaleOptimizer")
+        else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in OPTIMIZERS
+    ],
+)
 def test_what_the_optimizer_does_is_done_to_the_whole_gradient(twins, data, name):
     twins(compile_options=lambda: {"optimizer": OPTIMIZERS[name]()}).agree(train(data))
 
 
-@pytest.mark.parametrize("loss_scale", [1024, "dynamic", kte.LossScale(initial=2.0**10)], ids=str)
-def test_a_scaled_loss_takes_the_same_steps(twins, scope4, data, loss_scale):
+@pytest.mark.parametrize(
+    "loss_scale",
+    [
+        pytest.param(1024, marks=pytest.mark.exhaustive),
+        "dynamic",
+        pytest.param(kte.LossScale(initial=2.0**10), marks=pytest.mark.exhaustive),
+    ],
+    ids=str,
+)
+def test_a_scaled_loss_takes_the_same_steps(twins, scope3, data, loss_scale):
     pair = twins(compile_options=lambda: {"optimizer": OPTIMIZERS["clipnorm"]()})
-    with scope4:
+    with scope3:
         pair.ours.compile(OPTIMIZERS["clipnorm"](), "mse", loss_scale=loss_scale)
     pair.agree(train(data))
     assert int(pair.ours._step_state.good_steps.numpy()) == 8
     assert int(pair.ours._step_state.skipped_steps.numpy()) == 0
 
 
-def test_the_steps_of_incomplete_windows_are_traced_once(scope4, data):
+def test_the_steps_of_incomplete_windows_are_traced_once(scope3, data):
     traced = []
 
     class Counting(keras.optimizers.SGD):
@@ -62,7 +79,7 @@ def test_the_steps_of_incomplete_windows_are_traced_once(scope4, data):
             traced.append(variable)
             super().update_step(gradient, variable, *learning_rate)
 
-    with scope4:
+    with scope3:
         model = dense(kte.TPUModel)
         model.compile(Counting(0.1), "mse", gradient_accumulation_steps=2)
     train(data, batch_size=48, epochs=1)(model)
@@ -72,13 +89,20 @@ def test_the_steps_of_incomplete_windows_are_traced_once(scope4, data):
     assert not traced
 
 
-@pytest.mark.parametrize(("batch_size", "steps"), [(26, 2), (16, 4), (10, 3)])
-def test_accumulated_batches_are_one_batch(scope4, data, batch_size, steps):
+@pytest.mark.parametrize(
+    ("batch_size", "steps"),
+    [
+        pytest.param(26, 2, marks=pytest.mark.exhaustive),
+        (16, 4),
+        pytest.param(10, 3, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_accumulated_batches_are_one_batch(scope3, data, batch_size, steps):
     """The last window of the epoch is incomplete, and its last batch is short: each example counts once."""
     start, weights = None, []
     for model_class, scope, size, extra in (
         (keras.Model, kte.strategy_scope(require="cpu"), batch_size * steps, {}),
-        (kte.TPUModel, scope4, batch_size, {"gradient_accumulation_steps": steps}),
+        (kte.TPUModel, scope3, batch_size, {"gradient_accumulation_steps": steps}),
     ):
         with scope:
             model = dense(model_class)
@@ -91,8 +115,8 @@ def test_accumulated_batches_are_one_batch(scope4, data, batch_size, steps):
     np.testing.assert_allclose(weights[1], weights[0], atol=1e-5)
 
 
-def test_evaluate_leaves_an_open_window_open(scope4, data):
-    with scope4:
+def test_evaluate_leaves_an_open_window_open(scope3, data):
+    with scope3:
         model = dense(kte.TPUModel)
         model.compile("sgd", "mse", gradient_accumulation_steps=2)
     model.train_on_batch(data.x[:32], data.y[:32])
@@ -103,9 +127,9 @@ def test_evaluate_leaves_an_open_window_open(scope4, data):
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 0
 
 
-@pytest.mark.keras3("has no optimizer that accumulates")
-def test_an_optimizer_that_accumulates_counts_as_it_does_in_keras(scope4, data):
-    with scope4:
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: has no optimizer that accumulates")
+def test_an_optimizer_that_accumulates_counts_as_it_does_in_keras(scope3, data):
+    with scope3:
         model = dense(kte.TPUModel)
         model.compile(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), "mse")
     train(data, 26, epochs=1)(model)
@@ -156,8 +180,8 @@ def test_a_compute_loss_of_ones_own_gets_the_whole_batch(twins, data):
     twins(build, lambda: {"optimizer": keras.optimizers.SGD(0.02)}, (PlainSpread, OurSpread)).agree(train(data))
 
 
-@pytest.mark.parametrize("replica", [0, 3])
-def test_an_overflow_on_one_replica_skips_the_step_on_all(scope4, data, replica):
+@pytest.mark.parametrize("replica", [pytest.param(0, marks=pytest.mark.exhaustive), 3])
+def test_an_overflow_on_one_replica_skips_the_step_on_all(scope3, data, replica):
     """Batch 2 of 3 has an infinity in the rows of one replica: the run ends as one without that batch.
 
     Keras 2 counts the step, as its `LossScaleOptimizer` does, and Adam goes by the count.
@@ -166,7 +190,7 @@ def test_an_overflow_on_one_replica_skips_the_step_on_all(scope4, data, replica)
     poisoned[32 + 8 * replica, 0] = np.inf
     finals = []
     for x, rows in ((poisoned, range(0, 96, 32)), (data.x[:96], (0, 64))):
-        with scope4:
+        with scope3:
             keras.utils.set_random_seed(3)
             inputs = keras.Input((6,))
             hidden = keras.layers.BatchNormalization()(keras.layers.Dense(5)(inputs))
@@ -189,21 +213,21 @@ def test_an_overflow_on_one_replica_skips_the_step_on_all(scope4, data, replica)
     # Keras 3.15 hands its variables to np.array when it saves; numpy 2 wants one more keyword of them.
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
 )
-def test_going_on_after_loading_is_going_on(scope4, data, tmp_path):
+def test_going_on_after_loading_is_going_on(scope3, data, tmp_path):
     """Saved in the middle of a window, with averages and a loss scale: bit for bit the same afterwards."""
 
     def three_batches(model, first):
         for row in range(first, first + 96, 32):
             model.train_on_batch(data.x[row % 64 : row % 64 + 32], data.y[row % 64 : row % 64 + 32])
 
-    with scope4:
+    with scope3:
         model = dense(kte.TPUModel)
         model.compile(
             keras.optimizers.Adam(0.01, use_ema=True), "mse", loss_scale="dynamic", gradient_accumulation_steps=2
         )
     three_batches(model, 0)
     model.save(tmp_path / "model.keras")
-    with scope4:
+    with scope3:
         loaded = keras.models.load_model(tmp_path / "model.keras")
     for one in (model, loaded):
         three_batches(one, 0)

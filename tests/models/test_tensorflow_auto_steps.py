@@ -5,6 +5,8 @@ import pytest
 
 from paced import assert_same, compiled, dataset, fitted
 
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf", "keras2_tf215")]
+
 
 class EveryBatch(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
@@ -12,7 +14,9 @@ class EveryBatch(keras.callbacks.Callback):
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
-@pytest.mark.parametrize("batches", [1, 2, 9, 10, 21])
+@pytest.mark.parametrize(
+    "batches", [1, *(pytest.param(number, marks=pytest.mark.exhaustive) for number in (2, 9, 10)), 21]
+)
 def test_a_dataset_of_unknown_length(data, batches):
     act = lambda m: m.fit(dataset(data, known=False).take(batches), epochs=4, shuffle=False, verbose=0)  # noqa: E731
     assert_same(fitted(act)[0])

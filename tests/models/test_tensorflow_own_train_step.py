@@ -12,7 +12,7 @@ from keras_tpu_ext._runtime.common import patches as _hooks
 from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
 from kind_of_keras import IS_KERAS2
 
-pytestmark = pytest.mark.spread
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf", "keras2_tf215")]
 
 # On four replicas one has none of the 9 examples, and two have none of the last 2.
 EXAMPLES, BATCH = 20, 9
@@ -140,11 +140,11 @@ def gan(model_class, scope, start=None, *, normalized=False, **options):
     return model
 
 
-def pair(scope4, *, normalized=False, **options):
+def pair(scope3, *, normalized=False, **options):
     """Return a GAN on one device and one on four replicas, with the same weights."""
     one_device = kte.strategy_scope(require="cpu", replicas=1)
     plain = gan(ByHand, one_device, normalized=normalized)
-    return plain, gan(OnReplicas, scope4, plain.get_weights(), normalized=normalized, **options)
+    return plain, gan(OnReplicas, scope3, plain.get_weights(), normalized=normalized, **options)
 
 
 def train(model, dataset, epochs=1):
@@ -173,9 +173,9 @@ HOW = {
 }
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_two_optimizers_take_the_steps_of_one_device(scope4, arrays, how):
-    plain, ours = pair(scope4, normalized=how != "scaled", **HOW[how])
+@pytest.mark.parametrize("how", [pytest.param("in a graph", marks=pytest.mark.exhaustive), "eagerly", "scaled"])
+def test_two_optimizers_take_the_steps_of_one_device(scope3, arrays, how):
+    plain, ours = pair(scope3, normalized=how != "scaled", **HOW[how])
     start = plain.get_weights()
     expected, got = (train(model, batches(arrays)) for model in (plain, ours))
     assert got == {name: pytest.approx(values, rel=1e-5) for name, values in expected.items()}
@@ -185,14 +185,14 @@ def test_two_optimizers_take_the_steps_of_one_device(scope4, arrays, how):
         assert int(ours._step_state.good_steps.numpy()) == 6  # every call of minimize counts
 
 
-def test_a_test_step_of_ones_own(scope4, arrays):
-    plain, ours = pair(scope4)
+def test_a_test_step_of_ones_own(scope3, arrays):
+    plain, ours = pair(scope3)
     expected, got = (model.evaluate(batches(arrays), verbose=0, return_dict=True) for model in (plain, ours))
     assert got == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
 
 
-def test_single_short_batches(scope4, arrays):
-    plain, ours = pair(scope4)
+def test_single_short_batches(scope3, arrays):
+    plain, ours = pair(scope3)
     start = plain.get_weights()
     for size in (3, 9):
         data = tuple(array[:size] for array in arrays)
@@ -201,9 +201,9 @@ def test_single_short_batches(scope4, arrays):
     assert_same_steps(ours, plain, start)
 
 
-def test_each_optimizer_has_a_window_and_the_epoch_ends_both(scope4, arrays):
+def test_each_optimizer_has_a_window_and_the_epoch_ends_both(scope3, arrays):
     """Windows of 9 + 9 and of 2 are batches of 18 and of 2; a scale that grows each time changes nothing."""
-    plain, ours = pair(scope4, gradient_accumulation_steps=2, loss_scale=kte.LossScale(growth_steps=1))
+    plain, ours = pair(scope3, gradient_accumulation_steps=2, loss_scale=kte.LossScale(growth_steps=1))
     start = plain.get_weights()
     train(plain, batches(arrays, 2 * BATCH), epochs=2)
     train(ours, batches(arrays), epochs=2)
@@ -211,22 +211,23 @@ def test_each_optimizer_has_a_window_and_the_epoch_ends_both(scope4, arrays):
     assert int(ours.g_optimizer.iterations.numpy()) == int(ours.d_optimizer.iterations.numpy()) == 4
 
 
-def test_short_batches_count_for_less_in_a_window(scope4, arrays):
-    plain, ours = pair(scope4, gradient_accumulation_steps=3)
+@pytest.mark.exhaustive  # tests/parity has windows of short batches
+def test_short_batches_count_for_less_in_a_window(scope3, arrays):
+    plain, ours = pair(scope3, gradient_accumulation_steps=3)
     start = plain.get_weights()
     train(plain, batches(arrays, EXAMPLES))
     train(ours, batches(arrays))
     assert_same_steps(ours, plain, start)
 
 
-def test_an_inf_skips_the_update_of_its_own_network_only(scope4, arrays):
+def test_an_inf_skips_the_update_of_its_own_network_only(scope3, arrays):
     """Only the discriminator's gradients have seen the image with the infinity."""
     noise, images, weights = (array[:16] for array in arrays)
     poisoned = images.copy()
     poisoned[10] = np.inf  # the third replica's
-    _, ours = pair(scope4, loss_scale="dynamic")
+    _, ours = pair(scope3, loss_scale="dynamic")
     start = ours.get_weights()
-    clean = gan(OnReplicas, scope4, start, loss_scale="dynamic")
+    clean = gan(OnReplicas, scope3, start, loss_scale="dynamic")
     discriminator = ours.discriminator.get_weights()
     ours.train_on_batch(noise, poisoned, weights)
     clean.train_on_batch(noise, images, weights)
@@ -294,8 +295,8 @@ def test_compute_loss_in_a_step_of_ones_own_counts_no_row_that_is_not_there(twin
     pair.agree(lambda model: model.fit(data.x, data.y, batch_size=99, shuffle=False, verbose=0).history["mae"])
 
 
-def test_nothing_of_the_protection_outlives_the_step(scope4, arrays):
-    _, ours = pair(scope4, run_eagerly=True)
+def test_nothing_of_the_protection_outlives_the_step(scope3, arrays):
+    _, ours = pair(scope3, run_eagerly=True)
     ours.train_on_batch(*(array[:3] for array in arrays))
     assert _hooks._INSIDE == {}
     if not IS_KERAS2:  # where it is of every metric that has not been called by us, too
@@ -305,8 +306,8 @@ def test_nothing_of_the_protection_outlives_the_step(scope4, arrays):
     assert vars(_tf_batch.BATCH) == {}
 
 
-def test_an_optimizer_made_outside_the_scope_is_told(scope4, arrays):
-    _, ours = pair(scope4)
+def test_an_optimizer_made_outside_the_scope_is_told(scope3, arrays):
+    _, ours = pair(scope3)
     ours.d_optimizer = keras.optimizers.SGD(0.1)
     with pytest.raises(kte.errors.ScopeError) as told:
         ours.train_on_batch(*arrays)
@@ -334,7 +335,7 @@ def small(model_class):
     return model_class(inputs, keras.layers.Dense(1)(keras.layers.Dense(5, activation="tanh")(inputs)))
 
 
-def test_rows_that_were_padded_do_not_count(data, scope4):
+def test_rows_that_were_padded_do_not_count(data, scope3):
     class Own(kte.TPUModel):
         def train_step(self, data):
             x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
@@ -346,7 +347,7 @@ def test_rows_that_were_padded_do_not_count(data, scope4):
     keras.utils.set_random_seed(3)
     plain = small(keras.Model)
     plain.compile(keras.optimizers.SGD(0.1), "mse")
-    with scope4:
+    with scope3:
         ours = small(Own)
         ours.compile(keras.optimizers.SGD(0.1))
     ours.set_weights(plain.get_weights())
@@ -365,6 +366,7 @@ def adds_a_key(base):
     return AddsAKey
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_a_train_step_that_adds_to_ours(twins, data):
     classes = [adds_a_key(base) for base in (keras.Model, kte.TPUModel)]
     x, y = data.x[:100], data.y[:100]
@@ -385,6 +387,7 @@ def writes_its_own_logs(base):
     return WritesItsOwnLogs
 
 
+@pytest.mark.gate_on("keras2_tf215")
 def test_a_train_step_that_writes_its_own_logs_shows_its_own_loss(twins, data):
     classes = [writes_its_own_logs(base) for base in (keras.Model, kte.TPUModel)]
     x, y = data.x[:96], data.y[:96]

@@ -7,6 +7,8 @@ import tensorflow as tf
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
 
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf", "keras2_tf215")]
+
 
 def dense(model_class):
     inputs = keras.Input((6,))

@@ -6,22 +6,24 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ScopeError
 
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf", "keras2_tf215")]
+
 
 def functional():
     inputs = keras.Input((6,))
     return kte.TPUModel(inputs, keras.layers.Dense(1)(inputs))
 
 
-def test_the_optimizer_belongs_to_the_models_strategy(scope4):
-    with scope4:
+def test_the_optimizer_belongs_to_the_models_strategy(scope3):
+    with scope3:
         model = functional()
-    assert model.distribute_strategy is scope4.strategy
+    assert model.distribute_strategy is scope3.strategy
     model.compile("adam", "mse")
-    assert model.optimizer._distribution_strategy is scope4.strategy
+    assert model.optimizer._distribution_strategy is scope3.strategy
 
 
-def test_an_optimizer_made_outside_the_scope_is_refused(scope4):
-    with scope4:
+def test_an_optimizer_made_outside_the_scope_is_refused(scope3):
+    with scope3:
         model = functional()
     with pytest.raises(ScopeError) as error:
         model.compile(keras.optimizers.Adam(), "mse")
@@ -32,20 +34,20 @@ def test_an_optimizer_made_outside_the_scope_is_refused(scope4):
     )
 
 
-def test_an_inner_optimizer_made_outside_the_scope_is_refused(scope4):
+def test_an_inner_optimizer_made_outside_the_scope_is_refused(scope3):
     inner = keras.optimizers.SGD()
-    with scope4:
+    with scope3:
         model = functional()
         optimizer = keras.optimizers.LossScaleOptimizer(inner)
     with pytest.raises(ScopeError, match="this SGD was made outside"):
         model.compile(optimizer, "mse")
 
 
-@pytest.mark.keras3("refuses them itself")
-def test_layers_made_outside_the_scope_are_refused(scope4):
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: refuses them itself")
+def test_layers_made_outside_the_scope_are_refused(scope3):
     layer = keras.layers.Dense(1, name="early")
     layer.build((None, 6))
-    with scope4:
+    with scope3:
         inputs = keras.Input((6,))
         model = kte.TPUModel(inputs, layer(inputs), name="late")
     with pytest.raises(ScopeError) as error:

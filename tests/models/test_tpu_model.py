@@ -17,10 +17,13 @@ import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
 
-pytestmark = pytest.mark.filterwarnings(
-    # Keras 3.15 hands its variables to np.array when it saves; numpy 2 wants one more keyword of them.
-    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
-)
+pytestmark = [
+    pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215"),
+    pytest.mark.filterwarnings(
+        # Keras 3.15 hands its variables to np.array when it saves; numpy 2 wants one more keyword of them.
+        "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+    ),
+]
 
 EPOCH = {"batch_size": 100, "verbose": 0, "shuffle": False}
 
@@ -97,20 +100,21 @@ KINDS = {
     "from a subclassed model": lambda: kte.TPUModel.from_model(Plain()),
     "of nested models": of_nested_models,
 }
-IN_OR_OUT = pytest.mark.parametrize("inside", [True, False], ids=["inside the scope", "outside"])
+IN_GATE = ("functional", "subclassed", "from a Sequential", "of nested models")
 
 
 # -- making ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spread
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_trains_on_replicas_as_one_device_does(scope4, data, kind):
-    with scope4:
+@pytest.mark.parametrize(
+    "kind", [*(kind if kind in IN_GATE else pytest.param(kind, marks=pytest.mark.exhaustive) for kind in KINDS)]
+)
+def test_every_kind_trains_on_replicas_as_one_device_does(scope3, data, kind):
+    with scope3:
         ours = KINDS[kind]()
         ours.compile(keras.optimizers.SGD(0.3), "mse")
     assert isinstance(ours, kte.TPUModel)
-    assert _runtime.devices.num_replicas(ours) == 4
+    assert _runtime.devices.num_replicas(ours) == 3
     ours.predict(data.x[:8], verbose=0)  # builds the subclassed ones
     plain = keras.Sequential([keras.Input((6,)), *[copy_of(layer) for layer in dense_layers(ours)]])
     plain.compile(keras.optimizers.SGD(0.3), "mse")
@@ -151,14 +155,15 @@ def test_functional_use_and_subclassing_do_not_disturb_each_other(order):
     assert isinstance(Mine(), kte.TPUModel)
 
 
-def test_dicts_of_inputs_and_outputs(scope4, data):
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+def test_dicts_of_inputs_and_outputs(scope3, data):
     def build(model_class):
         a, b = keras.Input((6,), name="a"), keras.Input((1,), name="b")
         hidden = keras.layers.Concatenate()([a, b])
         return model_class({"a": a, "b": b}, {"p": keras.layers.Dense(1, name="p")(hidden), "q": a[:, :1] + b})
 
     plain = build(keras.Model)
-    with scope4:
+    with scope3:
         ours = build(kte.TPUModel)
     ours.set_weights(plain.get_weights())
     x = {"a": data.x[:100], "b": data.y[:100]}
@@ -206,13 +211,13 @@ def test_from_model_says_what_is_missing():
 # -- compiling ------------------------------------------------------------------------------------------------
 
 
-def test_compiling_after_the_block(scope4, data):
-    with scope4:
+def test_compiling_after_the_block(scope3, data):
+    with scope3:
         model = functional()
     model.compile("adam", "mse", metrics=["mae"])
     model.fit(data.x[:100], data.y[:100], **EPOCH)
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 1
-    assert _runtime.devices.num_replicas(model) == 4
+    assert _runtime.devices.num_replicas(model) == 3
 
 
 def ends_with(*last, outputs=1):
@@ -307,20 +312,25 @@ SAVED = {
 }
 
 
-@pytest.mark.spread
-@IN_OR_OUT
-@pytest.mark.parametrize("kind", SAVED)
-def test_it_saves_and_loads_as_itself_and_training_goes_on(scope4, data, tmp_path, kind, inside):
-    with scope4:
+@pytest.mark.parametrize(
+    ("kind", "inside"),
+    [
+        pytest.param(kind, inside, id=f"{kind}, {'inside' if inside else 'outside'} the scope", marks=marks)
+        for number, kind in enumerate(SAVED)
+        for inside, marks in ((number % 2 == 0, ()), (number % 2 == 1, pytest.mark.exhaustive))
+    ],
+)
+def test_it_saves_and_loads_as_itself_and_training_goes_on(scope3, data, tmp_path, kind, inside):
+    with scope3:
         model = SAVED[kind]()
         model.compile("adam", "mse", metrics=["mae"])
     model.fit(data.x[:100], data.y[:100], **EPOCH)
     path = tmp_path / "model.keras"
     model.save(path)
-    with scope4 if inside else contextlib.nullcontext():
+    with scope3 if inside else contextlib.nullcontext():
         loaded = keras.saving.load_model(path, safe_mode=True)
     assert type(loaded) is type(model)
-    assert _runtime.devices.num_replicas(loaded) == (4 if inside else 1)
+    assert _runtime.devices.num_replicas(loaded) == (3 if inside else 1)
     for want, got in zip(model.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(got, want)
     states = [[np.asarray(v) for v in m.optimizer.variables] for m in (loaded, model)]
@@ -332,8 +342,9 @@ def test_it_saves_and_loads_as_itself_and_training_goes_on(scope4, data, tmp_pat
     assert int(keras.ops.convert_to_numpy(loaded.optimizer.iterations)) == 3
 
 
-def test_it_loads_in_a_fresh_process(scope4, data, tmp_path):
-    with scope4:
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+def test_it_loads_in_a_fresh_process(scope3, data, tmp_path):
+    with scope3:
         model = functional()
         model.compile("adam", "mse")
     model.fit(data.x[:100], data.y[:100], **EPOCH)
@@ -357,7 +368,7 @@ class WithItsOwnCompile(Subclassed):
         super().compile(generator_optimizer, "mse")
 
 
-@pytest.mark.keras3("it says so in its log")
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: it says so in its log")
 def test_a_model_with_a_compile_of_its_own_loads_uncompiled_as_in_keras(tmp_path, data):
     model = WithItsOwnCompile()
     model.compile("sgd")
@@ -368,6 +379,7 @@ def test_a_model_with_a_compile_of_its_own_loads_uncompiled_as_in_keras(tmp_path
     np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 @pytest.mark.parametrize("kind", SAVED)
 def test_config_copies_and_pickles(data, kind):
     model = SAVED[kind]()
@@ -383,7 +395,7 @@ def test_config_copies_and_pickles(data, kind):
         np.testing.assert_array_equal(twin.get_weights()[0], model.get_weights()[0])
 
 
-@pytest.mark.keras3("it clones any functional model to a Model")
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: it clones any functional model to a Model")
 def test_cloning_gives_a_tpu_model_with_weights_of_its_own():
     model = functional()
     clone = keras.models.clone_model(model)

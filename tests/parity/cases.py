@@ -15,6 +15,12 @@ from typing import Any
 SEED = int(os.environ.get("KTE_PARITY_SEED", "1"))
 # Some 120 cover every two values that can meet, and the rest repeats them in other company.
 NUMBER_OF_CASES = int(os.environ.get("KTE_PARITY_CASES", "320"))
+# What decides how a loss is divided, scaled, windowed and masked: every two of these values that can meet do so in
+# what `make test` runs, `gate.txt`.
+IMPORTANT = (
+    *("model", "extras", "loss", "reduction", "weights", "clip", "upkeep", "scale", "overflow", "accumulation"),
+    "data",
+)
 TRIES = 2000  # draws after which two values count as impossible to have together; a test lists those pairs
 
 # Each value with its weight in the draw: a case on eight replicas takes four times as long as one on two, and a
@@ -84,11 +90,13 @@ class Case:
     replicas: int = 8
 
     def __str__(self) -> str:
-        words = {"batches": "{0[0]} by {0[1]}", "steps_per_execution": "spe {0}", "replicas": "{0} replicas"}
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return ", ".join(
-            words.get(name, "{0}").format(value) for name, value in values.items() if value not in DEFAULTS
-        )
+        return ", ".join(_words(name, value) for name, value in values.items() if value not in DEFAULTS)
+
+    @classmethod
+    def parse(cls, words: str) -> Case:
+        """Return the case that `str` shows as `words`."""
+        return cls(**{name: value for name, value in map(_VALUES.__getitem__, words.split(", "))})
 
     @property
     def outputs(self) -> list[str]:
@@ -122,6 +130,17 @@ class Case:
         }
         return [self.reduction, others[self.reduction]][: len(self.outputs)]
 
+
+def _words(name: str, value: Any) -> str:
+    how = {"batches": "{0[0]} by {0[1]}", "steps_per_execution": "spe {0}", "replicas": "{0} replicas"}
+    return how.get(name, "{0}").format(value)
+
+
+_VALUES = {
+    _words(name, value): (name, value)
+    for name, values in {**DIMENSIONS, "replicas": (1, 2, 3, 8)}.items()
+    for value in values
+}
 
 # Where `TPUModel` was once found not to be equal, each in its smallest form; they run whatever the seed is.
 FOUND = (

@@ -1,29 +1,58 @@
 """The one promise, over the product of what can be combined: N replicas take the steps of one device.
 
-`KTE_PARITY_SEED=7 pytest tests/parity/test_parity_suite.py` draws other cases, `KTE_PARITY_CASES=1000` more of them,
-and `KTE_PARITY_PART=1/2` runs the first of every two.
+`make test` runs what stands in `gate.txt`: on each runtime cases in which every value of every dimension is met, and
+over all runtimes every two `IMPORTANT` ones. Three replicas are enough for one that has a full part of a batch, one
+that has less and one that has none, and two where that is no matter; one case on each runtime has eight.
+
+`pytest --tier=exhaustive tests/parity` draws so many cases that all pairs meet, and then more of them;
+`KTE_PARITY_SEED=7` draws others, `KTE_PARITY_CASES=1000` more.
 """
 
-import os
+import functools
+from pathlib import Path
 
 import pytest
 
 import keras_tpu_ext as kte
+from kind_of_keras import RUNTIMES
 from parity import check
-from parity.cases import DIMENSIONS, FOUND, NUMBER_OF_CASES, SEED, Case, all_pairs, pairs_of, sample, why_not
+from parity.cases import (
+    DIMENSIONS,
+    FOUND,
+    IMPORTANT,
+    NUMBER_OF_CASES,
+    SEED,
+    Case,
+    all_pairs,
+    pairs_of,
+    sample,
+    why_not,
+)
 
-CASES, IMPOSSIBLE = sample()
-PART, PARTS = map(int, os.environ.get("KTE_PARITY_PART", "1/1").split("/"))
+once = pytest.mark.gate_on("keras3_jax")  # what is about the list of cases is the same on all
 
 
-def named(number, case):
-    return pytest.param(case, id=f"seed {SEED}, {number}: {case}")
+def gate():
+    """Return the cases of each runtime."""
+    cases = {}
+    for line in Path(__file__).with_name("gate.txt").read_text().splitlines():
+        if line.startswith("["):
+            of_runtime = cases.setdefault(line.strip("[]"), [])
+        elif line:
+            of_runtime.append(Case.parse(line))
+    return cases
 
 
-NAMED = [named(number, case) for number, case in enumerate([*FOUND, *CASES])]
+sampled = functools.cache(sample)
 
 
-@pytest.mark.parametrize("case", NAMED[PART - 1 :: PARTS])
+def pytest_generate_tests(metafunc):
+    if "case" in metafunc.fixturenames:
+        (of_gate,) = (cases for runtime, cases in gate().items() if runtime in RUNTIMES)
+        more = sampled()[0] if metafunc.config.getoption("tier") == "exhaustive" else []
+        metafunc.parametrize("case", dict.fromkeys([*FOUND, *of_gate, *more]), ids=str)
+
+
 def test_replicas_take_the_steps_of_one_device(case):
     print(f"KTE_PARITY_SEED={SEED}: {case!r}")
     start, expected = check.reference(case)
@@ -31,15 +60,34 @@ def test_replicas_take_the_steps_of_one_device(case):
     assert not check.differences(expected, got, start)
 
 
+@once
 def test_every_two_values_meet_that_can():
-    assert len(set(CASES)) == len(CASES) >= NUMBER_OF_CASES
-    met = set().union(*map(pairs_of, CASES))
-    assert not all_pairs().keys() - met - set(IMPOSSIBLE)
-    assert not any(why_not(case) for case in CASES)
+    cases, impossible = sampled()
+    assert len(set(cases)) == len(cases) >= NUMBER_OF_CASES
+    met = set().union(*map(pairs_of, cases))
+    assert not all_pairs().keys() - met - set(impossible)
+    assert not any(why_not(case) for case in cases)
 
 
+@once
+def test_in_the_gate_every_two_important_values_meet_that_can():
+    cases = [case for cases in gate().values() for case in cases]
+    assert not any(why_not(case) for case in cases)
+    met = set().union(*map(pairs_of, cases))
+    missing = all_pairs().keys() - met - set(sampled()[1])
+    assert not [pair for pair in missing if {name for name, _ in pair} <= set(IMPORTANT)]
+
+
+@once
+@pytest.mark.parametrize("runtime", gate())
+def test_in_the_gate_every_value_is_met_on_each_runtime(runtime):
+    met = {(name, getattr(case, name)) for case in gate()[runtime] for name in DIMENSIONS}
+    assert not {(name, value) for name, values in DIMENSIONS.items() for value in values} - met
+
+
+@once
 def test_the_values_that_cannot_meet_are_these():
-    cannot = {(u, v) for (_, u), (_, v) in IMPOSSIBLE}
+    cannot = {(u, v) for (_, u), (_, v) in sampled()[1]}
     has_no_timesteps, has_one_output = {"dense", "list", "dict"}, {"dense", "words"}
     assert cannot == {
         ("dict of words", "none"),  # unreduced losses of other shapes
@@ -56,7 +104,9 @@ def test_the_values_that_cannot_meet_are_these():
     }
 
 
+@once
 def test_a_case_is_told_by_what_is_not_plain():
     assert str(Case(weights="per class", steps_per_execution=4)) == (
         "dense, mse, sum_over_batch_size, per class, 96 by 32, SGD, spe 4, graph, 8 replicas"
     )
+    assert all(Case.parse(str(case)) == case for cases in gate().values() for case in cases)

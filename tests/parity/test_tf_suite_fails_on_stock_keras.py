@@ -13,6 +13,8 @@ import keras_tpu_ext as kte
 from parity import check
 from parity.cases import Case
 
+pytestmark = pytest.mark.runtimes("keras3_tf")
+
 # What it is: the case, what the check then finds or the error says, and what could go if there were nothing.
 BREAKS = {
     "an uneven last batch": (Case(batches=(70, 32)), "update", "ShareOfLoss in training/loss.py"),

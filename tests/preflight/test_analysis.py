@@ -6,6 +6,8 @@ from keras_tpu_ext.preflight._analysis import parse_out_of_memory
 from keras_tpu_ext.preflight.results import MemoryUse
 from keras_tpu_ext.preflight.targets import parse_target
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 V5E = parse_target("v5e-8")
 START = "JaxRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
 

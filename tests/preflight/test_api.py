@@ -10,6 +10,8 @@ from keras_tpu_ext.preflight import _compiler, api
 from keras_tpu_ext.preflight._compiler import Compiled
 from kind_of_keras import IS_KERAS2
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
+
 TOO_LARGE = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used {:.2f}G of 15.75G hbm. Exceeded"
 
 

@@ -10,6 +10,8 @@ from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._batch import ArraySpec, batch_size, batch_spec, batches_per_sec, with_batch_size
 from keras_tpu_ext.preflight.targets import parse_target
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 V5E = parse_target("v5e-8")
 IMAGES, LABELS = np.zeros((16, 4, 4, 3), "float32"), np.zeros(16, "int32")
 

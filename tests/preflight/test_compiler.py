@@ -16,6 +16,8 @@ from keras_tpu_ext.preflight import _compiler
 from keras_tpu_ext.preflight._compiler import Compiled, compile_for, compiler_versions, default_cache_dir
 from keras_tpu_ext.preflight.targets import parse_target
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 V5E, V4 = parse_target("v5e-8"), parse_target("v4-8")
 STEP = LoweredStep(b"a program", True, 8, 64, ("dense",), {}, {}, "JAX")
 VERSIONS = {"jax": "1", "jaxlib": "2", "libtpu": "3"}

@@ -9,6 +9,8 @@ from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import MemoryUse
 from keras_tpu_ext.preflight.targets import parse_target
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 V5E = parse_target("v5e-8")
 AVAILABLE = V5E.generation.usable_hbm_bytes_per_core
 MIB, GIB = 2**20, 2**30

@@ -8,6 +8,8 @@ from keras_tpu_ext.errors import MissingExtraError, NothingMeasuredError
 from keras_tpu_ext.preflight.results import Fault, LayerTime, MemoryUse
 from preflight.reports import GIB, report
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 
 def legend(axes):
     return [text.get_text() for text in axes.get_legend().get_texts()]

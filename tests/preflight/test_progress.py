@@ -3,7 +3,11 @@
 import io
 import sys
 
+import pytest
+
 from keras_tpu_ext.preflight._progress import Progress
+
+pytestmark = pytest.mark.gate_on("keras3_jax")
 
 
 class Terminal(io.StringIO):

@@ -10,6 +10,8 @@ from keras_tpu_ext.preflight import _text
 from keras_tpu_ext.preflight.results import LEFT_OUT, Fault, LayerTime, MemoryUse
 from preflight.reports import GIB, MEMORY, MIB, TIME, report
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 FAULT = Fault("a shape is not known", "dense", "model.py:12", "tf.image.resize(x, (224, 224))")
 
 

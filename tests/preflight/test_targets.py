@@ -8,6 +8,8 @@ from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.hardware import TPU_GENERATIONS
 from keras_tpu_ext.preflight.targets import parse_target
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 
 @pytest.mark.parametrize(
     ("name", "said", "topology", "chips", "devices"),

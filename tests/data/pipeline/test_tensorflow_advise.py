@@ -13,6 +13,8 @@ from keras_tpu_ext.data import Advice, Finding
 from keras_tpu_ext.data.pipeline import measuring as _measuring
 from sample_images import write_crops
 
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
+
 RANGE = tf.data.Dataset.range(640)
 AUTO = tf.data.AUTOTUNE
 

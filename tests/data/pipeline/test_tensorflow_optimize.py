@@ -10,6 +10,8 @@ import tensorflow as tf
 import keras_tpu_ext as kte
 from keras_tpu_ext.data.pipeline import nodes
 
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
+
 RANGE = tf.data.Dataset.range(23)
 TABLE = tf.lookup.StaticHashTable(
     tf.lookup.KeyValueTensorInitializer(tf.constant([1, 2], tf.int64), tf.constant([10, 20], tf.int64)), -1
@@ -126,7 +128,7 @@ def chained(names):
 
 
 CHAINS = chains(1, 4)
-MORE = [pytest.param(names, marks=pytest.mark.spread) for seed in (2, 3) for names in chains(seed, 5)]
+MORE = [pytest.param(names, marks=pytest.mark.exhaustive) for seed in (2, 3) for names in chains(seed, 5)]
 
 
 @pytest.mark.parametrize("names", CHAINS + MORE, ids="-".join)

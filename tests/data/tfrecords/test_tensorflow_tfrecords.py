@@ -12,7 +12,7 @@ from sample_images import in_time, jpeg, photographs, plain_pixels, rows, write_
 
 FILES, EACH, BATCH, SIZE = 3, 20, 7, (24, 24)
 NUMBER = FILES * EACH
-pytestmark = pytest.mark.spread
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
 AssertionFailed = tf.errors.InvalidArgumentError
 
 

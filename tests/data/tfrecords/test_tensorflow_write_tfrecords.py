@@ -16,7 +16,7 @@ import keras_tpu_ext as kte
 from keras_tpu_ext import cli
 from sample_images import CLASSES, rows, write_crops
 
-pytestmark = pytest.mark.spread
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
 ROOT = Path(__file__).resolve().parents[2]
 
 

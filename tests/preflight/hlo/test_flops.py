@@ -2,12 +2,15 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_tpu_ext.preflight._hlo.flops import flops_of
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.shape import parse_shape
+
+pytestmark = pytest.mark.gate_on("keras3_jax")
 
 
 def flops(line, **operands):

@@ -5,6 +5,8 @@ import pytest
 from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver, Origin
 from keras_tpu_ext.preflight._hlo.module import Module
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 LAYERS = ("conv2d", "batch_normalization", "re_lu", "dense", "block", "add", "transpose", "dense_2_b")
 ROLES = {"sgd": "(optimizer)", "compile_loss": "(loss)"}
 ARGUMENTS = {"trainable[0]": "conv2d/kernel", "optimizer[0]": "sgd/learning_rate", "trainable[1]": "dense"}

@@ -5,6 +5,8 @@ import pytest
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.shape import parse_shape
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 TEXT = """\
 HloModule jit_train_step, is_scheduled=true, entry_computation_layout={(f32[64]{0:T(128)})->f32[64]{0:T(128)}}
 

@@ -1,7 +1,11 @@
 """What is in HBM when it is fullest, in small scheduled programs whose buffers can be counted by hand."""
 
+import pytest
+
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.peak_memory import buffers_at_peak
+
+pytestmark = pytest.mark.gate_on("keras3_jax")
 
 MIB = 2**20  # of f32[512,512], without padding in tiles of 8 x 128
 BIG = "f32[512,512]{1,0:T(8,128)}"

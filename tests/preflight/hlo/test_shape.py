@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from keras_tpu_ext.preflight._hlo.shape import Shape, parse_shape
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 
 def taken(sizes, order, tiles):
     """Return the elements in memory: https://openxla.org/xla/tiled_layout, each tile cutting up what is before it."""

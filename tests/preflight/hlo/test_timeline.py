@@ -6,6 +6,8 @@ from keras_tpu_ext.hardware import TPU_GENERATIONS
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.timeline import Timeline, is_collective
 
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
 V5E, V3 = TPU_GENERATIONS["v5e"], TPU_GENERATIONS["v3"]
 BIG = "f32[512,512]{1,0:T(8,128)}"
 ON_CHIP = "f32[512,512]{1,0:T(8,128)S(1)}"

@@ -1,0 +1,59 @@
+import keras
+import numpy as np
+import pytest
+
+import sources
+from keras_tpu_ext import _runtime, errors
+
+
+def test_this_machine_has_no_gpu():
+    assert _runtime.devices.count_gpus() == 0
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_open_cpu(replicas):
+    opened = _runtime.devices.open_cpu(replicas)
+    assert (opened.num_replicas, opened.device_name, opened.told_by) == (replicas, "CPU", "")
+    assert not opened.supports_bfloat16
+
+
+def test_a_strategy_is_opened_once():
+    assert _runtime.devices.open_cpu(3).strategy is _runtime.devices.open_cpu(3).strategy
+
+
+def test_open_gpus_and_tpus_that_are_not_there():
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        _runtime.devices.open_gpus(1)
+    with pytest.raises(errors.TpuUnusableError):
+        _runtime.devices.open_tpu("local")
+
+
+def test_one_process_is_its_own_chief():
+    assert _runtime.devices.num_workers() == 1
+    assert _runtime.devices.is_chief()
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_model_belongs_to_the_strategy_of_its_block(make, replicas):
+    with _runtime.devices.scope(_runtime.devices.open_cpu(replicas).strategy):
+        model = make(keras.Model)
+    assert _runtime.devices.num_replicas(model) == replicas
+    assert _runtime.devices.device_name(model).upper() in ("", "CPU")  # TensorFlow has no name for it
+
+
+def test_num_replicas_and_device_name_without_a_block(plain):
+    assert _runtime.devices.num_replicas(plain) == 1
+
+
+def test_distribute_gives_every_row_once(rows):
+    strategy = _runtime.devices.open_cpu(3).strategy
+    x = np.concatenate([rows[0], rows[0][:2] + 1])  # batches that three devices can share evenly
+    batches = sources.batched((x,), 6)
+    seen = []
+    for item in _runtime.devices.distribute(strategy, batches):
+        (part,) = item if isinstance(item, (tuple, list)) else (item,)
+        parts = (
+            strategy.experimental_local_results(part) if hasattr(strategy, "experimental_local_results") else [part]
+        )
+        seen.extend(np.concatenate([np.asarray(one) for one in parts]))
+    np.testing.assert_array_equal(sorted(map(tuple, seen)), sorted(map(tuple, x)))

@@ -1,0 +1,82 @@
+import keras
+import numpy as np
+import pytest
+
+import keras_tpu_ext as kte
+from keras_tpu_ext import _runtime
+
+probes = _runtime.probes
+
+
+class Around(keras.callbacks.Callback):
+    """Intercepts the executions of a fit, and counts the FLOPs of a step once it has seen one."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps, self.flops, self.interception = [], None, None
+
+    def on_train_begin(self, logs=None):
+        self.interception = None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self.interception is None:
+            self.interception = probes.intercept_executions(self.model, self.around)
+
+    def around(self, execution):
+        self.steps.append(execution.steps)
+        result, self.batch = execution.run_and_describe()
+        return result
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.flops = probes.count_flops(self.model, self.batch, 4)
+
+    def on_train_end(self, logs=None):
+        self.interception.undo()
+
+
+def test_executions_go_through_and_their_flops_are_counted(make, rows):
+    x, y = rows
+    model, around = make(kte.TPUModel), Around()
+    model.fit(x[:8], y[:8], batch_size=4, epochs=1, verbose=0, callbacks=[around])
+    assert around.steps[:2] == [1, 1]
+    assert not around.interception.is_in_place()
+    # Each layer forward and for its weights, and the second for what it gets.
+    assert around.flops == (pytest.approx(2 * (2 * 3 * 2 + 3 * 1 * 3)), 4)
+
+
+def test_recorded_gradients_are_those_of_the_batch(rows):
+    x, y = rows
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    read = probes.record_gradients(model)
+    before = model.get_weights()
+    model.fit(x, y, batch_size=10, shuffle=False, verbose=0)
+    kernel, bias = read()
+    error = x.sum(axis=1, keepdims=True) - y
+    np.testing.assert_allclose(kernel, 2 * x.T @ error / 10, rtol=1e-5)
+    np.testing.assert_allclose(bias, 2 * error.mean(axis=0), rtol=1e-5)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(new, old)
+
+
+def test_a_watched_step_notes_what_is_not_finite(make):
+    model = make(kte.TPUModel, loss_scale=kte.LossScale(initial=8.0))
+    read = probes.watch_overflow(model)
+    model.fit(np.ones((4, 2), "float32"), np.full((4, 1), np.inf, "float32"), verbose=0)
+    if read is not None:
+        (overflow,) = read()
+        assert (overflow.update, overflow.of) == (1, 4)
+        assert any("out" in name for name in overflow.variables)
+    probes.unwatch_overflow(model)
+    model.fit(np.ones((4, 2), "float32"), np.full((4, 1), np.inf, "float32"), verbose=0)
+
+
+def test_a_step_is_lowered_for_tpus(make, rows):
+    class Shape:
+        def __init__(self, *shape):
+            self.shape, self.dtype = shape, "float32"
+
+    lowered = probes.lower_step(make(kte.TPUModel), (Shape(4, 2), Shape(4, 1), None), 2)
+    assert lowered.examples == 4
+    assert lowered.program
+    assert {"hidden", "out"} <= set(lowered.layers)
