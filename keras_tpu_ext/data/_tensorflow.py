@@ -6,6 +6,7 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_ext._arguments import argument_error, integer
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError
 
 
@@ -30,32 +31,6 @@ def without_autograph(tf: Any, function: Callable[..., Any]) -> Callable[..., An
     return tf.autograph.experimental.do_not_convert(function)
 
 
-def whole(function: str, name: str, value: Any, *, least: int = 1, write: str) -> int:
-    """Return `value` as an int.
-
-    Raises:
-        ArgumentError: If it is no whole number of at least `least`.
-    """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise ArgumentError(
-            f"{function} needs {name} to be a whole number of at least {least}; got {value!r}. Write {write}."
-        )
-    return int(value)
-
-
-def one_of(function: str, name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """Check that `value` is one of `choices`.
-
-    Raises:
-        ArgumentError: If it is not.
-    """
-    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
-        raise ArgumentError(
-            f"{function} needs {name} to be one of {', '.join(map(repr, choices))}; got {value!r}. "
-            f"Write {name}={choices[0]!r}."
-        )
-
-
 def height_and_width(function: str, size: Any) -> tuple[int, int]:
     """Return `size`, a number or (height, width), as a pair.
 
@@ -64,10 +39,8 @@ def height_and_width(function: str, size: Any) -> tuple[int, int]:
     """
     pair = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
     if len(pair) != 2:
-        raise ArgumentError(
-            f"{function} needs size as (height, width) in pixels; got {size!r}. Write size=(224, 224)."
-        )
-    height, width = (whole(function, "size", side, write="size=(224, 224)") for side in pair)
+        raise argument_error(function, "size", "(height, width) in pixels", repr(size), "size=(224, 224)")
+    height, width = (integer(function, "size", side, example=(224, 224)) for side in pair)
     return height, width
 
 
@@ -81,10 +54,8 @@ def checked_shard(function: str, shard: Any) -> tuple[int, int]:
         return 0, 1
     is_pair = isinstance(shard, (tuple, list)) and len(shard) == 2
     if not is_pair or not all(isinstance(part, numbers.Integral) for part in shard) or not 0 <= shard[0] < shard[1]:
-        raise ArgumentError(
-            f"{function} needs shard as (index, count), with index from 0 to count - 1; got {shard!r}. "
-            "Write shard=(0, 4) on the first of four hosts."
-        )
+        needed = "(index, count), with index from 0 to count - 1"
+        raise argument_error(function, "shard", needed, repr(shard), "shard=(0, 4) on the first of four hosts")
     return int(shard[0]), int(shard[1])
 
 

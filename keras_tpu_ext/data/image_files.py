@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from keras_tpu_ext._arguments import integer, one_of
 from keras_tpu_ext.data import _decoding, _lost_records
 from keras_tpu_ext.data._epochs import Order, finalize, number_of_batches, with_seeds
 from keras_tpu_ext.data._listing import Files, list_images
-from keras_tpu_ext.data._tensorflow import (
-    checked_shard,
-    height_and_width,
-    one_of,
-    tensorflow,
-    whole,
-    without_autograph,
-)
+from keras_tpu_ext.data._tensorflow import checked_shard, height_and_width, tensorflow, without_autograph
 from keras_tpu_ext.data.skipped import Ledger
 from keras_tpu_ext.errors import ArgumentError
 
@@ -88,7 +82,7 @@ def images(
         model.fit(train, epochs=5)
         ```
     """
-    batch_size = whole("images", "batch_size", batch_size, write="batch_size=128")
+    batch_size = integer("images", "batch_size", batch_size, example=128)
     size = height_and_width("images", size)
     one_of("images", "crop", crop, _decoding.CROPS)
     one_of("images", "on_error", on_error, ("raise", "skip"))
@@ -98,7 +92,7 @@ def images(
     _check_enough(files, batch_size, count, drop_remainder)
     part = files.shard(index, count)
     ledger = Ledger(tf, skips=on_error == "skip")
-    order = Order(shuffle, whole("images", "seed", seed, least=0, write="seed=0"), crop == "random")
+    order = Order(shuffle, integer("images", "seed", seed, minimum=0, example=0), crop == "random")
     records = _decoded(tf, _read(tf, _numbered(tf, part, order), part), size, crop)
     messages = _messages(tf, part)
     batches = _lost_records.batch_records(tf, records, batch_size, messages, ledger, drop_remainder=drop_remainder)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._arguments import integer
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, UnweightedPaddedBatch
 from keras_tpu_ext.data._padded_py_dataset import PaddedPyDataset
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError
@@ -57,7 +57,7 @@ def pad_batches(dataset: Any, batch_size: int, *, batched: bool | None = None) -
         model.fit(kte.data.pad_batches(dataset, 1024).prefetch(2))
         ```
     """
-    size = _checked_size(batch_size)
+    size = integer("pad_batches", "batch_size", batch_size, example="scope.global_batch_size(128)")
     if isinstance(dataset, _runtime.PyDataset):
         return PaddedPyDataset(dataset, size)
     tf = _tensorflow()
@@ -136,15 +136,6 @@ def _check_dataset(tf: Any, dataset: Any, size: int) -> None:
                 "pad_batches needs to know how many dimensions each tensor has; the dataset has one of unknown rank. "
                 "Write from_generator(..., output_signature=tf.TensorSpec([None, 28, 28], tf.float32))."
             )
-
-
-def _checked_size(batch_size: Any) -> int:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, numbers.Integral) or batch_size < 1:
-        raise ArgumentError(
-            f"batch_size must be an integer of at least 1; got {batch_size!r}. "
-            "Write pad_batches(dataset, scope.global_batch_size(128))."
-        )
-    return int(batch_size)
 
 
 def _tensorflow() -> Any:

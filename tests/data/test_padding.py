@@ -128,6 +128,6 @@ def test_a_wrong_batch_size_is_named(size):
     with pytest.raises(kte.errors.ArgumentError) as error:
         kte.data.pad_batches(sources.Batches([]), size)
     assert str(error.value) == (
-        f"batch_size must be an integer of at least 1; got {size!r}. "
-        "Write pad_batches(dataset, scope.global_batch_size(128))."
+        f"pad_batches: `batch_size` must be an integer of at least 1; got {size!r}. "
+        "Write batch_size=scope.global_batch_size(128)."
     )

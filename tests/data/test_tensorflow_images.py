@@ -240,12 +240,12 @@ def test_many_passes_do_not_grow(clean):
 
 
 ARGUMENTS = [
-    ({"batch_size": 0}, "images needs batch_size to be a whole number of at least 1; got 0. Write batch_size=128."),
-    ({"size": (1, 2, 3)}, r"images needs size as \(height, width\) in pixels; got \(1, 2, 3\)"),
-    ({"crop": "middle"}, "crop to be one of 'center', 'random', None; got 'middle'. Write crop='center'"),
-    ({"on_error": "ignore"}, "on_error to be one of 'raise', 'skip'; got 'ignore'"),
-    ({"shard": (2, 2)}, r"shard as \(index, count\), with index from 0 to count - 1; got \(2, 2\)"),
-    ({"seed": -1}, "seed to be a whole number of at least 0; got -1"),
+    ({"batch_size": 0}, "images: `batch_size` must be an integer of at least 1; got 0. Write batch_size=128."),
+    ({"size": (1, 2, 3)}, r"images: `size` must be \(height, width\) in pixels; got \(1, 2, 3\)"),
+    ({"crop": "middle"}, '`crop` must be "center", "random" or None; got \'middle\'. Write crop="center"'),
+    ({"on_error": "ignore"}, '`on_error` must be "raise" or "skip"; got \'ignore\''),
+    ({"shard": (2, 2)}, r"`shard` must be \(index, count\), with index from 0 to count - 1; got \(2, 2\)"),
+    ({"seed": -1}, "`seed` must be an integer of at least 0; got -1"),
     ({"labels": [1, 2]}, "one label for each file; there are 40 files, .* and 2 labels. Write labels="),
     ({"labels": "files"}, "labels to be 'folder', None or one whole number for each file; got 'files'"),
     ({"shard": (0, 41)}, "needs at least 1 files for each of 41 hosts; there are 40. Write shard=None"),

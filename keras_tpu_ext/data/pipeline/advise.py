@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import numbers
 import time
 from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import hardware
+from keras_tpu_ext._arguments import integer, number
 from keras_tpu_ext.data._tensorflow import checked_dataset
 from keras_tpu_ext.data.pipeline.advice import Advice, Finding
-from keras_tpu_ext.errors import ArgumentError
 
 
 def advise(
@@ -60,7 +58,8 @@ def advise(
         ```
     """
     checked_dataset(dataset, "kte.data.advise")
-    _check_numbers(replicas, seconds)
+    integer("advise", "replicas", replicas, example="scope.num_replicas")
+    number("advise", "seconds", seconds, above=0, example="10.0, or measure=False to run nothing")
     from keras_tpu_ext.data.pipeline.findings import find  # it imports TensorFlow
     from keras_tpu_ext.data.pipeline.measuring import measure_gains
 
@@ -80,15 +79,3 @@ def advise(
             Finding("failure", f"The pipeline fails: {measured.failure}", "for batch in dataset.take(1): pass")
         )
     return Advice(findings, measured.note)
-
-
-def _check_numbers(replicas: Any, seconds: Any) -> None:
-    if isinstance(replicas, bool) or not isinstance(replicas, numbers.Integral) or replicas < 1:
-        raise ArgumentError(
-            f"replicas must be an integer of at least 1; got {replicas!r}. Write replicas=scope.num_replicas."
-        )
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise ArgumentError(
-            f"seconds must be a positive number; got {seconds!r}. Write seconds=10.0, or measure=False to run "
-            "nothing."
-        )

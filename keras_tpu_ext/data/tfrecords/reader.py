@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_ext._arguments import integer, one_of
 from keras_tpu_ext.data import _decoding, _lost_records
 from keras_tpu_ext.data._epochs import Order, finalize, number_of_batches, with_seeds
-from keras_tpu_ext.data._tensorflow import checked_shard, height_and_width, one_of, tensorflow, whole
+from keras_tpu_ext.data._tensorflow import checked_shard, height_and_width, tensorflow
 from keras_tpu_ext.data.skipped import Ledger
 from keras_tpu_ext.data.tfrecords.parsing import Parser, check_first_record, make_parser
 from keras_tpu_ext.data.tfrecords.shards import (
@@ -92,14 +93,12 @@ def tfrecords(
         model.fit(train, epochs=5)
         ```
     """
-    batch_size = whole("tfrecords", "batch_size", batch_size, write="batch_size=128")
+    batch_size = integer("tfrecords", "batch_size", batch_size, example=128)
     pixels = height_and_width("tfrecords", size)
     one_of("tfrecords", "crop", crop, _decoding.CROPS)
     one_of("tfrecords", "on_error", on_error, ("raise", "skip"))
     one_of("tfrecords", "compression", compression, (None, "GZIP", "ZLIB"))
-    buffer = (
-        _BUFFER if shuffle is True else whole("tfrecords", "shuffle", int(shuffle), least=0, write="shuffle=True")
-    )
+    buffer = _BUFFER if shuffle is True else integer("tfrecords", "shuffle", int(shuffle), minimum=0, example=True)
     tf = tensorflow("tfrecords")
     paths, manifest = find_shards(tf, source)
     shards = make_shards(tf, paths, manifest, checked_shard("tfrecords", shard), compression or "")
@@ -107,8 +106,8 @@ def tfrecords(
     ledger = Ledger(tf, skips=on_error == "skip")
     if not ledger.skips:
         check_first_record(tf, shards.paths[0], shards.compression, parser)
-    whole_seed = whole("tfrecords", "seed", seed, least=0, write="seed=0")
-    order = Order(bool(buffer), whole_seed, crop == "random" and parser.is_image)
+    seed = integer("tfrecords", "seed", seed, minimum=0, example=0)
+    order = Order(bool(buffer), seed, crop == "random" and parser.is_image)
     records = _parsed(tf, _numbered(tf, shards, order, buffer), parser)
     messages = _messages(tf, shards, parser)
     batches = _lost_records.batch_records(tf, records, batch_size, messages, ledger, drop_remainder=drop_remainder)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._arguments import integer, one_of, optional
 from keras_tpu_ext.data._listing import list_images
-from keras_tpu_ext.data._tensorflow import one_of, tensorflow, whole
+from keras_tpu_ext.data._tensorflow import tensorflow
 from keras_tpu_ext.data.tfrecords.manifest import WrittenRecords
 from keras_tpu_ext.data.tfrecords.shard_plan import make_plan
 from keras_tpu_ext.data.tfrecords.shard_writer import ShardWriter
-from keras_tpu_ext.errors import ArgumentError
 
 
 def write_tfrecords(
@@ -68,12 +68,9 @@ def write_tfrecords(
         ```
     """
     one_of("write_tfrecords", "on_error", on_error, ("raise", "skip"))
-    if shards is not None:
-        whole("write_tfrecords", "shards", shards, write="shards=8")
-    if size is not None:
-        whole("write_tfrecords", "size", size, write="size=256")
-    if whole("write_tfrecords", "quality", quality, write="quality=95") > 100:
-        raise ArgumentError(f"write_tfrecords needs quality from 1 to 100; got {quality!r}. Write quality=95.")
+    optional(integer, "write_tfrecords", "shards", shards, example=8)
+    optional(integer, "write_tfrecords", "size", size, example=256)
+    integer("write_tfrecords", "quality", quality, maximum=100, example=95)
     tf = tensorflow("write_tfrecords")
     files = list_images(tf, "write_tfrecords", source, labels)
     options = {"size": size, "quality": quality, "shuffle": shuffle, "seed": seed}

@@ -364,8 +364,8 @@ def test_findings_are_ranked_and_shown():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"replicas": 0}, r"replicas must be an integer of at least 1; got 0. Write replicas=scope.num_replicas."),
-        ({"seconds": 0}, r"seconds must be a positive number; got 0. Write seconds=10.0, or measure=False to run"),
+        ({"replicas": 0}, r"`replicas` must be an integer of at least 1; got 0. Write replicas=scope.num_replicas."),
+        ({"seconds": 0}, r"`seconds` must be a number above 0; got 0. Write seconds=10.0, or measure=False to run"),
         ({"tpu": ""}, r"`tpu` must be \"auto\", \"local\""),
     ],
 )

@@ -260,8 +260,8 @@ ARGUMENTS = [
     ({"features": {}, "parse": len}, "both features and parse, .* Write one of the two"),
     ({"features": {"x": tf.io.VarLenFeature(tf.int64)}}, "features to give dense tensors whose shapes are all known"),
     ({"parse": lambda record: tf.io.decode_raw(record, tf.uint8)}, r"parse to give dense .*Write tf.ensure_shape"),
-    ({"compression": "zip"}, "compression to be one of None, 'GZIP', 'ZLIB'; got 'zip'"),
-    ({"shuffle": -1}, "shuffle to be a whole number of at least 0; got -1"),
+    ({"compression": "zip"}, '`compression` must be None, "GZIP" or "ZLIB"; got \'zip\''),
+    ({"shuffle": -1}, "`shuffle` must be an integer of at least 0; got -1"),
 ]
 
 

@@ -160,10 +160,10 @@ def test_the_bar_is_on_the_standard_error(photos, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"shards": 0}, "shards to be a whole number of at least 1; got 0. Write shards=8"),
-        ({"size": 0}, "size to be a whole number of at least 1; got 0. Write size=256"),
-        ({"quality": 101}, "quality from 1 to 100; got 101"),
-        ({"on_error": "stop"}, "on_error to be one of 'raise', 'skip'; got 'stop'"),
+        ({"shards": 0}, "`shards` must be an integer of at least 1; got 0. Write shards=8"),
+        ({"size": 0}, "`size` must be an integer of at least 1; got 0. Write size=256"),
+        ({"quality": 101}, "`quality` must be an integer from 1 to 100; got 101"),
+        ({"on_error": "stop"}, '`on_error` must be "raise" or "skip"; got \'stop\''),
     ],
 )
 def test_arguments_that_cannot_be(photos, tmp_path, options, text):
