@@ -4,14 +4,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_tpu_ext._look import version
 from tensorflow.python.framework import kernels
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.tensorflow import lowering
 from keras_tpu_ext._runtime.tensorflow.tpu import has_tpu_kernels
+from keras_tpu_ext._system import installed_version
 
-IS_FOR_TPUS = version("tensorflow-tpu") is not None
+IS_FOR_TPUS = installed_version("tensorflow-tpu") is not None
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
 
