@@ -14,6 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor, Variable
+
 keras: Any = tf.keras
 PACKAGE = keras.Model.__module__.split(".")[0]  # "keras" on TensorFlow 2.15, "tf_keras" on newer ones
 
@@ -37,24 +39,24 @@ _enable_auto_cast_variables: Any = private("mixed_precision.autocast_variable").
 LossScaleOptimizer: Any = private("mixed_precision.loss_scale_optimizer").BaseLossScaleOptimizer
 
 
-def mask_of(tensor: Any) -> Any:
+def mask_of(tensor: Tensor) -> Any:
     """Return the mask that Keras keeps beside `tensor`, or `None`."""
     return getattr(tensor, "_keras_mask", None)
 
 
-def with_mask(tensor: Any, mask: Any) -> Any:
+def with_mask(tensor: Tensor, mask: Tensor) -> Any:
     """Return `tensor`, with a mask unless that is `None`."""
     if mask is not None:
         tensor._keras_mask = mask
     return tensor
 
 
-def path_of(variable: Any) -> str:
+def path_of(variable: Variable) -> str:
     """Return the name of a variable with those of the layers around it."""
     return str(variable.name.removesuffix(":0"))
 
 
-def new_variable(value: Any, dtype: str, name: str, *, per_replica: bool = False) -> Any:
+def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = False) -> Any:
     """Return a variable that no gradient changes.
 
     Args:
@@ -82,12 +84,12 @@ def no_autocast() -> AbstractContextManager[Any]:
     return context
 
 
-def add_counter(layer: Any, name: str) -> Any:
+def add_counter(layer: Layer, name: str) -> Any:
     """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
     options = {"trainable": False, "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
     return layer.add_weight(shape=(), dtype="int32", initializer="zeros", name=name, **options)
 
 
-def loss_tracker_of(model: Any) -> Any:
+def loss_tracker_of(model: Model) -> Any:
     """Return the metric in which Keras tracks the loss of `model`, or `None`."""
     return getattr(getattr(model, "compiled_loss", None), "_total_loss_mean", None)

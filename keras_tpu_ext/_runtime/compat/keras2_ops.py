@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.types import Tensor
+
 bitwise_and = tf.bitwise.bitwise_and
 bitwise_left_shift = tf.bitwise.left_shift
 bitwise_or = tf.bitwise.bitwise_or
@@ -43,23 +45,23 @@ def arange(stop: Any, dtype: Any = None) -> Any:
     return tf.range(tf.cast(stop, dtype), dtype=dtype)
 
 
-def convert_to_numpy(tensor: Any) -> Any:
+def convert_to_numpy(tensor: Tensor) -> Any:
     """Return a tensor or a variable as an array."""
     return tf.convert_to_tensor(tensor).numpy()
 
 
-def convert_to_tensor(value: Any, dtype: Any = None) -> Any:
+def convert_to_tensor(value: Tensor, dtype: Any = None) -> Any:
     """Return a value as a tensor."""
     tensor = tf.convert_to_tensor(value)
     return tensor if dtype is None else tf.cast(tensor, dtype)
 
 
-def flip(tensor: Any, axis: int) -> Any:
+def flip(tensor: Tensor, axis: int) -> Any:
     """Return a tensor in the reverse order along `axis`."""
     return tf.reverse(tensor, [axis])
 
 
-def shape(tensor: Any) -> tuple[Any, ...]:
+def shape(tensor: Tensor) -> tuple[Any, ...]:
     """Return the sizes, as numbers where they are static."""
     dynamic: Any = None if tensor.shape.is_fully_defined() else tf.shape(tensor)
     return tuple(dynamic[i] if size is None else size for i, size in enumerate(tensor.shape))

@@ -14,6 +14,7 @@ import keras as keras
 from keras.src.backend import AutocastScope, get_keras_mask, in_symbolic_scope, set_keras_mask
 
 from keras_tpu_ext._runtime.common.patches import Patch
+from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor, Variable
 
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 tree = keras.tree
@@ -25,24 +26,24 @@ saves_each_epoch = (
 )
 
 
-def mask_of(tensor: Any) -> Any:
+def mask_of(tensor: Tensor) -> Any:
     """Return the mask that Keras keeps beside `tensor`, or `None`."""
     return get_keras_mask(tensor)
 
 
-def with_mask(tensor: Any, mask: Any) -> Any:
+def with_mask(tensor: Tensor, mask: Tensor) -> Any:
     """Return `tensor`, with a mask unless that is `None`."""
     if mask is not None:
         set_keras_mask(tensor, mask)
     return tensor
 
 
-def path_of(variable: Any) -> str:
+def path_of(variable: Variable) -> str:
     """Return the name of a variable with those of the layers around it."""
     return str(variable.path)
 
 
-def new_variable(value: Any, dtype: str, name: str, *, per_replica: bool = False) -> Any:
+def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = False) -> Any:
     """Return a variable that no gradient changes.
 
     Args:
@@ -68,18 +69,18 @@ def no_autocast() -> AbstractContextManager[Any]:
     return context
 
 
-def add_counter(layer: Any, name: str) -> Any:
+def add_counter(layer: Layer, name: str) -> Any:
     """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
     options = {"trainable": False, "aggregation": "only_first_replica"}
     return layer.add_weight(shape=(), dtype="int32", initializer="zeros", name=name, **options)
 
 
-def loss_tracker_of(model: Any) -> Any:
+def loss_tracker_of(model: Model) -> Any:
     """Return the metric in which Keras tracks the loss of `model`, or `None`."""
     return getattr(model, "_loss_tracker", None)
 
 
-def moments_patches(layers: Sequence[Any], moments: Callable[..., Any]) -> list[Patch]:
+def moments_patches(layers: Sequence[Layer], moments: Callable[..., Any]) -> list[Patch]:
     """Return the places of batch normalisations, for `patched`.
 
     Args:
@@ -87,14 +88,14 @@ def moments_patches(layers: Sequence[Any], moments: Callable[..., Any]) -> list[
         moments: Takes the layer, Keras's own method, inputs and mask, and returns mean and variance.
     """
 
-    def of(layer: Any) -> Callable[[Any], Any]:
+    def of(layer: Layer) -> Callable[[Any], Any]:
         return lambda stock: lambda inputs, mask: moments(layer, stock, inputs, mask)
 
     normalisations = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
     return [(layer, "_moments", of(layer)) for layer in normalisations]
 
 
-def regularizer_patches(layers: Sequence[Any], regulariser: Callable[[Any], Any]) -> list[Patch]:
+def regularizer_patches(layers: Sequence[Layer], regulariser: Callable[[Any], Any]) -> list[Patch]:
     """Return the places of activity regularisers, for `patched`.
 
     Args:

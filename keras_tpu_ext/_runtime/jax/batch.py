@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.types import Layer, Nest
 from keras_tpu_ext._runtime.compat.keras3 import moments_patches, regularizer_patches
 
 
@@ -37,7 +38,7 @@ BATCH = _Batch()
 
 
 @contextlib.contextmanager
-def batch_context(data: Any, examples: Any) -> Iterator[None]:
+def batch_context(data: Nest, examples: jax.Array) -> Iterator[None]:
     """Know the batch while its step runs.
 
     Args:
@@ -60,7 +61,7 @@ def num_replicas() -> int:
     return 1
 
 
-def sum_over_replicas(values: Sequence[Any]) -> list[Any]:
+def sum_over_replicas(values: Sequence[jax.Array]) -> list[jax.Array]:
     """Return the values: they are sums over all examples already."""
     return list(values)
 
@@ -75,7 +76,7 @@ def is_padded() -> bool:
     return BATCH.valid is not None
 
 
-def gather_examples(data: Any) -> Any:
+def gather_examples(data: Nest) -> Any:
     """Return `data`; nothing asks for it in a batch that was filled up, see `jax/per_example.py`."""
     assert BATCH.valid is None, "a batch for code that needs all examples at once was filled up"
     return data
@@ -86,14 +87,14 @@ def whole_batch_view() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def valid_rows_of(values: Any) -> Any:
+def valid_rows_of(values: jax.Array) -> Any:
     """Return for each row of `values` whether it counts; `None` where every row does, or rows are no examples."""
     if BATCH.valid is None or not values.shape or not values.shape[0] or values.shape[0] % BATCH.valid.shape[0]:
         return None
     return jnp.repeat(BATCH.valid, values.shape[0] // BATCH.valid.shape[0])
 
 
-def zero_invalid_rows(values: Any) -> Any:
+def zero_invalid_rows(values: jax.Array) -> Any:
     """Return `values` with zeros in the rows that do not count."""
     valid = valid_rows_of(values)
     if valid is None:
@@ -101,7 +102,7 @@ def zero_invalid_rows(values: Any) -> Any:
     return jnp.where(jnp.reshape(valid, (-1, *[1] * (values.ndim - 1))), values, jnp.zeros_like(values))
 
 
-def select_valid_rows(values: Any) -> Any:
+def select_valid_rows(values: jax.Array) -> Any:
     """Return `values`; see `gather_examples`."""
     return gather_examples(values)
 
@@ -118,7 +119,7 @@ def static_examples(rows: int | None) -> Any:
     return rows if BATCH.valid is None else BATCH.examples
 
 
-def row_weights(inputs: Any) -> Any:
+def row_weights(inputs: jax.Array) -> Any:
     """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts."""
     valid = valid_rows_of(inputs)
     return None if valid is None else jnp.reshape(valid, (-1, *[1] * (inputs.ndim - 1))).astype("float32")
@@ -129,13 +130,13 @@ def place_in_batch(rows: int) -> tuple[int, int]:
     return 0, rows
 
 
-def has_local_statistics(normalization: Any) -> bool:
+def has_local_statistics(normalization: Layer) -> bool:
     """Return `False`: a program on JAX sees the whole batch."""
     return False
 
 
 @contextlib.contextmanager
-def exclude_padding(layers: Sequence[Any]) -> Iterator[None]:
+def exclude_padding(layers: Sequence[Layer]) -> Iterator[None]:
     """Within the block `layers` learn from the examples of the batch at hand, see `batch_context`."""
     places: list[Any] = []
     if BATCH.valid is not None:
@@ -150,7 +151,7 @@ def _regularizer_of_examples(stock: Any) -> Any:
     return lambda outputs: stock(zero_invalid_rows(outputs)) / valid_fraction()
 
 
-def _moments(layer: Any, stock: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
+def _moments(layer: Layer, stock: Any, inputs: jax.Array, mask: jax.Array) -> tuple[Any, Any]:
     real = valid_rows_of(inputs)
     if mask is not None:
         return stock(inputs, zero_invalid_rows(mask))

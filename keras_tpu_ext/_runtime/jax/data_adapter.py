@@ -23,6 +23,7 @@ from keras.src.trainers.data_adapters import get_data_adapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, without_own_weights
+from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.jax.per_example import predicts_per_example, trains_per_example
 from keras_tpu_ext._runtime.jax.scope import distribution_of, num_replicas, within
 from keras_tpu_ext._runtime.jax.sharding import placed
@@ -47,7 +48,7 @@ class GroupedDataAdapter(DataAdapter):
         trains_or_tests: Whether there is a loss to compute.
     """
 
-    def __init__(self, model: Any, adapter: Any, *, trains_or_tests: bool = False) -> None:
+    def __init__(self, model: Model, adapter: Any, *, trains_or_tests: bool = False) -> None:
         self._model = model
         self._adapter = adapter
         self._trains_or_tests = trains_or_tests
@@ -93,7 +94,7 @@ class GroupedDataAdapter(DataAdapter):
         self._adapter.on_epoch_end()
 
 
-def grouped_data(model: Any, arguments: dict[str, Any]) -> GroupedDataAdapter:
+def grouped_data(model: Model, arguments: dict[str, Any]) -> GroupedDataAdapter:
     """Return the adapter of the data that `predict` was called with, for a model that is built on them if need be.
 
     Keras would take an execution's groups for a batch to build on.
@@ -112,7 +113,7 @@ def grouped_data(model: Any, arguments: dict[str, Any]) -> GroupedDataAdapter:
     return GroupedDataAdapter(model, adapter)
 
 
-def _requested_steps(model: Any) -> tuple[int, int]:
+def _requested_steps(model: Model) -> tuple[int, int]:
     """Return how many steps the next execution has, and how many an execution may have."""
     schedule, most = model._schedule, int(model.steps_per_execution)
     return (most, most) if schedule is None or schedule.held else (int(schedule.requested_steps), most)
@@ -140,8 +141,8 @@ class Group(NamedTuple):
         steps: How many of the batches are there, int32; `None` for a single one without a dimension of its own.
     """
 
-    data: Any
-    examples: Any
+    data: Nest
+    examples: jax.Array
     steps: Any
 
 
@@ -154,7 +155,7 @@ class HostBatch(NamedTuple):
         space: Number of rows that it was padded to before.
     """
 
-    data: Any
+    data: Nest
     rows: int
     space: int
 
@@ -217,12 +218,12 @@ class Batches:
         return Group(on_devices, examples, np.int32(len(batches)))
 
 
-def batches_of(model: Any, *, fills_up: bool, most_steps: int | None = None) -> Batches:
+def batches_of(model: Model, *, fills_up: bool, most_steps: int | None = None) -> Batches:
     """Return `Batches` for the devices that train `model`."""
     return Batches(distribution_of(model), num_replicas(model), fills_up=fills_up, most_steps=most_steps)
 
 
-def host_batch(batch: Any) -> HostBatch:
+def host_batch(batch: Nest) -> HostBatch:
     """Return a batch as NumPy arrays, without the rows that `pad_batches` has added."""
     space = 0
     if isinstance(batch, PaddedBatch):
@@ -239,7 +240,7 @@ def host_batch(batch: Any) -> HostBatch:
     return HostBatch(batch, len(jax.tree.leaves(batch)[0]), space)
 
 
-def _shapes(data: Any) -> tuple[Any, ...]:
+def _shapes(data: Nest) -> tuple[Any, ...]:
     """Return what makes two batches a different program: first the number of rows, then all else."""
     leaves, structure = jax.tree.flatten(data)
     return (len(leaves[0]), structure, *((leaf.shape[1:], leaf.dtype) for leaf in leaves))

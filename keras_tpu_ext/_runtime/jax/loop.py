@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
+from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.jax.batch import batch_context, exclude_padding
 from keras_tpu_ext._runtime.jax.data_adapter import Group, batches_of, host_batch
 from keras_tpu_ext._runtime.jax.scope import distribution_of
@@ -36,7 +37,7 @@ class CompiledLoop:
         collects: Whether what all the steps return is wanted, and not what the last one does.
     """
 
-    def __init__(self, model: Any, step: Step, *, collects: bool = False) -> None:
+    def __init__(self, model: Model, step: Step, *, collects: bool = False) -> None:
         self._model = model
         self._step = step
         self._collects = collects
@@ -64,7 +65,7 @@ class CompiledLoop:
         key = jax.tree.structure(group), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(group))
         return not (key in self._seen or self._seen.add(key))  # type: ignore[func-returns-value]
 
-    def stateless(self, state: Any, own: Any, data: Any, examples: Any) -> tuple[Any, Any, Any]:
+    def stateless(self, state: Any, own: Any, data: Nest, examples: jax.Array) -> tuple[Any, Any, Any]:
         """Return the outputs of one step, the next state and the next values of what the step remembers."""
         variables = own_variables(self._model)
         mapping = list(zip(variables, own, strict=True))
@@ -100,7 +101,7 @@ class CompiledLoop:
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *every) if self._collects else every[-1], state, own
 
 
-def own_variables(model: Any) -> list[Any]:
+def own_variables(model: Model) -> list[jax.Array]:
     """Return the variables that a step carries beside those in Keras's state.
 
     They are what a `TPUModel` remembers of its steps, and the variables of every optimizer that is an attribute of
@@ -113,7 +114,7 @@ def own_variables(model: Any) -> list[Any]:
     return [*([] if state is None else step_variables(state)), *others]
 
 
-def _last(step: Any, state: Any, own: Any, data: Any, examples: Any, steps: Any) -> tuple[Any, Any, Any]:
+def _last(step: Any, state: Any, own: Any, data: Nest, examples: jax.Array, steps: Any) -> tuple[Any, Any, Any]:
     """Run a step over the first `steps` batches of a stack; return what the last one returned."""
 
     def batch(i: Any) -> Any:
@@ -133,10 +134,10 @@ def _last(step: Any, state: Any, own: Any, data: Any, examples: Any, steps: Any)
     return outputs, state, own
 
 
-def _collected(step: Any, state: Any, own: Any, data: Any, examples: Any, steps: Any) -> tuple[Any, Any, Any]:
+def _collected(step: Any, state: Any, own: Any, data: Nest, examples: jax.Array, steps: Any) -> tuple[Any, Any, Any]:
     """Run a step over a stack; return what all the steps returned, along a new first dimension."""
 
-    def once(carry: Any, batch: Any) -> Any:
+    def once(carry: Any, batch: Nest) -> Any:
         outputs, *after = step(*carry, *batch)
         return tuple(_as_before(carry, after)), outputs
 
@@ -149,7 +150,7 @@ def _as_before(before: Any, after: Any) -> Any:
     return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), tuple(after), tuple(before))
 
 
-def make_function(model: Any, step: Step, *, trains: bool) -> Callable[[Any, Any], tuple[Any, Any]]:
+def make_function(model: Model, step: Step, *, trains: bool) -> Callable[[Any, Any], tuple[Any, Any]]:
     """Return the function that Keras calls with a state and an iterator; it returns logs and the next state.
 
     Args:
@@ -178,10 +179,10 @@ def make_function(model: Any, step: Step, *, trains: bool) -> Callable[[Any, Any
     return function
 
 
-def make_predict_function(model: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
+def make_predict_function(model: Model) -> Callable[[Any, Any], tuple[Any, Any]]:
     """Return the function that Keras calls with a state and an iterator; it returns outputs and the next state."""
 
-    def step(state: Any, data: Any) -> tuple[Any, Any]:
+    def step(state: Any, data: Nest) -> tuple[Any, Any]:
         outputs, non_trainable = model.predict_step(state, data)
         return outputs, (state[0], non_trainable)
 
@@ -197,14 +198,14 @@ def make_predict_function(model: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
     return function
 
 
-def _groups(model: Any, item: Any) -> list[Group]:
+def _groups(model: Model, item: Any) -> list[Group]:
     """Return the groups of an execution; `*_on_batch` and Keras's own adapters give a single batch."""
     if isinstance(item, list) and item and isinstance(item[0], Group):
         return item
     return batches_of(model, fills_up=False).groups([host_batch(item)])
 
 
-def _of_examples(outputs: Any, group: Group) -> list[Any]:
+def _of_examples(outputs: jax.Array, group: Group) -> list[jax.Array]:
     """Return the outputs of each batch of a group, without rows that are no examples."""
     if group.steps is None:
         return [_first(outputs, group, group.examples)]
@@ -218,7 +219,7 @@ def _of_examples(outputs: Any, group: Group) -> list[Any]:
     ]
 
 
-def _first(outputs: Any, group: Group, examples: Any, rows_of: Any = len) -> Any:
+def _first(outputs: jax.Array, group: Group, examples: jax.Array, rows_of: Any = len) -> Any:
     """Return the rows of outputs that belong to examples; there may be several for each, or something else."""
     if examples is None:
         return outputs
@@ -237,7 +238,7 @@ MOST_BYTES = 2**28
 class GroupExecutionSchedule(ExecutionSchedule):
     """An `ExecutionSchedule` for functions that take groups of batches."""
 
-    def run_train(self, model: Any, next_groups: Callable[[], Any], run: Callable[[Any], Any], is_new: Any) -> Any:
+    def run_train(self, model: Model, next_groups: Callable[[], Any], run: Callable[[Any], Any], is_new: Any) -> Any:
         """Run an execution of training and learn from it, unless it was compiled on the way.
 
         Args:

@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 
+from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Tensor
 from keras_tpu_ext._runtime.keras3.models import functional_of
 from keras_tpu_ext._runtime.training.compile_utils import respects_weights
 
@@ -56,7 +57,7 @@ _MIXING = (
 )  # layers of Keras that mix the examples of a batch; ours knows rows
 
 
-def trains_per_example(model: Any) -> bool:
+def trains_per_example(model: Model) -> bool:
     """Return whether a built and compiled `model` can tell the rows that fill a batch up from examples."""
     return (
         all(_is_known(getattr(type(model), method)) for method in _METHODS)
@@ -66,7 +67,7 @@ def trains_per_example(model: Any) -> bool:
     )
 
 
-def predicts_per_example(model: Any) -> bool:
+def predicts_per_example(model: Model) -> bool:
     """Return whether what `model` predicts for an example is known to depend on that example only."""
     functional = functional_of(getattr(model, "model", model))
     if functional is None or not _is_known(type(model).call) or not _is_known(type(model).predict_step):
@@ -87,7 +88,7 @@ def _is_known(thing: Any) -> bool:
     return str(getattr(thing, "__module__", "")).startswith(("keras.", "keras_tpu_ext."))
 
 
-def _layer_is_known(layer: Any) -> bool:
+def _layer_is_known(layer: Layer) -> bool:
     functions = [layer.activity_regularizer, getattr(layer, "activation", None)]
     return (
         _is_known(type(layer))
@@ -98,19 +99,19 @@ def _layer_is_known(layer: Any) -> bool:
     )
 
 
-def _loss_is_known(loss: Any) -> bool:
+def _loss_is_known(loss: Tensor) -> bool:
     return _is_known(type(loss)) and _is_known(getattr(loss, "fn", loss))
 
 
-def _metric_is_known(metric: Any, model: Any) -> bool:
+def _metric_is_known(metric: Metric, model: Model) -> bool:
     outputs = functional_of(getattr(model, "model", model)).outputs
     return all(respects_weights(metric, output) for output in outputs)
 
 
-def _flat(compiled: Any, name: str) -> list[Any]:
+def _flat(compiled: Any, name: str) -> list[Tensor]:
     return [] if compiled is None else [part for part in getattr(compiled, name) if part is not None]
 
 
-def _flat_metrics(compiled: Any) -> list[Any]:
+def _flat_metrics(compiled: Any) -> list[Tensor]:
     lists = [*_flat(compiled, "_flat_metrics"), *_flat(compiled, "_flat_weighted_metrics")]
     return [metric for of_output in lists for metric in of_output.metrics]

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_ext._runtime.common.types import Nest, Optimizer
+from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
 from keras_tpu_ext._runtime.jax.loop import (
@@ -68,23 +68,23 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
 
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train on one batch as `keras.Model.train_on_batch` does."""
-        model: Any = super()
+        model: Model = super()
         with self._loop():
             return model.train_on_batch(*args, **kwargs)
 
     def test_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate one batch as `keras.Model.test_on_batch` does."""
-        model: Any = super()
+        model: Model = super()
         with self._loop():
             return model.test_on_batch(*args, **kwargs)
 
-    def predict_on_batch(self: Any, x: Any) -> Any:
+    def predict_on_batch(self: Any, x: Nest) -> Any:
         """Predict one batch as `keras.Model.predict_on_batch` does."""
-        model: Any = super()
+        model: Model = super()
         with self._loop():
             return model.predict_on_batch(x)
 
-    def train_step(self: Any, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
+    def train_step(self: Any, state: Any, data: Nest) -> tuple[dict[str, Any], Any]:
         """Take one optimizer step.
 
         Args:
@@ -109,7 +109,7 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
         logs, metrics = self._updated_metrics(metrics, loss, x, y, y_pred, sample_weight)
         return logs, (*weights, metrics)
 
-    def test_step(self: Any, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
+    def test_step(self: Any, state: Any, data: Nest) -> tuple[dict[str, Any], Any]:
         """Evaluate one batch; `state` and what is returned are without the optimizer's variables."""
         trainable, non_trainable, metrics = state
         x, y, sample_weight = _unpacked(data)
@@ -119,7 +119,7 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
         logs, metrics = self._updated_metrics(metrics, loss, x, y, y_pred, sample_weight)
         return logs, (trainable, non_trainable, metrics)
 
-    def global_mean(self: Any, per_example: Any, sample_weight: Any = None) -> Any:
+    def global_mean(self: Any, per_example: jax.Array, sample_weight: Any = None) -> Any:
         """Return the mean over the whole batch, which on JAX is what a step holds.
 
         Args:
@@ -153,7 +153,7 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
             self._adopt_variables()
             self.predict_function = make_predict_function(self)
 
-    def _augmented(self: Any, x: Nest, y: Nest, values: Any) -> tuple[Nest, Nest, Any]:
+    def _augmented(self: Any, x: Nest, y: Nest, values: jax.Array) -> tuple[Nest, Nest, Any]:
         """Return the batch as the model is to see it, and the next values of what is not trained."""
         if not self._augments():
             return x, y, values
@@ -166,7 +166,7 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
         return rows if _batch.BATCH.examples is None else _batch.BATCH.examples
 
     def _updated_metrics(
-        self: Any, values: Any, loss: jax.Array, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest
+        self: Any, values: jax.Array, loss: jax.Array, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest
     ) -> tuple[dict[str, Any], Any]:
         """Return the logs and the next values of the metrics' variables."""
         logs: list[dict[str, Any]] = []
@@ -213,7 +213,7 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
         own = own_variables(self)
 
         @jax.jit
-        def flushed(weights: Any, values: Any) -> Any:
+        def flushed(weights: jax.Array, values: jax.Array) -> Any:
             after: list[Weights] = []
             values = run_stateless(lambda: after.append(flush_window(self, Weights(*weights))), own, values)
             return after[0], values
@@ -228,7 +228,7 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
 
     def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         """Build as Keras does, inside the model's own distribution, and prepare the batches of `iterator`."""
-        model: Any = super()
+        model: Model = super()
         with self._own_scope():
             if iterator is None:
                 model._symbolic_build(data_batch=data_batch)
@@ -258,7 +258,7 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
 
         After an epoch a variable and its moving average may be one array, and JAX does not donate one twice.
         """
-        model: Any = super()
+        model: Model = super()
         if getattr(self, "optimizer", _NO_OPTIMIZER) is not None:  # without compile the name is not there
             return copy_aliased_buffers(model._get_jax_state(**which))
         self.optimizer = _NO_OPTIMIZER

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.keras3.optimizer_view import apply_stateless
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState
 
@@ -110,7 +111,7 @@ class GradientAccumulator(BaseGradientAccumulator):
 
 
 def accumulate_or_apply(
-    model: Any, gradients: Values, before: Weights, non_trainable: Values, examples: jax.Array | int
+    model: Model, gradients: Values, before: Weights, non_trainable: Values, examples: jax.Array | int
 ) -> Weights:
     """Take a step, or add the gradients to a window of batches; return the values after it.
 
@@ -133,7 +134,7 @@ def accumulate_or_apply(
     return flush_window(model, after, accumulator.position.value >= accumulator.steps)
 
 
-def flush_window(model: Any, weights: Weights, condition: jax.Array | bool = True) -> Weights:
+def flush_window(model: Model, weights: Weights, condition: jax.Array | bool = True) -> Weights:
     """Take the step of a window where `condition` holds, and start a new one."""
     accumulator, variables = model._step_state.accumulator(model.optimizer), model._step_state.loss_scaler.variables
     gradients, values = accumulator.means(), [variable.value for variable in variables]
@@ -152,7 +153,7 @@ def flush_window(model: Any, weights: Weights, condition: jax.Array | bool = Tru
     return weights
 
 
-def _step(model: Any, gradients: Values, weights: Weights, *, skipped: Weights) -> Weights:
+def _step(model: Model, gradients: Values, weights: Weights, *, skipped: Weights) -> Weights:
     """Return the values after a step that starts from `weights`, or `skipped`."""
 
     def apply() -> Weights:

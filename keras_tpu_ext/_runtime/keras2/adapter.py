@@ -124,7 +124,7 @@ class Keras2Adapter:
         """Return the loss times the scale of an optimizer that scales it."""
         return optimizer.get_scaled_loss(loss) if optimizers.scales(optimizer) else loss
 
-    def unscale_gradients(self, optimizer: Optimizer, gradients: Sequence[Any]) -> Sequence[Any]:
+    def unscale_gradients(self, optimizer: Optimizer, gradients: Sequence[tf.Tensor]) -> Sequence[Any]:
         """Undo `scale_loss`, which an optimizer of Keras 2 leaves to who takes the gradients."""
         return optimizer.get_unscaled_gradients(gradients) if optimizers.scales(optimizer) else gradients
 
@@ -132,7 +132,9 @@ class Keras2Adapter:
         """Make the variables of `optimizer`, outside of the graph."""
         optimizers.build(optimizer, variables)
 
-    def apply_gradients(self, optimizer: Optimizer, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+    def apply_gradients(
+        self, optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]
+    ) -> None:
         """Let `optimizer` clip and apply gradients that are summed over replicas already."""
         optimizers.apply_summed(optimizer, gradients, variables)
 

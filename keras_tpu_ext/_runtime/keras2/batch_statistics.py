@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.types import Layer, Variable
 from keras_tpu_ext._runtime.compat.keras2 import private
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
@@ -33,7 +34,7 @@ _Place = tuple[Any, str, Callable[[Any], Any]]
 
 
 @contextlib.contextmanager
-def exclude_padding(layers: Sequence[Any]) -> Iterator[None]:
+def exclude_padding(layers: Sequence[Layer]) -> Iterator[None]:
     """Within the block `layers` learn from the examples of the batch at hand, see `batch_context`."""
     places: list[_Place] = []
     if BATCH.has_any is not None or BATCH.valid is not None:
@@ -46,7 +47,7 @@ def exclude_padding(layers: Sequence[Any]) -> Iterator[None]:
         yield
 
 
-def _places(layer: Any) -> list[_Place]:
+def _places(layer: Layer) -> list[_Place]:
     """Return what of a batch normalisation has to be something else, see `patched`."""
     if not layer.synchronized and BATCH.valid is None:
         # `_assign_new_value` is of the fused kernel.
@@ -65,7 +66,7 @@ def _places(layer: Any) -> list[_Place]:
 def _assigning(stock: Callable[..., Any], correct: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Return an assignment that keeps what a replica without examples has."""
 
-    def assign(variable: Any, value: Any, *args: Any) -> Any:
+    def assign(variable: Variable, value: tf.Tensor, *args: Any) -> Any:
         if correct is not None:
             value = correct(variable, value)
         there = has_any_example()
@@ -83,11 +84,11 @@ class _Moments:
         layer: The batch normalisation.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Layer) -> None:
         self._layer = layer
         self._count: Any = None
 
-    def __call__(self, inputs: Any, axes: Any, keep_dims: bool, mask: Any = None) -> tuple[Any, Any]:
+    def __call__(self, inputs: tf.Tensor, axes: Any, keep_dims: bool, mask: Any = None) -> tuple[Any, Any]:
         weights = weights_of(inputs)
         if mask is not None:
             weights *= tf.cast(mask, inputs.dtype)[..., tf.newaxis]
@@ -100,7 +101,7 @@ class _Moments:
         sizes = [1 if axis in axes else size for axis, size in enumerate(tf.unstack(tf.shape(inputs)))]
         return tf.reshape(mean, sizes), tf.reshape(variance, sizes)
 
-    def corrected(self, variable: Any, value: Any) -> Any:
+    def corrected(self, variable: Variable, value: tf.Tensor) -> Any:
         """Return what the fused kernel would keep: the variance of a sample, with Bessel's correction."""
         if variable is not self._layer.moving_variance:
             return value

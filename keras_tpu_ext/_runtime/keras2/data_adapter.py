@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches, PaddedBatch
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext.errors import ArgumentError
 
@@ -51,7 +52,7 @@ def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
             yield there
         batches.on_epoch_end()
 
-    def packed(*there: Any) -> Any:
+    def packed(*there: tf.Tensor) -> Any:
         filled: list[Any] = [None] * len(leaves)
         for place, leaf in zip(places, there, strict=True):
             filled[place] = leaf
@@ -68,7 +69,7 @@ def _common(one: tuple[int, ...], other: tuple[int, ...]) -> list[int | None] | 
     return [size if size == again else None for size, again in zip(one, other, strict=True)]
 
 
-def _with_tuples(batch: Any) -> Any:
+def _with_tuples(batch: Nest) -> Any:
     """Return a structure with tuples for its lists, of which tf.data makes tensors."""
     if isinstance(batch, Mapping):
         return {name: _with_tuples(part) for name, part in batch.items()}

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras2 import private
 from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
@@ -46,7 +47,7 @@ class ExactLosses(_LossesContainer):
             total_loss_mean=compiled._total_loss_mean,
         )
 
-    def build(self: Any, y_pred: Any) -> None:
+    def build(self: Any, y_pred: Nest) -> None:
         """Resolve the user's losses as Keras does, then let each return a share."""
         super().build(y_pred)
         self._losses = [
@@ -54,7 +55,9 @@ class ExactLosses(_LossesContainer):
             for loss, tracker in zip(self._losses, self._per_output_metrics, strict=True)
         ]
 
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None) -> Any:
+    def __call__(
+        self, y_true: Nest, y_pred: Nest, sample_weight: Nest = None, regularization_losses: Any = None
+    ) -> Any:
         """Return the loss, and track it and that of each output."""
         y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.has_examples)
         values, rows = self._of_outputs(y_true, y_pred, sample_weight)
@@ -72,7 +75,7 @@ class ExactLosses(_LossesContainer):
         in_own_step = BATCH.total is None and not total.shape.rank
         return as_global(total) if in_own_step else total
 
-    def _of_outputs(self, y_true: Any, y_pred: Any, sample_weight: Any) -> tuple[list[Any], Any]:
+    def _of_outputs(self, y_true: Nest, y_pred: Nest, sample_weight: Nest) -> tuple[list[Any], Any]:
         """Return the weighted losses of the outputs, and the number of rows of the first of them."""
         y_true = self._conform_to_outputs(y_pred, y_true)
         sample_weight = self._conform_to_outputs(y_pred, sample_weight)
@@ -100,15 +103,15 @@ class Keras2LossShare(LossShare):
         unreduced.reduction = "none"
         return unreduced
 
-    def _weight_of_batch(self, y_pred: Any) -> Any:
+    def _weight_of_batch(self, y_pred: tf.Tensor) -> Any:
         return _examples(_rows(tf.nest.flatten(y_pred)[0]))
 
-    def _weight_of_values(self, values: Any) -> Any:
+    def _weight_of_values(self, values: tf.Tensor) -> Any:
         examples = sum_over_replicas([self._weight_of_batch(values)])[0]
         return super()._weight_of_values(values) * examples
 
 
-def _track(tracker: Any, share: Any, rows: Any) -> None:
+def _track(tracker: Any, share: tf.Tensor, rows: tf.Tensor) -> None:
     """Track the mean of all batches, each weighed by its rows, as Keras does on one device.
 
     The tracker's variables are summed over replicas when they are read, so every replica adds a part of the one value
@@ -125,15 +128,15 @@ def _track(tracker: Any, share: Any, rows: Any) -> None:
     _count(tracker, tf.math.multiply_no_nan(tf.cast(tf.reduce_sum(share), dtype), total), weight)
 
 
-def _count(tracker: Any, total: Any, count: Any) -> None:
+def _count(tracker: Any, total: tf.Tensor, count: tf.Tensor) -> None:
     tracker.total.assign_add(tf.cast(total, tracker.total.dtype))
     tracker.count.assign_add(tf.cast(count, tracker.count.dtype))
 
 
-def _rows(values: Any) -> Any:
+def _rows(values: tf.Tensor) -> Any:
     return values.nrows() if isinstance(values, tf.RaggedTensor) else tf.shape(values)[0]
 
 
-def _examples(rows: Any) -> Any:
+def _examples(rows: tf.Tensor) -> Any:
     """Return how many examples this replica has in the batch at hand; `rows` where no step runs."""
     return tf.cast(rows if BATCH.examples is None else BATCH.examples, tf.float32)

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.types import Metric, Nest
 from keras_tpu_ext._runtime.compat import mask_of
 from keras_tpu_ext._runtime.compat.keras2 import private
 from keras_tpu_ext._runtime.keras2.autograph import converted
@@ -37,7 +38,7 @@ class ExactMetrics(_MetricsContainer):
         """Make one of the container that `compile` has made."""
         compiled.__class__ = cls
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: Nest, y_pred: Nest, sample_weight: Nest = None) -> None:
         """Update every metric with one batch."""
         y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.has_examples)
         if not self._built:
@@ -61,7 +62,7 @@ class ExactMetrics(_MetricsContainer):
                 _update(metric, true, predicted, _losses_utils.apply_mask(predicted, weight, mask))
 
 
-def _update(metric: Any, true: Any, predicted: Any, weight: Any) -> None:
+def _update(metric: Metric, true: tf.Tensor, predicted: tf.Tensor, weight: tf.Tensor) -> None:
     if metric is None:
         return
     if is_function(metric) and converted(reduces_batch)(metric, *_as_it_gets_them(metric, true, predicted)):
@@ -80,6 +81,6 @@ def _update(metric: Any, true: Any, predicted: Any, weight: Any) -> None:
         metric.update_state(true, predicted, sample_weight=weight)
 
 
-def _as_it_gets_them(metric: Any, true: Any, predicted: Any) -> tuple[Any, Any]:
+def _as_it_gets_them(metric: Metric, true: tf.Tensor, predicted: tf.Tensor) -> tuple[Any, Any]:
     """Return what Keras gives the function of a metric: everything in the metric's own type."""
     return tf.cast(true, metric.dtype), tf.cast(predicted, metric.dtype)

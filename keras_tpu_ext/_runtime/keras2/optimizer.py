@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.types import Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras2 import LossScaleOptimizer, keras
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
 from keras_tpu_ext._runtime.tensorflow.update import divide
@@ -24,7 +25,7 @@ from keras_tpu_ext.errors import ArgumentError
 _KNOWN = ("keras", "tf_keras", "tensorflow_addons")
 
 
-def apply_summed(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+def apply_summed(optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]) -> None:
     """Let `optimizer` clip and apply gradients that are already summed over replicas; call it in a replica."""
     pairs = [(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
     if _can_be_told(optimizer):
@@ -34,7 +35,7 @@ def apply_summed(optimizer: Any, gradients: Sequence[Any], variables: Sequence[A
     optimizer.apply_gradients([(None if g is None else divide(g, num_replicas()), v) for g, v in pairs])
 
 
-def without_gradients_of_its_own(optimizer: Any) -> Any:
+def without_gradients_of_its_own(optimizer: Optimizer) -> Any:
     """Return `optimizer`.
 
     Raises:
@@ -52,12 +53,12 @@ def without_gradients_of_its_own(optimizer: Any) -> Any:
     return optimizer
 
 
-def _can_be_told(optimizer: Any) -> bool:
+def _can_be_told(optimizer: Optimizer) -> bool:
     parameters = inspect.signature(optimizer.apply_gradients).parameters.values()
     return any(p.name == "experimental_aggregate_gradients" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def build(optimizer: Any, variables: Sequence[Any]) -> None:
+def build(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
     """Make an optimizer's variables, once; those of `optimizers.legacy` make theirs themselves, before any graph."""
     if is_legacy(optimizer):
         return
@@ -65,12 +66,12 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
         optimizer.build(variables)
 
 
-def is_legacy(optimizer: Any) -> bool:
+def is_legacy(optimizer: Optimizer) -> bool:
     """Return whether an optimizer is one of `optimizers.legacy`, as those of TensorFlow Addons are."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return isinstance(inner, keras.optimizers.legacy.Optimizer)
 
 
-def scales(optimizer: Any) -> bool:
+def scales(optimizer: Optimizer) -> bool:
     """Return whether an optimizer scales the loss."""
     return isinstance(optimizer, LossScaleOptimizer)

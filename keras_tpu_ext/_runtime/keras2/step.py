@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.types import Optimizer
+from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.adapter import Keras2Adapter
@@ -78,7 +78,7 @@ class TrainStep(ExactStep, FunctionalByShape):
     def make_predict_function(self: Any, force: bool = False) -> Any:
         """Build and return the function that `predict` calls for one execution."""
         if self.predict_function is None or force:
-            model: Any = super()
+            model: Model = super()
             self.predict_function = without_padded_rows(model.make_predict_function(force))
         return self.predict_function
 
@@ -90,12 +90,12 @@ class TrainStep(ExactStep, FunctionalByShape):
         is_keras_file = str(filepath).endswith(".keras") or kwargs.get("save_format") == "keras"
         if lost and not is_keras_file and self._process_group().is_chief():
             warnings.warn(_NOT_KEPT.format(path=filepath, lost=" and ".join(lost)), stacklevel=2)
-        model: Any = super()
+        model: Model = super()
         model.save(filepath, *args, **kwargs)
 
     def get_metrics_result(self: Any) -> Any:
         """Return the results of all metrics, as Keras does."""
-        model: Any = super()
+        model: Model = super()
         return converting(model.get_metrics_result)()
 
     def compute_loss(
@@ -111,10 +111,10 @@ class TrainStep(ExactStep, FunctionalByShape):
         shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._adapter.weight_losses(self)]
         return self.compiled_loss(y, y_pred, sample_weight, regularization_losses=shares)
 
-    def _track_loss(self, share: Any) -> None:
+    def _track_loss(self, share: tf.Tensor) -> None:
         """Do nothing: in Keras 2 the compiled loss tracks itself."""
 
-    def _updated_metrics(self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
+    def _updated_metrics(self: Any, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
         is_last = type(self).train_step is ExactStep.train_step and type(self).test_step is ExactStep.test_step
         if num_replicas() > 1 and is_last and not self._adapter.has_custom_compute_metrics(self):
             # Their results, which Keras would sum over replicas in every step, are read after the last one.
@@ -122,18 +122,18 @@ class TrainStep(ExactStep, FunctionalByShape):
             return {}
         return super()._updated_metrics(x, y, y_pred, sample_weight)
 
-    def _get_optimizer(self: Any, optimizer: Any) -> Any:
+    def _get_optimizer(self: Any, optimizer: Optimizer) -> Any:
         """Return the optimizer or optimizers, wrapped for mixed_float16 as by Keras where the step is not ours.
 
         A `train_step` of the user's own scales the loss by the methods of that wrapper, as Keras's guide says; our
         step scales it itself.
         """
         if self._leaves_scaling_to_its_optimizer() and not self._scales_by_rule:
-            model: Any = super()
+            model: Model = super()
             return model._get_optimizer(optimizer)
         return tf.nest.map_structure(self._one_optimizer, optimizer)
 
-    def _one_optimizer(self, optimizer: Any) -> Optimizer:
+    def _one_optimizer(self, optimizer: Optimizer) -> Optimizer:
         optimizer = keras.optimizers.get(optimizer)
         return optimizer if self._has_own_train_step() else optimizers.without_gradients_of_its_own(optimizer)
 
@@ -146,7 +146,7 @@ class TrainStep(ExactStep, FunctionalByShape):
     def _validate_and_get_metrics_result(self: Any, logs: Any) -> Any:
         """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
         self._end_windows()
-        model: Any = super()
+        model: Model = super()
         return model._validate_and_get_metrics_result(logs)
 
     def _loop(self: Any) -> contextlib.AbstractContextManager[None]:

@@ -15,6 +15,7 @@ import keras
 from keras.src.utils import file_utils
 
 from keras_tpu_ext._runtime.common.patches import Patch
+from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.keras3.compile_utils import ExactCompileLoss, ExactMetrics
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.model import ExactModel
@@ -66,7 +67,7 @@ class ExactKeras3Model(ExactModel):
     def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
         """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
         self._end_windows()
-        model: Any = super()
+        model: Model = super()
         results = model._get_metrics_result_or_logs(logs)
         counted = float(keras.ops.cast(self._loss_tracker.count, "float32"))  # over all replicas
         if isinstance(logs, dict) and "loss" in logs and not counted:

@@ -17,6 +17,7 @@ from keras.src.losses.loss import apply_mask, unscale_loss_for_distribution
 from keras.src.trainers.compile_utils import CompileLoss, CompileMetrics
 
 from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.types import Metric, Nest, Tensor
 from keras_tpu_ext._runtime.compat import mask_of, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.compile_utils import LossShare, is_function, reduces_batch, respects_weights
@@ -35,7 +36,7 @@ class ExactCompileLoss(CompileLoss):
         names = {"reduction": compiled.reduction, "output_names": compiled.output_names}
         return cls(compiled._user_loss, compiled._user_loss_weights, **names, batch=batch)
 
-    def build(self, y_true: Any, y_pred: Any) -> None:
+    def build(self, y_true: Nest, y_pred: Nest) -> None:
         """Resolve the user's losses as Keras does, then let each return a share."""
         super().build(y_true, y_pred)
         trackers = self.metrics or [None] * len(self._flat_losses)
@@ -53,7 +54,7 @@ class Keras3LossShare(LossShare):
         unreduced.reduction = None
         return unreduced
 
-    def _sum_of_weights(self, values: Any, mask: Any, sample_weight: Any) -> Any:
+    def _sum_of_weights(self, values: Tensor, mask: Tensor, sample_weight: Tensor) -> Any:
         if sample_weight is not None:
             sample_weight = keras.ops.convert_to_tensor(sample_weight, dtype=values.dtype)
         if mask is not None:
@@ -77,7 +78,7 @@ class ExactMetrics(CompileMetrics):
         compiled.__class__ = cls
         vars(compiled)["_batch"] = batch
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: Nest, y_pred: Nest, sample_weight: Nest = None) -> None:
         """Update every metric with one batch."""
         if not self.built:
             self.build(y_true, y_pred)
@@ -100,7 +101,7 @@ class ExactMetrics(CompileMetrics):
         return any(is_function(metric) for of_output in lists if of_output for metric in of_output.metrics)
 
 
-def _update(batch: Batch, metric: Any, true: Any, predicted: Any, weight: Any) -> None:
+def _update(batch: Batch, metric: Metric, true: Tensor, predicted: Tensor, weight: Tensor) -> None:
     if reduces_batch(metric, true, predicted):
         # It hides its examples behind one number: call it with all of them, on every replica alike.
         true, whole, weight = batch.gather_examples((true, predicted, weight))
@@ -116,7 +117,7 @@ def _update(batch: Batch, metric: Any, true: Any, predicted: Any, weight: Any) -
         metric.update_state(true, with_mask(predicted, mask), weight)
 
 
-def _at_full_scale(metric: Any) -> contextlib.AbstractContextManager[None]:
+def _at_full_scale(metric: Metric) -> contextlib.AbstractContextManager[None]:
     """Return a context in which a loss that is a metric is no part of a mean over replicas, as Keras makes of it."""
     loss = metric._fn
     if not isinstance(loss, keras.losses.Loss) or loss.reduction in ("sum", "none", None):
@@ -128,7 +129,7 @@ def _at_full_scale(metric: Any) -> contextlib.AbstractContextManager[None]:
     return patched([(metric, "_fn", lambda stock: unscaled)])
 
 
-def _weights_of_one(batch: Batch, outputs: Any) -> Any:
+def _weights_of_one(batch: Batch, outputs: Tensor) -> Any:
     """Return weight one for every example, in the shape of the mask where there is one: Keras multiplies the two."""
     if not batch.is_padded():
         return None

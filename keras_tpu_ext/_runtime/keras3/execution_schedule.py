@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 
 # The first batch, the last batch and the iterator of every execution.
 Executions: TypeAlias = Iterator[tuple[int, int, Any]]
 
 
-def enumerate_by_schedule(model: Any, epoch_iterator: Any) -> None:
+def enumerate_by_schedule(model: Model, epoch_iterator: Any) -> None:
     """Let the iterator over an epoch's batches ask before every execution how many steps it has."""
     if model._schedule is not None:
         epoch_iterator._enumerate_iterator = lambda: _enumerate(model._schedule, model, epoch_iterator)
 
 
-def _enumerate(schedule: ExecutionSchedule, model: Any, epoch: Any) -> Executions:
+def _enumerate(schedule: ExecutionSchedule, model: Model, epoch: Any) -> Executions:
     """Yield the first batch, the last batch and the iterator of every execution of one epoch.
 
     As Keras's own `EpochIterator._enumerate_iterator`, but for the steps, which are read anew each time and
@@ -39,7 +40,7 @@ def _enumerate(schedule: ExecutionSchedule, model: Any, epoch: Any) -> Execution
     epoch.data_adapter.on_epoch_end()
 
 
-def _enumerate_known(schedule: ExecutionSchedule, model: Any, epoch: Any, size: int) -> Executions:
+def _enumerate_known(schedule: ExecutionSchedule, model: Model, epoch: Any, size: int) -> Executions:
     if epoch._current_iterator is None or epoch.steps_per_epoch is None:
         _start(epoch)
     batch = 0
@@ -59,7 +60,7 @@ def _enumerate_known(schedule: ExecutionSchedule, model: Any, epoch: Any, size: 
         _start(epoch)
 
 
-def _enumerate_unknown(schedule: ExecutionSchedule, model: Any, epoch: Any) -> Executions:
+def _enumerate_unknown(schedule: ExecutionSchedule, model: Model, epoch: Any) -> Executions:
     _start(epoch)
     done = steps = 0
     while done == steps:

@@ -110,7 +110,7 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         """Return the loss times the scale of the optimizer."""
         return optimizer.scale_loss(loss)
 
-    def unscale_gradients(self, optimizer: Optimizer, gradients: Sequence[Any]) -> Sequence[Any]:
+    def unscale_gradients(self, optimizer: Optimizer, gradients: Sequence[tf.Tensor]) -> Sequence[Any]:
         """Return `gradients`: an optimizer of Keras 3 unscales them itself."""
         return gradients
 
@@ -123,7 +123,9 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
             with tf.init_scope():
                 optimizer.build(variables)
 
-    def apply_gradients(self, optimizer: Optimizer, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+    def apply_gradients(
+        self, optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]
+    ) -> None:
         """Let `optimizer` clip and apply gradients that are summed over replicas already."""
         view = without_all_reduce(optimizer)
         inner = innermost(view)
@@ -174,7 +176,7 @@ def _overwrite_with_averages(view: Any) -> None:
 
 def _recording_patch(layer: Layer) -> Patch:
     def make(add_loss: Any) -> Any:
-        def add_and_record(loss: Any) -> None:
+        def add_and_record(loss: tf.Tensor) -> None:
             before = len(layer._losses)
             add_loss(loss)
             BATCH.layer_losses += [(layer, added) for added in layer._losses[before:]]

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import without_own_weights
+from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.keras3.adapter import ExactKeras3Model
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_by_schedule
 from keras_tpu_ext._runtime.keras3.functional import FunctionalByShape
@@ -34,7 +35,7 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
 
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
         """Configure the model as `ExactModel.compile` does."""
-        model: Any = super()
+        model: Model = super()
         model.compile(*args, **kwargs)
         if self._distribute_strategy is not None:
             self.jit_compile = False  # XLA inside strategy.run breaks Keras's own variables: keras#19448
@@ -55,11 +56,11 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
     def make_predict_function(self: Any, force: bool = False) -> None:
         """Build the function that `predict` calls for one execution."""
         if self.predict_function is None or force:
-            model: Any = super()
+            model: Model = super()
             model.make_predict_function(force)
             self.predict_function = without_padded_rows(self.predict_function)
 
-    def predict_on_batch(self: Any, x: Any) -> Any:
+    def predict_on_batch(self: Any, x: Nest) -> Any:
         """Return predictions for one batch, which is split over the replicas and not repeated on each."""
         self.make_predict_function()
         outputs = self.predict_function([split_batch(self.distribute_strategy, (x,))])

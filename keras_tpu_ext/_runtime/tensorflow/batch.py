@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch
+from keras_tpu_ext._runtime.common.types import Layer, Nest
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty, with_notes
 from keras_tpu_ext._runtime.tensorflow.replicas import batch_size, gather_batch, holding_whole_batch, num_replicas
 from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas as sum_over_replicas
@@ -43,7 +44,7 @@ BATCH = _Batch()
 
 
 @contextlib.contextmanager
-def batch_context(data: Any, *, stands_in: bool = False) -> Iterator[_Batch]:
+def batch_context(data: Nest, *, stands_in: bool = False) -> Iterator[_Batch]:
     """Know the batch while its step runs, and nothing of it afterwards: the next step may be another graph's.
 
     Args:
@@ -67,7 +68,7 @@ def batch_context(data: Any, *, stands_in: bool = False) -> Iterator[_Batch]:
         vars(BATCH).update(before)
 
 
-def has_any(data: Any) -> Any:
+def has_any(data: Nest) -> Any:
     """Return whether this replica has any row; `None` where it is certain that every replica has."""
     rows = batch_size(data)
     # In a graph what is static is the same on every replica. Eagerly it is not, and all must take the same path.
@@ -83,7 +84,7 @@ def valid_rows(batch: PaddedBatch) -> Any:
     return tf.reduce_any(tf.not_equal(bits, mark), axis=list(range(1, weight.shape.rank)))
 
 
-def gather_examples(data: Any) -> Any:
+def gather_examples(data: Nest) -> Any:
     """Return `data` and the masks on it with the examples of all replicas joined, in order, without padded rows."""
 
     def gather(parts: Any) -> Any:
@@ -116,7 +117,7 @@ def is_padded() -> bool:
     return BATCH.valid is not None
 
 
-def valid_rows_of(values: Any) -> Any:
+def valid_rows_of(values: tf.Tensor) -> Any:
     """Return for each row of `values` whether it counts; `None` where every row does.
 
     Args:
@@ -135,7 +136,7 @@ def valid_rows_of(values: Any) -> Any:
     return BATCH.valid if isinstance(times, int) and times == 1 else tf.repeat(BATCH.valid, times)
 
 
-def zero_invalid_rows(values: Any) -> Any:
+def zero_invalid_rows(values: tf.Tensor) -> Any:
     """Return `values` with zeros in the rows that do not count."""
     valid = valid_rows_of(values)
     if valid is None:
@@ -144,7 +145,7 @@ def zero_invalid_rows(values: Any) -> Any:
     return tf.where(tf.reshape(valid, shape), values, tf.zeros_like(values))
 
 
-def select_valid_rows(values: Any) -> Any:
+def select_valid_rows(values: tf.Tensor) -> Any:
     """Return `values` without the rows that do not count, in a shape that is not static; `None` stays."""
     valid = None if values is None else valid_rows_of(values)
     return values if valid is None else tf.boolean_mask(values, valid)
@@ -162,7 +163,7 @@ def static_examples(rows: int | None) -> int | None:
     return rows if BATCH.valid is None else None
 
 
-def row_weights(inputs: Any) -> Any:
+def row_weights(inputs: tf.Tensor) -> Any:
     """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts."""
     valid = valid_rows_of(inputs)
     if valid is None and BATCH.has_any is None:
@@ -174,7 +175,7 @@ def row_weights(inputs: Any) -> Any:
     return weights if BATCH.has_any is None else weights * tf.cast(BATCH.has_any, tf.float32)
 
 
-def place_in_batch(rows: Any) -> tuple[Any, Any]:
+def place_in_batch(rows: tf.Tensor) -> tuple[Any, Any]:
     """Return the number of this replica's first row in the whole batch, and how many rows that has.
 
     Args:
@@ -190,6 +191,6 @@ def place_in_batch(rows: Any) -> tuple[Any, Any]:
     return tf.reduce_sum(sizes[:replica]), tf.reduce_sum(sizes)
 
 
-def has_local_statistics(normalization: Any) -> bool:
+def has_local_statistics(normalization: Layer) -> bool:
     """Return whether a `BatchNormalization` takes mean and variance of its replica's part of the batch only."""
     return not any(getattr(normalization, name, False) for name in ("synchronized", "is_exact_over_replicas"))

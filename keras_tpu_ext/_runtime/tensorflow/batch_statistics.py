@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.types import Metric, Nest
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
     row_weights,
@@ -26,7 +27,7 @@ from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas
 def regularizer_of_examples(stock: Any) -> Any:
     """Return a regulariser that makes up for the padded rows by which Keras divides."""
 
-    def regularizer(outputs: Any) -> Any:
+    def regularizer(outputs: tf.Tensor) -> Any:
         loss = stock(zero_invalid_rows(outputs))
         return tf.math.divide_no_nan(loss, tf.cast(valid_fraction(), loss.dtype))
 
@@ -38,13 +39,13 @@ def has_any_example() -> Any:
     return BATCH.has_any if BATCH.valid is None else BATCH.examples > 0
 
 
-def weights_of(inputs: Any) -> Any:
+def weights_of(inputs: tf.Tensor) -> Any:
     """Return weights of one or zero, in the dtype of `inputs`, that broadcast to them; where all rows count, ones."""
     weights = row_weights(inputs)
     return tf.ones([1] * inputs.shape.rank, inputs.dtype) if weights is None else tf.cast(weights, inputs.dtype)
 
 
-def moments_of_rows(inputs: Any, axes: Any, weights: Any) -> tuple[Any, Any]:
+def moments_of_rows(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[Any, Any]:
     """Return mean and variance of the rows with weight one."""
     count = tf.reduce_sum(weights * tf.ones_like(inputs), axes, keepdims=True)
     mean = tf.math.divide_no_nan(tf.reduce_sum(weights * inputs, axes, keepdims=True), count)
@@ -53,7 +54,7 @@ def moments_of_rows(inputs: Any, axes: Any, weights: Any) -> tuple[Any, Any]:
     return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
 
 
-def moments_of_all(inputs: Any, axes: Any, weights: Any) -> tuple[Any, Any]:
+def moments_of_all(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[Any, Any]:
     """Return mean and variance over all replicas, as `keras.ops.moments(synchronized=True)` with fewer sums."""
     weights = tf.broadcast_to(weights, tf.shape(inputs))
     values = [weights * inputs, weights * tf.square(inputs), weights]
@@ -73,7 +74,7 @@ def mask_metrics(metrics: Sequence[Any]) -> contextlib.AbstractContextManager[No
     return patched([(metric, "update_state", _making(metric)) for metric in metrics])
 
 
-def _making(metric: Any) -> Any:
+def _making(metric: Metric) -> Any:
     knows_padding = getattr(metric, "knows_padding", False)
 
     def make(update_state: Any) -> Any:
@@ -86,7 +87,7 @@ def _making(metric: Any) -> Any:
     return make
 
 
-def _of_examples(data: Any, knows_padding: bool) -> Any:
+def _of_examples(data: Nest, knows_padding: bool) -> Any:
     """Return `data` with the rows of examples alone in its tensors; what has no rows stays."""
     leaves = tf.nest.flatten(data)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0]

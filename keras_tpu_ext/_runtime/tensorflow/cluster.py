@@ -152,7 +152,7 @@ def _too_late() -> str:
     )
 
 
-def _agree_on_seed(strategy: Any) -> None:
+def _agree_on_seed(strategy: tf.distribute.Strategy) -> None:
     """Let all processes draw the same random order: each shuffles its data for itself, then takes its part of it."""
     own = context.global_seed()
     seed = secrets.randbits(31) if own is None else int(own)

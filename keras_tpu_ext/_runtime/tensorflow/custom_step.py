@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.tensorflow.batch import batch_context
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty
@@ -22,7 +23,7 @@ from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 Step = Callable[[Any], Any]
 
 
-def wrap_custom_step(model: Any, step: Step) -> Step:
+def wrap_custom_step(model: Model, step: Step) -> Step:
     """Return `step` of `model`; where it is the user's own, one that never sees an empty batch.
 
     Args:
@@ -32,7 +33,7 @@ def wrap_custom_step(model: Any, step: Step) -> Step:
     if getattr(step, "__func__", None) in (ExactStep.train_step, ExactStep.test_step):
         return step  # ours knows what to do
 
-    def wrapped_step(data: Any) -> Any:
+    def wrapped_step(data: Nest) -> Any:
         if not _is_of_rows(data):
             return step(data)
         with (
@@ -45,7 +46,7 @@ def wrap_custom_step(model: Any, step: Step) -> Step:
     return wrapped_step
 
 
-def _is_of_rows(data: Any) -> bool:
+def _is_of_rows(data: Nest) -> bool:
     """Return whether `data` is made of tensors that a row of ones can stand in for; ragged ones are not."""
     leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
     return bool(leaves) and all(isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0 for leaf in leaves)

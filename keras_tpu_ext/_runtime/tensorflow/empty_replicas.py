@@ -12,10 +12,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.types import Nest
+
 _NOTES = ("_keras_mask", "_keras_logits")  # tensors that Keras hangs on an output: its mask, what its softmax was of
 
 
-def one_row_if_empty(data: Any, has_any: Any) -> Any:
+def one_row_if_empty(data: Nest, has_any: Any) -> Any:
     """Return `data`, or one row of ones for each of its tensors.
 
     Args:
@@ -39,7 +41,7 @@ def one_row_if_empty(data: Any, has_any: Any) -> Any:
     return _either(data, has_any, row_of_ones)
 
 
-def no_row_if_empty(data: Any, has_any: Any) -> Any:
+def no_row_if_empty(data: Nest, has_any: Any) -> Any:
     """Return `data`, or no row of it; what Keras has noted on its tensors is kept."""
     if has_any is None:
         return data
@@ -52,7 +54,7 @@ def _no_row(leaf: Any) -> Any:
     return leaf if leaf.shape.rank == 0 else leaf[:0]  # a number that a model returns beside its outputs stays
 
 
-def with_notes(data: Any, function: Callable[[Any], Any]) -> Any:
+def with_notes(data: Nest, function: Callable[[Any], Any]) -> Any:
     """Return `function(data)`, and do to the notes that Keras hangs on tensors what it does to the tensors.
 
     Args:
@@ -84,7 +86,7 @@ def finite_if_empty(gradients: Any, has_any: Any) -> Any:
     ]
 
 
-def _without_rows_of_zeros_if_empty(values: Any, slices: Any, has_any: Any) -> Any:
+def _without_rows_of_zeros_if_empty(values: tf.Tensor, slices: Any, has_any: Any) -> Any:
     """Return `slices` with `values`, on a replica without examples only those rows that are not all zero.
 
     The row of ones has looked up something: an optimizer that is lazy, or decays the rows that it gets, takes even a
@@ -99,7 +101,7 @@ def _without_rows_of_zeros_if_empty(values: Any, slices: Any, has_any: Any) -> A
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-def _either(data: Any, condition: Any, otherwise: Any) -> Any:
+def _either(data: Nest, condition: tf.Tensor, otherwise: Any) -> Any:
     """Return the tensors of `data`, or what `otherwise` makes of each; a condition copies none of them."""
     leaves = tf.nest.flatten(data)
     there = [leaf for leaf in leaves if leaf is not None]

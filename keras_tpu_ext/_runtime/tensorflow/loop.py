@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import PaddedOutputs
+from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.tensorflow.replicas import hide_uneven_sizes, split_batch
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 
@@ -21,7 +22,7 @@ class GraphExecutionSchedule(ExecutionSchedule):
     Such a `tf.function` returns the logs and the number of steps done.
     """
 
-    def run_train(self, model: Any, function: Any, iterator: Any) -> Any:
+    def run_train(self, model: Model, function: Any, iterator: Any) -> Any:
         """Run an execution of training and learn from it, unless it was compiled on the way."""
         if self.held or self.tuner.settled:
             return self.run(function, iterator)
@@ -43,7 +44,7 @@ class GraphExecutionSchedule(ExecutionSchedule):
 
 
 def make_steps_function(
-    model: Any, step: Step, *, trains: bool, counter: Any = None
+    model: Model, step: Step, *, trains: bool, counter: Any = None
 ) -> Callable[[Any], dict[str, Any]]:
     """Return the function that Keras's `fit` and `evaluate` call with an iterator.
 
@@ -60,7 +61,7 @@ def make_steps_function(
     """
     strategy = model.distribute_strategy
 
-    def one_step(data: Any) -> Any:
+    def one_step(data: Nest) -> Any:
         data = without_optionals(data)
         with _only_with(data):
             return first_of_replicas(strategy, strategy.run(step, args=(data,)))
@@ -75,7 +76,7 @@ def make_steps_function(
         _count(counter, done)
         return _exact_logs(model, outputs), done
 
-    def run_batch(data: Any) -> dict[str, Any]:
+    def run_batch(data: Nest) -> dict[str, Any]:
         return _exact_logs(model, compiled_step(hide_uneven_sizes(strategy, data)))
 
     compiled_step = one_step
@@ -83,7 +84,7 @@ def make_steps_function(
         compiled_step = _graph(one_step, jit_compile=model.jit_compile)
         run_one, run_many, run_batch = _graph(run_one), _graph(run_many), _graph(run_batch)
 
-    def function(data: Any) -> dict[str, Any]:
+    def function(data: Nest) -> dict[str, Any]:
         if isinstance(data, (tf.data.Iterator, tf.distribute.DistributedIterator)):
             return _run_execution(model, data, run_one, run_many, trains=trains)
         for _, batch in zip(range(int(model.steps_per_execution)), data, strict=False):
@@ -98,7 +99,7 @@ def _count(counter: Any, steps: Any) -> None:
         counter.assign_add(tf.cast(steps, counter.dtype))
 
 
-def _run_execution(model: Any, iterator: Any, run_one: Any, run_many: Any, *, trains: bool) -> dict[str, Any]:
+def _run_execution(model: Model, iterator: Any, run_one: Any, run_many: Any, *, trains: bool) -> dict[str, Any]:
     schedule = model._schedule
     if schedule is not None and not schedule.held:
         return schedule.run_train(model, run_many, iterator) if trains else schedule.run(run_many, iterator)
@@ -125,7 +126,7 @@ def _one_by_one(run_one: Any, iterator: Any, steps: int) -> dict[str, Any]:
 def without_padded_rows(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return Keras's predict function, without the rows of a batch that only fill it up."""
 
-    def function(data: Any) -> Any:
+    def function(data: Nest) -> Any:
         outputs = predict(data)
         if not isinstance(outputs, PaddedOutputs):
             return outputs
@@ -134,16 +135,16 @@ def without_padded_rows(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return function
 
 
-def _without_rows(output: Any, real: Any) -> Any:
+def _without_rows(output: tf.Tensor, real: tf.Tensor) -> Any:
     """Return the rows of a tensor that count; it may have several for each example, or something else for rows."""
     rows, examples = tf.shape(output)[0], tf.shape(real)[0]
     return output if rows % examples else tf.boolean_mask(output, tf.repeat(real, rows // examples))
 
 
-def first_of_replicas(strategy: Any, outputs: Any) -> Any:
+def first_of_replicas(strategy: tf.distribute.Strategy, outputs: tf.Tensor) -> Any:
     """Return the mean over replicas of what each returned; anything that is no number, from the first one."""
 
-    def merge(value: Any) -> Any:
+    def merge(value: tf.Tensor) -> Any:
         values = strategy.experimental_local_results(value)
         if len(values) == 1:
             return values[0]
@@ -152,7 +153,7 @@ def first_of_replicas(strategy: Any, outputs: Any) -> Any:
     return tf.nest.map_structure(merge, outputs)
 
 
-def without_optionals(data: Any) -> Any:
+def without_optionals(data: Nest) -> Any:
     """Return `data` with `None` where Keras's data adapters put an empty `tf.experimental.Optional`."""
     return tf.nest.map_structure(lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data)
 
@@ -161,7 +162,7 @@ def _graph(function: Any, **kwargs: Any) -> Any:
     return tf.function(tf.autograph.experimental.do_not_convert(function), reduce_retracing=True, **kwargs)
 
 
-def _only_with(data: Any) -> Any:
+def _only_with(data: Nest) -> Any:
     """Return a context in which nothing runs before `data` is there, and so nothing at all when there is none.
 
     Without it TensorFlow counts a step of the optimizer while it finds that the data has ended. It stands inside
@@ -186,10 +187,10 @@ def _before_any_data(create: Callable[..., Any], **kwargs: Any) -> Any:
 def _loop(step: Step, iterator: Any, steps: Any) -> tuple[Any, Any]:
     """Run `step` up to `steps` times, fewer when the data ends, not none; return the last outputs and the times."""
 
-    def go_on(done: Any, data: Any, outputs: Any) -> Any:
+    def go_on(done: Any, data: Nest, outputs: tf.Tensor) -> Any:
         return tf.logical_and(done < steps, data.has_value())
 
-    def once(done: Any, data: Any, outputs: Any) -> Any:
+    def once(done: Any, data: Nest, outputs: tf.Tensor) -> Any:
         outputs = step(_with_shapes_of(batch, data.get_value()))
         # The last step of an execution must not fetch: that batch belongs to the next one.
         data = tf.cond(done + 1 < steps, iterator.get_next_as_optional, lambda: data)
@@ -207,7 +208,7 @@ def _loop(step: Step, iterator: Any, steps: Any) -> tuple[Any, Any]:
     return tf.cond(steps > 1, rest, lambda: (tf.nest.map_structure(tf.identity, first), tf.constant(1)))
 
 
-def _with_shapes_of(batch: Any, other: Any) -> Any:
+def _with_shapes_of(batch: Nest, other: Any) -> Any:
     """Return `other`, a batch from the same iterator as `batch`, knowing of its shapes what `batch` knows."""
     if tf.executing_eagerly():
         return other
@@ -217,7 +218,7 @@ def _with_shapes_of(batch: Any, other: Any) -> Any:
     return other
 
 
-def _exact_logs(model: Any, outputs: Any) -> Any:
+def _exact_logs(model: Model, outputs: tf.Tensor) -> Any:
     """Replace the metrics in a step's outputs by their values over all replicas."""
     if not isinstance(outputs, dict) or model.distribute_strategy.num_replicas_in_sync == 1:
         return outputs
@@ -230,7 +231,7 @@ def _exact_logs(model: Any, outputs: Any) -> Any:
     return {name: exact.get(name, value) for name, value in outputs.items()}
 
 
-def _loss_if_tracked(model: Any, tracked: Any, returned: Any) -> Any:
+def _loss_if_tracked(model: Model, tracked: Any, returned: Any) -> Any:
     """Return the tracked loss, or the one that a step of the user's own returned and never tracked."""
     tracker = model._adapter.loss_tracker(model)
     if [metric for metric in model.metrics if metric.name == "loss"] != [tracker]:

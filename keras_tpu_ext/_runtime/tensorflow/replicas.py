@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.types import Nest, Variable
+
 
 class _View(threading.local):
     """Whether this thread (a replica has one) holds the whole batch at the moment."""
@@ -38,7 +40,7 @@ def num_replicas() -> int:
     return int(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
-def sum_over_replicas(values: Sequence[Any]) -> list[Any]:
+def sum_over_replicas(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return each value summed over all replicas, in one all-reduce a dtype.
 
     Args:
@@ -63,7 +65,7 @@ def sum_over_replicas(values: Sequence[Any]) -> list[Any]:
     return summed
 
 
-def _on_device(value: Any) -> Any:
+def _on_device(value: tf.Tensor) -> Any:
     """Return `value` standing on a device, where this process has one of several replicas.
 
     `MultiWorkerMirroredStrategy` then refuses a variable read in a condition, which stands on none: "destinations
@@ -76,7 +78,7 @@ def _on_device(value: Any) -> Any:
         return tf.identity(value)
 
 
-def _places_by_dtype(values: Sequence[Any]) -> dict[Any, list[int]]:
+def _places_by_dtype(values: Sequence[tf.Tensor]) -> dict[Any, list[int]]:
     """Group tensors by dtype: `tf.distribute` packs one all-reduce into one buffer, which has one dtype."""
     places: dict[Any, list[int]] = {}
     for i, value in enumerate(values):
@@ -85,7 +87,7 @@ def _places_by_dtype(values: Sequence[Any]) -> dict[Any, list[int]]:
     return places
 
 
-def as_global(share: Any) -> Any:
+def as_global(share: tf.Tensor) -> Any:
     """Return the sum of `share` over replicas, whose gradient is the gradient of this replica's share alone.
 
     The gradients of all replicas then add up to the gradient of the sum, also after a further function of it.
@@ -96,7 +98,7 @@ def as_global(share: Any) -> Any:
     return share + tf.stop_gradient(total - share)
 
 
-def share_as_whole(share: Any) -> Any:
+def share_as_whole(share: tf.Tensor) -> Any:
     """Return a value that replicas have shares of as if each had all of it: for use in a `holding_whole_batch`.
 
     As in `gather_batch`, its gradient is that of this replica's share, N times.
@@ -104,7 +106,7 @@ def share_as_whole(share: Any) -> Any:
     return _amplified(as_global(share), num_replicas())
 
 
-def gather_batch(data: Any) -> Any:
+def gather_batch(data: Nest) -> Any:
     """Return the structure `data` with the batches of all replicas joined, in order, on each of them.
 
     What every replica computes from it is the same number L. Each replica takes L / N for its share: gradients
@@ -115,7 +117,7 @@ def gather_batch(data: Any) -> Any:
     return tf.nest.map_structure(lambda leaf: leaf if leaf is None else _gather(leaf), data)
 
 
-def _gather(tensor: Any) -> Any:
+def _gather(tensor: tf.Tensor) -> Any:
     if isinstance(tensor, tf.RaggedTensor):
         lengths = [_gather(of_level) for of_level in tensor.nested_row_lengths()]
         return tf.RaggedTensor.from_nested_row_lengths(_gather(tensor.flat_values), lengths, validate=False)
@@ -145,7 +147,7 @@ def _gather_dense(tensor: tf.Tensor) -> tf.Tensor:
     return whole
 
 
-def gather_everywhere(strategy: tf.distribute.Strategy, values: Any) -> np.ndarray:
+def gather_everywhere(strategy: tf.distribute.Strategy, values: tf.Tensor) -> np.ndarray:
     """Return the values of all replicas, of all processes, joined along their first dimension; call it outside them.
 
     Args:
@@ -161,17 +163,19 @@ def _gather_function(strategy: tf.distribute.Strategy) -> Any:
     return tf.function(lambda values: strategy.gather(values, axis=0), autograph=False, reduce_retracing=True)
 
 
-def _amplified(tensor: Any, factor: int) -> Any:
+def _amplified(tensor: tf.Tensor, factor: int) -> Any:
     """Return `tensor`, with `factor` times its gradient."""
 
     @tf.custom_gradient
-    def identity(value: Any) -> Any:
+    def identity(value: tf.Tensor) -> Any:
         return tf.identity(value), lambda upstream: upstream * tf.cast(factor, upstream.dtype)
 
     return identity(tensor)
 
 
-def cross_replica_cond(condition: Any, then: Callable[..., None], otherwise: Callable[..., None], *args: Any) -> None:
+def cross_replica_cond(
+    condition: tf.Tensor, then: Callable[..., None], otherwise: Callable[..., None], *args: Any
+) -> None:
     """Call `then(*args)` on every replica if `condition`, which is the same on all, else `otherwise(*args)`.
 
     Either may update variables and sum over replicas: `MirroredStrategy` allows that only in a condition that
@@ -180,7 +184,7 @@ def cross_replica_cond(condition: Any, then: Callable[..., None], otherwise: Cal
     strategy = tf.distribute.get_strategy()
 
     @tf.autograph.experimental.do_not_convert
-    def decide(strategy: Any, condition: Any, *args: Any) -> None:
+    def decide(strategy: tf.distribute.Strategy, condition: tf.Tensor, *args: Any) -> None:
         crossed = tf.distribute.in_cross_replica_context()
         if crossed:
             condition = strategy.experimental_local_results(condition)[0]
@@ -200,13 +204,13 @@ def cross_replica_cond(condition: Any, then: Callable[..., None], otherwise: Cal
     tf.__internal__.distribute.interim.maybe_merge_call(decide, strategy, condition, *args)
 
 
-def assign_replicated(variable: Any, value: Any) -> None:
+def assign_replicated(variable: Variable, value: tf.Tensor) -> None:
     """Assign `value`, the same on all replicas, without another reduction; call it in a replica."""
     strategy = tf.distribute.get_strategy()
     own = native(variable)
 
     @tf.autograph.experimental.do_not_convert
-    def assign(strategy: Any, value: Any) -> None:
+    def assign(strategy: tf.distribute.Strategy, value: tf.Tensor) -> None:
         if tf.distribute.in_cross_replica_context():
             strategy.extended.update(own, lambda var, new: var.assign(tf.cast(new, var.dtype)), args=(value,))
         else:
@@ -215,20 +219,20 @@ def assign_replicated(variable: Any, value: Any) -> None:
     tf.__internal__.distribute.interim.maybe_merge_call(assign, strategy, value)
 
 
-def native(variable: Any) -> Any:
+def native(variable: Variable) -> Any:
     """Return TensorFlow's own variable; Keras 3 has a variable around it, with the other as its value."""
     value = getattr(variable, "value", variable)
     return variable if callable(value) else value
 
 
-def batch_size(data: Any) -> Any:
+def batch_size(data: Nest) -> Any:
     """Return the leading dimension of the first array in `data`: an int where it is static, else a tensor."""
     first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
     static = first.shape[0]
     return int(static) if static is not None else tf.shape(first)[0]
 
 
-def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Any) -> Any:
+def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest) -> Any:
     """Return `data`, without the static batch sizes where replicas differ in them.
 
     What is static in a graph is taken to be the same on every replica, see `sum_over_replicas`.
@@ -247,7 +251,7 @@ def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Any) -> Any:
     return strategy.run(lambda part: tf.nest.map_structure(hide, part), args=(data,))
 
 
-def split_batch(strategy: tf.distribute.Strategy, data: Any) -> Any:
+def split_batch(strategy: tf.distribute.Strategy, data: Nest) -> Any:
     """Return `data`, one batch of host arrays, split over the replicas as evenly as it goes.
 
     Args:

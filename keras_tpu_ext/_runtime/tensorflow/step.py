@@ -43,14 +43,14 @@ class ExactStep(Augments, ExactModel):
 
     _adapter: TensorFlowAdapter
 
-    def predict_step(self: Any, data: Any) -> Any:
+    def predict_step(self: Any, data: Nest) -> Any:
         """Predict one replica's part of the batch, which may be empty; of a padded one say which rows count."""
         x, _, _ = self._adapter.unpack(data)
         there = has_any(x)
         outputs = no_row_if_empty(self._adapter.forward(self, one_row_if_empty(x, there), training=False), there)
         return PaddedOutputs(outputs, valid_rows(data)) if isinstance(data, PaddedBatch) else outputs
 
-    def train_step(self: Any, data: Any) -> dict[str, Any]:
+    def train_step(self: Any, data: Nest) -> dict[str, Any]:
         """Take one optimizer step on one replica's part of the batch.
 
         Args:
@@ -84,7 +84,7 @@ class ExactStep(Augments, ExactModel):
             tape, loss, *_ = self._loss_of(x, y, sample_weight)
             return self._gradients(loss, self.trainable_variables, self.optimizer, tape)
 
-    def test_step(self: Any, data: Any) -> dict[str, Any]:
+    def test_step(self: Any, data: Nest) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
         data = no_row_if_empty(data, BATCH.has_examples)
         x, y, sample_weight = self._adapter.unpack(without_own_weights(data))
@@ -115,7 +115,7 @@ class ExactStep(Augments, ExactModel):
             raise ValueError("No loss to compute. Provide a `loss` argument in `compile()`.")
         return losses[0] if len(losses) == 1 else sum(tf.cast(loss, losses[0].dtype) for loss in losses)
 
-    def global_mean(self: Any, per_example: Any, sample_weight: Any = None) -> Any:
+    def global_mean(self: Any, per_example: tf.Tensor, sample_weight: Any = None) -> Any:
         """Return the mean over the whole batch, all replicas, of what this replica holds a part of.
 
         For a `train_step` of your own, inside its `GradientTape`; then call `minimize`. The value is the same
@@ -140,7 +140,7 @@ class ExactStep(Augments, ExactModel):
             size, total = (tf.where(BATCH.has_examples, number, tf.zeros_like(number)) for number in (size, total))
         return as_global(tf.math.divide_no_nan(total, sum_over_replicas([size])[0]))
 
-    def minimize(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> None:
+    def minimize(self: Any, loss: tf.Tensor, variables: Any, optimizer: Optimizer, tape: tf.GradientTape) -> None:
         """Take one step of `optimizer` on a loss made of `global_mean`.
 
         In the order of `train_step`: scale, gradient, sum over replicas, unscale, check, clip, apply.
@@ -208,7 +208,7 @@ class ExactStep(Augments, ExactModel):
 
         return flush
 
-    def _augmented(self: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    def _augmented(self: Any, x: Nest, y: Nest) -> tuple[Any, Any]:
         """Return the batch as the model is to see it."""
         if not self._augments():
             return x, y
@@ -216,7 +216,7 @@ class ExactStep(Augments, ExactModel):
         x, y = one_row_if_empty((x, y), there)
         return no_row_if_empty(self._pair(_as_declared(x, getattr(self, "inputs", None)), y), there)
 
-    def _predictions(self: Any, x: Any, *, training: bool) -> Any:
+    def _predictions(self: Any, x: Nest, *, training: bool) -> Any:
         """Return the predictions, and keep the `add_loss` terms as shares."""
         adapter, there = self._adapter, BATCH.has_any
         with (
@@ -228,7 +228,7 @@ class ExactStep(Augments, ExactModel):
         BATCH.layer_losses = [(layer, _share_of_layer_loss(loss)) for layer, loss in BATCH.layer_losses]
         return no_row_if_empty(y_pred, there)
 
-    def _loss_of(self: Any, x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
+    def _loss_of(self: Any, x: Nest, y: Nest, sample_weight: tf.Tensor) -> tuple[Any, ...]:
         """Return a tape, this replica's share of the loss, augmented `x` and `y`, predictions, and what to track."""
         x, y = self._augmented(x, y)
         with tf.GradientTape() as tape:
@@ -236,7 +236,7 @@ class ExactStep(Augments, ExactModel):
             loss, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
         return tape, loss, x, y, y_pred, tracked
 
-    def _gradients(self: Any, loss: Any, variables: Any, optimizer: Any, tape: tf.GradientTape) -> Any:
+    def _gradients(self: Any, loss: tf.Tensor, variables: Any, optimizer: Optimizer, tape: tf.GradientTape) -> Any:
         """Return the gradients of the scaled loss; scaling the seed is scaling the loss."""
         scaler, seed = self._step_state.loss_scaler, tf.ones_like(loss)
         seed = scaler.scale_loss(seed) if scaler else self._adapter.scale_loss(optimizer, seed)
@@ -244,7 +244,7 @@ class ExactStep(Augments, ExactModel):
         return self._adapter.unscale_gradients(optimizer, gradients)
 
     def _share_of_loss(
-        self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool
+        self: Any, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor, *, training: bool
     ) -> tuple[Any, Any]:
         """Return this replica's share of what is minimised, and of the one number that is tracked.
 
@@ -271,13 +271,13 @@ class ExactStep(Augments, ExactModel):
         share = loss / tf.cast(replicas, loss.dtype)
         return share, tf.reduce_mean(share)
 
-    def _updated_metrics(self: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> dict[str, Any]:
+    def _updated_metrics(self: Any, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
         # Only a function of the user's updates other metrics than those of `compile`, which know of padded rows.
         is_padded = BATCH.valid is not None and self._adapter.has_custom_compute_metrics(self)
         with mask_metrics(self._adapter.custom_metrics(self) if is_padded else ()):
             return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
-    def _track_loss(self: Any, share: Any) -> None:
+    def _track_loss(self: Any, share: tf.Tensor) -> None:
         """Weigh the global loss by the global batch size, as Keras does on one device.
 
         The tracker's variables are summed over replicas when they are read, so every replica adds its share.
@@ -286,12 +286,12 @@ class ExactStep(Augments, ExactModel):
         self._loss_tracker.count.assign_add(tf.cast(BATCH.examples, tf.float32))
 
 
-def _number_of_elements(values: Any) -> Any:
+def _number_of_elements(values: tf.Tensor) -> Any:
     """Return how many elements of `values` belong to examples."""
     return tf.cast(tf.size(values), values.dtype) * tf.cast(valid_fraction(), values.dtype)
 
 
-def _share_of_layer_loss(loss: Any) -> Any:
+def _share_of_layer_loss(loss: tf.Tensor) -> Any:
     """Return the share of an `add_loss` term: a scalar is a mean over the batch, anything else is summed."""
     loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
     share = tf.reduce_sum(zero_invalid_rows(loss) if loss.shape.rank else loss)
@@ -304,7 +304,7 @@ def _share_of_layer_loss(loss: Any) -> Any:
     return share
 
 
-def _as_declared(x: Any, inputs: Any) -> Any:
+def _as_declared(x: Nest, inputs: tf.Tensor) -> Any:
     """Return `x` with the sizes of a model's only input, where the data do not tell them, as those of a generator."""
     if not isinstance(x, tf.Tensor) or not inputs or len(inputs) != 1 or x.shape.rank != len(inputs[0].shape):
         return x

@@ -184,7 +184,7 @@ class GradientAccumulator(BaseGradientAccumulator):
                 for i, variable in enumerate(variables)
             ]
 
-    def add(self, gradients: Sequence[Any], weight: tf.Tensor, factor: tf.Tensor) -> None:
+    def add(self, gradients: Sequence[tf.Tensor], weight: tf.Tensor, factor: tf.Tensor) -> None:
         """Add one batch; call it in a replica.
 
         Args:

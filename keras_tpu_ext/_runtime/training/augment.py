@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext.errors import ArgumentError
 
 
 class Augments:
     """A step that lets the user change its batch, on the device."""
 
-    def augment(self, x: Any, y: Any) -> tuple[Any, Any]:
+    def augment(self, x: Nest, y: Nest) -> tuple[Any, Any]:
         """Return a training batch as the model is to see it; here as it came. Override it to augment on the device.
 
         `train_step` calls it inside the compiled step, for example to call a `layers.MixUp` that is an attribute of
@@ -31,7 +32,7 @@ class Augments:
         """Return whether anything is done to a batch."""
         return type(self).augment is not Augments.augment
 
-    def _pair(self, x: Any, y: Any) -> tuple[Any, Any]:
+    def _pair(self, x: Nest, y: Nest) -> tuple[Any, Any]:
         """Return what `augment` does.
 
         Raises:
@@ -50,7 +51,7 @@ class Augments:
         return pair[0], pair[1]
 
 
-def _rows_of(data: Any) -> Iterator[int]:
+def _rows_of(data: Nest) -> Iterator[int]:
     """Yield the first sizes of the tensors in nested data, as far as they are known."""
     if isinstance(data, (dict, list, tuple)):
         for part in data.values() if isinstance(data, dict) else data:

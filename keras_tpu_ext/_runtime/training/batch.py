@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from keras_tpu_ext._runtime.common.types import Nest, Tensor
+
 
 class Batch(Protocol):
     """The batch at hand, while a step runs."""
@@ -13,7 +15,7 @@ class Batch(Protocol):
     def num_replicas(self) -> int:
         """Return over how many replicas the data at hand is split."""
 
-    def sum_over_replicas(self, values: Sequence[Any]) -> list[Any]:
+    def sum_over_replicas(self, values: Sequence[Tensor]) -> list[Tensor]:
         """Return each value summed over all replicas."""
 
     def needs_gather(self) -> bool:
@@ -22,19 +24,19 @@ class Batch(Protocol):
     def is_padded(self) -> bool:
         """Return whether some rows may be no examples."""
 
-    def gather_examples(self, data: Any) -> Any:
+    def gather_examples(self, data: Nest) -> Any:
         """Return `data` and the masks on it with the examples of all replicas joined, without padded rows."""
 
     def whole_batch_view(self) -> AbstractContextManager[None]:
         """Return a context manager within which this replica holds what `gather_examples` returns."""
 
-    def valid_rows_of(self, values: Any) -> Any:
+    def valid_rows_of(self, values: Tensor) -> Any:
         """Return for each row of `values` whether it counts; `None` where every row does."""
 
-    def zero_invalid_rows(self, values: Any) -> Any:
+    def zero_invalid_rows(self, values: Tensor) -> Any:
         """Return `values` with zeros in padded rows."""
 
-    def select_valid_rows(self, values: Any) -> Any:
+    def select_valid_rows(self, values: Tensor) -> Any:
         """Return `values` without padded rows."""
 
     def valid_fraction(self) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext._runtime.common.global_mean import LocalSums, global_denominator
+from keras_tpu_ext._runtime.common.types import Metric, Tensor
 from keras_tpu_ext._runtime.compat import keras, mask_of, ops, tree
 from keras_tpu_ext._runtime.training.batch import Batch
 
@@ -28,7 +29,7 @@ class LossShare:
         tracker: The `Mean` in which Keras tracks this output's own loss, or `None`.
     """
 
-    def __init__(self, loss: Any, batch: Batch, tracker: Any = None) -> None:
+    def __init__(self, loss: Tensor, batch: Batch, tracker: Any = None) -> None:
         self.loss = loss
         self.name = loss.name
         self._batch = batch
@@ -38,7 +39,7 @@ class LossShare:
             # Keras would feed it the share as if it were the mean of a batch; `_track` feeds it instead.
             tracker.update_state = _ignore
 
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
         """Return the share: the local sum over the global denominator; unreduced values stay unreduced."""
         values, mask = self._weighted_values(y_true, y_pred, sample_weight)
         rank = rank_of(values)
@@ -57,7 +58,7 @@ class LossShare:
         self._track(share, self._weight_of_batch(y_pred))
         return share
 
-    def global_mean(self, values: Any) -> Any:
+    def global_mean(self, values: Tensor) -> Any:
         """Return this replica's share of the mean of `values` over all replicas."""
         count = self._sum([self._number_of_elements(values)])[0]
         return ops.divide_no_nan(ops.sum(values), ops.cast(count, values.dtype))
@@ -71,15 +72,15 @@ class LossShare:
         unreduced.call = call
         return unreduced
 
-    def _sum_of_weights(self, values: Any, mask: Any, sample_weight: Any) -> Any:
+    def _sum_of_weights(self, values: Tensor, mask: Tensor, sample_weight: Tensor) -> Any:
         """Return what a mean with sample weights divides by on this replica."""
         raise NotImplementedError
 
-    def _weighted_values(self, y_true: Any, y_pred: Any, sample_weight: Any) -> tuple[Any, Any]:
+    def _weighted_values(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> tuple[Any, Any]:
         """Return the losses times weights and mask before any reduction, and the mask that was applied."""
         masks = [mask_of(y_pred)]
 
-        def call_and_keep_mask(y_true: Any, y_pred: Any) -> Any:
+        def call_and_keep_mask(y_true: Tensor, y_pred: Tensor) -> Any:
             values = self.loss.call(y_true, y_pred)
             masks.append(mask_of(values))
             return values
@@ -88,24 +89,24 @@ class LossShare:
         there = [mask for mask in masks if mask is not None]
         return values, (ops.logical_and(*there) if len(there) == 2 else (there[0] if there else None))
 
-    def _share_of_scalar(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+    def _share_of_scalar(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> Any:
         """Return the share of a loss that hides its examples behind one number, or may: call it with all of them."""
         y_true, whole, sample_weight = self._batch.gather_examples((y_true, y_pred, sample_weight))
         replicas = self._batch.num_replicas()
         with self._batch.whole_batch_view():
             return ops.sum(self.loss(y_true, whole, sample_weight)) / replicas
 
-    def _denominator(self, values: Any, mask: Any, sample_weight: Any) -> Any:
+    def _denominator(self, values: Tensor, mask: Tensor, sample_weight: Tensor) -> Any:
         local = self._local_sums(values, mask, sample_weight)
         return global_denominator(self.loss.reduction, local, self._sum, ops.divide_no_nan)
 
-    def _divided(self, share: Any, denominator: Any) -> Any:
+    def _divided(self, share: Tensor, denominator: Tensor) -> Any:
         """Return the quotient; where nothing counts, zero, or the NaN of an infinity where Keras gives that."""
         if self.loss.reduction == "mean_with_sample_weight":
             return ops.divide_no_nan(share, denominator)
         return share / ops.where(ops.equal(denominator, 0), ops.ones_like(denominator), denominator)
 
-    def _local_sums(self, values: Any, mask: Any, sample_weight: Any) -> LocalSums:
+    def _local_sums(self, values: Tensor, mask: Tensor, sample_weight: Tensor) -> LocalSums:
         count = self._number_of_elements(values)
         if self.loss.reduction == "mean_with_sample_weight" and not (mask is None and sample_weight is None):
             return LocalSums(count, weight=self._sum_of_weights(values, mask, sample_weight))
@@ -117,21 +118,21 @@ class LossShare:
             mask_valid=ops.sum(ops.cast(self._batch.zero_invalid_rows(mask), "float32")),
         )
 
-    def _number_of_elements(self, values: Any) -> Any:
+    def _number_of_elements(self, values: Tensor) -> Any:
         """Return how many elements belong to examples: a Python float where that is static, else a tensor."""
         size = functools.reduce(operator.mul, ops.shape(values), 1)
         return number(size) * self._batch.valid_fraction()
 
-    def _weight_of_batch(self, y_pred: Any) -> Any:
+    def _weight_of_batch(self, y_pred: Tensor) -> Any:
         """Return what a batch counts in Keras's tracker: its size where Keras knows it, else, as padded, 1."""
         rows = self._batch.static_examples(tree.flatten(y_pred)[0].shape[0])
         return 1 / self._sum([1.0])[0] if rows is None else number(rows)
 
-    def _weight_of_values(self, values: Any) -> Any:
+    def _weight_of_values(self, values: Tensor) -> Any:
         """Return what a batch counts there whose losses are not reduced."""
         return number(ops.shape(values)[0]) * self._batch.valid_fraction()
 
-    def _track(self, share: Any, weight: Any) -> None:
+    def _track(self, share: Tensor, weight: Tensor) -> None:
         """Track as Keras does on one device.
 
         The tracker's variables are summed over replicas when they are read, so every replica adds a part of the
@@ -146,7 +147,7 @@ class LossShare:
         self._tracker.count.assign_add(ops.cast(weight, dtype))
 
 
-def rank_of(values: Any) -> int | None:
+def rank_of(values: Tensor) -> int | None:
     """Return the rank of a tensor, or `None` where TensorFlow does not know it: that of a squeezed one, say."""
     try:
         return len(values.shape)
@@ -163,19 +164,19 @@ def _ignore(*args: Any, **kwargs: Any) -> None:
     """Stand in for `update_state`."""
 
 
-def is_function(metric: Any) -> bool:
+def is_function(metric: Metric) -> bool:
     """Return whether a metric is the mean of a function of the user's, or of a loss, which may reduce by itself."""
     function = getattr(metric, "_fn", None)  # TensorFlow Addons has a wrapper of its own
     is_known = _is_of_keras(function) and not isinstance(function, keras.losses.Loss)
     return isinstance(metric, keras.metrics.Mean) and callable(function) and not is_known
 
 
-def reduces_batch(metric: Any, true: Any, predicted: Any) -> bool:
+def reduces_batch(metric: Metric, true: Tensor, predicted: Tensor) -> bool:
     """Return whether a metric is the mean of a function that makes one number of a batch."""
     return is_function(metric) and not rank_of(metric._fn(true, predicted, **metric._fn_kwargs))
 
 
-def respects_weights(metric: Any, predicted: Any) -> bool:
+def respects_weights(metric: Metric, predicted: Tensor) -> bool:
     """Return whether weight zero takes a row out of `metric`, and it takes one weight for each row."""
     if isinstance(metric, keras.metrics.MeanMetricWrapper):
         return _is_of_keras(type(metric)) and not is_function(metric)

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches, PaddedBatch
-from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.types import Model, Tensor
 from keras_tpu_ext._runtime.compat import keras, tree
 from keras_tpu_ext.errors import ArgumentError
 
@@ -47,7 +47,7 @@ class FitCall:
         self._refuse_class_weight_with_padding()
 
     @property
-    def callbacks(self) -> list[Any]:
+    def callbacks(self) -> list[Tensor]:
         """The callbacks, in one list."""
         given = self.arguments.get("callbacks")
         if isinstance(given, keras.callbacks.CallbackList):

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from keras_tpu_ext._runtime.common.types import Optimizer
+from keras_tpu_ext._runtime.common.types import Model, Optimizer
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.training.adapter import KerasAdapter
 from keras_tpu_ext._runtime.training.batch import Batch
@@ -93,7 +93,7 @@ class ExactModel:
             auto_steps: Whether to find `steps_per_execution` while training.
             **kwargs: What `keras.Model.compile` takes.
         """
-        model: Any = super()
+        model: Model = super()
         self.__dict__["_scales_by_rule"] = loss_scale is not None
         with self._own_scope():
             model.compile(*args, **self._adapter.compile_options(kwargs))
@@ -106,41 +106,41 @@ class ExactModel:
 
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train as `keras.Model.fit` does; of several processes only the chief prints and writes."""
-        model: Any = super()
+        model: Model = super()
         with self._running(FitCall("fit", self, args, kwargs)) as arguments:
             return model.fit(**arguments)
 
     def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate as `keras.Model.evaluate` does; of several processes only the chief prints and writes."""
-        model: Any = super()
+        model: Model = super()
         with self._running(FitCall("evaluate", self, args, kwargs)) as arguments:
             return model.evaluate(**arguments)
 
     def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Predict as `keras.Model.predict` does, all of the data on every process; only the chief prints."""
-        model: Any = super()
+        model: Model = super()
         with self._running(FitCall("predict", self, args, kwargs)) as arguments:
             return model.predict(**arguments)
 
     def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `keras.Model.save` does; call it on every process, and the chief writes."""
-        model: Any = super()
+        model: Model = super()
         self._write(model.save, filepath, args, kwargs)
 
     def save_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `keras.Model.save_weights` does; call it on every process, and the chief writes."""
-        model: Any = super()
+        model: Model = super()
         self._write(model.save_weights, filepath, args, kwargs)
 
     def get_compile_config(self: Any) -> dict[str, Any]:
         """Return what `compile` was given, serialized."""
-        model: Any = super()
+        model: Model = super()
         return dict(model.get_compile_config() or {})
 
     def compile_from_config(self: Any, config: dict[str, Any]) -> None:
         """Compile as when the model was saved, and make the optimizer's variables."""
         if _has_custom_compile(type(self)):
-            model: Any = super()
+            model: Model = super()
             model.compile_from_config(config)  # warns, as for every model whose compile() Keras does not know
             return
         self.compile(**keras.saving.deserialize_keras_object(config))

@@ -6,15 +6,14 @@ there, and must do so in a hook that Keras calls in the main thread: one that te
 
 from __future__ import annotations
 
-from typing import Any
-
+from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.compat import loss_tracker_of, ops
 
 # A sum of ones stops being exact at two to the power of the significand's bits.
 _EXACT_BELOW = {"bfloat16": 2.0**8, "float16": 2.0**11, "float32": 2.0**24, "float64": 2.0**53}
 
 
-def examples_seen(model: Any) -> float | None:
+def examples_seen(model: Model) -> float | None:
     """Return how many examples `model` has trained on in this epoch, or `None` where that is not known.
 
     Keras weighs its loss tracker by the batch size, so the tracker's `count` is exact with short batches and, summed
@@ -29,7 +28,7 @@ def examples_seen(model: Any) -> float | None:
     return seen if 0.0 < seen < exact_below else None
 
 
-def train_steps(model: Any) -> int | None:
+def train_steps(model: Model) -> int | None:
     """Return how many train steps the optimizer of `model` has taken, or `None`; waits for the device.
 
     `optimizer.iterations` divides by the accumulation steps, so the counter behind it is read. A step skipped by loss
