@@ -31,14 +31,14 @@ class StatelessOverflowWatch(OverflowWatch):
 
     def own_variables(self) -> list[keras.Variable]:
         """Return every variable."""
-        return [self.updates, self.last]
+        return [self.num_updates, self.last]
 
     def note(self, gradients: Sequence[jax.Array]) -> None:
         """Note which gradients are not finite; call it in the step."""
-        number = self.updates.value + 1
+        number = self.num_updates.value + 1
         bad = jnp.stack([jnp.logical_not(jnp.all(jnp.isfinite(gradient))) for gradient in gradients])
         self.last.assign(jnp.where(bad, number, self.last.value))
-        self.updates.assign(number)
+        self.num_updates.assign(number)
 
     def _notes(self) -> list[tuple[list[str], int | None, list[int]]]:
         return [(self._paths, None, list(keras.ops.convert_to_numpy(self.last)))]

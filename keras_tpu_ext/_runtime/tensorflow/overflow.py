@@ -27,10 +27,10 @@ class ReplicatedOverflowWatch(OverflowWatch):
     def note(self, gradients: Sequence[tf.Tensor | tf.IndexedSlices | None], variables: Sequence[Variable]) -> None:
         """Note what of one replica's gradients is not finite; call it in a replica."""
         _, last = self._group(variables)
-        number = tf.convert_to_tensor(self.updates) + 1
+        number = tf.convert_to_tensor(self.num_updates) + 1
         bad = [tf.constant(False) if gradient is None else _overflows(gradient) for gradient in gradients]
         last.assign(tf.where(tf.stack(bad), number, tf.convert_to_tensor(last)))
-        assign_replicated(self.updates, number)
+        assign_replicated(self.num_updates, number)
 
     def _notes(self) -> list[tuple[list[str], int | None, list[int]]]:
         groups = [(paths, values_of_replicas(last)) for paths, last in self._groups.values()]

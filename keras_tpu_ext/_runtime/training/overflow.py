@@ -18,19 +18,19 @@ class OverflowWatch(keras.layers.Layer):
         steps: Number of steps that the optimizer had taken when the watch began.
 
     Attributes:
-        updates: Number of updates since then, those of skipped steps included.
+        num_updates: Number of updates since then, those of skipped steps included.
     """
 
     def __init__(self, steps: int) -> None:
         super().__init__(name="overflow_watch", dtype="float32")
         self.built = True
-        self.updates: Variable = new_variable(0, "int32", "updates")
+        self.num_updates: Variable = new_variable(0, "int32", "num_updates")
         self._seen = 0
         self._steps_before = steps
 
     def skipped(self, steps: int) -> int:
         """Return how many updates were no step, given how many steps the optimizer has taken by now."""
-        return int(ops.convert_to_numpy(self.updates)) - (steps - self._steps_before)
+        return int(ops.convert_to_numpy(self.num_updates)) - (steps - self._steps_before)
 
     def read(self) -> list[Overflow]:
         """Return what was noted since the last reading: the last overflow of each variable on each replica.
@@ -42,7 +42,7 @@ class OverflowWatch(keras.layers.Layer):
             for update in sorted({int(number) for number in updates if number > self._seen}):
                 those = tuple(path for path, number in zip(paths, updates, strict=True) if number == update)
                 found.append(Overflow(update, replica, those, len(paths)))
-        self._seen = int(ops.convert_to_numpy(self.updates))
+        self._seen = int(ops.convert_to_numpy(self.num_updates))
         return sorted(found)
 
     def save_own_variables(self, store: dict[str, object]) -> None:
