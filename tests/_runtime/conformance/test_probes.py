@@ -4,6 +4,8 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common.lowering import LoweringError
+from kind_of_keras import RUNTIMES
 
 probes = _runtime.probes
 
@@ -76,7 +78,12 @@ def test_a_step_is_lowered_for_tpus(make, rows):
         def __init__(self, *shape):
             self.shape, self.dtype = shape, "float32"
 
-    lowered = probes.lower_step(make(kte.TPUModel), (Shape(4, 2), Shape(4, 1), None), 2)
+    batch = (Shape(4, 2), Shape(4, 1), None)
+    if "keras2_tf215" in RUNTIMES:
+        with pytest.raises(LoweringError, match="cannot write what the TPU compiler reads"):
+            probes.lower_step(make(kte.TPUModel), batch, 2)
+        return
+    lowered = probes.lower_step(make(kte.TPUModel), batch, 2)
     assert lowered.examples == 4
     assert lowered.program
     assert {"hidden", "out"} <= set(lowered.layers)
