@@ -65,6 +65,7 @@ def exact_report():
     return kte.check_parity(exact, (tokens, targets, weights), replicas=2)
 
 
+@pytest.mark.gate_on("keras3_jax")  # on TensorFlow test_tf_parity.py has a whole check
 @pytest.mark.slow
 def test_a_tpu_model_equals_one_device_in_all(exact_report):
     assert exact_report.ok, str(exact_report)
@@ -85,6 +86,7 @@ def test_a_tpu_model_equals_one_device_in_all(exact_report):
     assert "a batch of 43 examples; 3 steps" in str(exact_report)
 
 
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.slow
 def test_dropout_is_switched_off_and_named(exact_report):
     (finding,) = exact_report.findings

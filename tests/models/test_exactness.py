@@ -151,7 +151,12 @@ def on_batch(method, model, **arguments):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "weighted", "eagerly"), [((3, 96, 100), False, False), ((100,), True, False), ((100,), True, True)]
+    ("sizes", "weighted", "eagerly"),
+    [
+        ((3, 96, 100), False, False),
+        ((100,), True, False),
+        pytest.param((100,), True, True, marks=pytest.mark.gate_on("keras3_tf", "keras2_tf215")),
+    ],
 )
 def test_single_batches(twins, data, sizes, weighted, eagerly):
     pair = twins(dense, lambda: {"optimizer": sgd(), "metrics": ["mae"], "run_eagerly": eagerly})
@@ -256,7 +261,7 @@ LOSSES = {
         pytest.param("a lambda", False, marks=pytest.mark.exhaustive),
         ("one number for a batch", False),
         ("a class without get_config", False),
-        ("one number for a batch", True),
+        pytest.param("one number for a batch", True, marks=pytest.mark.gate_on("keras3_tf", "keras2_tf215")),
     ],
 )
 def test_losses_of_the_users_own(twins, data, loss, eagerly):
