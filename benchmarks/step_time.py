@@ -6,7 +6,8 @@
 Each model trains on data that is already in memory, in turns, and the median of the paired ratios is printed: below
 1.00, TPUModel is the faster one. On JAX there is one more row: TPUModel at `steps_per_execution="auto"` beside a loop
 written by hand, the limit. With `--against`, the TPUModel of this checkout trains beside that of another one, each in
-a process of its own: below 1.00, this one is faster. The last line is JSON.
+a process of its own: below 1.00, this one is faster. Two processes of one checkout may differ by some per cent all
+their life, more than the interval says: believe the median of several runs. The last line is JSON.
 """
 
 from __future__ import annotations
