@@ -106,7 +106,7 @@ def test_layers_of_several_classes_draw_different_numbers_of_one_seed():
     for layer_class in ALL:
         layer = layer_class(seed=3)
         images_of(layer)  # builds it
-        drawn.append(np.stack([numpy_of(word) for word in layer.draw(50, 4)]))
+        drawn.append(np.stack([numpy_of(word) for word in layer._random_bits(50, 4)]))
     assert len(np.unique(drawn)) == len(ALL) * 4 * 50
 
 
