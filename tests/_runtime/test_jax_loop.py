@@ -121,7 +121,7 @@ def test_numbers_do_not_depend_on_the_length_of_executions(scope8, source):
         model = compiled(scope8, steps, loss_scale="dynamic")
         if steps == "auto":
             seconds = iter(range(10**6))
-            model._schedule._clock = lambda seconds=seconds: next(seconds) / 100
+            model._kte_schedule._clock = lambda seconds=seconds: next(seconds) / 100
         histories = []
         for _ in range(3):
             x, y = data()

@@ -205,7 +205,7 @@ def test_a_saved_model_still_finds_its_number(data, tmp_path):
     model.fit(data.x, data.y, batch_size=2, epochs=2, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert loaded._schedule is not None
+    assert loaded._kte_schedule is not None
     assert loaded.steps_per_execution == 1
 
 
@@ -222,4 +222,4 @@ def test_a_wrong_value_is_named(wrong):
 def test_it_may_be_given_by_position():
     model = dense()
     model.compile("sgd", "mse", None, None, None, False, "auto")
-    assert model._schedule is not None
+    assert model._kte_schedule is not None

@@ -59,7 +59,7 @@ class JaxAdapter(Keras3Adapter):
 class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
     """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
 
-    _adapter = JaxAdapter()
+    _kte_adapter = JaxAdapter()
     _batch_facts = _batch
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -69,19 +69,19 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train on one batch as `keras.Model.train_on_batch` does."""
         model: Model = super()
-        with self._loop():
+        with self._kte_loop():
             return model.train_on_batch(*args, **kwargs)
 
     def test_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate one batch as `keras.Model.test_on_batch` does."""
         model: Model = super()
-        with self._loop():
+        with self._kte_loop():
             return model.test_on_batch(*args, **kwargs)
 
     def predict_on_batch(self: Any, x: Nest) -> Any:
         """Predict one batch as `keras.Model.predict_on_batch` does."""
         model: Model = super()
-        with self._loop():
+        with self._kte_loop():
             return model.predict_on_batch(x)
 
     def train_step(self: Any, state: Any, data: Nest) -> tuple[dict[str, Any], Any]:
@@ -183,15 +183,15 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
     def _own_scope(self) -> contextlib.AbstractContextManager[None]:
         return within(distribution_of(self))
 
-    def _loop(self) -> contextlib.AbstractContextManager[None]:
+    def _kte_loop(self) -> contextlib.AbstractContextManager[None]:
         return within(None)
 
-    def _prepare(self: Any, call: FitCall) -> None:
+    def _kte_prepare(self: Any, call: FitCall) -> None:
         if call.method == "predict":
             call.arguments["x"] = grouped_data(self, call.arguments)
             call.arguments.pop("batch_size", None)
 
-    def _process_group(self) -> JaxProcessGroup:
+    def _kte_process_group(self) -> JaxProcessGroup:
         return JaxProcessGroup()
 
     def _make_step_state(self, loss_scale: Any, accumulation_steps: int) -> StepState:

@@ -31,7 +31,13 @@ _SAVED_EPOCH = "ckpt_saved_epoch/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class Keras2Adapter:
-    """The `TensorFlowAdapter` of Keras 2."""
+    """The `TensorFlowAdapter` of Keras 2.
+
+    Attributes:
+        exact_compute_loss: `compute_loss` of this package's `TrainStep`, which sets it.
+    """
+
+    exact_compute_loss: Callable[..., tf.Tensor | None]
 
     def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options for Keras's own `compile`."""
@@ -79,7 +85,7 @@ class Keras2Adapter:
 
     def has_custom_compute_loss(self, model: Model) -> bool:
         """Return whether `compute_loss` is the user's."""
-        return not type(model).compute_loss.__module__.startswith("keras_tpu_ext.")
+        return type(model).compute_loss is not self.exact_compute_loss
 
     def has_custom_compute_metrics(self, model: Model) -> bool:
         """Return whether `compute_metrics` is the user's."""
@@ -96,7 +102,7 @@ class Keras2Adapter:
 
     def exclude_padding(self, model: Model) -> contextlib.AbstractContextManager[None]:
         """Return a context in which layers learn from the examples of the batch alone."""
-        return batch_statistics.exclude_padding(model._flatten_layers())
+        return batch_statistics.exclude_padding(list(model._flatten_layers()))
 
     def layer_losses(self, model: Model) -> list[tf.Tensor]:
         """Return the `add_loss` terms that layers have now."""

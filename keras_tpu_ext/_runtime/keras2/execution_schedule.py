@@ -39,7 +39,7 @@ class ScheduledDataHandler(_DataHandler):
                 steps = min(steps, self._inferred_steps - self._current_step)
             if steps <= 0:
                 return
-            schedule = self._model._schedule
+            schedule = self._model._kte_schedule
             schedule.requested_steps = schedule.completed_steps = steps
             self._step_increment = steps - 1
             yield self._current_step
@@ -53,7 +53,7 @@ def use_schedule() -> contextlib.AbstractContextManager[None]:
 
     def make(stock: Callable[..., Any]) -> Callable[..., Any]:
         def get_data_handler(*args: Any, **kwargs: Any) -> Any:
-            has_schedule = getattr(kwargs.get("model"), "_schedule", None) is not None
+            has_schedule = getattr(kwargs.get("model"), "_kte_schedule", None) is not None
             return (ScheduledDataHandler if has_schedule else stock)(*args, **kwargs)
 
         return get_data_handler

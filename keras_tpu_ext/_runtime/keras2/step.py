@@ -38,7 +38,7 @@ _NOT_KEPT = (
 class TrainStep(ExactStep, FunctionalByShape):
     """What turns a `tf.keras.Model` into one whose step is exact at any number of replicas."""
 
-    _adapter = Keras2Adapter()
+    _kte_adapter = Keras2Adapter()
     _batch_facts = _batch
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -88,7 +88,7 @@ class TrainStep(ExactStep, FunctionalByShape):
         lost = ["loss_scale"] if state is not None and state.loss_scaler else []
         lost += ["gradient_accumulation_steps"] if state is not None and state.accumulation_steps > 1 else []
         is_keras_file = str(filepath).endswith(".keras") or kwargs.get("save_format") == "keras"
-        if lost and not is_keras_file and self._process_group().is_chief():
+        if lost and not is_keras_file and self._kte_process_group().is_chief():
             warnings.warn(_NOT_KEPT.format(path=filepath, lost=" and ".join(lost)), stacklevel=2)
         model: Model = super()
         model.save(filepath, *args, **kwargs)
@@ -107,8 +107,8 @@ class TrainStep(ExactStep, FunctionalByShape):
         all replicas joined, and this method returns the whole loss. In a `train_step` of the user's own its value is
         that of the whole loss.
         """
-        shares = Shares(self._adapter.layer_losses(self))
-        shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._adapter.weight_losses(self)]
+        shares = Shares(self._kte_adapter.layer_losses(self))
+        shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._kte_adapter.weight_losses(self)]
         return self.compiled_loss(y, y_pred, sample_weight, regularization_losses=shares)
 
     def _track_loss(self, share: tf.Tensor) -> None:
@@ -116,7 +116,7 @@ class TrainStep(ExactStep, FunctionalByShape):
 
     def _updated_metrics(self: Any, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
         is_last = type(self).train_step is ExactStep.train_step and type(self).test_step is ExactStep.test_step
-        if num_replicas() > 1 and is_last and not self._adapter.has_custom_compute_metrics(self):
+        if num_replicas() > 1 and is_last and not self._kte_adapter.has_custom_compute_metrics(self):
             # Their results, which Keras would sum over replicas in every step, are read after the last one.
             self.compiled_metrics.update_state(y, y_pred, sample_weight)
             return {}
@@ -149,14 +149,17 @@ class TrainStep(ExactStep, FunctionalByShape):
         model: Model = super()
         return model._validate_and_get_metrics_result(logs)
 
-    def _loop(self: Any) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self._loop_call.method == "predict" else use_schedule()
+    def _kte_loop(self: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._kte_call.method == "predict" else use_schedule()
 
-    def _prepare(self, call: FitCall) -> None:
+    def _kte_prepare(self, call: FitCall) -> None:
         replace_padded_batches(call)
 
     def _build_before_tracing(self: Any) -> None:
         """Make the optimizer's variables: TensorFlow traces a step that makes any twice, with and without them."""
         if getattr(self.train_step, "__func__", None) is ExactStep.train_step:
             with self.distribute_strategy.scope():
-                self._adapter.build_optimizer(self)
+                self._kte_adapter.build_optimizer(self)
+
+
+TrainStep._kte_adapter.exact_compute_loss = TrainStep.compute_loss

@@ -19,8 +19,8 @@ Executions: TypeAlias = Iterator[tuple[int, int, Any]]
 
 def enumerate_by_schedule(model: Model, epoch_iterator: Any) -> None:
     """Let the iterator over an epoch's batches ask before every execution how many steps it has."""
-    if model._schedule is not None:
-        epoch_iterator._enumerate_iterator = lambda: _enumerate(model._schedule, model, epoch_iterator)
+    if model._kte_schedule is not None:
+        epoch_iterator._enumerate_iterator = lambda: _enumerate(model._kte_schedule, model, epoch_iterator)
 
 
 def _enumerate(schedule: ExecutionSchedule, model: Model, epoch: Any) -> Executions:

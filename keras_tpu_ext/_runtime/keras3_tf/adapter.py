@@ -73,7 +73,7 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
     @contextlib.contextmanager
     def exclude_padding(self, model: Model) -> Iterator[None]:
         """Within the block layers learn from the examples of the batch alone."""
-        layers = model._flatten_layers()
+        layers = list(model._flatten_layers())
         patches = moments_patches(layers, _moments)
         if BATCH.valid is not None:
             patches += regularizer_patches(layers, regularizer_of_examples)

@@ -30,7 +30,7 @@ from keras_tpu_ext._runtime.training.fit_call import FitCall
 class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
     """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
 
-    _adapter = Keras3TensorFlowAdapter()
+    _kte_adapter = Keras3TensorFlowAdapter()
     _batch_facts = _batch
 
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -66,7 +66,7 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
         outputs = self.predict_function([split_batch(self.distribute_strategy, (x,))])
         return keras.tree.map_structure(lambda value: value.numpy(), outputs)
 
-    def _prepare(self: Any, call: FitCall) -> None:
+    def _kte_prepare(self: Any, call: FitCall) -> None:
         if call.method == "predict":
             call.arguments["x"] = in_order(self.distribute_strategy, call.arguments["x"])
 

@@ -38,8 +38,8 @@ def wrap_custom_step(model: Model, step: Step) -> Step:
             return step(data)
         with (
             batch_context(data, stands_in=True) as batch,
-            model._adapter.exclude_padding(model),
-            mask_metrics(model._adapter.custom_metrics(model)),
+            model._kte_adapter.exclude_padding(model),
+            mask_metrics(model._kte_adapter.custom_metrics(model)),
         ):
             return step(one_row_if_empty(data, batch.has_any))
 

@@ -41,13 +41,13 @@ class ExactStep(Augments, ExactModel):
     What differs between Keras 2 and Keras 3 is asked of the model's adapter.
     """
 
-    _adapter: TensorFlowAdapter
+    _kte_adapter: TensorFlowAdapter
 
     def predict_step(self: Any, data: Nest) -> Any:
         """Predict one replica's part of the batch, which may be empty; of a padded one say which rows count."""
-        x, _, _ = self._adapter.unpack(data)
+        x, _, _ = self._kte_adapter.unpack(data)
         there = has_any(x)
-        outputs = no_row_if_empty(self._adapter.forward(self, one_row_if_empty(x, there), training=False), there)
+        outputs = no_row_if_empty(self._kte_adapter.forward(self, one_row_if_empty(x, there), training=False), there)
         return PaddedOutputs(outputs, valid_rows(data)) if isinstance(data, PaddedBatch) else outputs
 
     def train_step(self: Any, data: Nest) -> dict[str, Any]:
@@ -62,11 +62,11 @@ class ExactStep(Augments, ExactModel):
             once more over all replicas.
         """
         data = no_row_if_empty(data, BATCH.has_examples)
-        x, y, sample_weight = self._adapter.unpack(without_own_weights(data))
+        x, y, sample_weight = self._kte_adapter.unpack(without_own_weights(data))
         with batch_context(data) as batch:
             (batch.total,) = sum_over_replicas([batch.examples])
             restore = self._step_state.loss_scaler.snapshot(self.non_trainable_variables)
-            tape, loss, x, y, y_pred, tracked = self._loss_of(x, y, sample_weight)
+            tape, loss, x, y, y_pred, tracked = self._kte_loss_of(x, y, sample_weight)
             self._track_loss(tracked)
             variables = self.trainable_variables  # of a model that is not built, since the forward pass
             if variables:
@@ -78,16 +78,16 @@ class ExactStep(Augments, ExactModel):
 
     def _gradients_of_batch(self: Any, data: Nest) -> Any:
         """Return the gradients that `train_step` takes for `data`, and change nothing."""
-        x, y, sample_weight = self._adapter.unpack(without_own_weights(data))
+        x, y, sample_weight = self._kte_adapter.unpack(without_own_weights(data))
         with batch_context(data) as batch:
             (batch.total,) = sum_over_replicas([batch.examples])
-            tape, loss, *_ = self._loss_of(x, y, sample_weight)
+            tape, loss, *_ = self._kte_loss_of(x, y, sample_weight)
             return self._gradients(loss, self.trainable_variables, self.optimizer, tape)
 
     def test_step(self: Any, data: Nest) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
         data = no_row_if_empty(data, BATCH.has_examples)
-        x, y, sample_weight = self._adapter.unpack(without_own_weights(data))
+        x, y, sample_weight = self._kte_adapter.unpack(without_own_weights(data))
         with batch_context(data) as batch:
             (batch.total,) = sum_over_replicas([batch.examples])
             y_pred = self._predictions(x, training=False)
@@ -103,14 +103,14 @@ class ExactStep(Augments, ExactModel):
         A subclass may override it and compute what it likes from its arguments: it is then called with the
         batches of all replicas joined, and this method returns the whole loss.
         """
-        layer_losses = self._adapter.layer_losses(self)  # before another replica sets its own
+        layer_losses = self._kte_adapter.layer_losses(self)  # before another replica sets its own
         losses = []
         if self._compile_loss is not None:
             rows = no_row_if_empty((y, y_pred, sample_weight), BATCH.has_examples)
             loss = self._compile_loss(*rows)
             losses += [] if loss is None else [loss]
         losses += layer_losses
-        losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._adapter.weight_losses(self)]
+        losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._kte_adapter.weight_losses(self)]
         if not losses:
             raise ValueError("No loss to compute. Provide a `loss` argument in `compile()`.")
         return losses[0] if len(losses) == 1 else sum(tf.cast(loss, losses[0].dtype) for loss in losses)
@@ -171,13 +171,13 @@ class ExactStep(Augments, ExactModel):
     def _own_scope(self: Any) -> Any:
         return self.distribute_strategy.scope()
 
-    def _process_group(self: Any) -> TensorFlowProcessGroup:
+    def _kte_process_group(self: Any) -> TensorFlowProcessGroup:
         return TensorFlowProcessGroup(self.distribute_strategy)
 
     def _saves_together(self: Any) -> bool:
         state = self.__dict__.get("_step_state")
         has_open_window = state is not None and any(one.is_open() for one in state.accumulators())
-        return has_open_window or self._adapter.has_partial_variables(self)
+        return has_open_window or self._kte_adapter.has_partial_variables(self)
 
     def _check_compiled(self: Any) -> None:
         for optimizer in tf.nest.flatten(self.optimizer):
@@ -218,7 +218,7 @@ class ExactStep(Augments, ExactModel):
 
     def _predictions(self: Any, x: Nest, *, training: bool) -> Any:
         """Return the predictions, and keep the `add_loss` terms as shares."""
-        adapter, there = self._adapter, BATCH.has_any
+        adapter, there = self._kte_adapter, BATCH.has_any
         with (
             adapter.exclude_padding(self),
             adapter.record_layer_losses(self),
@@ -228,7 +228,7 @@ class ExactStep(Augments, ExactModel):
         BATCH.layer_losses = [(layer, _share_of_layer_loss(loss)) for layer, loss in BATCH.layer_losses]
         return no_row_if_empty(y_pred, there)
 
-    def _loss_of(self: Any, x: Nest, y: Nest, sample_weight: tf.Tensor) -> tuple[Any, ...]:
+    def _kte_loss_of(self: Any, x: Nest, y: Nest, sample_weight: tf.Tensor) -> tuple[Any, ...]:
         """Return a tape, this replica's share of the loss, augmented `x` and `y`, predictions, and what to track."""
         x, y = self._augmented(x, y)
         with tf.GradientTape() as tape:
@@ -239,9 +239,9 @@ class ExactStep(Augments, ExactModel):
     def _gradients(self: Any, loss: tf.Tensor, variables: Any, optimizer: Optimizer, tape: tf.GradientTape) -> Any:
         """Return the gradients of the scaled loss; scaling the seed is scaling the loss."""
         scaler, seed = self._step_state.loss_scaler, tf.ones_like(loss)
-        seed = scaler.scale_loss(seed) if scaler else self._adapter.scale_loss(optimizer, seed)
+        seed = scaler.scale_loss(seed) if scaler else self._kte_adapter.scale_loss(optimizer, seed)
         gradients = finite_if_empty(tape.gradient(loss, variables, output_gradients=seed), BATCH.has_any)
-        return self._adapter.unscale_gradients(optimizer, gradients)
+        return self._kte_adapter.unscale_gradients(optimizer, gradients)
 
     def _share_of_loss(
         self: Any, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor, *, training: bool
@@ -250,7 +250,7 @@ class ExactStep(Augments, ExactModel):
 
         They differ where a loss is not reduced: its gradient is that of the sum, and Keras tracks the mean.
         """
-        adapter, layer_losses = self._adapter, BATCH.layer_losses
+        adapter, layer_losses = self._kte_adapter, BATCH.layer_losses
         arguments = {"sample_weight": sample_weight, "training": training}
         adapter.set_layer_losses(self, layer_losses)
         if not needs_gather() or not adapter.has_custom_compute_loss(self):
@@ -273,8 +273,8 @@ class ExactStep(Augments, ExactModel):
 
     def _updated_metrics(self: Any, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
         # Only a function of the user's updates other metrics than those of `compile`, which know of padded rows.
-        is_padded = BATCH.valid is not None and self._adapter.has_custom_compute_metrics(self)
-        with mask_metrics(self._adapter.custom_metrics(self) if is_padded else ()):
+        is_padded = BATCH.valid is not None and self._kte_adapter.has_custom_compute_metrics(self)
+        with mask_metrics(self._kte_adapter.custom_metrics(self) if is_padded else ()):
             return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def _track_loss(self: Any, share: tf.Tensor) -> None:

@@ -102,7 +102,7 @@ def accumulate_or_apply(
     """
     state = model._step_state
     accumulator = state.accumulator(optimizer)
-    model._adapter.build_for(optimizer, variables)
+    model._kte_adapter.build_for(optimizer, variables)
     if state.overflow_watch is not None:
         state.overflow_watch.note(gradients, variables)
     if accumulator is None:
@@ -148,10 +148,10 @@ def _step(
     restore: Snapshot,
 ) -> None:
     def apply(gradients: Sequence[Gradient]) -> None:
-        model._adapter.apply_gradients(optimizer, gradients, variables)
+        model._kte_adapter.apply_gradients(optimizer, gradients, variables)
 
     def count_skipped() -> None:
-        model._adapter.count_skipped(optimizer)
+        model._kte_adapter.count_skipped(optimizer)
 
     model._step_state.loss_scaler.apply_or_skip(gradients, apply, count_skipped, restore)
 

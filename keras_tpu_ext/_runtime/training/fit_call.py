@@ -31,7 +31,7 @@ class FitCall:
 
     Attributes:
         method: As above.
-        arguments: All arguments by name; Keras gets what is in it when the loop starts.
+        arguments: The arguments by name; `args` and `kwargs` follow what is changed in it.
 
     Raises:
         ArgumentError: If padded batches come with `class_weight`, which Keras would fail on or misread.
@@ -40,11 +40,19 @@ class FitCall:
 
     def __init__(self, method: str, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.method = method
-        bound = inspect.signature(getattr(keras.Model, method)).bind(model, *args, **kwargs)
-        self.arguments = dict(bound.arguments)
-        self.arguments.update(self.arguments.pop("kwargs", {}))
-        del self.arguments["self"]
+        self._bound = inspect.signature(getattr(keras.Model, method)).bind(model, *args, **kwargs)
+        self.arguments = self._bound.arguments
         self._refuse_class_weight_with_padding()
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments, without the model."""
+        return self._bound.args[1:]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments."""
+        return self._bound.kwargs
 
     @property
     def callbacks(self) -> list[Tensor]:

@@ -27,18 +27,18 @@ class ExactModel:
     from it and has the methods that raise `NotImplementedError` here.
     """
 
-    _adapter: KerasAdapter
+    _kte_adapter: KerasAdapter
     _batch_facts: Batch
     _step_state: StepState
-    _schedule: ExecutionSchedule | None = None
-    _loop_call: FitCall | None = None
+    _kte_schedule: ExecutionSchedule | None = None
+    _kte_call: FitCall | None = None
     _scales_by_rule = False  # while Keras compiles: whether the step scales the loss
 
     def _own_scope(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which the model was built, where its variables belong."""
         raise NotImplementedError
 
-    def _process_group(self) -> ProcessGroup:
+    def _kte_process_group(self) -> ProcessGroup:
         """Return the processes that train this model."""
         raise NotImplementedError
 
@@ -65,11 +65,11 @@ class ExactModel:
     def _check_compiled(self) -> None:
         """Refuse what was made outside the model's own scope, where that matters."""
 
-    def _loop(self) -> contextlib.AbstractContextManager[Any]:
+    def _kte_loop(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which Keras's own loops run."""
         return contextlib.nullcontext()
 
-    def _prepare(self, call: FitCall) -> None:
+    def _kte_prepare(self, call: FitCall) -> None:
         """Change the arguments of a loop into what Keras is to get."""
 
     def _leaves_scaling_to_its_optimizer(self) -> bool:
@@ -96,31 +96,31 @@ class ExactModel:
         model: Model = super()
         self.__dict__["_scales_by_rule"] = loss_scale is not None
         with self._own_scope():
-            model.compile(*args, **self._adapter.compile_options(kwargs))
+            model.compile(*args, **self._kte_adapter.compile_options(kwargs))
             self._check_compiled()
-            self._adapter.make_exact(self, self._batch_facts)
+            self._kte_adapter.make_exact(self, self._batch_facts)
             state = self._make_step_state(loss_scale, gradient_accumulation_steps)
-        self.__dict__["_schedule"] = self._make_schedule() if auto_steps else None
+        self.__dict__["_kte_schedule"] = self._make_schedule() if auto_steps else None
         self.__dict__["_step_state"] = state  # past Keras's tracking: its variables are no weights of the model
         self._reset_flushes()
 
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train as `keras.Model.fit` does; of several processes only the chief prints and writes."""
         model: Model = super()
-        with self._running(FitCall("fit", self, args, kwargs)) as arguments:
-            return model.fit(**arguments)
+        with self._kte_running(FitCall("fit", self, args, kwargs)) as call:
+            return model.fit(*call.args, **call.kwargs)
 
     def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate as `keras.Model.evaluate` does; of several processes only the chief prints and writes."""
         model: Model = super()
-        with self._running(FitCall("evaluate", self, args, kwargs)) as arguments:
-            return model.evaluate(**arguments)
+        with self._kte_running(FitCall("evaluate", self, args, kwargs)) as call:
+            return model.evaluate(*call.args, **call.kwargs)
 
     def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Predict as `keras.Model.predict` does, all of the data on every process; only the chief prints."""
         model: Model = super()
-        with self._running(FitCall("predict", self, args, kwargs)) as arguments:
-            return model.predict(**arguments)
+        with self._kte_running(FitCall("predict", self, args, kwargs)) as call:
+            return model.predict(*call.args, **call.kwargs)
 
     def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `keras.Model.save` does; call it on every process, and the chief writes."""
@@ -146,27 +146,27 @@ class ExactModel:
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None and self.built:
             with self._own_scope():
-                self._adapter.build_optimizer(self)
+                self._kte_adapter.build_optimizer(self)
                 self._build_accumulator()
 
     @contextlib.contextmanager
-    def _running(self: Any, call: FitCall) -> Iterator[dict[str, Any]]:
-        """Yield the arguments of a loop for Keras; within the block this model's loop runs."""
-        group = self._process_group()
-        outer, self.__dict__["_loop_call"] = self._loop_call, call
+    def _kte_running(self: Any, call: FitCall) -> Iterator[FitCall]:
+        """Yield a call with the arguments that Keras is to get; within the block its loop runs."""
+        group = self._kte_process_group()
+        outer, self.__dict__["_kte_call"] = self._kte_call, call
         try:
             with contextlib.ExitStack() as stack:
-                stack.enter_context(group.take_part(call, self._adapter, self.save_weights))
-                if self._schedule is not None:
-                    stack.enter_context(self._schedule.use(self, call, one_process=group.size() == 1))
-                stack.enter_context(self._loop())
-                self._prepare(call)
-                yield call.arguments
+                stack.enter_context(group.take_part(call, self._kte_adapter, self.save_weights))
+                if self._kte_schedule is not None:
+                    stack.enter_context(self._kte_schedule.use(self, call, one_process=group.size() == 1))
+                stack.enter_context(self._kte_loop())
+                self._kte_prepare(call)
+                yield call
         finally:
-            self.__dict__["_loop_call"] = outer
+            self.__dict__["_kte_call"] = outer
 
     def _write(self: Any, save: Callable[..., None], filepath: Any, args: Any, kwargs: Any) -> None:
-        group = self._process_group()
+        group = self._kte_process_group()
         with group.explain_peer_failure():
             if group.is_chief():
                 save(filepath, *args, **kwargs)
@@ -185,7 +185,7 @@ class ExactModel:
 
     def _end_windows(self: Any) -> None:
         """Take the steps of windows that the end of an epoch has left open, before anything is validated."""
-        if self._loop_call is None or self._loop_call.method != "fit":
+        if self._kte_call is None or self._kte_call.method != "fit":
             return
         for accumulator in self._step_state.accumulators():
             if accumulator.is_open():
