@@ -272,6 +272,6 @@ def _check_arguments(require: Any, tpu: Any, replicas: Any, precision: Any) -> N
         raise ArgumentError(
             'require="tpu" and tpu=False contradict each other. Leave `tpu` out, or leave `require` out.'
         )
-    replicas = check.optional(check.integer, "strategy_scope", "replicas", replicas, example=8)
+    check.optional(check.integer, "strategy_scope", "replicas", replicas, example=8)
     if precision not in (None, "auto"):
         _precision.check_policy(precision)
