@@ -1,6 +1,6 @@
-"""Mistakes that somebody could make in the core: each is small, and a user would get something wrong by it.
+"""The mutants of the mutation tests: small mistakes that somebody could make, by which a user gets something wrong.
 
-`run.py` makes one after the other and tells which of them the tests find.
+`run.py` makes one after the other and tells which of them the gate catches.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ PACKAGE = ROOT / "keras_tpu_ext"
 RUNTIMES = ("keras3_tf", "keras3_jax", "keras2_tf215", "keras2_tf221")
 
 _KERAS3 = ("keras3_tf", "keras3_jax")
-# Code that all runtimes share, on one of the two with Keras 2: that which runs the tests of it.
+# Code that all runtimes share, on one of the two with Keras 2: that whose gate has the tests of it.
 _ALL = (*_KERAS3, "keras2_tf215")
 _ALL_NEWEST = (*_KERAS3, "keras2_tf221")
 _TF = ("keras3_tf", "keras2_tf215")
 _KERAS2 = ("keras2_tf215", "keras2_tf221")
 _JAX = ("keras3_jax",)
-# Code that knows no framework, whose tests are the same everywhere: where they begin soonest.
+# Code that knows no framework, whose tests the gate runs on one runtime only.
 _ANY = ("keras3_jax",)
 
 _EXACT = "tests/models/test_exactness.py"
@@ -282,7 +282,7 @@ _LOSS = (
     ),
 )
 
-_DESCENT = (
+_UPDATE = (
     Fault(
         "gradients-are-not-summed",
         "_runtime/tensorflow/update.py",
@@ -403,8 +403,12 @@ _DESCENT = (
         "_runtime/training/model.py",
         'self.__dict__["_loop_call"] = self._loop_call, call',
         'self.__dict__["_loop_call"] = self._loop_call, self._loop_call or call',
-        ("keras2_tf215",),
-        (f"{_KERAS2_KINDS}::test_evaluating_in_the_middle_of_a_window_takes_no_step",),
+        _ALL,
+        (
+            f"{_KERAS2_KINDS}::test_evaluating_in_the_middle_of_a_window_takes_no_step",
+            f"{_STEP}::test_evaluate_leaves_an_open_window_open",
+            f"{_AUTO}::test_a_callback_that_evaluates_between_executions",
+        ),
     ),
     Fault(
         "window-is-lost-by-saving-and-loading",
@@ -510,7 +514,7 @@ _DESCENT = (
     ),
 )
 
-_ROWS = (
+_BATCH = (
     Fault(
         "padded-rows-are-examples",
         "_runtime/tensorflow/batch.py",
@@ -1409,6 +1413,6 @@ _CHECKS = (
 )
 
 FAULTS = (
-    *(*_LOSS, *_DESCENT, *_ROWS, *_LOOP, *_ON_JAX),
+    *(*_LOSS, *_UPDATE, *_BATCH, *_LOOP, *_ON_JAX),
     *(*_CALLBACKS, *_FIGURES, *_MACHINE, *_DATA, *_LAYERS, *_CHECKS),
 )

@@ -1,12 +1,13 @@
-"""Puts one mistake after the other into a copy of the package and sees whether `make test` would find it.
+"""Mutation testing: put one fault after the other into a copy of the package and see whether the gate finds it.
 
-    python tests/faults/run.py --results out/faults.jsonl
+    make faults
     python tests/faults/run.py --names gradients-are-not-summed --runtimes keras3_tf --only-first
+    python tests/faults/run.py --score out/faults.jsonl
 
 For each pair of a fault (`faults.py`) and a runtime that it concerns it copies the tracked files, makes the edit, and
-runs the tests of that runtime with the copy before everything else on the path: first those that are most likely to
-fail, then, if none has, all that `make test` runs there. A pair is caught if a test fails, or runs into the time
-limit. Each result is a line of JSON, written at once; pairs that the file has already are not run again.
+runs the gate tier of that runtime, as `make test` does, with the copy first on the path: first the tests that are
+most likely to fail, then, if none has, all of them. A pair is caught if a test fails or runs into the time limit.
+Each result is a line of JSON, written at once; pairs that the file has already are not run again.
 
 It needs the environments that `make test` makes, in `.envs/` or where `KTE_ENVS` says.
 """
@@ -14,6 +15,7 @@ It needs the environments that `make test` makes, in `.envs/` or where `KTE_ENVS
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -33,71 +35,39 @@ from faults import FAULTS, PACKAGE, ROOT, Fault
 
 ENVS = Path(os.environ.get("KTE_ENVS", ROOT / ".envs"))
 
-_ON_KERAS2 = (
-    *("tests/parity", "tests/_runtime", "tests/addons/test_keras2_import.py", "tests/integration/test_handbook.py"),
-    *("tests/test_doctor.py", "tests/test_command.py", "tests/layers"),
-)
-_ON_TF215 = (
-    *(*_ON_KERAS2, "tests/models", "tests/integration/test_large_batch.py"),
-    *("tests/test_precision.py", "tests/test_strategy.py"),
-)
-_JAX = {
-    "KERAS_BACKEND": "jax",
-    "XLA_FLAGS": "--xla_backend_optimization_level=0",
-    "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".envs" / "xla"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-}
-
 
 class Runtime(NamedTuple):
     """How `make test` runs the tests on a runtime: as the Makefile has it.
 
     Attributes:
         folder: The environment, under `.envs`.
+        names: What the marks of tests call the runtime (tests/conftest.py).
         environ: Environment variables.
-        tests: What it runs.
-        strange: How the names of files begin that are about another runtime (tests/conftest.py).
     """
 
     folder: str
+    names: frozenset[str]
     environ: dict[str, str]
-    tests: tuple[str, ...]
-    strange: tuple[str, ...]
 
 
+_JAX_TESTS = {
+    "KERAS_BACKEND": "jax",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".envs" / "xla"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
 RUNTIMES = {
-    "keras3_tf": Runtime(
-        "keras3-tf",
-        {"KTE_PARITY_PART": "1/16", "KTE_SHARE": "1/4"},
-        ("tests",),
-        ("test_jax_", "test_keras2_"),
-    ),
-    "keras3_jax": Runtime(
-        "keras3-jax",
-        {"KTE_PARITY_PART": "5/16", "KTE_SHARE": "2/4", **_JAX},
-        ("tests",),
-        ("test_tf_", "test_tensorflow_", "test_keras2_"),
-    ),
-    "keras2_tf215": Runtime(
-        "keras2-tf215",
-        {"KTE_PARITY_PART": "9/16", "KTE_SHARE": "3/8"},
-        _ON_TF215,
-        ("test_jax_", "test_tf_", "test_keras3_"),
-    ),
-    "keras2_tf221": Runtime(
-        "keras2-tf221",
-        {"KTE_PARITY_PART": "13/16", "KTE_SHARE": "4/8", "TF_USE_LEGACY_KERAS": "1"},
-        _ON_KERAS2,
-        ("test_jax_", "test_tf_", "test_keras3_"),
-    ),
+    "keras3_tf": Runtime("keras3-tf", frozenset({"keras3_tf"}), {}),
+    "keras3_jax": Runtime("keras3-jax", frozenset({"keras3_jax"}), _JAX_TESTS),
+    "keras2_tf215": Runtime("keras2-tf215", frozenset({"keras2_tf", "keras2_tf215"}), {}),
+    "keras2_tf221": Runtime("keras2-tf221", frozenset({"keras2_tf", "keras2_tf221"}), {"TF_USE_LEGACY_KERAS": "1"}),
 }
 _FOR_ALL = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
-    "KTE_PARITY_CASES": "1",
-    "KTE_SHARED_DATA": str(ROOT.parent / "shared" / "data"),
+    "KTE_SHARED_DATA": os.environ.get("KTE_SHARED_DATA") or str(ROOT.parent / "shared" / "data"),
     "PYTHONDONTWRITEBYTECODE": "",
-    "PYTHONPYCACHEPREFIX": os.environ.get("PYTHONPYCACHEPREFIX") or str(ROOT / ".envs" / "bytecode"),
+    "PYTHONPYCACHEPREFIX": str(ROOT / ".envs" / "bytecode"),
 }
 
 
@@ -124,7 +94,13 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "out" / "faults.jsonl")
     parser.add_argument("--only-first", action="store_true", help="run the tests that are most likely to fail only")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for one run of tests")
+    parser.add_argument(
+        "--score", type=Path, metavar="FILE", help="print the score of a file of results; run nothing"
+    )
     asked = parser.parse_args()
+    if asked.score is not None:
+        print(score(_read(asked.score)))
+        return
     faults = [fault for fault in FAULTS if not asked.names or fault.name in asked.names]
     pairs = [(fault, name) for name in asked.runtimes for fault in faults if name in fault.runtimes]
     asked.results.parent.mkdir(parents=True, exist_ok=True)
@@ -138,48 +114,69 @@ def main() -> None:
             outcome = judge(fault, RUNTIMES[name], copy, only_first=asked.only_first, timeout=asked.timeout)
             seconds = round(time.monotonic() - begin, 1)
             _append(asked.results, {"name": fault.name, "runtime": name, **outcome._asdict(), "seconds": seconds})
-            print(
-                f"{'caught' if outcome.caught else 'NOT CAUGHT':<12}{name:<14}{fault.name} ({seconds} s)", flush=True
-            )
-    _tell([one for one in _read(asked.results) if any(pair[0].name == one["name"] for pair in pairs)])
+            verdict = "caught" if outcome.caught else "NOT CAUGHT"
+            print(f"{verdict:<12}{name:<14}{fault.name} ({seconds} s)", flush=True)
+    print(score(_read(asked.results)))
 
 
 def judge(fault: Fault, runtime: Runtime, copy: Path, *, only_first: bool, timeout: float) -> Outcome:
-    """Return what the tests of a runtime say of a fault that is in `copy`."""
-    outcome = _run(runtime, list(_of(runtime, fault.first)), copy, timeout)
+    """Return what the gate of a runtime says of a fault that is in `copy`."""
+    first = list(_collectable(runtime, fault.first))
+    outcome = _run(runtime, first, copy, timeout) if first else Outcome(False)
     if outcome.caught or only_first:
         return outcome
-    return _run(runtime, list(runtime.tests), copy, timeout)
+    return _run(runtime, [], copy, timeout)
 
 
-def _of(runtime: Runtime, tests: tuple[str, ...]) -> Iterator[str]:
-    """Yield those tests that `make test` may run on a runtime."""
+def score(results: list[dict[str, Any]]) -> str:
+    """Return a table of what was caught on each runtime, and the pairs that were not."""
+    found = {(one["name"], one["runtime"]): one["caught"] for one in results}
+    pairs = [(fault.name, runtime) for runtime in RUNTIMES for fault in FAULTS if runtime in fault.runtimes]
+    lines = [f"{'runtime':<14}{'pairs':>6}{'measured':>10}{'caught':>8}"]
+    for title, runtimes in [*((runtime, [runtime]) for runtime in RUNTIMES), ("all", list(RUNTIMES))]:
+        here = [pair for pair in pairs if pair[1] in runtimes]
+        measured = [found[pair] for pair in here if pair in found]
+        lines.append(f"{title:<14}{len(here):>6}{len(measured):>10}{sum(measured):>8}")
+    missed = [f"  {name} on {runtime}" for name, runtime in pairs if found.get((name, runtime)) is False]
+    return "\n".join([*lines, *(["not caught:", *missed] if missed else [])])
+
+
+def _collectable(runtime: Runtime, tests: tuple[str, ...]) -> Iterator[str]:
+    """Yield the tests that a runtime can import: a file that is named on its command line, pytest does import."""
     for test in tests:
-        path = Path(test.split("::")[0])
-        if not path.name.startswith(runtime.strange) and any(path.is_relative_to(one) for one in runtime.tests):
+        path = ROOT / test.split("::")[0]
+        text = path.read_text() if path.is_file() else ""
+        of_file = re.search(r"^pytestmark = (?:.+\n)*?.*?\bmark\.runtimes\(([^)]*)\)", text, re.MULTILINE)
+        if of_file is None or runtime.names & set(re.findall(r'"(\w+)"', of_file[1])):
             yield test
 
 
 def _run(runtime: Runtime, tests: list[str], copy: Path, timeout: float) -> Outcome:
-    if not tests:
-        return Outcome(False)
-    python = ENVS / runtime.folder / "bin" / "python"
+    """Run tests, or all of the gate."""
     # The list of faults does not fit the copy, which has one.
-    options = ["-x", "-q", "-n", "0", "--no-header", "-p", "no:cacheprovider", "--ignore=tests/faults"]
+    options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "--ignore=tests/faults"]
+    command = [str(ENVS / runtime.folder / "bin" / "python"), "-m", "pytest", *options, *tests]
     environ = {**os.environ, **_FOR_ALL, **runtime.environ, "PYTHONPATH": str(copy)}
-    command = [str(python), "-m", "pytest", *options, *tests]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, cwd=copy, env=environ, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    ) as process:
+    # To a file, because a process that a test has left behind would keep a pipe open.
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            command, cwd=copy, env=environ, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
-            output, _ = process.communicate(timeout=timeout)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)  # and the processes that tests have started
-            if isinstance(error, subprocess.TimeoutExpired):
-                return Outcome(True, note="timeout")
-            raise
-    return _outcome(process.returncode, output)
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return Outcome(True, note="timeout")
+        finally:
+            _kill_group(process)
+        output.seek(0)
+        return _outcome(status, output.read())
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that leads a group, and all that it and its tests have started, if any of them still run."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _outcome(status: int, output: str) -> Outcome:
@@ -188,7 +185,7 @@ def _outcome(status: int, output: str) -> Outcome:
     by = failed[1] if failed else ""
     if status == 1:
         return Outcome(True, by)
-    if status in (0, 5):  # 5: of these tests `make test` runs none
+    if status in (0, 5):  # 5: none of these tests is in the gate
         return Outcome(False)
     if status < 0:
         return Outcome(True, by, f"ended by signal {-status}")
@@ -218,17 +215,6 @@ def _read(results: Path) -> list[dict[str, Any]]:
 def _append(results: Path, line: dict[str, Any]) -> None:
     with results.open("a") as file:
         file.write(json.dumps(line) + "\n")
-
-
-def _tell(found: list[dict[str, Any]]) -> None:
-    """Print the score, and what was not caught."""
-    missed = [one for one in found if not one["caught"]]
-    names = {one["name"] for one in found}
-    everywhere = names - {one["name"] for one in missed}
-    pairs = f"caught {len(found) - len(missed)} of {len(found)} (fault, runtime) pairs"
-    print(f"{pairs}; {len(everywhere)} of {len(names)} faults on every runtime that they concern")
-    for one in missed:
-        print(f"  not caught: {one['name']} on {one['runtime']}")
 
 
 if __name__ == "__main__":
