@@ -87,7 +87,8 @@ class Outcome(NamedTuple):
 
 def main() -> None:
     """Run what the command line asks for."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # so that nothing is left running
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--names", nargs="+", choices=[fault.name for fault in FAULTS], metavar="NAME")
     parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, default=list(RUNTIMES))
