@@ -181,16 +181,16 @@ _LOSS = (
     Fault(
         "regularisers-count-once-a-replica",
         "_runtime/tensorflow/step.py",
-        "losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._adapter.weight_losses(self)]",
-        "losses += self._adapter.weight_losses(self)",
+        "losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._kte_adapter.weight_losses(self)]",
+        "losses += self._kte_adapter.weight_losses(self)",
         ("keras3_tf",),
         (f"{_STEP}::test_own_losses_and_regularizers", f"{_EXACT}::test_regularizers_of_weights"),
     ),
     Fault(
         "regularisers-count-once-a-replica-on-keras-2",
         "_runtime/keras2/step.py",
-        "shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._adapter.weight_losses(self)]",
-        "shares += self._adapter.weight_losses(self)",
+        "shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._kte_adapter.weight_losses(self)]",
+        "shares += self._kte_adapter.weight_losses(self)",
         _KERAS2,
         (_PARITY, f"{_EXACT}::test_regularizers_of_weights"),
     ),
@@ -390,8 +390,8 @@ _UPDATE = (
     Fault(
         "evaluate-ends-open-windows",
         "_runtime/training/model.py",
-        'if self._loop_call is None or self._loop_call.method != "fit":',
-        "if self._loop_call is None:",
+        'if self._kte_call is None or self._kte_call.method != "fit":',
+        "if self._kte_call is None:",
         _ALL,
         (
             f"{_STEP}::test_evaluate_leaves_an_open_window_open",
@@ -401,8 +401,8 @@ _UPDATE = (
     Fault(
         "evaluate-in-a-callback-ends-open-windows",
         "_runtime/training/model.py",
-        'self.__dict__["_loop_call"] = self._loop_call, call',
-        'self.__dict__["_loop_call"] = self._loop_call, self._loop_call or call',
+        'self.__dict__["_kte_call"] = self._kte_call, call',
+        'self.__dict__["_kte_call"] = self._kte_call, self._kte_call or call',
         _ALL,
         (
             f"{_KERAS2_KINDS}::test_evaluating_in_the_middle_of_a_window_takes_no_step",
@@ -413,8 +413,8 @@ _UPDATE = (
     Fault(
         "window-is-lost-by-saving-and-loading",
         "_runtime/training/model.py",
-        "                self._adapter.build_optimizer(self)\n                self._build_accumulator()",
-        "                self._adapter.build_optimizer(self)",
+        "                self._kte_adapter.build_optimizer(self)\n                self._build_accumulator()",
+        "                self._kte_adapter.build_optimizer(self)",
         _ALL,
         (
             f"{_STEP}::test_going_on_after_loading_is_going_on",
