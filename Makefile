@@ -38,7 +38,7 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive check-wheel benchmarks clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive faults check-wheel benchmarks clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
@@ -114,6 +114,11 @@ exhaustive: lint $(TF)/.ready $(JAX)/.ready $(BOTH)/.ready $(TF215)/.ready $(TF2
 	$(MAKE) --no-print-directory test-tpu-kernels PYTEST=--tier=exhaustive
 	$(TF215)/bin/python $(ALL)
 	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python $(ALL)
+
+# Mutation testing: which of the faults in tests/faults the gate catches, on each runtime. Many hours; what is in
+# out/faults.jsonl already is not run again.
+faults: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
+	$(PYTHON) tests/faults/run.py
 
 check-wheel: $(UV)
 	$(UV) run --no-project --python $(PYTHON) .ci/check_wheel.py $(UV) $(PYTHON)
