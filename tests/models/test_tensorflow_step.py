@@ -40,4 +40,4 @@ def test_nothing_of_a_batch_outlives_its_step(data):
     model.compile("sgd", "mse")
     model.fit(data.x, data.y, batch_size=33, verbose=0)
     left = _tf_batch.BATCH
-    assert (left.examples, left.total, left.has_any, left.real, left.layer_losses) == (None, None, None, None, ())
+    assert (left.examples, left.total, left.has_any, left.valid, left.layer_losses) == (None, None, None, None, ())

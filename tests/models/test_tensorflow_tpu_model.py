@@ -28,7 +28,7 @@ def test_an_optimizer_made_outside_the_scope_is_refused(scope3):
     with pytest.raises(ScopeError) as error:
         model.compile(keras.optimizers.Adam(), "mse")
     assert str(error.value) == (
-        "The optimizer must be made inside the model's strategy_scope() so that its state is mirrored on all 4 "
+        "The optimizer must be made inside the model's strategy_scope() so that its state is mirrored on all 3 "
         "replicas; this Adam was made outside. Write: with scope: optimizer = keras.optimizers.Adam(...), or pass "
         "its name, model.compile('adam', ...)."
     )
@@ -53,6 +53,6 @@ def test_layers_made_outside_the_scope_are_refused(scope3):
     with pytest.raises(ScopeError) as error:
         model.compile("sgd", "mse")
     assert str(error.value) == (
-        "All layers of 'late' must be made inside its strategy_scope(), so that each of the 4 replicas has its copy; "
+        "All layers of 'late' must be made inside its strategy_scope(), so that each of the 3 replicas has its copy; "
         "the variable 'early/kernel' was made outside. Write: with scope: ... around the lines that make the layers."
     )

@@ -291,7 +291,7 @@ def test_measuring_leaves_no_trace(tmp_path):
     for thread in threading.enumerate():
         if thread.name == "kte-advise":
             thread.join(120)  # TensorFlow can take its time to end an iterator
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # one of an earlier test's may have ended
     rest = [batch.numpy() for batch in iterator]
     np.testing.assert_array_equal([first, *rest], list(other.as_numpy_iterator()))
     np.testing.assert_array_equal(list(dataset.as_numpy_iterator()), list(other.as_numpy_iterator()))
