@@ -66,6 +66,12 @@ def with_own_loss(model_class):
     return dense(Own)
 
 
+def regularised(model_class):
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(5, activity_regularizer=keras.regularizers.L2(0.5))(inputs)
+    return model_class(inputs, keras.layers.Dense(1)(hidden))
+
+
 def rms(y, y_pred):
     return ops.sqrt(ops.mean(ops.square(y - y_pred)))  # one number for a whole batch
 
@@ -81,6 +87,7 @@ def loss(reduction, rate=0.002):
 CASES = {
     "dense": (dense, dict),
     "batch normalisation and activity regulariser": (normalised, dict),
+    "activity regulariser": (regularised, dict),
     # Keras 2 adds no term by example to the loss.
     **({} if IS_KERAS2 else {"add_loss by example": (with_own_losses, lambda: {"optimizer": sgd(0.01)})}),
     "mask": (masked, dict),
