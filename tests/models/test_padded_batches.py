@@ -109,6 +109,7 @@ WEIGHTED = {"dense", "mask, weighted mean", "two outputs"}
 # What tests/parity does not combine with padding.
 IN_GATE = {
     ("batch normalisation and activity regulariser", False),
+    ("activity regulariser", False),
     ("own compute_loss", False),
     ("loss of one number", False),
     ("two outputs", False),
