@@ -1,13 +1,35 @@
-"""How the tests of private names look for one, and name the module to mend."""
+"""How the tests of private names look for one, and name the files to mend."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
+import re
+from pathlib import Path
 
 import keras
 import pytest
 
-RUNTIME = "keras_tpu_ext/_runtime/"
+from keras_tpu_ext._runtime.common import private_names
+from kind_of_keras import RUNTIMES
+
+PACKAGE = Path(private_names.__file__).parents[2]
+TABLE = "_runtime/common/private_names.py"
+NEW_TENSORFLOW = private_names.TENSORFLOW + private_names.NEWER_TENSORFLOW
+TABLES = {
+    "keras3_tf": private_names.KERAS3 + private_names.KERAS3_TENSORFLOW + NEW_TENSORFLOW,
+    "keras3_jax": private_names.KERAS3 + private_names.KERAS3_JAX,
+    "keras2_tf215": private_names.KERAS2 + private_names.TENSORFLOW,
+    "keras2_tf221": private_names.KERAS2 + NEW_TENSORFLOW,
+}
+NAMES = next(names for runtime, names in TABLES.items() if runtime in RUNTIMES)
+IMPORTED = [name for name in NAMES if ":" in name]
+
+
+def attributes(names):
+    """Return those names that only an object has."""
+    return {name for name in names if ":" not in name}
 
 
 def model():
@@ -17,23 +39,57 @@ def model():
     return made
 
 
-def check_import(path, module, folder=RUNTIME):
+def last(name):
+    return re.split("[.:]", name)[-1]
+
+
+@functools.cache
+def words():
+    """Return the words in each file of the package but the table."""
+    paths = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+    del paths[TABLE]
+    return {file: set(re.findall(r"\w+", path.read_text(encoding="utf-8"))) for file, path in paths.items()}
+
+
+def files(name):
+    """Return the files of the package that have the last part of a name, the table not among them."""
+    return [file for file, found in words().items() if last(name) in found]
+
+
+def mend(name):
+    return f"mend {', '.join(files(name))} and {TABLE}"
+
+
+def check_import(path):
     """Fail unless `package.module:name.attribute` is there."""
     package, _, names = path.partition(":")
+    if "keras2_tf" in RUNTIMES:
+        from keras_tpu_ext._runtime.compat.keras2 import PACKAGE as KERAS
+
+        package = re.sub("^keras", KERAS, package)
     try:
         thing = importlib.import_module(package)
         for name in names.split("."):
-            thing = getattr(thing, name)
+            try:
+                thing = getattr(thing, name)
+            except AttributeError:
+                thing = importlib.import_module(f"{package}.{name}")
     except (ImportError, AttributeError) as error:
-        pytest.fail(f"{path} is gone ({error}): mend {folder}{module}")
-    assert thing is not None, f"{path} is None: mend {folder}{module}"
+        pytest.fail(f"{path} is gone ({error}): {mend(path)}")
 
 
-def check_attribute(name, read, module):
+def check_attribute(name, read):
     """Fail unless `read` finds it on an object."""
     try:
         value = read()
     except AttributeError as error:
-        pytest.fail(f"{name} is gone ({error}): mend {RUNTIME}{module}")
-    assert value is not None, f"{name} is None: mend {RUNTIME}{module}"
-    assert value is not False, f"{name} is gone: mend {RUNTIME}{module}"
+        pytest.fail(f"{name} is gone ({error}): {mend(name)}")
+    assert value is not None, f"{name} is None: {mend(name)}"
+    assert value is not False, f"{name} is gone: {mend(name)}"
+
+
+@functools.cache
+def trees():
+    """Return the package's files, by their paths from its folder on, parsed."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return [(path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))) for path in paths]

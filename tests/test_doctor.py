@@ -116,6 +116,12 @@ def test_who_holds_the_chip_is_named(machine):
     assert report.next_step == "kill 4711, or restart that notebook's kernel"
 
 
+def test_this_process_does_not_hold_its_own_chip(machine):
+    processes = [(os.getpid(), "python notebook.py", ["/dev/accel0"])]
+    root = machine(devices=["accel0"], pci="0x0027", chips=1, processes=processes)
+    assert "holds the TPU" not in str(kte.doctor(environ={}, root=root, versions=own_image()))
+
+
 def test_a_gpu_that_the_framework_does_not_see(machine):
     report = kte.doctor(environ={}, root=machine(devices=["nvidia0"]), versions={"keras": "3.15.1"})
     assert report.place == "a machine with a GPU"

@@ -268,6 +268,7 @@ def test_arrays_are_compared_as_one_vector_and_the_worst_is_named():
         (Quantity("series", [np.array([2.0, 4.0])]), Quantity("series", [np.array([2.0, 5.0])]), 0.25),
         (Quantity("series", [np.array([np.nan, 1.0])]), Quantity("series", [np.array([np.inf, 1.0])]), 0.0),
         (Quantity("series", [np.array([np.nan])]), Quantity("series", [np.array([1.0])]), None),
+        (vectors([1, 2], [3]), vectors([1, 2], [np.nan]), None),
         (vectors([1, 2]), vectors([1, 2, 3]), None),
         (Quantity("exact", [np.array([True])]), Quantity("exact", [np.array([False])]), None),
         (Quantity("exact", [np.array([True])]), Quantity("exact", [np.array([True])]), 0.0),
@@ -307,6 +308,11 @@ def test_what_is_off_is_judged_beside_rounding(got, rounding, ok, allowed):
     row = first_row(outcome(1.0, rounding), outcome(got))
     assert row.ok is ok
     assert row.tolerance == pytest.approx(allowed, rel=0.01)
+
+
+def test_a_quantity_that_is_missing_on_replicas_differs():
+    row = first_row(outcome(1.0), outcome(1.0, steps=Part({})))
+    assert (row.ok, row.note) == (False, "missing on 8 replicas")
 
 
 def test_a_part_that_fails_differs_and_one_that_cannot_be_run_is_not_checked():

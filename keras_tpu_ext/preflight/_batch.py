@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.preflight.targets import Target
 
-_WRITE = "Write a batch as x, (x, y) or (x, y, sample_weight), of arrays with the examples first: (images, labels)."
+_WRITE = "x, (x, y) or (x, y, sample_weight), of arrays with the examples first: (images, labels)"
 _MEASURE_SECONDS = 2.0
 
 
@@ -31,30 +32,24 @@ def batch_spec(batch: Any, target: Target, per_replica_batch: int | None) -> tup
         ArgumentError: If `batch` is not a batch, or the replicas cannot share it evenly.
     """
     if hasattr(batch, "element_spec") or hasattr(batch, "__next__"):
-        raise ArgumentError(
-            f"`batch` must be one batch of arrays; got a {type(batch).__name__}, which has many. "
-            "Write preflight(model, next(iter(dataset)), pipeline=dataset)."
-        )
+        write = "preflight(model, next(iter(dataset)), pipeline=dataset)"
+        raise _refusal("one batch of arrays", f"a {type(batch).__name__}, which has many", write)
     parts = batch if isinstance(batch, tuple) else (batch,)
     if not 1 <= len(parts) <= 3:
-        raise ArgumentError(f"`batch` must have one to three parts; got a tuple of {len(parts)}. {_WRITE}")
+        raise _refusal("of one to three parts", f"a tuple of {len(parts)}")
     x, y, sample_weight = (_map(_spec, part) for part in (*parts, None, None)[:3])
     specs = _leaves((x, y, sample_weight))
     if not specs or any(not spec.shape for spec in specs):
-        raise ArgumentError(f"`batch` holds single numbers where arrays were needed. {_WRITE}")
+        raise _refusal("of arrays", "single numbers")
     sizes = sorted({spec.shape[0] for spec in specs}, key=str)
     if any(None in spec.shape[1:] for spec in specs):
         found = next(spec.shape for spec in specs if None in spec.shape[1:])
-        raise ArgumentError(
-            f"Every dimension of `batch` behind the examples must have a size; got {found}. A TPU compiles for one "
-            "size: pad the data, or write the size that you will train with."
-        )
+        needed = "of arrays with a size in every dimension behind the examples, as a TPU compiles for one"
+        raise _refusal(needed, str(found), "padded data, or the size that you will train with")
     if per_replica_batch is not None:
         return with_batch_size((x, y, sample_weight), per_replica_batch * target.devices)
     if len(sizes) != 1 or not isinstance(sizes[0], int) or sizes[0] < 1:
-        raise ArgumentError(
-            f"The arrays of `batch` must all have the same number of examples, at least 1; got {sizes}. {_WRITE}"
-        )
+        raise _refusal("of arrays with the same number of examples, at least 1", str(sizes))
     if sizes[0] % target.devices:
         fitting = max(sizes[0] // target.devices, 1)
         raise ArgumentError(
@@ -62,6 +57,10 @@ def batch_spec(batch: Any, target: Target, per_replica_batch: int | None) -> tup
             f"Write per_replica_batch={fitting}, which is a batch of {fitting * target.devices}."
         )
     return x, y, sample_weight
+
+
+def _refusal(needed: str, got: str, write: str = _WRITE) -> ArgumentError:
+    return check.argument_error("preflight", "batch", needed, got, write)
 
 
 def with_batch_size(spec: tuple[Any, Any, Any], examples: int) -> tuple[Any, Any, Any]:
@@ -93,7 +92,8 @@ def batches_per_sec(pipeline: Any, examples: int) -> float:
     except StopIteration:
         pass
     if not sizes:
-        raise ArgumentError("`pipeline` gave no two batches to measure. Write pipeline=dataset, with more examples.")
+        needed, write = "an input pipeline of at least two batches", "pipeline=dataset, with more examples"
+        raise check.argument_error("preflight", "pipeline", needed, "fewer", write)
     return sum(sizes) / examples / (time.perf_counter() - start)
 
 

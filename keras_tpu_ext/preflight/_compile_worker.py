@@ -2,10 +2,6 @@
 
 It is run as a file, so that it imports JAX alone and not this package. It reads `job.json` and `program` (StableHLO)
 from the folder, and writes `module.hlo` and `result.json` there.
-
-Private names of JAX that it uses (tests/compiler/test_private_names.py watches them): `jax._src.compiler.
-get_compile_options`, `jax._src.interpreters.mlir.make_ir_context`, `jax._src.lib.xla_client.DeviceList`, and of a
-device's client `compile`. `jax.experimental.topologies` is public, but experimental.
 """
 
 from __future__ import annotations

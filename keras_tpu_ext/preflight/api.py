@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
-from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_compile_error, parse_out_of_memory
 from keras_tpu_ext.preflight._compiler import Compiled, compile_for, compiler_versions, default_cache_dir
@@ -122,25 +122,14 @@ def _report(facts: dict[str, Any], lowered: LoweredStep, compiled: Compiled, tar
 
 def _check(model: Any, per_replica_batch: Any, timeout_s: Any) -> None:
     if not isinstance(model, _runtime.keras.Model):
-        raise ArgumentError(
-            f"`model` must be a compiled Keras model; got {type(model).__name__}. "
-            "Write preflight(model, (images, labels), target=...)."
-        )
+        write = "preflight(model, (images, labels), target=...)"
+        raise check.argument_error("preflight", "model", "a compiled Keras model", type(model).__name__, write)
     if not _runtime.models.is_compiled(model):
-        raise ArgumentError(
-            f"`model` must be compiled, because its optimizer and losses are part of a train step; {model.name!r} is "
-            'not. Write model.compile("adam", loss) before.'
-        )
-    is_number = isinstance(per_replica_batch, int) and not isinstance(per_replica_batch, bool)
-    if per_replica_batch is not None and not (is_number and per_replica_batch >= 1):
-        raise ArgumentError(
-            f"`per_replica_batch` must be a whole number of at least 1; got {per_replica_batch!r}. "
-            "Write per_replica_batch=128."
-        )
-    if isinstance(timeout_s, bool) or not (isinstance(timeout_s, (int, float)) and timeout_s > 0):
-        raise ArgumentError(
-            f"`timeout_s` must be a positive number of seconds; got {timeout_s!r}. Write timeout_s=600."
-        )
+        needed = "compiled, because its optimizer and losses are part of a train step"
+        got, write = f"{model.name!r}, which is not", 'model.compile("adam", loss) before'
+        raise check.argument_error("preflight", "model", needed, got, write)
+    check.optional(check.integer, "preflight", "per_replica_batch", per_replica_batch, example=128)
+    check.number("preflight", "timeout_s", timeout_s, above=0, what="a number of seconds", example=600)
 
 
 def _cache_folder(cache_dir: Any) -> Any:

@@ -156,6 +156,47 @@ def test_eager_steps_are_the_same_steps(scope8):
         keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6), results[0], got)
 
 
+@pytest.mark.parametrize("options", [{"run_eagerly": True}, {"jit_compile": False}])
+def test_a_step_that_is_not_to_be_compiled_is_not(scope8, jitted, options):
+    compiled(scope8, **options).fit(*data(16), batch_size=8, verbose=0)
+    assert jitted == []
+
+
+def centred(make):
+    """Return a model whose user's code looks at a batch as a whole."""
+    inputs = keras.Input((6,))
+    return make(inputs, keras.layers.Lambda(lambda x: x - keras.ops.mean(x, axis=0))(inputs))
+
+
+def test_code_of_the_users_own_sees_the_examples_of_a_batch_and_no_other_row(scope8):
+    """With room for three batches in an execution, of which the last has one; and 7 rows for 8 devices."""
+    x, _ = data(16 * 3 + 7)
+    with scope8:
+        model = centred(kte.TPUModel)
+        model.compile(steps_per_execution=3)
+    got = model.predict(x, batch_size=16, verbose=0)
+    expected = np.concatenate([part - part.mean(axis=0) for part in np.split(x, [16, 32, 48])])
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+
+
+class WithASecondOptimizer(kte.TPUModel):
+    """Counts its steps with an optimizer that it was not compiled with."""
+
+    def train_step(self, state, data):
+        logs, state = super().train_step(state, data)
+        self.second.iterations.assign(self.second.iterations + 1)
+        return logs, state
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_an_optimizer_that_is_an_attribute_of_the_model_is_carried_from_step_to_step(scope8, steps):
+    model = compiled(scope8, steps, WithASecondOptimizer)
+    with scope8:
+        model.second = keras.optimizers.SGD(0.1)
+    model.fit(*data(), batch_size=32, verbose=0)
+    assert int(model.second.iterations.value) == 4
+
+
 def test_nothing_of_a_batch_outlives_its_step(scope8):
     model = compiled(scope8)
     model.fit(*data(), batch_size=32, verbose=0)

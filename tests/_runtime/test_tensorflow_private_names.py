@@ -1,16 +1,17 @@
-"""The private names of tf.data and tf.distribute that are leaned on; see test_keras3_private_names.py."""
+"""The private attributes of tf.data and tf.distribute that are used; see test_private_names.py."""
 
 import pytest
 import tensorflow as tf
-from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.distribute import distribute_lib, input_lib
 
+from keras_tpu_ext._runtime.common import private_names
 from keras_tpu_ext._runtime.tensorflow.compile_only import _Extended
 from keras_tpu_ext.data.pipeline import nodes
-from private_names import RUNTIME, check_attribute, check_import
+from kind_of_keras import RUNTIMES
+from private_names import NAMES, attributes, check_attribute, mend
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
 
-MODULE = "../data/pipeline/nodes.py"  # beside the runtime
 RANGE = tf.data.Dataset.range(6)
 
 
@@ -54,20 +55,18 @@ MADE = {nodes.class_name(node): node for node in NODES}
 
 
 def test_every_class_of_the_table_is_tried():
-    assert MADE.keys() == nodes.NODE_TYPES.keys(), f"mend {RUNTIME}{MODULE}"
+    assert MADE.keys() == nodes.NODE_TYPES.keys(), mend("NODE_TYPES")
 
 
 @pytest.mark.parametrize("name", nodes.NODE_TYPES)
 def test_a_node_is_rebuilt_from_the_arguments_of_its_operation(name):
     if name == nodes.PARALLEL_INTERLEAVE:
         # Those of TensorFlow do not keep whether they are deterministic, and so are left alone.
-        assert nodes.node_type(MADE[name]) is None, f"mend {RUNTIME}{MODULE}"
+        assert nodes.node_type(MADE[name]) is None, mend("NODE_TYPES")
         return
-    assert nodes.node_type(MADE[name]) is nodes.NODE_TYPES[name], (
-        f"{sorted(vars(MADE[name]))}: mend {RUNTIME}{MODULE}"
-    )
+    assert nodes.node_type(MADE[name]) is nodes.NODE_TYPES[name], f"{sorted(vars(MADE[name]))}: {mend('NODE_TYPES')}"
     made = nodes.rebuild(MADE[name], nodes.inputs_of(MADE[name]))
-    assert vars(made).keys() == vars(MADE[name]).keys(), f"mend {RUNTIME}{MODULE}"
+    assert vars(made).keys() == vars(MADE[name]).keys(), mend("NODE_TYPES")
     assert made.element_spec == MADE[name].element_spec
 
 
@@ -77,42 +76,48 @@ def test_a_node_with_an_unknown_attribute_is_left_alone():
     assert nodes.node_type(node) is None
 
 
-IMPORTED = {
-    "tensorflow:Graph._get_function": "tensorflow/graph_flops.py",
-    "tensorflow.python.framework.op_def_registry:get": "../data/pipeline/effects.py",
-    "tensorflow.python.distribute.distribute_lib:_DefaultDistributionExtended._gather_to_implementation": (
-        "tensorflow/compile_only.py"
-    ),
-    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_all_reduce": "tensorflow/compile_only.py",
-    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_replica_id": "tensorflow/compile_only.py",
-    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_dynamic_update_slice": "tensorflow/compile_only.py",
-}
-
-
-@pytest.mark.parametrize("path", IMPORTED)
-def test_it_is_still_there(path):
-    check_import(path, IMPORTED[path])
-
-
 def test_a_strategy_that_only_compiles_overrides_what_there_is():
     own = {name for name in vars(_Extended) if not name.startswith("__")} - {"_all_reduce"}
     missing = {name for name in own if not hasattr(distribute_lib._DefaultDistributionExtended, name)}
-    assert not missing, f"{missing} is gone: mend {RUNTIME}tensorflow/compile_only.py"
+    assert not missing, mend("_DefaultDistributionExtended")
+
+
+def replicas(node):
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).experimental_distribute_dataset(node)
+
+
+def of_worker():
+    return input_lib._SingleWorkerOwnedDatasetIterator(RANGE, "CPU:0", ["CPU:0"])
 
 
 ATTRIBUTES = {
-    "DatasetV2._inputs": lambda: RANGE.map(same)._inputs() is not None,
-    "DatasetV2._functions": lambda: RANGE.map(same)._functions()[0].function.graph,
+    "Dataset._variant_tensor": lambda: RANGE._variant_tensor is not None,
+    "OwnedIterator._iterator_resource": lambda: iter(RANGE)._iterator_resource is not None,
+    "PerReplicaSpec._value_specs": lambda: len(replicas(RANGE.batch(2)).element_spec._value_specs) == 2,
     "StructuredFunctionWrapper._func": lambda: RANGE.map(same)._functions()[0]._func is same,
-    "DatasetV2._common_args": lambda: "metadata" in RANGE.map(same)._common_args,
-    "DatasetV2._variant_tensor": lambda: RANGE._variant_tensor is not None,
+    "_ConcatenateDataset._dataset_to_concatenate": lambda: RANGE.concatenate(RANGE)._dataset_to_concatenate is RANGE,
+    "_ConcatenateDataset._input_datasets": lambda: hasattr(RANGE.concatenate(RANGE), "_input_datasets"),
+    "_MapDataset._input_dataset": lambda: RANGE.map(same)._input_dataset is RANGE,
+    "_ParallelMapDataset._deterministic": lambda: RANGE.map(same, num_parallel_calls=2)._deterministic,
+    "_ShuffleDataset._reshuffle_each_iteration": lambda: RANGE.shuffle(2)._reshuffle_each_iteration,
+    "_SingleWorkerDatasetIteratorSpec._element_spec": lambda: of_worker()._type_spec._element_spec,
+    "_SingleWorkerOwnedDatasetIterator._worker": lambda: of_worker()._worker,
     "_TensorSliceDataset._tensors": lambda: len(tf.data.Dataset.from_tensor_slices([1])._tensors) == 1,
+    "_ZipDataset._datasets": lambda: tf.data.Dataset.zip((RANGE, RANGE))._datasets,
     "_TensorSliceDataset": lambda: nodes.class_name(tf.data.Dataset.from_tensor_slices([1])) == nodes.SLICES,
     "_TensorDataset": lambda: nodes.class_name(tf.data.Dataset.from_tensors([1])) == nodes.TENSORS,
     "readers": lambda: nodes.class_name(tf.data.TextLineDataset("a")).startswith("readers."),
 }
+if "keras2_tf215" not in RUNTIMES:
+    ATTRIBUTES["_ParallelMapDataset._force_synchronous"] = lambda: RANGE.map(same)._force_synchronous is False
+CLASSES = {"_TensorSliceDataset", "_TensorDataset", "readers"}  # whose names are read, as are those in NODE_TYPES
+
+
+def test_every_attribute_of_the_table_is_tried():
+    of_tensorflow = private_names.TENSORFLOW + private_names.NEWER_TENSORFLOW
+    assert attributes(of_tensorflow) & attributes(NAMES) == ATTRIBUTES.keys() - CLASSES
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_an_object_still_carries_it(name):
-    check_attribute(name, ATTRIBUTES[name], MODULE)
+    check_attribute(name, ATTRIBUTES[name])

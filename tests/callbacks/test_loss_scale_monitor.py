@@ -77,6 +77,14 @@ def test_scale_and_skipped_steps_are_in_the_logs(scope4, data, tmp_path):
     assert (row["loss_scale/value"], row["loss_scale/skipped_steps"]) == ("16384.0", "1")
 
 
+def test_each_epoch_is_told_the_steps_that_it_skipped(scope4, data, capsys):
+    fit(compiled(scope4), data, kte.callbacks.LossScaleMonitor(), spoiled(data[2], (2, 0)), epochs=2)
+    told = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert [line.partition(", the loss scale")[0] for line in told] == [
+        f"LossScaleMonitor: epoch {epoch} skipped 1 step" for epoch in (1, 2)
+    ]
+
+
 @pytest.mark.parametrize("steps_per_execution", [1, 4])
 def test_it_names_variables_and_replica(scope4, data, steps_per_execution, capsys):
     model = compiled(scope4, two_branches, steps_per_execution=steps_per_execution)

@@ -382,7 +382,7 @@ _UPDATE = (
     Fault(
         "incomplete-window-is-dropped",
         "_runtime/training/model.py",
-        "                self._flushes[id(optimizer)]()",
+        "                self._kte_flushes[id(optimizer)]()",
         "                pass",
         _ALL,
         (f"{_STEP}::test_accumulated_batches_are_one_batch", _OWN_STEP, _PARITY),

@@ -122,20 +122,6 @@ def test_a_list_of_optimizers(twins, data):
     )
 
 
-def test_evaluating_in_the_middle_of_a_window_takes_no_step(data, scope3):
-    with scope3:
-        model = dense(kte.TPUModel)
-        model.compile("sgd", "mse", gradient_accumulation_steps=4)
-
-    def evaluate(batch, logs):
-        if batch == 5:
-            model.evaluate(data.x[:5], data.y[:5], verbose=0)
-
-    callback = keras.callbacks.LambdaCallback(on_train_batch_end=evaluate)
-    model.fit(data.x[:90], data.y[:90], batch_size=10, verbose=0, callbacks=[callback])
-    assert int(model.optimizer.iterations.numpy()) == 3  # of nine batches the last window has one
-
-
 class OnlyAddsLoss(keras.layers.Layer):
     def __init__(self, axis):
         super().__init__()

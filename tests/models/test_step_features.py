@@ -127,6 +127,43 @@ def test_evaluate_leaves_an_open_window_open(scope3, data):
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 0
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_evaluating_in_a_callback_takes_no_step(scope3, data, steps):
+    with scope3:
+        model = dense(kte.TPUModel)
+        model.compile("sgd", "mse", gradient_accumulation_steps=4, steps_per_execution=steps)
+
+    def evaluate(batch, logs):
+        if batch == 5:
+            model.evaluate(data.x[:5], data.y[:5], verbose=0)
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=evaluate)
+    model.fit(data.x[:90], data.y[:90], batch_size=10, verbose=0, callbacks=[callback])
+    # Nine batches: two windows, and the end of the epoch takes the step of the third.
+    assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 3
+
+
+@pytest.mark.runtimes("keras3_jax", reason="TensorFlow: its replicas keep a sum each, and load their own")
+def test_a_window_that_replicas_on_tensorflow_have_saved_is_the_sum_of_theirs():
+    model = dense(kte.TPUModel)
+    model.compile("sgd", "mse", gradient_accumulation_steps=2)
+    model.train_on_batch(np.ones((2, 6)), np.ones((2, 1)))
+    (accumulator,) = model._step_state.accumulators()
+    parts = {f"sum_{i}": np.stack([np.ones(v.shape), np.full(v.shape, 2.0)]) for i, v in enumerate(accumulator.sums)}
+    accumulator.load_own_variables({"position": np.array(1), "weight": np.array(6.0), **parts})
+    for mean in accumulator.means():
+        np.testing.assert_allclose(mean, 0.5)
+
+
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: has no optimizer that accumulates")
+@pytest.mark.parametrize(("given", "by_optimizer"), [(2, 3), (3, 2)])
+def test_two_numbers_of_batches_in_a_step_are_refused(given, by_optimizer):
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=by_optimizer)
+    text = rf"gradient_accumulation_steps={given} was given, and the optimizer says {by_optimizer}\. Leave one"
+    with pytest.raises(kte.errors.ArgumentError, match=text):
+        dense(kte.TPUModel).compile(optimizer, "mse", gradient_accumulation_steps=given)
+
+
 @pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: has no optimizer that accumulates")
 def test_an_optimizer_that_accumulates_counts_as_it_does_in_keras(scope3, data):
     with scope3:

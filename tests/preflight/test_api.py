@@ -55,10 +55,16 @@ def says(monkeypatch):
             {"batch": batch(63)},
             r"A batch of 63 cannot be shared evenly by the 8 replicas of v5e-8\. Write .*=7, which",
         ),
-        ({"batch": (1.0, 2.0)}, r"`batch` holds single numbers where arrays were needed"),
-        ({"batch": (np.zeros((8, 4)), np.zeros((9, 1)))}, r"must all have the same number of examples.*got \[8, 9\]"),
-        ({"per_replica_batch": 0}, r"`per_replica_batch` must be a whole number of at least 1; got 0\. Write per_"),
-        ({"timeout_s": 0}, r"`timeout_s` must be a positive number of seconds; got 0\. Write timeout_s=600"),
+        ({"batch": (1.0, 2.0)}, r"`batch` must be of arrays; got single numbers"),
+        (
+            {"batch": (np.zeros((8, 4)), np.zeros((9, 1)))},
+            r"of arrays with the same number of examples.*got \[8, 9\]",
+        ),
+        (
+            {"per_replica_batch": 0},
+            r"preflight: `per_replica_batch` must be an integer of at least 1; got 0\. Write per_",
+        ),
+        ({"timeout_s": 0}, r"`timeout_s` must be a number of seconds above 0; got 0\. Write timeout_s=600"),
     ],
 )
 def test_wrong_arguments_are_told(change, text, says):

@@ -74,11 +74,11 @@ def test_examples_of_a_replica_are_those_of_all_by_their_number():
             iter([IMAGES]),
             r"must be one batch of arrays; got a list_iterator, which has many\. Write preflight\(model, next",
         ),
-        ((), r"one to three parts; got a tuple of 0\. Write a batch as x, \(x, y\)"),
+        ((), r"preflight: `batch` must be of one to three parts; got a tuple of 0\. Write x, \(x, y\)"),
         ((IMAGES,) * 4, r"one to three parts; got a tuple of 4\."),
-        (3.0, r"single numbers where arrays were needed\. Write a batch"),
-        ((IMAGES, np.float32(1)), "single numbers where arrays were needed"),
-        ({}, "single numbers where arrays were needed"),
+        (3.0, r"must be of arrays; got single numbers\. Write x, \(x"),
+        ((IMAGES, np.float32(1)), "must be of arrays; got single numbers"),
+        ({}, "must be of arrays; got single numbers"),
         ((IMAGES, LABELS[:8]), r"the same number of examples, at least 1; got \[16, 8\]\. Write"),
         (IMAGES[:0], r"at least 1; got \[0\]"),
         (ArraySpec((None, 3), "float32"), r"at least 1; got \[None\]"),
@@ -141,5 +141,5 @@ def test_a_slow_pipeline_is_measured_by_one_batch(monkeypatch):
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_pipeline_without_two_batches_cannot_be_measured(count):
-    with pytest.raises(ArgumentError, match=r"gave no two batches to measure\. Write pipeline=dataset, with more"):
+    with pytest.raises(ArgumentError, match=r"at least two batches; got fewer\. Write pipeline=dataset, with more"):
         batches_per_sec([IMAGES] * count, 16)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from types import ModuleType
 
+from keras_tpu_ext._runtime.common.private_names import explain_missing_names
 from keras_tpu_ext._system import installed_version
 from keras_tpu_ext._version_pairs import Versions, check_pairs
 from keras_tpu_ext.errors import RuntimeNotSupportedError
@@ -86,9 +87,11 @@ def load() -> ModuleType:
     """Import the package of this process's runtime.
 
     Raises:
-        RuntimeNotSupportedError: As `chosen`.
+        RuntimeNotSupportedError: As `chosen`, and if a private name that the runtime needs is gone.
     """
-    return importlib.import_module(f"keras_tpu_ext._runtime.{_PACKAGES[chosen()]}")
+    name = _PACKAGES[chosen()]
+    with explain_missing_names():
+        return importlib.import_module(f"keras_tpu_ext._runtime.{name}")
 
 
 def _is_legacy(environ: Mapping[str, str]) -> bool:

@@ -1,9 +1,4 @@
-"""What Keras 2 calls what `compat/__init__.py` offers; there it is `tf.keras`, whatever package that comes from.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
-`mixed_precision.loss_scale_optimizer.BaseLossScaleOptimizer`, `mixed_precision.autocast_variable.
-enable_auto_cast_variables`, and the names of the graphs in `_SHAPES_ONLY`.
-"""
+"""What Keras 2 calls what `compat/__init__.py` offers; there it is `tf.keras`, whatever package that comes from."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What Keras 3 calls what `compat/__init__.py` offers.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
-`backend.get_keras_mask` and `set_keras_mask`, `backend.AutocastScope`, `backend.in_symbolic_scope`.
-"""
+"""What Keras 3 calls what `compat/__init__.py` offers."""
 
 from __future__ import annotations
 

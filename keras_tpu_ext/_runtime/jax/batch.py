@@ -2,9 +2,6 @@
 
 A batch that the devices cannot share evenly, or that is shorter than the others, was filled up with rows that are no
 examples; then the step is told how many rows count. They come first.
-
-Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-`BatchNormalization._reduction_axes`.
 """
 
 from __future__ import annotations
@@ -115,7 +112,7 @@ def valid_fraction() -> Any:
 
 
 def static_examples(rows: int | None) -> Any:
-    """Return how many rows are examples, which on JAX is always known."""
+    """Return the number of rows that are examples, which on JAX is always known."""
     return rows if BATCH.valid is None else BATCH.examples
 
 

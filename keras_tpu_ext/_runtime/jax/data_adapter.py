@@ -4,10 +4,6 @@ TPUs want few shapes, and devices want equal parts. So a batch that is short, or
 filled up with copies of its last row, and the step is told how many rows count. Where a model has code that needs to
 see the examples alone, a batch keeps its size, and one that the devices do not divide is given to each of them whole.
 Either way nothing is dropped and nothing counts twice.
-
-Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-`trainers.data_adapters.data_adapter.DataAdapter`, and of its subclasses `get_numpy_iterator`, `num_batches`,
-`batch_size`, `has_partial_batch` and the name `TFDatasetAdapter`; `Layer._flatten_layers`.
 """
 
 from __future__ import annotations
@@ -25,8 +21,8 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, without_own_weights
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.jax.per_example import predicts_per_example, trains_per_example
-from keras_tpu_ext._runtime.jax.scope import distribution_of, num_replicas, within
-from keras_tpu_ext._runtime.jax.sharding import placed
+from keras_tpu_ext._runtime.jax.scope import distribution_of, num_replicas, use_distribution
+from keras_tpu_ext._runtime.jax.sharding import shard_data
 
 
 class PeekIterator:
@@ -108,13 +104,13 @@ def grouped_data(model: Model, arguments: dict[str, Any]) -> GroupedDataAdapter:
     )
     if not all(layer.built for layer in model._flatten_layers()):
         x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iter(adapter.get_numpy_iterator())))
-        with within(distribution_of(model)), keras.StatelessScope():
+        with use_distribution(distribution_of(model)), keras.StatelessScope():
             model(x)
     return GroupedDataAdapter(model, adapter)
 
 
 def _requested_steps(model: Model) -> tuple[int, int]:
-    """Return how many steps the next execution has, and how many an execution may have."""
+    """Return the number of steps of the next execution, and the most that an execution may have."""
     schedule, most = model._kte_schedule, int(model.steps_per_execution)
     return (most, most) if schedule is None or schedule.held else (int(schedule.requested_steps), most)
 
@@ -208,11 +204,11 @@ class Batches:
         splits = rows % self._replicas == 0
         if room == len(batches) == 1:
             one = jax.tree.map(lambda leaf: _with_rows(leaf, rows), batches[0].data)
-            on_devices = placed(one, self._distribution, axis=0 if splits else None)
+            on_devices = shard_data(one, self._distribution, axis=0 if splits else None)
             return Group(on_devices, None if examples is None else examples[0], None)
         room = max(room, len(batches))
         stack = jax.tree.map(lambda *leaves: _stacked(leaves, rows, room), *[batch.data for batch in batches])
-        on_devices = placed(stack, self._distribution, axis=1 if splits else None)
+        on_devices = shard_data(stack, self._distribution, axis=1 if splits else None)
         if examples is not None:
             examples = np.pad(examples, (0, room - len(batches)))
         return Group(on_devices, examples, np.int32(len(batches)))
@@ -241,7 +237,7 @@ def host_batch(batch: Nest) -> HostBatch:
 
 
 def _shapes(data: Nest) -> tuple[Any, ...]:
-    """Return what makes two batches a different program: first the number of rows, then all else."""
+    """Return the shapes that a program is compiled for: first the number of rows, then all else."""
     leaves, structure = jax.tree.flatten(data)
     return (len(leaves[0]), structure, *((leaf.shape[1:], leaf.dtype) for leaf in leaves))
 

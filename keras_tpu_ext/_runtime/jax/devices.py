@@ -1,9 +1,4 @@
-"""JAX's devices, and Keras's `DataParallel` over them: each made once per process.
-
-Private names of JAX that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-`_src.xla_bridge.backends_are_initialized` and `_src.distributed.global_state.client`; of Keras on it:
-`backend.jax.distribution_lib.initialize_rng`.
-"""
+"""JAX's devices, and Keras's `DataParallel` over them: each made once per process."""
 
 from __future__ import annotations
 

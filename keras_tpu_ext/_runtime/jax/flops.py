@@ -1,8 +1,4 @@
-"""Count the FLOPs of a train step on JAX: traced once more, from shapes, and never run.
-
-Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-of `Trainer`: `compute_loss_and_updates`, which is not private and not documented either.
-"""
+"""Count the FLOPs of a train step on JAX: traced once more, from shapes, and never run."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.jaxpr_flops import flops_of_jaxpr
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
-from keras_tpu_ext._runtime.jax.scope import distribution_of, within
+from keras_tpu_ext._runtime.jax.scope import distribution_of, use_distribution
 from keras_tpu_ext._runtime.jax.step import TrainStep
 
 _Shapes = list[jax.ShapeDtypeStruct]
@@ -28,7 +24,7 @@ def count_flops(model: keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
     """
     own = type(model).train_step not in (keras.Model.train_step, TrainStep.train_step)
     jaxpr_of = _jaxpr_of_own_step if own else _jaxpr_of_gradients
-    with within(distribution_of(model) or keras.distribution.distribution()):
+    with use_distribution(distribution_of(model) or keras.distribution.distribution()):
         flops = flops_of_jaxpr(jaxpr_of(model, batch).jaxpr)
     rows = jax.tree.leaves(batch)[0].shape[0]
     return FlopsCount(flops / rows, rows)

@@ -45,7 +45,7 @@ class CompiledLoop:
         self._seen: set[Any] = set()
 
     def run(self, state: Any, group: Group) -> tuple[Any, Any]:
-        """Return what the steps over a group return, and the next state; the old one is used up."""
+        """Return the outputs of the steps over a group, and the next state; the old one is donated."""
         variables = own_variables(self._model)
         own = [variable.value for variable in variables]
         if self._model.run_eagerly or not self._model.jit_compile:
@@ -266,7 +266,7 @@ class GroupExecutionSchedule(ExecutionSchedule):
 
 
 def steps_of(groups: Any) -> int:
-    """Return how many batches there are in groups."""
+    """Return the number of batches in groups."""
     return sum(1 if group.steps is None else int(group.steps) for group in groups)
 
 

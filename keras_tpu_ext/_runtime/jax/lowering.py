@@ -1,8 +1,4 @@
-"""Lower a train step of JAX for TPUs, from shapes: nothing is run, and no TPU is needed.
-
-Private names that this module leans on (tests/_runtime/test_jax_private_names.py watches them): of Keras's `Trainer`
-`_symbolic_build`; of JAX `jax._src.interpreters.mlir.module_to_bytecode`, which keeps the names of operations.
-"""
+"""Lower a train step of JAX for TPUs, from shapes: nothing is run, and no TPU is needed."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from keras_tpu_ext._runtime.common.lowering_errors import check_dtypes, wrap_low
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
-from keras_tpu_ext._runtime.jax.scope import within
+from keras_tpu_ext._runtime.jax.scope import use_distribution
 from keras_tpu_ext._runtime.jax.step import TrainStep
 from keras_tpu_ext._runtime.keras3.models import flatten_layers
 
@@ -32,7 +28,7 @@ def lower_step(model: keras.Model, batch: Nest, replicas: int) -> LoweredStep:
     parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
     check_dtypes(jax.tree.leaves(parts), model)
     data = jax.tree.map(_shape, parts)
-    with within(None), wrap_lowering_errors(model):
+    with use_distribution(None), wrap_lowering_errors(model):
         _build(model, data)
         step, state = _stateless(model)
         mesh = AbstractMesh((replicas,), (_AXIS,))

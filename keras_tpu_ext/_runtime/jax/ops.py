@@ -1,8 +1,4 @@
-"""Operations for layers on JAX: exact one-hot products, values and shapes.
-
-Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-`Variable._value`.
-"""
+"""Operations for layers on JAX: exact one-hot products, values and shapes."""
 
 from __future__ import annotations
 

@@ -3,11 +3,6 @@
 A model whose every layer, loss and metric is known to work on each example by itself, or to heed weights and masks,
 is given batches that were filled up. Code of the user's own may do with the rows of a batch what it likes; it gets
 the examples alone, in a batch of another size.
-
-Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-`Trainer._compile_loss` and its `_flat_losses`,
-`Trainer._compile_metrics` and its `_flat_metrics` and `_flat_weighted_metrics`, `Layer._flatten_layers`,
-`LossFunctionWrapper.fn`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The processes that train a model on JAX.
-
-Private names of JAX that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-`_src.distributed.global_state.client`.
-"""
+"""The processes that train a model on JAX."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ _LOST = re.compile(r"Gloo .*(failed|closed|reset)|Connection (reset|closed|refus
 
 
 def num_workers() -> int:
-    """Return how many processes train together: as many as `keras.distribution.initialize` has joined."""
+    """Return the number of processes that `keras.distribution.initialize` has joined."""
     return 1 if distributed.global_state.client is None else jax.process_count()
 
 

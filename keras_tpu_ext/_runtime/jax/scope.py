@@ -2,9 +2,6 @@
 
 Keras reads the global distribution when it trains, so a model that was built under one fails, or trains on one
 device, after the block. Here every model that is built inside keeps its own.
-
-Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-`backend.jax.trainer.JAXTrainer`, which every model's `__init__` goes through; `Variable._layout`.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import keras
 from keras.src.backend.jax.trainer import JAXTrainer
 
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.jax.sharding import placed
+from keras_tpu_ext._runtime.jax.sharding import shard_data
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 _ATTRIBUTE = "_kte_distribution"
@@ -111,7 +108,7 @@ def keep(model: keras.Model, distribution: keras.distribution.DataParallel | Non
 
 
 @contextlib.contextmanager
-def within(distribution: keras.distribution.DataParallel | None) -> Iterator[None]:
+def use_distribution(distribution: keras.distribution.DataParallel | None) -> Iterator[None]:
     """Set Keras's global distribution within the block."""
     before = keras.distribution.distribution()
     keras.distribution.set_distribution(distribution)
@@ -167,7 +164,7 @@ class _Distributed:
                         "your own must not lose any. Write dataset.batch(scope.global_batch_size(32)) and take care "
                         "of a short last batch, with pad_batches for instance."
                     )
-            yield placed(batch, self._distribution, axis=0)
+            yield shard_data(batch, self._distribution, axis=0)
 
 
 def _wrap_methods(model: keras.Model) -> None:
@@ -179,7 +176,7 @@ def _wrap_methods(model: keras.Model) -> None:
 def _in_own_distribution(model: keras.Model, method: Callable[Concatenate[keras.Model, _P], _R]) -> Callable[_P, _R]:
     @functools.wraps(method)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with within(distribution_of(model)):
+        with use_distribution(distribution_of(model)):
             return method(model, *args, **kwargs)
 
     return run

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from keras_tpu_ext._runtime.common.types import Nest
 
 
-def placed(data: Nest, distribution: keras.distribution.DataParallel | None, *, axis: int | None) -> Nest:
+def shard_data(data: Nest, distribution: keras.distribution.DataParallel | None, *, axis: int | None) -> Nest:
     """Return `data` with its arrays on the devices of `distribution`, or on the default device without one.
 
     Args:

@@ -2,10 +2,6 @@
 
 JAX shows every step the whole batch, so a mean is the mean, on any number of devices. What is left to do: batches
 that the devices cannot share evenly, loss scaling, accumulation, and loops on the device.
-
-Private names of Keras that this module leans on (tests/_runtime/test_jax_private_names.py watches them):
-of `Trainer`: `_get_jax_state`, `_loss_tracker` and `_symbolic_build`; of `JAXEpochIterator`: `_get_iterator`,
-`data_adapter`; of layers: `_flatten_layers`; of variables: `_layout`.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ from keras_tpu_ext._runtime.jax.loop import (
 )
 from keras_tpu_ext._runtime.jax.overflow import StatelessOverflowWatch
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup
-from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, within
+from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
 from keras_tpu_ext._runtime.jax.sharding import copy_aliased_buffers
 from keras_tpu_ext._runtime.jax.update import (
     Weights,
@@ -181,10 +177,10 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
         return logs[0], values
 
     def _own_scope(self) -> contextlib.AbstractContextManager[None]:
-        return within(distribution_of(self))
+        return use_distribution(distribution_of(self))
 
     def _kte_loop(self) -> contextlib.AbstractContextManager[None]:
-        return within(None)
+        return use_distribution(None)
 
     def _kte_prepare(self: Any, call: FitCall) -> None:
         if call.method == "predict":

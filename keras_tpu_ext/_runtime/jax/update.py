@@ -51,7 +51,7 @@ class StatelessLossScaler(LossScaler):
     """A `LossScaler` for pure functions."""
 
     def apply_or_skip(self, gradients: Values, apply: Callable[[], Weights], skipped: Weights) -> Weights:
-        """Return what `apply` returns if all `gradients`, which are unscaled, are finite; else `skipped`."""
+        """Return `apply()` if all unscaled `gradients` are finite, else `skipped`."""
         if not self:
             return apply()
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(gradient)) for gradient in gradients]))

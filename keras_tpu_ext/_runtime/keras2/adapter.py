@@ -1,10 +1,4 @@
-"""What is Keras 2's own around a step.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them): of
-`Model`: `compiled_loss`, `compiled_metrics`, `_validate_target_and_loss`; of layers: `_flatten_layers`,
-`_eager_losses`, `_callable_losses`. And how `BackupAndRestore` names the folder of its checkpoints, and the epoch in
-them (watched there too).
-"""
+"""What is Keras 2's own around a step."""
 
 from __future__ import annotations
 
@@ -77,7 +71,7 @@ class Keras2Adapter:
         return model(x, training=training)
 
     def compute_loss(self, model: Model, *, y: Nest, training: bool, **batch: Nest) -> tf.Tensor | None:
-        """Return what `compute_loss` of `model` does; Keras 2 trains with a loss only, and evaluates without."""
+        """Call `compute_loss` of `model`; Keras 2 trains with a loss only, and evaluates without."""
         loss = model.compute_loss(y=y, **batch)
         if training:
             model._validate_target_and_loss(y, loss)

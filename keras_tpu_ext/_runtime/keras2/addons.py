@@ -2,9 +2,6 @@
 
 It imports modules of Keras as `keras.src...`. On TensorFlow 2.16 and later that is Keras 3; here it is tf-keras while
 the import runs.
-
-Private names that this module leans on (tests/_runtime/test_keras2_private_names.py watches them): of tf-keras
-`src.engine.keras_tensor` and `src.utils.tf_utils`; of TensorFlow Addons `utils.resource_loader.LazySO`.
 """
 
 from __future__ import annotations

@@ -2,10 +2,6 @@
 
 The loop and the steps of this package are not converted. Layers, losses and metrics are converted only if their
 caller is, by TensorFlow's control status.
-
-Private names of TensorFlow that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
-`python.autograph.core.ag_ctx` with `ControlStatusCtx` and `Status`; `__internal__.autograph.tf_convert` and
-`control_status_ctx`.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def converting(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def with_autograph(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Wrap a function that is not converted itself, so that user code which it calls is."""
 
     def as_if_converted(*args: _P.args, **kwargs: _P.kwargs) -> _R:

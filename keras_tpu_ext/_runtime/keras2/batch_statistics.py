@@ -2,10 +2,6 @@
 
 A row is no example if it stands in for none (see `tensorflow/empty_replicas.py`) or if it was padded. Batch
 normalisation has its statistics from the examples alone, and activity regularisers have their sums.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
-`layers.normalization.batch_normalization.BatchNormalizationBase` with `fused`, `synchronized`,
-`_calculate_mean_and_var`, `_assign_moving_average` and `_assign_new_value`; `Layer._activity_regularizer`.
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ def exclude_padding(layers: Sequence[Layer]) -> Iterator[None]:
 
 
 def _places(layer: Layer) -> list[_Place]:
-    """Return what of a batch normalisation has to be something else, see `patched`."""
+    """Return the patches of a batch normalisation; see `patched`."""
     if not layer.synchronized and BATCH.valid is None:
         # `_assign_new_value` is of the fused kernel.
         return [(layer, "_assign_new_value", _assigning), (layer, "_assign_moving_average", _assigning)]
@@ -102,7 +98,7 @@ class _Moments:
         return tf.reshape(mean, sizes), tf.reshape(variance, sizes)
 
     def corrected(self, variable: Variable, value: tf.Tensor) -> Any:
-        """Return what the fused kernel would keep: the variance of a sample, with Bessel's correction."""
+        """Return the variance that the fused kernel keeps: that of a sample, with Bessel's correction."""
         if variable is not self._layer.moving_variance:
             return value
         count = tf.cast(self._count, value.dtype)

@@ -1,9 +1,4 @@
-"""Executions of changing length in Keras 2's loop over an epoch.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
-`engine.data_adapter.get_data_handler` and `DataHandler` with `_model`, `_initial_step`, `_current_step`,
-`_inferred_steps`, `_insufficient_data`, `_step_increment`.
-"""
+"""Executions of changing length in Keras 2's loop over an epoch."""
 
 from __future__ import annotations
 

@@ -3,9 +3,6 @@
 When `Sub(inputs, outputs)` is called for a subclass of `keras.Model`, Keras swaps `Model` for `Functional` in the
 bases of `Sub` and of every class above it, and `Sub` can no longer be used in the classic way. Here the one object
 gets a class of its own instead, and `Sub` stays what it is.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
-`engine.functional.Functional` and `engine.training.is_functional_model_init_params`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Keras 2's compiled loss, with each replica returning its share of the loss of the whole batch.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
-`engine.compile_utils.LossesContainer` with `_user_losses`, `_user_loss_weights`, `_output_names`, `_losses`,
-`_loss_weights`, `_per_output_metrics`, `_total_loss_mean`, `_conform_to_outputs` and `_built`;
-`engine.compile_utils.match_dtype_and_rank`; `utils.losses_utils.apply_mask` and `cast_losses_to_common_dtype`; and
-`Loss._allow_sum_over_batch_size`.
-"""
+"""Keras 2's compiled loss, with each replica returning its share of the loss of the whole batch."""
 
 from __future__ import annotations
 
@@ -138,5 +131,5 @@ def _rows(values: tf.Tensor) -> Any:
 
 
 def _examples(rows: tf.Tensor) -> Any:
-    """Return how many examples this replica has in the batch at hand; `rows` where no step runs."""
+    """Return the number of this replica's examples in the batch at hand; `rows` where no step runs."""
     return tf.cast(rows if BATCH.examples is None else BATCH.examples, tf.float32)

@@ -1,10 +1,4 @@
-"""The compiled metrics of Keras 2, on replicas without examples and on batches with padded rows.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
-`engine.compile_utils.MetricsContainer` with `_conform_to_outputs`, `_built`, `_metrics` and `_weighted_metrics`;
-`engine.compile_utils.match_dtype_and_rank`; `utils.losses_utils.apply_mask`; `_fn` and `_fn_kwargs` of
-`MeanMetricWrapper`.
-"""
+"""The compiled metrics of Keras 2, on replicas without examples and on batches with padded rows."""
 
 from __future__ import annotations
 
@@ -82,5 +76,5 @@ def _update(metric: Metric, true: tf.Tensor, predicted: tf.Tensor, weight: tf.Te
 
 
 def _as_it_gets_them(metric: Metric, true: tf.Tensor, predicted: tf.Tensor) -> tuple[Any, Any]:
-    """Return what Keras gives the function of a metric: everything in the metric's own type."""
+    """Return the arguments that Keras gives the function of a metric: all in the metric's own dtype."""
     return tf.cast(true, metric.dtype), tf.cast(predicted, metric.dtype)

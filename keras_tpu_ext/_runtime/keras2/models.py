@@ -1,11 +1,4 @@
-"""Inspect Keras 2 models: the graph, and where softmaxes, losses and metrics are computed.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
-`engine.functional.Functional` with `_nested_inputs`, `_nested_outputs` and `_nodes_by_depth`,
-`Layer._flatten_layers`, `engine.base_layer.BaseRandomLayer`, `Model._is_compiled`, `_fn_kwargs` of losses,
-`_keras_history` of symbolic tensors, `MultiHeadAttention._softmax`, and of the model `_is_compiled` and
-`compiled_metrics` with `_user_metrics` and `_user_weighted_metrics`.
-"""
+"""Inspect Keras 2 models: the graph, and where softmaxes, losses and metrics are computed."""
 
 from __future__ import annotations
 

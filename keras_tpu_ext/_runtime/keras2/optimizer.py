@@ -2,9 +2,6 @@
 
 Both kinds can be told that gradients are summed: those of `optimizers.legacy`, on which TensorFlow Addons builds, by
 `experimental_aggregate_gradients`, which new ones heed too.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them):
-`_create_all_weights` of optimizers in `optimizers.legacy`.
 """
 
 from __future__ import annotations

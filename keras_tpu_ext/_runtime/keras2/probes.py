@@ -1,8 +1,4 @@
-"""Probes of a train step, on Keras 2.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them): of
-optimizers `_build_learning_rate`, `_index_dict`, `_var_key` and `_built`.
-"""
+"""Probes of a train step, on Keras 2."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.common.types import Array, Nest
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
-from keras_tpu_ext._runtime.keras2.autograph import converting
+from keras_tpu_ext._runtime.keras2.autograph import with_autograph
 from keras_tpu_ext._runtime.tensorflow import flops, lowering
 from keras_tpu_ext._runtime.tensorflow.executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime.training.overflow import unwatch_overflow as unwatch_overflow
@@ -26,12 +22,12 @@ _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 
 def count_flops(model: tf.keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
     """Count the FLOPs of a train step; see `common/protocols.py`."""
-    return flops.count_flops(model, batch, batch_size, converting)
+    return flops.count_flops(model, batch, batch_size, with_autograph)
 
 
 def lower_step(model: tf.keras.Model, batch: Nest, replicas: int) -> LoweredStep:
     """Lower the train step that `fit` would run; see `common/protocols.py`."""
-    return lowering.lower_step(model, batch, replicas, build=_build, as_keras_traces=converting)
+    return lowering.lower_step(model, batch, replicas, build=_build, as_keras_traces=with_autograph)
 
 
 def _build(model: tf.keras.Model, specs: Nest, step: lowering.Step) -> None:
@@ -40,7 +36,7 @@ def _build(model: tf.keras.Model, specs: Nest, step: lowering.Step) -> None:
     def on_leaves(*leaves: tf.Tensor) -> Nest:
         return step(tf.nest.pack_sequence_as(specs, leaves))
 
-    tf.function(converting(on_leaves)).get_concrete_function(*tf.nest.flatten(specs))
+    tf.function(with_autograph(on_leaves)).get_concrete_function(*tf.nest.flatten(specs))
 
 
 class GradientRecorder(keras.optimizers.Optimizer):

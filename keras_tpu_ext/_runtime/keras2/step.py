@@ -1,9 +1,4 @@
-"""The exact step on Keras 2: what Keras calls by name.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras2_private_names.py watches them): of
-`Model`: `compiled_loss`, `compiled_metrics`, `_get_optimizer`, `_validate_and_get_metrics_result`, `_train_counter`,
-`_test_counter`, `_steps_per_execution`.
-"""
+"""The exact step on Keras 2: what Keras calls by name."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.adapter import Keras2Adapter
-from keras_tpu_ext._runtime.keras2.autograph import converting
+from keras_tpu_ext._runtime.keras2.autograph import with_autograph
 from keras_tpu_ext._runtime.keras2.data_adapter import replace_padded_batches
 from keras_tpu_ext._runtime.keras2.execution_schedule import use_schedule
 from keras_tpu_ext._runtime.keras2.functional import FunctionalByShape
@@ -64,14 +59,14 @@ class TrainStep(ExactStep, FunctionalByShape):
                 self._build_before_tracing()
                 self._build_accumulator()
             self._reset_flushes()
-            step = converting(wrap_custom_step(self, self.train_step))
+            step = with_autograph(wrap_custom_step(self, self.train_step))
             self.train_function = make_steps_function(self, step, trains=True, counter=self._train_counter)
         return self.train_function
 
     def make_test_function(self: Any, force: bool = False) -> Any:
         """Build and return the function that `evaluate` calls for one execution."""
         if self.test_function is None or force:
-            step = converting(wrap_custom_step(self, self.test_step))
+            step = with_autograph(wrap_custom_step(self, self.test_step))
             self.test_function = make_steps_function(self, step, trains=False, counter=self._test_counter)
         return self.test_function
 
@@ -96,7 +91,7 @@ class TrainStep(ExactStep, FunctionalByShape):
     def get_metrics_result(self: Any) -> Any:
         """Return the results of all metrics, as Keras does."""
         model: Model = super()
-        return converting(model.get_metrics_result)()
+        return with_autograph(model.get_metrics_result)()
 
     def compute_loss(
         self: Any, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True

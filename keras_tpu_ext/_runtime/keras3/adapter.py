@@ -1,9 +1,4 @@
-"""What is Keras 3's own around a step, whatever the backend is.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them): of
-`Trainer`: `_compile_loss`, `_compile_metrics`, `_loss_tracker` and `_get_metrics_result_or_logs`;
-`BackupAndRestore._save_model` and `BackupAndRestore._training_metadata_path`, and `utils.file_utils`.
-"""
+"""What is Keras 3's own around a step, whatever the backend is."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Keras 3's compiled loss and metrics, exact over replicas and without padded rows.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
-`trainers.compile_utils.CompileLoss` with `_flat_losses` (tuples with a field `loss`), `metrics`, `_user_loss` and
-`_user_loss_weights`; `trainers.compile_utils.CompileMetrics` with `_flat_metrics`, `_flat_weighted_metrics` and
-`_flatten_y`; `losses.loss.apply_mask` and `losses.loss.unscale_loss_for_distribution`.
-"""
+"""Keras 3's compiled loss and metrics, exact over replicas and without padded rows."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Executions of changing length in Keras 3's loop over an epoch.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them): of
-`EpochIterator`: `_enumerate_iterator`, `_get_iterator`, `_current_iterator`, `_steps_seen`, `_num_batches`,
-`_interrupted_warning`.
-"""
+"""Executions of changing length in Keras 3's loop over an epoch."""
 
 from __future__ import annotations
 

@@ -4,9 +4,6 @@ When `Sub(inputs, outputs)` is called for a subclass of `keras.Model`, Keras swa
 the bases of `Sub` and of every class above it. A class that is both used so and subclassed in the classic way,
 as `TPUModel` is, then breaks: `class Mine(TPUModel)` suddenly asks for inputs and outputs. Here the one object
 gets a class of its own instead, and `Sub` stays what it is.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
-`models.functional.Functional`, `models.model.functional_init_arguments` and `KerasSaveable._unpickle_model`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Inspect Keras 3 models: the graph, and where softmaxes, losses and metrics are computed.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
-`Functional._inputs_struct`, `_outputs_struct` and `_nodes_by_depth`, `Sequential._functional`,
-`Layer._flatten_layers`, `_keras_history` of symbolic tensors, `MultiHeadAttention._softmax` (and that of
-`GroupQueryAttention`), `Operation._inbound_nodes`, `Trainer._compile_metrics` and its `_user_metrics` and
-`_user_weighted_metrics`, the operations `keras.src.ops.nn.Softmax` and `LogSoftmax`.
-"""
+"""Inspect Keras 3 models: the graph, and where softmaxes, losses and metrics are computed."""
 
 from __future__ import annotations
 

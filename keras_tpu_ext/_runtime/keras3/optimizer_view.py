@@ -1,9 +1,4 @@
-"""A view of an optimizer that shares its state and leaves out what the model has done already.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
-`Optimizer._iterations` and `_track_variable`, and `gradient_accumulation_steps` and
-`LossScaleOptimizer.inner_optimizer` as instance attributes.
-"""
+"""A view of an optimizer that shares its state and leaves out what the model has done already."""
 
 from __future__ import annotations
 
@@ -50,7 +45,7 @@ def apply_stateless(
     gradients: Sequence[Tensor],
     trainable: Sequence[Tensor],
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """Return what `optimizer.stateless_apply` does, without accumulation by the optimizer itself."""
+    """Apply gradients as `optimizer.stateless_apply`, without accumulation by the optimizer itself."""
     others = own_accumulation_steps(optimizer) - 1
     if not others:
         return optimizer.stateless_apply(values, gradients, trainable)

@@ -1,8 +1,4 @@
-"""Probes of a train step that Keras 3 has on every backend.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them): of
-optimizers `_get_variable_index`.
-"""
+"""Probes of a train step that Keras 3 has on every backend."""
 
 from __future__ import annotations
 

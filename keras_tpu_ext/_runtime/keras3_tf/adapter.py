@@ -1,11 +1,4 @@
-"""What is Keras 3's own around a step on TensorFlow.
-
-Private names of Keras that this module leans on (tests/_runtime/test_tf_private_names.py watches them): of `Trainer`:
-`_compute_loss`, `_call_has_training_arg`; of layers: `_flatten_layers`, `_get_own_losses`,
-`_get_regularization_losses`, `_losses`; `BatchNormalization._reduction_axes`; of optimizers:
-`TFOptimizer._all_reduce_sum_gradients`, `Optimizer._iterations`, `_trainable_variables` and
-`_model_variables_moving_average`.
-"""
+"""What is Keras 3's own around a step on TensorFlow."""
 
 from __future__ import annotations
 
@@ -51,7 +44,7 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         return model(x, training=training) if model._call_has_training_arg else model(x)
 
     def compute_loss(self, model: Model, *, y: Nest, training: bool, **batch: Nest) -> tf.Tensor | None:
-        """Return what `compute_loss` of `model` does, which may take no `training`."""
+        """Call `compute_loss` of `model`, which may take no `training`."""
         return model._compute_loss(y=y, training=training, **batch)
 
     def has_custom_compute_loss(self, model: Model) -> bool:

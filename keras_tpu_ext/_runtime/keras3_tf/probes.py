@@ -1,8 +1,4 @@
-"""Probes of a train step, on Keras 3 and TensorFlow.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
-`Trainer._symbolic_build`.
-"""
+"""Probes of a train step, on Keras 3 and TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The exact step on Keras 3 and TensorFlow: what Keras calls by name.
-
-Private names of Keras that this module leans on (tests/_runtime/test_tf_private_names.py watches them): of `Trainer`:
-`_symbolic_build`, `_maybe_symbolic_build`, `_distribute_strategy`; of `TFEpochIterator`: `_distributed_dataset`; of
-TensorFlow's `PerReplicaSpec`: `_value_specs`.
-"""
+"""The exact step on Keras 3 and TensorFlow: what Keras calls by name."""
 
 from __future__ import annotations
 

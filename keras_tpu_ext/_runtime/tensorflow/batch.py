@@ -159,7 +159,7 @@ def valid_fraction() -> Any:
 
 
 def static_examples(rows: int | None) -> int | None:
-    """Return how many of this replica's rows Keras would know to be examples: none in a graph, or where padded."""
+    """Return the number of rows here that Keras would know to be examples: 0 in a graph, or where padded."""
     return rows if BATCH.valid is None else None
 
 

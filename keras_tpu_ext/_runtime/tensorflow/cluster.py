@@ -3,10 +3,6 @@
 `MultiWorkerMirroredStrategy` leaves its own health check (every 30 s, three tries of 10 s) to TensorFlow's
 coordination service, in which every process tells the chief by heartbeats that it lives. Left alone, the chief waits
 an hour for a process that never starts, and so does every other process for the chief.
-
-Private names of TensorFlow that this module leans on (tests/_runtime/test_keras3_private_names.py watches them):
-`python.eager.context.context` with `configure_coordination_service` and `coordination_service`,
-`python.eager.context.global_seed`, and `CoordinatedJob` in `coordination_config_pb2`.
 """
 
 from __future__ import annotations
@@ -167,7 +163,7 @@ def _agree_on_seed(strategy: tf.distribute.Strategy) -> None:
 
 
 def num_workers() -> int:
-    """Return how many processes train together: what `TF_CONFIG` says, else 1.
+    """Return the number of processes that train together, by `TF_CONFIG`; 1 without it.
 
     Raises:
         ArgumentError: If `TF_CONFIG` cannot be read.
@@ -177,7 +173,7 @@ def num_workers() -> int:
 
 
 def is_chief() -> bool:
-    """Return whether this process writes and prints: one does for all that train together, and one alone does.
+    """Return whether this process writes and prints: of processes that train together one does.
 
     Raises:
         ArgumentError: If `TF_CONFIG` cannot be read.

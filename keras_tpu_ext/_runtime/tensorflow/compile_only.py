@@ -2,9 +2,6 @@
 
 So one replica's step is lowered with its collectives. As under `TPUStrategy` each tensor is reduced
 by itself, and a gather is a sum over buffers that are zero elsewhere.
-
-Private names of TensorFlow that this module leans on (tests/_runtime/test_tensorflow_private_names.py watches them):
-`distribute_lib._DefaultDistributionExtended` and `gen_xla_ops`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""TensorFlow's GPUs, CPUs and workers, and the strategies over them: each made once per process.
-
-Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
-`distribute.distribute_lib._get_default_strategy`.
-"""
+"""TensorFlow's GPUs, CPUs and workers, and the strategies over them: each made once per process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Executions of a running `fit` on TensorFlow.
-
-Private names of TensorFlow that this module leans on (tests/_runtime/test_tensorflow_executions.py watches them):
-`PerReplicaSpec._value_specs`, and of newer ones `iterator_model_ops.get_model_proto`.
-"""
+"""Executions of a running `fit` on TensorFlow."""
 
 from __future__ import annotations
 

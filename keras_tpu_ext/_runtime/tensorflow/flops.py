@@ -1,8 +1,4 @@
-"""Count the FLOPs of a train step on TensorFlow: traced once more, with a batch of static size, and never run.
-
-Private names that this module leans on (tests/_runtime/test_tensorflow_executions.py and test_tf_private_names.py
-watch them): TensorFlow's `PerReplicaSpec._value_specs`, and of Keras 3 `Trainer._call_has_training_arg`.
-"""
+"""Count the FLOPs of a train step on TensorFlow: traced once more, with a batch of static size, and never run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Count the FLOPs of a TensorFlow graph, from its static shapes.
-
-Private names of TensorFlow that this module leans on (tests/_runtime/test_tensorflow_flops.py watches them):
-`Graph._get_function`.
-"""
+"""Count the FLOPs of a TensorFlow graph, from its static shapes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Virtual CPU devices for a rehearsal, and input to their replicas that does not stall.
-
-Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
-`distribute.input_lib` with `_SingleWorkerOwnedDatasetIterator` (`_make_iterator`, `get_next_as_list`,
-`get_next_as_optional_list`, and of an instance `_dataset`, `_worker`, `_devices`, `_options` and `_iterator`) and
-`_SingleWorkerDatasetIteratorSpec` (`_component_specs`, and of an instance `_element_spec` besides).
-"""
+"""Virtual CPU devices for a rehearsal, and input to their replicas that does not stall."""
 
 from __future__ import annotations
 

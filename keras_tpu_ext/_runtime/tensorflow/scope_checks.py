@@ -1,8 +1,4 @@
-"""Check that layers and optimizers were made inside the scope of the model's strategy.
-
-Private names of Keras that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
-of optimizers: `_distribution_strategy`.
-"""
+"""Check that layers and optimizers were made inside the scope of the model's strategy."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ class ExactStep(Augments, ExactModel):
 
 
 def _number_of_elements(values: tf.Tensor) -> Any:
-    """Return how many elements of `values` belong to examples."""
+    """Return the number of elements of `values` that belong to examples."""
     return tf.cast(tf.size(values), values.dtype) * tf.cast(valid_fraction(), values.dtype)
 
 

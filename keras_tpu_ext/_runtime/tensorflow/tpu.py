@@ -1,8 +1,4 @@
-"""TPUs under TensorFlow: opened once per process; every failure has a cause and a cure.
-
-Private names of TensorFlow that this module leans on (tests/_runtime/test_tf_private_names.py watches them):
-`framework.kernels.get_registered_kernels_for_op`.
-"""
+"""TPUs under TensorFlow: opened once per process; every failure has a cause and a cure."""
 
 from __future__ import annotations
 

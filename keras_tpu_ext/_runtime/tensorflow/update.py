@@ -37,7 +37,7 @@ class ReplicatedLossScaler(LossScaler):
     """A `LossScaler` that replicas call, each with the same result."""
 
     def snapshot(self, variables: Sequence[Variable]) -> Snapshot:
-        """Return what a skipped step is to restore of `variables`; nothing where no step is skipped."""
+        """Return the values of `variables` that a skipped step restores; nothing where no step is skipped."""
         return [(v, tf.identity(tf.convert_to_tensor(v))) for v in variables] if self else []
 
     def unscale(self, gradients: Sequence[Gradient]) -> Sequence[Gradient]:

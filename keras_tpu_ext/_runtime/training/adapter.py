@@ -1,7 +1,6 @@
 """What differs between Keras 2 and Keras 3 around a step.
 
-A model holds one adapter, without a state of its own. Private names of Keras's `Trainer` and `Layer` that a step
-needs stand in the adapters and in the classes that Keras calls by name, and nowhere else.
+A model holds one adapter, without a state of its own.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class TensorFlowAdapter(KerasAdapter, Protocol):
         """Return `x`, `y` and `sample_weight` of a batch."""
 
     def compute_loss(self, model: Model, *, y: Nest, training: bool, **batch: Nest) -> Tensor | None:
-        """Return what `compute_loss` of `model` does, which may be the user's."""
+        """Call `compute_loss` of `model`, which may be the user's."""
 
     def has_custom_compute_loss(self, model: Model) -> bool:
         """Return whether `compute_loss` is the user's."""

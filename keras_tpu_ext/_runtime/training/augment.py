@@ -33,7 +33,7 @@ class Augments:
         return type(self).augment is not Augments.augment
 
     def _pair(self, x: Nest, y: Nest) -> tuple[Any, Any]:
-        """Return what `augment` does.
+        """Augment a batch.
 
         Raises:
             ArgumentError: If that is no pair, or has another number of rows.

@@ -43,4 +43,4 @@ class Batch(Protocol):
         """Return which part of this replica's rows are examples."""
 
     def static_examples(self, rows: int | None) -> Any:
-        """Return how many of this replica's rows Keras would know to be examples, given their static number."""
+        """Return the number of rows here that Keras would know to be examples, given their static number."""

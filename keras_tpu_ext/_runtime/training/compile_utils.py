@@ -1,8 +1,4 @@
-"""The loss of which each replica returns its share, and what can be told about a metric, on any Keras.
-
-Private names of Keras that this module leans on (tests/_runtime/test_keras3_private_names.py watches them): `_fn` and
-`_fn_kwargs` of `MeanMetricWrapper`.
-"""
+"""The loss of which each replica returns its share, and what can be told about a metric, on any Keras."""
 
 from __future__ import annotations
 
@@ -73,7 +69,7 @@ class LossShare:
         return unreduced
 
     def _sum_of_weights(self, values: Tensor, mask: Tensor, sample_weight: Tensor) -> Any:
-        """Return what a mean with sample weights divides by on this replica."""
+        """Return the denominator of a mean with sample weights on this replica."""
         raise NotImplementedError
 
     def _weighted_values(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> tuple[Any, Any]:
@@ -119,17 +115,17 @@ class LossShare:
         )
 
     def _number_of_elements(self, values: Tensor) -> Any:
-        """Return how many elements belong to examples: a Python float where that is static, else a tensor."""
+        """Return the number of elements of examples: a Python float where that is static, else a tensor."""
         size = functools.reduce(operator.mul, ops.shape(values), 1)
         return number(size) * self._batch.valid_fraction()
 
     def _weight_of_batch(self, y_pred: Tensor) -> Any:
-        """Return what a batch counts in Keras's tracker: its size where Keras knows it, else, as padded, 1."""
+        """Return the weight of a batch in Keras's loss tracker: its size where Keras knows it, else, as padded, 1."""
         rows = self._batch.static_examples(tree.flatten(y_pred)[0].shape[0])
         return 1 / self._sum([1.0])[0] if rows is None else number(rows)
 
     def _weight_of_values(self, values: Tensor) -> Any:
-        """Return what a batch counts there whose losses are not reduced."""
+        """Return the weight there of a batch whose losses are not reduced."""
         return number(ops.shape(values)[0]) * self._batch.valid_fraction()
 
     def _track(self, share: Tensor, weight: Tensor) -> None:

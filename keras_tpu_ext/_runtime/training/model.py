@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from keras_tpu_ext._runtime.common.private_names import explain_missing_names
 from keras_tpu_ext._runtime.common.types import Model, Optimizer
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.training.adapter import KerasAdapter
@@ -32,6 +33,7 @@ class ExactModel:
     _step_state: StepState
     _kte_schedule: ExecutionSchedule | None = None
     _kte_call: FitCall | None = None
+    _kte_flushes: dict[int, Callable[[], None]]
     _scales_by_rule = False  # while Keras compiles: whether the step scales the loss
 
     def _own_scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -73,7 +75,7 @@ class ExactModel:
         """Change the arguments of a loop into what Keras is to get."""
 
     def _leaves_scaling_to_its_optimizer(self) -> bool:
-        """Return whether it is not the step that scales the loss where nobody said how to, under mixed_float16."""
+        """Return whether the optimizer scales the loss under mixed_float16 where `loss_scale` is not given."""
         return False
 
     def compile(
@@ -95,7 +97,7 @@ class ExactModel:
         """
         model: Model = super()
         self.__dict__["_scales_by_rule"] = loss_scale is not None
-        with self._own_scope():
+        with explain_missing_names(), self._own_scope():
             model.compile(*args, **self._kte_adapter.compile_options(kwargs))
             self._check_compiled()
             self._kte_adapter.make_exact(self, self._batch_facts)
@@ -133,7 +135,7 @@ class ExactModel:
         self._write(model.save_weights, filepath, args, kwargs)
 
     def get_compile_config(self: Any) -> dict[str, Any]:
-        """Return what `compile` was given, serialized."""
+        """Return the arguments of `compile`, serialized."""
         model: Model = super()
         return dict(model.get_compile_config() or {})
 
@@ -156,6 +158,7 @@ class ExactModel:
         outer, self.__dict__["_kte_call"] = self._kte_call, call
         try:
             with contextlib.ExitStack() as stack:
+                stack.enter_context(explain_missing_names())
                 stack.enter_context(group.take_part(call, self._kte_adapter, self.save_weights))
                 if self._kte_schedule is not None:
                     stack.enter_context(self._kte_schedule.use(self, call, one_process=group.size() == 1))
@@ -176,12 +179,12 @@ class ExactModel:
                     save(os.path.join(folder, os.path.basename(str(filepath))), *args, **kwargs)
 
     def _saves_together(self: Any) -> bool:
-        """Return whether saving reads what each process has a part of, so that all of them must take part."""
+        """Return whether processes hold parts of what is saved, so that all of them must take part."""
         return False
 
     def _reset_flushes(self) -> None:
         """Trace anew what ends a window, as the train function is traced anew."""
-        self.__dict__["_flushes"] = {}
+        self.__dict__["_kte_flushes"] = {}
 
     def _end_windows(self: Any) -> None:
         """Take the steps of windows that the end of an epoch has left open, before anything is validated."""
@@ -190,9 +193,9 @@ class ExactModel:
         for accumulator in self._step_state.accumulators():
             if accumulator.is_open():
                 optimizer = accumulator.optimizer()
-                if id(optimizer) not in self._flushes:
-                    self._flushes[id(optimizer)] = self._make_flush(optimizer)
-                self._flushes[id(optimizer)]()
+                if id(optimizer) not in self._kte_flushes:
+                    self._kte_flushes[id(optimizer)] = self._make_flush(optimizer)
+                self._kte_flushes[id(optimizer)]()
 
 
 def _has_custom_compile(model_class: type) -> bool:

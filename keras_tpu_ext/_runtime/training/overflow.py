@@ -29,11 +29,11 @@ class OverflowWatch(keras.layers.Layer):
         self._steps_before = steps
 
     def skipped(self, steps: int) -> int:
-        """Return how many updates were no step, given how many steps the optimizer has taken by now."""
+        """Return the number of skipped updates, given the number of steps that the optimizer has taken."""
         return int(ops.convert_to_numpy(self.num_updates)) - (steps - self._steps_before)
 
     def read(self) -> list[Overflow]:
-        """Return what was noted since the last reading: the last overflow of each variable on each replica.
+        """Return the overflows since the last reading: the last one of each variable on each replica.
 
         Where several processes train together, all of them must call it.
         """
@@ -78,7 +78,7 @@ def unwatch_overflow(model: Model) -> None:
 
 
 def skipped_steps(model: Model) -> int | None:
-    """Return how many steps were skipped since `compile`, or `None` where nothing counts them.
+    """Return the number of steps skipped since `compile`, or `None` where nothing counts them.
 
     Where a `LossScaleOptimizer` does the skipping, they are counted while there is a watch.
     """

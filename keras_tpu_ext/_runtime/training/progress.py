@@ -14,7 +14,7 @@ _EXACT_BELOW = {"bfloat16": 2.0**8, "float16": 2.0**11, "float32": 2.0**24, "flo
 
 
 def examples_seen(model: Model) -> float | None:
-    """Return how many examples `model` has trained on in this epoch, or `None` where that is not known.
+    """Return the number of examples that `model` has trained on in this epoch, or `None` where that is unknown.
 
     Keras weighs its loss tracker by the batch size, so the tracker's `count` is exact with short batches and, summed
     over replicas, under `tf.distribute`; `evaluate` sets it back. A `train_step` of the user's own may leave it at
@@ -29,7 +29,7 @@ def examples_seen(model: Model) -> float | None:
 
 
 def train_steps(model: Model) -> int | None:
-    """Return how many train steps the optimizer of `model` has taken, or `None`; waits for the device.
+    """Return the number of train steps of the optimizer of `model`, or `None`; waits for the device.
 
     `optimizer.iterations` divides by the accumulation steps, so the counter behind it is read. A step skipped by loss
     scaling is not in it. Where a dataset of unknown length ends under `steps_per_execution=1`, TensorFlow's graph has

@@ -1,7 +1,6 @@
 """What a `tf.data` pipeline does besides giving elements: state, Python and files, and whether it is deterministic.
 
-Functions are judged by the operations that TensorFlow has traced. Private name of TensorFlow that this leans on:
-`op_def_registry.get`.
+Functions are judged by the operations that TensorFlow has traced.
 """
 
 from __future__ import annotations

@@ -2,10 +2,6 @@
 
 A node is rebuilt from its attributes and the function that TensorFlow has traced for it already. The methods of
 `tf.data.Dataset` would trace the function once more and draw new seeds, and that can change what a pipeline gives.
-
-Private names of TensorFlow that this leans on: the classes in `NODE_TYPES`, whose attributes are the arguments of
-their operations with an underscore; on any dataset those of `_BASE` and `_INPUTS`, `_inputs`, `_functions`,
-`_common_args` and `_variant_tensor`; `_tensors` of a source, and `_func` of a traced function.
 """
 
 from __future__ import annotations

@@ -1,0 +1,172 @@
+"""The private names that the package uses: they stand in one table, and a release that moves one fails here."""
+
+import ast
+import re
+import traceback
+from pathlib import Path
+
+import pytest
+
+from keras_tpu_ext import errors
+from keras_tpu_ext._runtime.common import private_names, select
+from private_names import IMPORTED, PACKAGE, TABLES, check_import, files, last, trees
+
+once = pytest.mark.gate_on("keras3_jax")  # about the package's own text
+PRIVATE_MODULE = re.compile(r"(keras|tf_keras)\.src|jax\._src|tensorflow\.(python|compiler|core)")
+EVERY = {name for names in TABLES.values() for name in names} | set(private_names.COMPILER)
+# With an underscore, and documented: of Python and of named tuples.
+DOCUMENTED = {"_fields", "_replace", "_getframe", "_initializing"}
+
+
+@pytest.mark.parametrize("path", IMPORTED)
+def test_it_is_still_there(path):
+    check_import(path)
+
+
+def text_of(node):
+    """Return a call of a plain function, or an attribute of what one returns, as source; all else is empty."""
+    call = node.value if isinstance(node, ast.Attribute) else node
+    return ast.unparse(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
+
+
+def private_imports(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and PRIVATE_MODULE.match(node.module or ""):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if PRIVATE_MODULE.match(alias.name))
+        elif match := re.fullmatch(r"private\('([\w.]+)'\)(\.\w+)?", text_of(node)):
+            yield f"keras.src.{match[1]}{match[2] or ''}"
+
+
+@once
+def test_every_private_import_stands_in_the_table():
+    known = {name.replace(":", ".") + "." for name in EVERY}
+    missing = {
+        f"{file}: {path}"
+        for file, tree in trees()
+        for path in private_imports(tree)
+        if not any(name.startswith(path + ".") for name in known)
+    }
+    assert not missing
+
+
+def own_names():
+    """Return every name that the package gives to something of its own."""
+    found = {part for path in PACKAGE.rglob("*.py") for part in path.relative_to(PACKAGE).with_suffix("").parts}
+    for _, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                found.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found |= {node.attr} if ast.unparse(node.value) == "self" else set()
+    return found
+
+
+def foreign_attributes(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+        elif match := re.match(r"(?:get|has|set)attr\(.+?, '(\w+)'", text_of(node)):
+            yield match[1]
+
+
+@once
+def test_every_foreign_attribute_with_an_underscore_stands_in_the_table():
+    known = own_names() | {part for name in EVERY for part in re.split("[.:]", name)} | DOCUMENTED
+    missing = {
+        f"{file}: {name}"
+        for file, tree in trees()
+        for name in foreign_attributes(tree)
+        if re.match("_[a-zA-Z]", name) and name not in known
+    }
+    assert not missing
+
+
+@once
+def test_every_name_of_the_table_is_used():
+    assert not [name for name in sorted(EVERY) if "'" not in name and not files(name)]
+
+
+@once
+def test_the_tested_versions_are_those_of_the_environments():
+    text = (PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
+    pinned = set(re.findall(r'"([a-z-]+)==([0-9.]+)"', text))
+    names = {"tensorflow": "tensorflow-cpu", "tf_keras": "tf-keras"}
+    assert {(names.get(package, package), version) for package, version in private_names.TESTED.items()} <= pinned
+
+
+def raise_in_the_package(statement):
+    """Run a statement as if it stood in a file of the package."""
+    code = compile(statement, str(PACKAGE / "_runtime" / "made_up.py"), "exec")
+    exec(code, {"model": object()})
+
+
+@once
+@pytest.mark.parametrize(
+    ("statement", "name"),
+    [
+        ("model._compile_loss", "Trainer._compile_loss"),
+        ("from keras_tpu_ext._runtime.common.private_names import AutocastScope", None),
+        ("import keras.src.backend.jax.trainer_that_is_gone", None),
+        ("model._a_name_of_our_own", None),
+    ],
+)
+def test_an_error_in_the_package_is_explained_if_it_is_about_the_table(statement, name):
+    with pytest.raises((AttributeError, ImportError)) as caught:
+        raise_in_the_package(statement)
+    assert private_names.missing_name(caught.value) == name
+
+
+@once
+def test_what_users_see_when_a_private_name_is_gone():
+    with pytest.raises(errors.RuntimeNotSupportedError) as caught, private_names.explain_missing_names():
+        raise_in_the_package("model._compile_loss")
+    text = str(caught.value)
+    assert text.startswith(
+        "`Trainer._compile_loss` is gone, a private name that keras_tpu_ext uses in "
+        "keras_tpu_ext/_runtime/made_up.py, line 1. Installed: keras 3."
+    )
+    assert "This release was tested up to keras 3." in text
+    assert text.endswith("Write: pip install --upgrade keras-tpu-ext")
+    assert isinstance(caught.value.__cause__, AttributeError)
+
+
+@once
+def test_an_error_of_the_users_own_code_stays_what_it_is():
+    with pytest.raises(AttributeError) as caught, private_names.explain_missing_names():
+        object()._compile_loss  # noqa: B018 (in a file that is not of the package)
+    assert Path(traceback.extract_tb(caught.value.__traceback__)[-1].filename).name == Path(__file__).name
+
+
+@once
+def test_an_import_that_fails_in_a_runtime_is_explained(monkeypatch):
+    def fails(name):
+        raise_in_the_package("from keras.src.backend import a_name_that_is_gone")
+
+    monkeypatch.setattr(private_names, "KERAS3", ("keras.src.backend:a_name_that_is_gone",))
+    monkeypatch.setattr(private_names, "_ALL", private_names.KERAS3)
+    monkeypatch.setattr(select.importlib, "import_module", fails)
+    with pytest.raises(errors.RuntimeNotSupportedError, match=r"`keras\.src\.backend:a_name_that_is_gone` is gone"):
+        select.load()
+
+
+@once
+def test_a_fit_that_meets_a_missing_name_is_explained(monkeypatch):
+    import keras
+    import numpy as np
+
+    import keras_tpu_ext as kte
+
+    model = kte.TPUModel.from_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
+    model.compile("sgd", "mse")
+    monkeypatch.setattr(type(model), "_kte_loop", lambda self: raise_in_the_package("model._loss_tracker"))
+    with pytest.raises(errors.RuntimeNotSupportedError, match=r"`Trainer\._loss_tracker` is gone"):
+        model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+
+
+def test_names_are_split_into_their_parts():
+    assert last("keras.src.losses.loss:apply_mask") == "apply_mask"
+    assert last("Trainer._compile_loss") == "_compile_loss"
