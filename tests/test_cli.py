@@ -73,7 +73,7 @@ def checked(monkeypatch):
     return check
 
 
-@pytest.mark.gate_on("keras3_jax")
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_real_check_prints_the_report_as_json(folder, capsys, monkeypatch):
     reports = []

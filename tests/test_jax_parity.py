@@ -8,6 +8,7 @@ from plain_models import batch, build_plain, rows_by_key
 pytestmark = pytest.mark.runtimes("keras3_jax")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_plain_model_is_right_where_the_batch_divides_and_fails_where_it_does_not():
     report = kte.check_parity(build_plain, batch(32), replicas=2, steps=1)

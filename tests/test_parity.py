@@ -93,7 +93,7 @@ def test_dropout_is_switched_off_and_named(exact_report):
     assert finding.startswith("The rate of the layer 'drop' was set to 0 for this check: each replica draws")
 
 
-@pytest.mark.gate_on("keras3_jax")
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_script_can_check_its_own_builder(tmp_path):
     script = tmp_path / "my_script.py"

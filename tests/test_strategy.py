@@ -189,6 +189,7 @@ def test_an_unusable_tpu_is_an_error_where_a_tpu_is_required(machine, monkeypatc
     assert caught.value is machine.tpu_error
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_a_rehearsal_that_a_failed_tpu_made_too_late_says_so(machine):
     machine.tpu_error = unusable()
     with pytest.warns(HardwareUnusableWarning), pytest.raises(ScopeError) as caught:
@@ -196,6 +197,7 @@ def test_a_rehearsal_that_a_failed_tpu_made_too_late_says_so(machine):
     assert str(caught.value).endswith("It was the attempt to reach the TPU; to rehearse, write tpu=False as well.")
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_a_rehearsal_that_is_too_late_does_not_blame_a_tpu_that_was_not_tried():
     with pytest.raises(ScopeError) as caught:
         kte.strategy_scope(replicas=9)

@@ -145,6 +145,7 @@ def test_one_process_of_tf_config_is_the_chief(monkeypatch, config, expected):
     assert _runtime.devices.is_chief() is expected
 
 
+@pytest.mark.exhaustive
 def test_several_processes_that_come_too_late_are_told(monkeypatch):
     keep = tf.constant(1.0)
     monkeypatch.setenv("TF_CONFIG", f'{{{TWO}, "task": {{"type": "worker", "index": 1}}}}')

@@ -17,6 +17,7 @@ def local():
     return model
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_plain_model_is_caught_on_the_tail_and_on_the_inf():
     report = kte.check_parity(build_plain, batch(32), replicas=2, steps=1)

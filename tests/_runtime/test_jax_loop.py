@@ -145,6 +145,7 @@ def test_numbers_do_not_depend_on_the_length_of_executions(scope8, source):
         keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6), expected, got)
 
 
+@pytest.mark.exhaustive
 def test_eager_steps_are_the_same_steps(scope8):
     results = []
     for options in ({}, {"run_eagerly": True}, {"jit_compile": False}):

@@ -73,6 +73,7 @@ def digits(examples=75):
     return (images[:examples] / 16).reshape(-1, 8, 8, 1).astype("float32"), labels[:examples]
 
 
+@pytest.mark.exhaustive
 def test_one_device_on_jax_and_replicas_on_tensorflow_agree_but_for_a_normalisation_of_its_replica():
     report = kte.check_parity(classifier, digits(), replicas=2, backend="tensorflow")
     assert report.frameworks == ("JAX", "TensorFlow")

@@ -76,6 +76,7 @@ def test_a_probe_changes_nothing_of_what_is_learned(case):
     assert_changes_nothing(lambda: built(model_class, None, **options), **fit)
 
 
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_a_probe_changes_nothing_on_replicas(scope3, steps):
     assert_changes_nothing(lambda: built(kte.TPUModel, scope3, steps_per_execution=steps))
@@ -135,6 +136,7 @@ def test_it_shows_the_part_and_says_what_it_means(capsys):
     assert printed[-1].split(": ", 2)[2].startswith(callback.verdict.verdict)
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_the_train_function_is_left_as_it_was(scope4):
     for callbacks in ([HostBottleneck(verbose=False)], [HostBottleneck(verbose=False), LossScaleMonitor()]):
         model = built(kte.TPUModel, scope4, loss_scale="dynamic")
@@ -143,6 +145,7 @@ def test_the_train_function_is_left_as_it_was(scope4):
         learned(model, [])
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_two_of_them_stand_side_by_side():
     model = built(kte.TPUModel, None)
     both = [HostBottleneck(verbose=False), HostBottleneck(verbose=False)]
@@ -193,6 +196,7 @@ class BreaksOff(sources.Batches):
         return super().__getitem__(index)
 
 
+@pytest.mark.gate_on("keras3_tf")
 @pytest.mark.parametrize(("steps", "at"), [(1, 6), pytest.param(1, 8, marks=pytest.mark.exhaustive), (2, 15)])
 def test_an_error_of_the_pipeline_comes_in_its_turn(steps, at):
     learned_until_then = []

@@ -66,6 +66,7 @@ def fit(model, data, monitor, weights, **options):
     return model.fit(x, y, **given, **options).history
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_scale_and_skipped_steps_are_in_the_logs(scope4, data, tmp_path):
     model, monitor = compiled(scope4), kte.callbacks.LossScaleMonitor(verbose=False)
     log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
@@ -77,6 +78,7 @@ def test_scale_and_skipped_steps_are_in_the_logs(scope4, data, tmp_path):
     assert (row["loss_scale/value"], row["loss_scale/skipped_steps"]) == ("16384.0", "1")
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_each_epoch_is_told_the_steps_that_it_skipped(scope4, data, capsys):
     fit(compiled(scope4), data, kte.callbacks.LossScaleMonitor(), spoiled(data[2], (2, 0)), epochs=2)
     told = [line for line in capsys.readouterr().out.splitlines() if line]
@@ -120,6 +122,7 @@ def test_an_overflow_in_a_window_is_named_by_its_batch(scope4, data):
     assert history["loss_scale/skipped_steps"] == [1]
 
 
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.parametrize("window", [1, 2])
 def test_after_a_batch_logs_show_what_was_read_before_the_last_window(scope4, data, window):
     class Keeps(keras.callbacks.Callback):
@@ -138,6 +141,7 @@ def test_after_a_batch_logs_show_what_was_read_before_the_last_window(scope4, da
         assert got in (expected[batch:] if ON_JAX else [expected[batch]])
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_a_good_fit_prints_nothing(scope4, data, capsys):
     model, monitor = compiled(scope4), kte.callbacks.LossScaleMonitor()
     history = fit(model, data, monitor, None)
@@ -146,6 +150,7 @@ def test_a_good_fit_prints_nothing(scope4, data, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_an_optimizer_that_scales_the_loss(scope4, data):
     with scope4:
         optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=1024.0)
@@ -165,6 +170,7 @@ def test_a_plain_keras_model_has_its_scale_shown(data):
     assert "loss_scale/skipped_steps" not in history
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_without_a_scale_it_says_what_to_write(scope4, data):
     model = compiled(scope4, loss_scale=None)
     with pytest.warns(UserWarning, match="nothing to show") as caught:
@@ -175,6 +181,7 @@ def test_without_a_scale_it_says_what_to_write(scope4, data):
     ]
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_nothing_is_left_when_it_is_gone(scope4, data, tmp_path):
     model, monitor = compiled(scope4), kte.callbacks.LossScaleMonitor(verbose=False)
     fit(model, data, monitor, None)
@@ -189,6 +196,7 @@ def test_nothing_is_left_when_it_is_gone(scope4, data, tmp_path):
     assert monitor.overflows == ()
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_it_changes_nothing(scope4, data):
     weights = []
     for monitor in (keras.callbacks.Callback(), kte.callbacks.LossScaleMonitor(verbose=False)):

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.runtimes("keras3_jax")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_network_is_trained_from_a_folder_of_images(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

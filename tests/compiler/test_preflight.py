@@ -48,6 +48,7 @@ def of_stock(folder):
     return kte.preflight(compiled(network()), batch(), "v5e-8", cache_dir=folder, progress=False)
 
 
+@pytest.mark.gate_on("keras3_jax", "keras3_tf")
 def test_it_compiles_and_fits(of_exact):
     assert of_exact.ok, str(of_exact)
     assert (of_exact.devices, of_exact.per_replica_batch, of_exact.global_batch) == (8, BATCH // 8, BATCH)
@@ -55,6 +56,7 @@ def test_it_compiles_and_fits(of_exact):
     assert of_exact.host_bytes == BATCH * (SIDE * SIDE * 64 + 1) * 4
 
 
+@pytest.mark.gate_on("keras3_jax", "keras3_tf")
 def test_flops_are_those_of_the_layers(of_exact):
     each = BATCH // 8
     # The first layer needs no gradient of its input; at the border a kernel of three meets two pixels.
@@ -66,6 +68,7 @@ def test_flops_are_those_of_the_layers(of_exact):
     assert of_exact.time.flops == pytest.approx(stem + head, rel=0.02)
 
 
+@pytest.mark.gate_on("keras3_jax", "keras3_tf")
 def test_time_is_told_by_layer(of_exact):
     names = {layer.layer for layer in of_exact.layers}
     assert {"stem", "norm", "(optimizer)"} <= names
@@ -76,6 +79,7 @@ def test_time_is_told_by_layer(of_exact):
     assert of_exact.samples_per_sec == pytest.approx(BATCH / of_exact.step_seconds)
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_devices_exchange_at_least_the_gradients(of_exact, of_stock):
     weights = sum(int(np.prod(weight.shape)) for weight in network().trainable_weights)
     for report in (of_exact, of_stock):
@@ -84,11 +88,13 @@ def test_devices_exchange_at_least_the_gradients(of_exact, of_stock):
     assert of_exact.collectives.count <= of_stock.collectives.count
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_the_exact_step_costs_no_more_than_kerass(of_exact, of_stock):
     assert of_exact.step_seconds <= 1.02 * of_stock.step_seconds
     assert of_exact.memory.needed <= 1.02 * of_stock.memory.needed
 
 
+@pytest.mark.gate_on("keras3_jax", "keras3_tf")
 def test_what_was_compiled_is_kept(of_exact, folder, monkeypatch):
     def fails(*args, **kwargs):
         raise AssertionError("it was compiled before")
@@ -135,6 +141,7 @@ def test_a_batch_that_does_not_fit_is_told_and_the_largest_is_found(tmp_path):
     assert kte.preflight(model, data, "v2-8", per_replica_batch=largest, cache_dir=tmp_path, progress=False).ok
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_a_report_is_plain_data_and_a_picture(of_exact, tmp_path):
     assert json.loads(json.dumps(of_exact.to_dict()))["ok"] is True
     of_exact.plot(tmp_path / "preflight.png")

@@ -209,6 +209,7 @@ def model_of(model_class):
 
 
 # Keras says so at the end of any data whose length it does not know.
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:Your input ran out of data; interrupting training:UserWarning")
 def test_replicas_train_on_it_as_one_device_does_on_arrays(folder, scope8):
     as_text(folder / "china" / "003.jpg")

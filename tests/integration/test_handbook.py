@@ -30,6 +30,7 @@ def data(images, labels):
 
 
 # Keras 3 says so of every tf.data pipeline that `fit` gets without `shuffle=False`.
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:.shuffle=True. was passed")
 @pytest.mark.parametrize(
     "kind", ["a TPUModel", pytest.param("a plain model", marks=pytest.mark.gate_on("keras3_tf"))]

@@ -50,6 +50,7 @@ def test_digits(tmp_path):
     assert (tmp_path / "fashion_mnist.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_reuters(tmp_path, shared_data):
     rows = table("examples/reuters.py", "--data", str(shared_data), "--epochs", "2", "--output", str(tmp_path))

@@ -126,8 +126,9 @@ def test_two_processes_equal_one_and_only_the_chief_writes_and_prints(tmp_path):
         np.testing.assert_allclose(chief[0]["history"][name], values, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("victim", [0, 1])
 def test_the_loss_of_a_process_ends_the_other_one_with_an_error(victim):
     port = free_port()
     with start(FOREVER, 0, port) as chief, start(FOREVER, 1, port) as other:

@@ -36,6 +36,7 @@ def accuracy_of_lamb(finished):
     return float(row.split()[-1])
 
 
+@pytest.mark.exhaustive
 def test_a_few_epochs_are_not_enough_and_it_says_so(shared_data):
     finished = run(shared_data, "--epochs", "2")
     assert finished.returncode == 1, finished.stdout + finished.stderr

@@ -55,6 +55,7 @@ def tf_config(index, addresses):
 
 
 CASES = ("arrays", "accumulation", "eager", "batches", "dataset", "files")
+IN_GATE = ("accumulation", "batches")
 ENGINES = {chosen(): Engine(tf_config, CASES)}
 # What the programs mean by `import keras`, as in conftest.py.
 KERAS = """
@@ -242,11 +243,12 @@ EQUAL = """
 
 
 @pytest.fixture(scope="module")
-def results(engine, tmp_path_factory):
+def results(engine, tmp_path_factory, pytestconfig):
     """What one process computes, then what each of two that train together does."""
+    everything = pytestconfig.getoption("tier") == "exhaustive"
     folder = tmp_path_factory.mktemp("equal")
     names = [folder / f"{name}.json" for name in ("alone", "first", "second")]
-    cases = ",".join(engine.cases)
+    cases = ",".join(engine.cases if everything else IN_GATE)
     environ = {key: value for key, value in engine.environ(0, []).items() if key != "TF_CONFIG"}
     alone = Process(EQUAL, folder, "alone", (names[0], cases, folder), environ)
     try:
@@ -260,7 +262,9 @@ def results(engine, tmp_path_factory):
     return [json.loads(name.read_text()) for name in names]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in IN_GATE else pytest.mark.exhaustive) for case in CASES]
+)
 def test_two_processes_compute_what_one_does(engine, results, case):
     alone, *together = results
     for one in together:
@@ -559,6 +563,7 @@ def survivors(engine, tmp_path_factory, pytestconfig):
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "loss", ["the chief is killed", pytest.param("the other is killed", marks=pytest.mark.exhaustive)]
 )
@@ -571,6 +576,7 @@ def test_a_process_that_is_lost_ends_the_other_with_an_error(survivors, loss):
     assert re.search(rf"ClusterError: ({who}) of the cluster has ended or cannot be reached, so this process", errors)
 
 
+@pytest.mark.exhaustive
 def test_a_process_that_never_starts_is_named(engine, tmp_path):
     program = "import keras_tpu_ext as kte; kte.strategy_scope()"
     for index in (0, 1):

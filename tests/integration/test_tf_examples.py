@@ -121,6 +121,7 @@ def test_reuters_learns_from_a_folder(shared_data, tmp_path):
     assert (tmp_path / "reuters.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_gan_trains_on_rehearsed_replicas(shared_data, tmp_path):
     finished = run(
@@ -197,6 +198,7 @@ def test_a_missing_network_is_one_line_that_names_the_way_out(tmp_path, argument
     assert what in text
 
 
+@pytest.mark.exhaustive
 def test_a_folder_without_the_files_is_one_line_that_names_them(tmp_path):
     text = message(run("examples/fashion_mnist.py", "--data", str(tmp_path)))
 

@@ -76,6 +76,7 @@ def test_import_and_looking_start_no_device_and_a_rehearsal_follows():
     ]
 
 
+@pytest.mark.exhaustive
 def test_a_rehearsal_that_is_too_late_names_what_came_too_early():
     program = """
         import keras
@@ -95,6 +96,7 @@ def test_a_rehearsal_that_is_too_late_names_what_came_too_early():
     assert "What to do: write `with strategy_scope(replicas=8) as scope:` before the first line that makes" in text
 
 
+@pytest.mark.exhaustive
 def test_an_unusable_local_tpu_is_told_and_a_rehearsal_still_works():
     program = """
         import warnings

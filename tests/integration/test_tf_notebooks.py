@@ -16,6 +16,7 @@ def pictures(notebook):
     return [output for output in outputs if "image/png" in output.get("data", {})]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_find_the_bottleneck_walks_from_slow_to_fast(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))

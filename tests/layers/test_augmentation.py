@@ -11,7 +11,8 @@ import plain_augmentation as plain
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError
 
-pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")
+# A layer computes the same everywhere, and TensorFlow is the fastest here; test_layers.py and some below run on all.
+pytestmark = pytest.mark.gate_on("keras3_tf")
 
 L = kte.layers
 ON_IMAGES = [L.RandomFlipCrop, L.RandomAffine, L.RandomErasing]
@@ -200,6 +201,7 @@ def test_symbols_and_a_mixed_policy_keep_the_dtype(layer_class, dtype):
 
 
 # Of 61 the last batch has 13: on eight replicas the last has none.
+@pytest.mark.gate_on("keras3_tf")
 @pytest.mark.parametrize("count", [pytest.param(64, marks=pytest.mark.exhaustive), 61])
 def test_training_is_that_of_one_device_at_any_number_of_replicas(count):
     images, classes = plain.digits(count)
@@ -230,6 +232,7 @@ def test_the_step_trains_on_what_loops_make_of_the_images():
 
 # Eight replicas have two examples each. Of a batch of 13 the last is alone on its replica, and has no neighbour on
 # one device either; two replicas would have 7 and 6, and part two neighbours.
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.parametrize("layer_class", [L.MixUp, L.CutMix])
 @pytest.mark.parametrize(
     ("count", "numbers"), [pytest.param(32, (1, 2, 8), marks=pytest.mark.exhaustive), (29, (1, 8))]
@@ -262,6 +265,7 @@ def test_rows_that_fill_a_batch_up_are_mixed_with_no_example(layer_class):
     assert_same(trainings[1], trainings[0])
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_a_model_that_was_saved_goes_on_with_the_next_numbers(tmp_path):
     images, classes = plain.digits(32)
     model, _ = trained(classifier, kte.TPUModel, 8, images, classes)

@@ -14,7 +14,8 @@ from kind_of_keras import IS_KERAS2
 from layers.checks import array, call_and_differentiate, differentiate_twice, dtype_of, tensor
 from layers.normalised import Weights, normalise
 
-pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")
+# A layer computes the same everywhere, and TensorFlow is the fastest here; test_layers.py and some below run on all.
+pytestmark = pytest.mark.gate_on("keras3_tf")
 
 # Float32 rounds by 6e-8 of a value, and sums of some hundred values are off by some such steps; a variance is a
 # difference of two such sums, and a gradient of three. A wrong number of examples is never below 1e-3.

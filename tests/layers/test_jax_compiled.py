@@ -23,7 +23,7 @@ L = kte.layers
     ],
     ids=lambda layer: type(layer).__name__,
 )
-@pytest.mark.parametrize("count", [8, 7])
+@pytest.mark.parametrize("count", [8, pytest.param(7, marks=pytest.mark.exhaustive)])
 def test_the_program_has_no_loop_and_no_gather(layer, count):
     images, classes = plain.digits(count)
     inputs = (images, plain.one_hot(classes)) if isinstance(layer, (L.MixUp, L.CutMix)) else images

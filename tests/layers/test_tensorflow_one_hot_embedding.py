@@ -7,7 +7,7 @@ import tensorflow as tf
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ArgumentError
 
-pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf", "keras2_tf221")]
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
 
 
 @pytest.mark.parametrize(

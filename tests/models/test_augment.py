@@ -33,7 +33,15 @@ def trained(kind, x, y, **options):
     return model, history
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}, {"steps_per_execution": 2}])
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gradient_accumulation_steps": 2},
+        pytest.param({"steps_per_execution": 2}, marks=pytest.mark.gate_on("keras3_jax")),
+    ],
+)
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_a_batch_is_trained_on_as_it_was_augmented(replicas, options):
     plain, expected = trained(kte.TPUModel, X[:, ::-1], 2 * Y)
@@ -56,6 +64,7 @@ def test_evaluate_and_predict_see_the_batch_as_it_came():
     np.testing.assert_allclose(model.predict(X, verbose=0), plain.predict(X, verbose=0), rtol=1e-6)
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_train_on_batch_is_augmented_too():
     model, _ = trained(Augmenting, X, Y)
     plain, _ = trained(kte.TPUModel, X[:, ::-1], 2 * Y)

@@ -43,6 +43,7 @@ def test_arrays_whose_last_batch_is_short(data):
     assert model.steps_per_execution > 1
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_replicas_and_validation(scope3, data):
     def act(model):
         return model.fit(
@@ -73,6 +74,7 @@ def test_data_of_unknown_length(data, batches):
     assert_same(fitted(act)[0])
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_steps_per_epoch_on_an_endless_dataset(data):
     recorded = Batches()
 
@@ -101,6 +103,7 @@ def test_executions_grow_and_cover_every_batch_once(data):
     assert model.steps_per_execution == 64
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_evaluate_takes_longer_executions_and_predict_does_not(data):
     model, recorded = compiled(), Batches()
     model.fit(data.x, data.y, batch_size=2, epochs=2, verbose=0)
@@ -111,6 +114,7 @@ def test_evaluate_takes_longer_executions_and_predict_does_not(data):
     assert model.steps_per_execution == 64
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_a_second_fit_goes_on_with_what_was_found(data):
     model, recorded = compiled(), Batches()
     model.fit(data.x, data.y, batch_size=2, verbose=0)
@@ -176,6 +180,7 @@ def test_a_callback_that_evaluates_between_executions(data, hook, known):
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 3 * 21
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_throughput_counts_every_batch_of_growing_executions(data):
     throughput = kte.callbacks.Throughput(warmup=0)
     counted = []
@@ -188,6 +193,7 @@ def test_throughput_counts_every_batch_of_growing_executions(data):
     assert counted == [21, 21, 21]
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_eager_mode_stays_at_one(data):
     model = compiled(run_eagerly=True)
     model.fit(data.x, data.y, batch_size=20, epochs=2, verbose=0)
@@ -200,6 +206,7 @@ def test_on_batch_methods_go_on_working(data):
     assert model.train_on_batch(data.x[:10], data.y[:10], return_dict=True)["loss"] > 0
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_a_saved_model_still_finds_its_number(data, tmp_path):
     model = compiled()
     model.fit(data.x, data.y, batch_size=2, epochs=2, verbose=0)

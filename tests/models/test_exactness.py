@@ -16,7 +16,7 @@ import keras_tpu_ext as kte
 import sources
 from kind_of_keras import IS_KERAS2
 
-pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
 
 SEED = 20
 ON_JAX = keras.backend.backend() == "jax"
@@ -95,6 +95,7 @@ def pairs():
     return {}
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
 @pytest.mark.parametrize(
     ("schedule", "weights", "kind", "steps_per_execution"),
     pairwise(
@@ -154,7 +155,7 @@ def on_batch(method, model, **arguments):
     ("sizes", "weighted", "eagerly"),
     [
         ((3, 96, 100), False, False),
-        ((100,), True, False),
+        pytest.param((100,), True, False, marks=pytest.mark.gate_on("keras3_tf")),
         pytest.param((100,), True, True, marks=pytest.mark.gate_on("keras3_tf", "keras2_tf215")),
     ],
 )
@@ -169,7 +170,7 @@ def test_single_batches(twins, data, sizes, weighted, eagerly):
         pair.agree(functools.partial(on_batch, "predict_on_batch", x=x))
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.gate_on("keras3_tf")
 def test_run_eagerly(twins, data):
     pair = twins(dense, lambda: {"optimizer": sgd(), "run_eagerly": True, "metrics": ["mae"]})
     pair.agree(fit(data.x[:100], data.y[:100], data.weights[:100]))
@@ -259,8 +260,10 @@ LOSSES = {
     ("loss", "eagerly"),
     [
         pytest.param("a lambda", False, marks=pytest.mark.exhaustive),
-        ("one number for a batch", False),
-        ("a class without get_config", False),
+        pytest.param(
+            "one number for a batch", False, marks=pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+        ),
+        pytest.param("a class without get_config", False, marks=pytest.mark.exhaustive),
         pytest.param("one number for a batch", True, marks=pytest.mark.gate_on("keras3_tf", "keras2_tf215")),
     ],
 )
@@ -301,9 +304,9 @@ if not ON_JAX:  # where plain Keras trains on no loss that is not reduced; test_
     [
         # tests/parity has lists, dicts, sums and unreduced losses too.
         *(pytest.param(kind, "fit", marks=pytest.mark.exhaustive) for kind in OUTPUTS if kind != "dict by name"),
-        ("dict by name", "fit"),
+        pytest.param("dict by name", "fit", marks=pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")),
         ("list", "train_on_batch"),
-        *((kind, "fit eagerly") for kind in OUTPUTS if kind == "unreduced"),
+        pytest.param("unreduced", "fit eagerly", marks=pytest.mark.gate_on("keras3_tf")),
         pytest.param("list", "fit eagerly", marks=pytest.mark.exhaustive),
     ],
 )
@@ -347,6 +350,7 @@ def test_class_weights(twins, data):
 # -- metrics, evaluate, predict --------------------------------------------------------------------------------
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_metrics_validation_evaluate_and_predict(twins, data):
     labels = (data.labels > 0).astype("float32")[:, None]
 
@@ -375,6 +379,7 @@ def test_metrics_validation_evaluate_and_predict(twins, data):
         )
 
 
+@pytest.mark.gate_on("keras3_tf", "keras2_tf215")
 @pytest.mark.parametrize("steps_per_execution", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_predict(twins, data, steps_per_execution):
     pair = twins(two_outputs, lambda: {"loss": ["mse", None], "steps_per_execution": steps_per_execution})
@@ -392,13 +397,14 @@ def test_predict(twins, data, steps_per_execution):
 @pytest.mark.parametrize(
     "optimizer",
     [
-        "SGD",
-        "Adam",
+        pytest.param("SGD", marks=pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")),
+        pytest.param("Adam", marks=pytest.mark.gate_on("keras3_tf")),
         pytest.param(
             "Nadam",
-            marks=pytest.mark.runtimes(
-                "keras3_tf", "keras3_jax", reason="Keras 2: has a Nadam that counts in Python"
-            ),
+            marks=[
+                pytest.mark.exhaustive,
+                pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: has a Nadam that counts in Python"),
+            ],
         ),
     ],
 )
@@ -409,7 +415,7 @@ def test_optimizers_with_sparse_gradients(twins, sentences, optimizer):
     pair.agree(lambda model: fit(words, y, weights, batch_size=33, epochs=2)(model), tolerance=1e-4)
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.gate_on("keras3_tf")
 def test_mixed_bfloat16(scope3, data):
     def train(model_class):
         model = dense(model_class)
@@ -425,7 +431,7 @@ def test_mixed_bfloat16(scope3, data):
     assert got == pytest.approx(expected, rel=2**-6)  # bfloat16 keeps 8 bits; a few roundings add up
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.gate_on("keras3_tf")
 def test_loss_scaling_under_mixed_float16(scope3, data):
     models = []
     with kte.precision.policy_scope("mixed_float16"):
@@ -460,7 +466,7 @@ def test_no_trainable_weights(twins, data):
     pair.agree(fit(data.x, data.y, batch_size=96))
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.gate_on("keras3_jax")
 def test_frozen_layers_and_recompiling(twins, data):
     pair = twins(dense)
     for frozen in (True, False):
@@ -479,7 +485,7 @@ def test_recompiling_without_a_loss_keeps_the_loss_exact(twins, data):
     pair.agree(fit(data.x[:100], data.y[:100]))
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.gate_on("keras3_jax")
 def test_steps_per_execution_may_change_between_fits(twins, data):
     pair = twins(dense)
     for steps in (1, 3, 2, 1):
@@ -488,13 +494,14 @@ def test_steps_per_execution_may_change_between_fits(twins, data):
         pair.agree(fit(data.x, data.y, batch_size=20))
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.gate_on("keras3_jax")
 def test_two_models_in_turn(twins, data):
     pairs = [twins(dense), twins(dense, lambda: {"optimizer": keras.optimizers.SGD(0.1), "loss": "mae"})]
     for pair in pairs * 2:
         pair.agree(fit(data.x[:100], data.y[:100]))
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
 def test_normalization_over_all_replicas(twins, data):
     """On JAX a layer sees the whole batch anyway, and plain Keras refuses `synchronized`."""
 
@@ -506,6 +513,7 @@ def test_normalization_over_all_replicas(twins, data):
     twins(build).agree(fit(data.x, data.y, batch_size=97), tolerance=1e-4)  # its variance is a difference of squares
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_normalization_of_masked_rows_over_all_replicas(twins, data):
     """Keras 3 on TensorFlow itself looks at one replica where there is a mask, `synchronized` or not."""
 
@@ -530,6 +538,7 @@ def extra(layer, shape=(6, 6, 2)):
     return build
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
 @pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.gate_on("keras3_tf")), True])
 def test_losses_as_metrics(twins, data, padded):
     """They reduce by themselves: a sum, or a mean that nobody weighs again."""
@@ -574,6 +583,7 @@ def test_a_metric_of_a_layer_counts_the_examples_alone(twins, data, padded):
     twins(build).agree(act)
 
 
+@pytest.mark.gate_on("keras3_tf", "keras2_tf215")
 def test_normalization_survives_empty_replicas(twins, data):
     pair = twins(extra(keras.layers.BatchNormalization, (6,)))
     fit(data.x, data.y, batch_size=96)(pair.ours)

@@ -43,9 +43,12 @@ def train(data, batch_size=33, epochs=2):
 @pytest.mark.parametrize(
     "name",
     [
-        name
-        if name in ("moving averages", "LossScaleOptimizer")
-        else pytest.param(name, marks=pytest.mark.exhaustive)
+        pytest.param(
+            name,
+            marks=pytest.mark.gate_on("keras3_tf", "keras2_tf215")
+            if name == "LossScaleOptimizer"
+            else pytest.mark.exhaustive,
+        )
         for name in OPTIMIZERS
     ],
 )
@@ -53,6 +56,7 @@ def test_what_the_optimizer_does_is_done_to_the_whole_gradient(twins, data, name
     twins(compile_options=lambda: {"optimizer": OPTIMIZERS[name]()}).agree(train(data))
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 @pytest.mark.parametrize(
     "loss_scale",
     [
@@ -71,6 +75,7 @@ def test_a_scaled_loss_takes_the_same_steps(twins, scope3, data, loss_scale):
     assert int(pair.ours._step_state.skipped_steps.numpy()) == 0
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_the_steps_of_incomplete_windows_are_traced_once(scope3, data):
     traced = []
 
@@ -246,6 +251,7 @@ def test_an_overflow_on_one_replica_skips_the_step_on_all(scope3, data, replica)
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 @pytest.mark.filterwarnings(
     # Keras 3.15 hands its variables to np.array when it saves; numpy 2 wants one more keyword of them.
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"

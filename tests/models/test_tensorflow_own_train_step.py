@@ -173,7 +173,14 @@ HOW = {
 }
 
 
-@pytest.mark.parametrize("how", [pytest.param("in a graph", marks=pytest.mark.exhaustive), "eagerly", "scaled"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("in a graph", marks=pytest.mark.exhaustive),
+        "eagerly",
+        pytest.param("scaled", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_two_optimizers_take_the_steps_of_one_device(scope3, arrays, how):
     plain, ours = pair(scope3, normalized=how != "scaled", **HOW[how])
     start = plain.get_weights()
@@ -191,6 +198,7 @@ def test_a_test_step_of_ones_own(scope3, arrays):
     assert got == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_single_short_batches(scope3, arrays):
     plain, ours = pair(scope3)
     start = plain.get_weights()
@@ -201,6 +209,7 @@ def test_single_short_batches(scope3, arrays):
     assert_same_steps(ours, plain, start)
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_each_optimizer_has_a_window_and_the_epoch_ends_both(scope3, arrays):
     """Windows of 9 + 9 and of 2 are batches of 18 and of 2; a scale that grows each time changes nothing."""
     plain, ours = pair(scope3, gradient_accumulation_steps=2, loss_scale=kte.LossScale(growth_steps=1))
@@ -220,6 +229,7 @@ def test_short_batches_count_for_less_in_a_window(scope3, arrays):
     assert_same_steps(ours, plain, start)
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_an_inf_skips_the_update_of_its_own_network_only(scope3, arrays):
     """Only the discriminator's gradients have seen the image with the infinity."""
     noise, images, weights = (array[:16] for array in arrays)

@@ -18,7 +18,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
 
 pytestmark = [
-    pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215"),
+    pytest.mark.gate_on("keras3_tf", "keras3_jax"),
     pytest.mark.filterwarnings(
         # Keras 3.15 hands its variables to np.array when it saves; numpy 2 wants one more keyword of them.
         "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
@@ -100,14 +100,19 @@ KINDS = {
     "from a subclassed model": lambda: kte.TPUModel.from_model(Plain()),
     "of nested models": of_nested_models,
 }
-IN_GATE = ("functional", "subclassed", "from a Sequential", "of nested models")
+IN_GATE = {
+    "functional": pytest.mark.gate_on("keras3_tf", "keras3_jax"),
+    "subclassed": pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215"),
+    "from a Sequential": pytest.mark.gate_on("keras3_tf", "keras3_jax"),
+    "of nested models": pytest.mark.gate_on("keras3_jax"),
+}
 
 
 # -- making ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "kind", [*(kind if kind in IN_GATE else pytest.param(kind, marks=pytest.mark.exhaustive) for kind in KINDS)]
+    "kind", [pytest.param(kind, marks=IN_GATE.get(kind, pytest.mark.exhaustive)) for kind in KINDS]
 )
 def test_every_kind_trains_on_replicas_as_one_device_does(scope3, data, kind):
     with scope3:
@@ -155,7 +160,7 @@ def test_functional_use_and_subclassing_do_not_disturb_each_other(order):
     assert isinstance(Mine(), kte.TPUModel)
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.gate_on("keras3_jax")
 def test_dicts_of_inputs_and_outputs(scope3, data):
     def build(model_class):
         a, b = keras.Input((6,), name="a"), keras.Input((1,), name="b")
@@ -211,6 +216,7 @@ def test_from_model_says_what_is_missing():
 # -- compiling ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
 def test_compiling_after_the_block(scope3, data):
     with scope3:
         model = functional()
@@ -303,6 +309,8 @@ def test_there_is_no_false_alarm(case):
 
 # -- saving ---------------------------------------------------------------------------------------------------
 
+JAX = pytest.mark.gate_on("keras3_jax")  # where it is cheapest
+IN_GATE_TOO = {"functional": pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")}
 SAVED = {
     "functional": functional,
     "subclassed": Subclassed,
@@ -317,7 +325,10 @@ SAVED = {
     [
         pytest.param(kind, inside, id=f"{kind}, {'inside' if inside else 'outside'} the scope", marks=marks)
         for number, kind in enumerate(SAVED)
-        for inside, marks in ((number % 2 == 0, ()), (number % 2 == 1, pytest.mark.exhaustive))
+        for inside, marks in (
+            (number % 2 == 0, IN_GATE_TOO.get(kind, JAX)),
+            (number % 2 == 1, pytest.mark.exhaustive),
+        )
     ],
 )
 def test_it_saves_and_loads_as_itself_and_training_goes_on(scope3, data, tmp_path, kind, inside):
@@ -342,7 +353,7 @@ def test_it_saves_and_loads_as_itself_and_training_goes_on(scope3, data, tmp_pat
     assert int(keras.ops.convert_to_numpy(loaded.optimizer.iterations)) == 3
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.gate_on("keras3_jax")
 def test_it_loads_in_a_fresh_process(scope3, data, tmp_path):
     with scope3:
         model = functional()
@@ -379,7 +390,7 @@ def test_a_model_with_a_compile_of_its_own_loads_uncompiled_as_in_keras(tmp_path
     np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.parametrize("kind", SAVED)
 def test_config_copies_and_pickles(data, kind):
     model = SAVED[kind]()

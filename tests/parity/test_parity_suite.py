@@ -1,7 +1,7 @@
 """The one promise, over the product of what can be combined: N replicas take the steps of one device.
 
-`make test` runs what stands in `gate.txt`: on each runtime cases in which every value of every dimension is met, and
-over all runtimes every two `IMPORTANT` ones. Three replicas are enough for one that has a full part of a batch, one
+`make test` runs what stands in `gate.txt`: cases in which every value of every dimension is met, on each runtime
+those of the `IMPORTANT` ones. Three replicas are enough for one that has a full part of a batch, one
 that has less and one that has none, and two where that is no matter; one case on each runtime has eight.
 
 `pytest --tier=exhaustive tests/parity` draws so many cases that all pairs meet, and then more of them;
@@ -49,8 +49,10 @@ sampled = functools.cache(sample)
 def pytest_generate_tests(metafunc):
     if "case" in metafunc.fixturenames:
         (of_gate,) = (cases for runtime, cases in gate().items() if runtime in RUNTIMES)
-        more = sampled()[0] if metafunc.config.getoption("tier") == "exhaustive" else []
-        metafunc.parametrize("case", dict.fromkeys([*FOUND, *of_gate, *more]), ids=str)
+        everything = metafunc.config.getoption("tier") == "exhaustive"
+        found = FOUND if everything or "keras3_tf" in RUNTIMES else []
+        more = sampled()[0] if everything else []
+        metafunc.parametrize("case", dict.fromkeys([*found, *of_gate, *more]), ids=str)
 
 
 def test_replicas_take_the_steps_of_one_device(case):
@@ -60,7 +62,7 @@ def test_replicas_take_the_steps_of_one_device(case):
     assert not check.differences(expected, got, start)
 
 
-@once
+@pytest.mark.exhaustive
 def test_every_two_values_meet_that_can():
     cases, impossible = sampled()
     assert len(set(cases)) == len(cases) >= NUMBER_OF_CASES
@@ -70,19 +72,26 @@ def test_every_two_values_meet_that_can():
 
 
 @once
-def test_in_the_gate_every_two_important_values_meet_that_can():
+def test_in_the_gate_every_value_is_met():
     cases = [case for cases in gate().values() for case in cases]
     assert not any(why_not(case) for case in cases)
-    met = set().union(*map(pairs_of, cases))
-    missing = all_pairs().keys() - met - set(sampled()[1])
-    assert not [pair for pair in missing if {name for name, _ in pair} <= set(IMPORTANT)]
+    assert not values_of(DIMENSIONS) - met(cases, DIMENSIONS)
 
 
 @once
 @pytest.mark.parametrize("runtime", gate())
-def test_in_the_gate_every_value_is_met_on_each_runtime(runtime):
-    met = {(name, getattr(case, name)) for case in gate()[runtime] for name in DIMENSIONS}
-    assert not {(name, value) for name, values in DIMENSIONS.items() for value in values} - met
+def test_in_the_gate_every_important_value_is_met_on_each_runtime(runtime):
+    # On TensorFlow 2.21 Keras 2 is the one of 2.15, and its step as well.
+    important = ("model", "reduction", "weights") if runtime == "keras2_tf221" else IMPORTANT
+    assert not values_of(important) - met(gate()[runtime], important)
+
+
+def values_of(dimensions):
+    return {(name, value) for name in dimensions for value in DIMENSIONS[name]}
+
+
+def met(cases, dimensions):
+    return {(name, getattr(case, name)) for case in cases for name in dimensions}
 
 
 @once

@@ -64,6 +64,7 @@ BREAKS = {
         "gather_batch in tensorflow/replicas.py",
     ),
 }
+IN_GATE = ("an uneven last batch", "masked timesteps", "an inf on one replica", "add_loss per example")
 EXACT = {
     "even batches": Case(),
     "weights, several outputs, Adam, regularizers": Case(
@@ -83,7 +84,9 @@ def repaired(what, shim):
     return f"Keras {keras.__version__} has repaired {what}: {shim} can go, and this test with it"
 
 
-@pytest.mark.parametrize("what", BREAKS)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=() if what in IN_GATE else pytest.mark.exhaustive) for what in BREAKS]
+)
 def test_the_suite_fails_where_stock_keras_is_not_exact(what):
     case, text, shim = BREAKS[what]
     try:
@@ -93,6 +96,7 @@ def test_the_suite_fails_where_stock_keras_is_not_exact(what):
     assert any(text in name and not off < 0.01 for name, off in found.items()), repaired(what, shim)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("what", EXACT)
 def test_the_suite_passes_where_stock_keras_is_exact(what):
     assert not run_on_stock_keras(EXACT[what])

@@ -78,7 +78,7 @@ def test_a_model_that_is_not_compiled_is_told(says):
     says(lambda examples: "")
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs), name="bare")
-    with pytest.raises(ArgumentError, match=r"'bare' is not\. Write model\.compile\(\"adam\", loss\) before"):
+    with pytest.raises(ArgumentError, match=r"'bare', which is not\. Write model\.compile\(\"adam\", loss\) before"):
         kte.preflight(model, batch())
 
 

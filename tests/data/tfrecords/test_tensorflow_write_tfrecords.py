@@ -81,6 +81,7 @@ def command(photos, out):
     return subprocess.Popen([*arguments, "--quiet", "--json"], stdout=subprocess.PIPE, env=environ)
 
 
+@pytest.mark.exhaustive
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     write_crops(tmp_path / "photos", 150, height=300, width=400)
     write(tmp_path / "photos", tmp_path / "whole", shards=6)
