@@ -11,7 +11,7 @@ import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.common.padding import PaddedBatch
 from keras_tpu_ext._runtime.tensorflow import executions as _tf_executions
 from keras_tpu_ext._runtime.tensorflow.executions import TensorFlowExecution
-from private_names import RUNTIME
+from private_names import mend
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
 
@@ -95,7 +95,7 @@ def test_a_batch_by_itself_is_no_pipeline():
 
 def test_stages_are_named_with_their_costs_where_tensorflow_knows_them():
     if _tf_executions._model_reader() is None:
-        assert tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16), f"mend {RUNTIME}tensorflow/executions.py"
+        assert tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16), mend("get_model_proto")
         pytest.skip("this TensorFlow does not tell")
     slow = rows(400).map(lambda x, y: (tf.linalg.matmul(tf.ones([200, 200]) * x[0], tf.ones([200, 200])), y))
     iterator = iter(slow.batch(4))
@@ -111,4 +111,4 @@ def test_the_parts_of_a_distributed_batch_have_a_description():
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     iterator = iter(strategy.experimental_distribute_dataset(rows().batch(10)))
     specs = tf.nest.flatten(iterator.element_spec)
-    assert all(len(spec._value_specs) == 2 for spec in specs), f"mend {RUNTIME}tensorflow/executions.py"
+    assert all(len(spec._value_specs) == 2 for spec in specs), mend("_value_specs")

@@ -8,7 +8,7 @@ import tensorflow as tf
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.common.flops import UncountableError
 from keras_tpu_ext._runtime.tensorflow.graph_flops import flops_of_graph
-from private_names import RUNTIME
+from private_names import mend
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")
 
@@ -134,4 +134,4 @@ def test_a_graph_gives_its_functions():
     graph = tf.function(lambda x: inner(x)).get_concrete_function(ROW).graph
     (call,) = [op for op in graph.get_operations() if op.type == "PartitionedCall"]
     body = graph._get_function(call.get_attr("f").name).graph
-    assert [op.type for op in body.get_operations()].count("MatMul") == 1, f"mend {RUNTIME}tensorflow/graph_flops.py"
+    assert [op.type for op in body.get_operations()].count("MatMul") == 1, mend("_get_function")

@@ -14,7 +14,7 @@ from typing import Any
 
 SEED = int(os.environ.get("KTE_PARITY_SEED", "1"))
 # Some 120 cover every two values that can meet, and the rest repeats them in other company.
-NUMBER_OF_CASES = int(os.environ.get("KTE_PARITY_CASES", "320"))
+NUMBER_OF_CASES = int(os.environ.get("KTE_PARITY_CASES", "160"))
 # What decides how a loss is divided, scaled, windowed and masked: every value of these is met on each runtime in what
 # `make test` runs, `gate.txt`.
 IMPORTANT = (
