@@ -395,7 +395,7 @@ _UPDATE = (
         _ALL,
         (
             f"{_STEP}::test_evaluate_leaves_an_open_window_open",
-            f"{_KERAS2_KINDS}::test_evaluating_in_the_middle_of_a_window_takes_no_step",
+            f"{_STEP}::test_evaluating_in_a_callback_takes_no_step",
         ),
     ),
     Fault(
@@ -405,7 +405,7 @@ _UPDATE = (
         'self.__dict__["_kte_call"] = self._kte_call, self._kte_call or call',
         _ALL,
         (
-            f"{_KERAS2_KINDS}::test_evaluating_in_the_middle_of_a_window_takes_no_step",
+            f"{_STEP}::test_evaluating_in_a_callback_takes_no_step",
             f"{_STEP}::test_evaluate_leaves_an_open_window_open",
             f"{_AUTO}::test_a_callback_that_evaluates_between_executions",
         ),

@@ -138,12 +138,12 @@ def test_evaluating_in_a_callback_takes_no_step(scope3, data, steps):
         model = dense(kte.TPUModel)
         model.compile("sgd", "mse", gradient_accumulation_steps=4, steps_per_execution=steps)
 
-    def evaluate(batch, logs):
-        if batch == 5:
-            model.evaluate(data.x[:5], data.y[:5], verbose=0)
+    class Evaluates(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 5:
+                self.model.evaluate(data.x[:5], data.y[:5], verbose=0)
 
-    callback = keras.callbacks.LambdaCallback(on_train_batch_end=evaluate)
-    model.fit(data.x[:90], data.y[:90], batch_size=10, verbose=0, callbacks=[callback])
+    model.fit(data.x[:90], data.y[:90], batch_size=10, verbose=0, callbacks=[Evaluates()])
     # Nine batches: two windows, and the end of the epoch takes the step of the third.
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 3
 
