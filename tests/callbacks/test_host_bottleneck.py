@@ -62,11 +62,12 @@ CASES = {
 }
 
 
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.parametrize(
     "case",
     [
         case
-        if case in ("ours, several steps", "batches of a dataset", "eager")
+        if case in ("ours, several steps", "batches of a dataset")
         else pytest.param(case, marks=pytest.mark.exhaustive)
         for case in CASES
     ],
@@ -92,7 +93,9 @@ def assert_changes_nothing(build, **fit):
 
 
 @pytest.mark.skipif(not sources.HAS_TF_DATA, reason="TensorFlow is not installed")
-@pytest.mark.parametrize("size", ["known", "unknown", "repeated"])
+@pytest.mark.parametrize(
+    "size", ["unknown", *(pytest.param(size, marks=pytest.mark.exhaustive) for size in ("known", "repeated"))]
+)
 def test_a_tf_dataset_is_gone_through_once(size):
     import tensorflow as tf
 
@@ -145,7 +148,7 @@ def test_the_train_function_is_left_as_it_was(scope4):
         learned(model, [])
 
 
-@pytest.mark.gate_on("keras3_tf")
+@pytest.mark.gate_on("keras3_jax")
 def test_two_of_them_stand_side_by_side():
     model = built(kte.TPUModel, None)
     both = [HostBottleneck(verbose=False), HostBottleneck(verbose=False)]
@@ -196,7 +199,7 @@ class BreaksOff(sources.Batches):
         return super().__getitem__(index)
 
 
-@pytest.mark.gate_on("keras3_tf")
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 @pytest.mark.parametrize(("steps", "at"), [(1, 6), pytest.param(1, 8, marks=pytest.mark.exhaustive), (2, 15)])
 def test_an_error_of_the_pipeline_comes_in_its_turn(steps, at):
     learned_until_then = []

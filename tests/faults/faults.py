@@ -774,7 +774,7 @@ _LOOP = (
         "            given.callbacks = callbacks",
         "            pass",
         _KERAS3,
-        ("tests/integration/test_tensorflow_two_processes.py", "tests/integration/test_jax_two_processes.py"),
+        ("tests/_runtime/test_process_group.py",),
     ),
 )
 

@@ -41,6 +41,7 @@ def test_tensorflow_is_not_there():
     assert importlib.util.find_spec("tensorflow") is None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_digits(tmp_path):
     rows = table("examples/fashion_mnist.py", "--epochs", "4", "--output", str(tmp_path))

@@ -71,7 +71,7 @@ def train_once(model, x, y):
     return np.concatenate([weights.ravel() for weights in model.get_weights()])
 
 
-@pytest.mark.gate_on("keras3_jax")  # tests/models/test_step_features.py asks the same of TensorFlow
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss_scale", "tolerance"),

@@ -55,7 +55,7 @@ def tf_config(index, addresses):
 
 
 CASES = ("arrays", "accumulation", "eager", "batches", "dataset", "files")
-IN_GATE = ("accumulation", "batches")
+IN_GATE = ("accumulation",)
 ENGINES = {chosen(): Engine(tf_config, CASES)}
 # What the programs mean by `import keras`, as in conftest.py.
 KERAS = """

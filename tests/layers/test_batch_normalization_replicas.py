@@ -179,6 +179,7 @@ def test_ghosts_make_a_difference(digits):
     assert abs(losses[0] - losses[1]) > 0.01
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("ghost_batch_size", "padded"),
     [
@@ -229,6 +230,7 @@ def test_mixed_precision(digits, policy, options, tolerance, ghost_batch_size):
     assert_alike(results[1], results[0], tolerance)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ghost_batch_size", [pytest.param(None, marks=pytest.mark.exhaustive), 6])
 def test_a_step_without_a_graph(digits, ghost_batch_size):
     plain = compiled(on_images, keras.Model, ghost_batch_size)
@@ -250,6 +252,7 @@ def test_several_steps_in_one_execution(digits):
     assert_alike(outcome(ours, batches, digits[0]), outcome(plain, batches, digits[0]))
 
 
+@pytest.mark.exhaustive
 def test_a_frozen_layer_stays_as_it_is_on_all_replicas(digits):
     with replicas_of(3):
         model = on_images(kte.TPUModel, 6)

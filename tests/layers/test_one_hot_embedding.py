@@ -136,7 +136,9 @@ def trained(model, start, data):
 
 
 @pytest.mark.gate_on("keras3_jax")
-@pytest.mark.parametrize("replicas", [1, 2, 8])
+@pytest.mark.parametrize(
+    "replicas", [pytest.param(1, marks=pytest.mark.exhaustive), 2, pytest.param(8, marks=pytest.mark.exhaustive)]
+)
 def test_training_on_replicas_is_that_of_keras_on_one(articles, replicas):
     plain = classifier(keras.layers.Embedding)
     start = plain.get_weights()

@@ -36,7 +36,7 @@ class EveryBatch(keras.callbacks.Callback):
         pass
 
 
-@everywhere
+@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
 def test_arrays_whose_last_batch_is_short(data):
     results, model = fitted(lambda m: m.fit(data.x, data.y, batch_size=5, epochs=3, shuffle=False, verbose=0))
     assert_same(results)
@@ -53,7 +53,7 @@ def test_replicas_and_validation(scope3, data):
     assert_same(fitted(act, scope3)[0])
 
 
-@everywhere
+@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
 def test_incomplete_windows_and_loss_scaling(data):
     act = lambda m: m.fit(data.x, data.y, batch_size=5, epochs=3, shuffle=False, verbose=0)  # noqa: E731
     assert_same(fitted(act, gradient_accumulation_steps=4, loss_scale="dynamic")[0])
@@ -86,6 +86,7 @@ def test_steps_per_epoch_on_an_endless_dataset(data):
     assert max(recorded.ends) == 12  # no execution reaches over the end of an epoch
 
 
+@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 def test_steps_per_epoch_on_a_dataset_that_ends(data):
     act = lambda m: m.fit(dataset(data), steps_per_epoch=8, epochs=2, shuffle=False, verbose=0)  # noqa: E731
@@ -178,6 +179,14 @@ def test_a_callback_that_evaluates_between_executions(data, hook, known):
     for _ in range(fits):
         model.fit(dataset(data, known=known), epochs=epochs, shuffle=False, verbose=0, callbacks=[callback])
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 3 * 21
+
+
+def test_a_call_inside_another_one_leaves_its_schedule_as_it_was(data):
+    model = compiled()
+    schedule = model._kte_schedule
+    before = schedule.held, schedule.requested_steps, schedule.completed_steps = True, 7, 5
+    model.evaluate(data.x[:30], data.y[:30], batch_size=10, verbose=0)
+    assert (schedule.held, int(schedule.requested_steps), int(schedule.completed_steps)) == before
 
 
 @pytest.mark.gate_on("keras3_jax")

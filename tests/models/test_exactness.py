@@ -155,7 +155,7 @@ def on_batch(method, model, **arguments):
     ("sizes", "weighted", "eagerly"),
     [
         ((3, 96, 100), False, False),
-        pytest.param((100,), True, False, marks=pytest.mark.gate_on("keras3_tf")),
+        pytest.param((100,), True, False, marks=pytest.mark.exhaustive),
         pytest.param((100,), True, True, marks=pytest.mark.gate_on("keras3_tf", "keras2_tf215")),
     ],
 )
@@ -398,7 +398,7 @@ def test_predict(twins, data, steps_per_execution):
     "optimizer",
     [
         pytest.param("SGD", marks=pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")),
-        pytest.param("Adam", marks=pytest.mark.gate_on("keras3_tf")),
+        pytest.param("Adam", marks=pytest.mark.exhaustive),
         pytest.param(
             "Nadam",
             marks=[
@@ -539,7 +539,7 @@ def extra(layer, shape=(6, 6, 2)):
 
 
 @pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
-@pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.gate_on("keras3_tf")), True])
+@pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_losses_as_metrics(twins, data, padded):
     """They reduce by themselves: a sum, or a mean that nobody weighs again."""
 

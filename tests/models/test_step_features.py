@@ -132,20 +132,31 @@ def test_evaluate_leaves_an_open_window_open(scope3, data):
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 0
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+class EvaluatesInTheMiddle(keras.callbacks.Callback):
+    """Evaluates after the sixth batch, which is the second of a window of four."""
+
+    def __init__(self, x, y):
+        super().__init__()
+        self.data = x, y
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 5:
+            self.model.evaluate(*self.data, verbose=0)
+
+
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_evaluating_in_a_callback_takes_no_step(scope3, data, steps):
-    with scope3:
-        model = dense(kte.TPUModel)
-        model.compile("sgd", "mse", gradient_accumulation_steps=4, steps_per_execution=steps)
-
-    class Evaluates(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if batch == 5:
-                self.model.evaluate(data.x[:5], data.y[:5], verbose=0)
-
-    model.fit(data.x[:90], data.y[:90], batch_size=10, verbose=0, callbacks=[Evaluates()])
-    # Nine batches: two windows, and the end of the epoch takes the step of the third.
-    assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 3
+    weights = []
+    for callbacks in ([], [EvaluatesInTheMiddle(data.x[:5], data.y[:5])]):
+        keras.utils.set_random_seed(0)
+        with scope3:
+            model = dense(kte.TPUModel)
+            model.compile("sgd", "mse", gradient_accumulation_steps=4, steps_per_execution=steps)
+        model.fit(data.x[:90], data.y[:90], batch_size=10, shuffle=False, verbose=0, callbacks=callbacks)
+        assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 3  # the last window has one batch
+        weights.append(model.get_weights())
+    for without, evaluated in zip(*weights, strict=True):
+        np.testing.assert_array_equal(evaluated, without)
 
 
 @pytest.mark.runtimes("keras3_jax", reason="TensorFlow: its replicas keep a sum each, and load their own")

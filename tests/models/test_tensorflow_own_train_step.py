@@ -198,7 +198,7 @@ def test_a_test_step_of_ones_own(scope3, arrays):
     assert got == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
 
 
-@pytest.mark.gate_on("keras3_tf")
+@pytest.mark.exhaustive
 def test_single_short_batches(scope3, arrays):
     plain, ours = pair(scope3)
     start = plain.get_weights()
@@ -229,7 +229,7 @@ def test_short_batches_count_for_less_in_a_window(scope3, arrays):
     assert_same_steps(ours, plain, start)
 
 
-@pytest.mark.gate_on("keras3_tf")
+@pytest.mark.exhaustive
 def test_an_inf_skips_the_update_of_its_own_network_only(scope3, arrays):
     """Only the discriminator's gradients have seen the image with the infinity."""
     noise, images, weights = (array[:16] for array in arrays)

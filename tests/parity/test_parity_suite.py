@@ -50,7 +50,8 @@ def pytest_generate_tests(metafunc):
     if "case" in metafunc.fixturenames:
         (of_gate,) = (cases for runtime, cases in gate().items() if runtime in RUNTIMES)
         everything = metafunc.config.getoption("tier") == "exhaustive"
-        found = FOUND if everything or "keras3_tf" in RUNTIMES else []
+        # Eager steps are slow on JAX.
+        found = [case for case in FOUND if everything or "keras3_tf" in RUNTIMES or case.run == "graph"]
         more = sampled()[0] if everything else []
         metafunc.parametrize("case", dict.fromkeys([*found, *of_gate, *more]), ids=str)
 

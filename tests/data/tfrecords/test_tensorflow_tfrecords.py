@@ -211,6 +211,7 @@ def test_bad_records_are_skipped_and_counted(folder):
     assert not kte.data.skipped(dataset).at_least
 
 
+@pytest.mark.exhaustive
 def test_features_and_formats_of_ones_own(tmp_path):
     write(tmp_path / "a.tfrecord", [example(x=[[n, 1], [2, 3]], y=n) for n in range(10)] + [example(x=[1, 2], y=0)])
     x = tf.io.FixedLenFeature([2, 2], tf.int64)
@@ -232,6 +233,7 @@ def test_features_and_formats_of_ones_own(tmp_path):
     assert first.shape == (5, 4)
 
 
+@pytest.mark.exhaustive
 def test_compressed_files(tmp_path):
     records = [example(image=crop_of(n), label=n) for n in range(5)]
     path = tmp_path / "a.tfrecord.gz"
@@ -244,6 +246,7 @@ def test_compressed_files(tmp_path):
             in_time(tfrecords(tmp_path, compression="GZIP"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("content", [[], [b"junk"] * 40])
 def test_nothing_but_bad_records_ends_in_an_error(tmp_path, content):
     write(tmp_path / "a.tfrecord", content)
