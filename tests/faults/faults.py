@@ -972,7 +972,7 @@ _ON_JAX = (
         "        and not isinstance(layer, keras.layers.Lambda)\n",
         "",
         _JAX,
-        (_JAX_EXACT, _EXACT, _PADDED),
+        ("tests/_runtime/test_jax_loop.py", _JAX_EXACT),
     ),
     Fault(
         "loss-function-of-ones-own-sees-padded-rows",

@@ -538,7 +538,7 @@ def extra(layer, shape=(6, 6, 2)):
     return build
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 @pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_losses_as_metrics(twins, data, padded):
     """They reduce by themselves: a sum, or a mean that nobody weighs again."""

@@ -161,7 +161,7 @@ def floatx(name):
 
 
 @pytest.mark.parametrize("kind", ["floatx", "policy"])
-@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("outputs", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_float64(twins, data, kind, outputs):
     def build(model_class):
         inputs = keras.Input((6,))

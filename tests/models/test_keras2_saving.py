@@ -36,10 +36,10 @@ class SubclassedOnKeras2(kte.TPUModel):
 @pytest.mark.parametrize(
     ("build", "save_format"),
     [
-        (functional, "keras"),
+        pytest.param(functional, "keras", marks=pytest.mark.exhaustive),  # test_tpu_model.py has it
         (functional, "h5"),
-        (functional, "tf"),
-        (SubclassedOnKeras2, "keras"),
+        pytest.param(functional, "tf", marks=pytest.mark.exhaustive),
+        pytest.param(SubclassedOnKeras2, "keras", marks=pytest.mark.exhaustive),
         (SubclassedOnKeras2, "tf"),
     ],
 )
