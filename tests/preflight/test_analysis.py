@@ -1,8 +1,10 @@
-"""What the compiler's errors say of memory."""
+"""What the compiler's figures and errors say of memory."""
 
 import pytest
 
-from keras_tpu_ext.preflight._analysis import parse_out_of_memory
+from keras_tpu_ext._runtime.common.lowering import LoweredStep
+from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_out_of_memory
+from keras_tpu_ext.preflight._compiler import Compiled
 from keras_tpu_ext.preflight.results import MemoryUse
 from keras_tpu_ext.preflight.targets import parse_target
 
@@ -10,6 +12,15 @@ pytestmark = pytest.mark.gate_on("keras3_jax")
 
 V5E = parse_target("v5e-8")
 START = "JaxRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
+
+
+def test_donated_arguments_are_counted_once():
+    """Outputs that take the place of arguments need no memory of their own."""
+    hlo = "ENTRY %main (p: f32[8]) -> f32[8] {\n  ROOT %p = f32[8]{0} parameter(0)\n}\n"
+    names = ("argument_bytes", "output_bytes", "aliased_bytes", "temporary_bytes", "code_bytes")
+    facts = dict(zip(names, (1000, 300, 200, 40, 5), strict=True))
+    memory = StepAnalysis(LoweredStep(b"", True, 8, 64, (), {}, {}, "JAX"), Compiled(hlo, facts), V5E).memory()
+    assert memory.needed == 1000 + 300 - 200 + 40 + 5
 
 
 @pytest.mark.parametrize(
