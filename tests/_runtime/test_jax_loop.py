@@ -114,7 +114,10 @@ def test_a_batch_of_the_users_own_arrays_is_not_used_up(scope8):
     assert not y.is_deleted()
 
 
-@pytest.mark.parametrize("source", ["arrays", "a dataset", "a generator"])
+@pytest.mark.parametrize(
+    "source",
+    ["arrays", *(pytest.param(source, marks=pytest.mark.exhaustive) for source in ("a dataset", "a generator"))],
+)
 def test_numbers_do_not_depend_on_the_length_of_executions(scope8, source):
     results = []
     for steps in (1, 4, "auto"):

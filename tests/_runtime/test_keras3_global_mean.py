@@ -81,6 +81,7 @@ def batches(draw):
     return values, weights, mask, cuts
 
 
+@pytest.mark.gate_on("keras3_tf")
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @given(batch=batches())
 @settings(max_examples=60, deadline=None)

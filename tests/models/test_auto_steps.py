@@ -86,7 +86,7 @@ def test_steps_per_epoch_on_an_endless_dataset(data):
     assert max(recorded.ends) == 12  # no execution reaches over the end of an epoch
 
 
-@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 def test_steps_per_epoch_on_a_dataset_that_ends(data):
     act = lambda m: m.fit(dataset(data), steps_per_epoch=8, epochs=2, shuffle=False, verbose=0)  # noqa: E731
@@ -202,7 +202,7 @@ def test_throughput_counts_every_batch_of_growing_executions(data):
     assert counted == [21, 21, 21]
 
 
-@pytest.mark.gate_on("keras3_jax")
+@pytest.mark.exhaustive
 def test_eager_mode_stays_at_one(data):
     model = compiled(run_eagerly=True)
     model.fit(data.x, data.y, batch_size=20, epochs=2, verbose=0)

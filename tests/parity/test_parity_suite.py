@@ -95,7 +95,7 @@ def met(cases, dimensions):
     return {(name, getattr(case, name)) for case in cases for name in dimensions}
 
 
-@once
+@pytest.mark.exhaustive
 def test_the_values_that_cannot_meet_are_these():
     cannot = {(u, v) for (_, u), (_, v) in sampled()[1]}
     has_no_timesteps, has_one_output = {"dense", "list", "dict"}, {"dense", "words"}

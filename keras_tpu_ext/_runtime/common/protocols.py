@@ -378,3 +378,34 @@ class Probes(Protocol):
 
     def watch_overflow(self, model: Model) -> Callable[[], list[Overflow]] | None:
         """Let the step record non-finite gradients; return a function that reads them, `None` if it cannot."""
+
+
+class TrainStep(Protocol):
+    """What `TPUModel` inherits before `keras.Model`: the exact step, and what `compile` takes for it."""
+
+    def compile(
+        self,
+        *args: Any,
+        loss_scale: Any = None,
+        gradient_accumulation_steps: int = 1,
+        auto_steps: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Configure the model as `keras.Model.compile` does.
+
+        Args:
+            *args: What `keras.Model.compile` takes.
+            loss_scale: A `LossScale`, or `None` where the loss is not scaled.
+            gradient_accumulation_steps: Number of batches that make one step.
+            auto_steps: Whether to find `steps_per_execution` while training.
+            **kwargs: What `keras.Model.compile` takes.
+        """
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """Return the arguments of `compile`, serialized."""
+
+    def global_mean(self, per_example: Tensor, sample_weight: Any = None) -> Any:
+        """Return a replica's share of the mean over the examples of the whole batch."""
+
+    def _leaves_scaling_to_its_optimizer(self) -> bool:
+        """Return whether the optimizer scales the loss under mixed_float16 where `loss_scale` is not given."""

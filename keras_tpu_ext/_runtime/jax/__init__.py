@@ -8,7 +8,7 @@ from keras_tpu_ext._runtime.jax import devices as _devices
 from keras_tpu_ext._runtime.jax import ops as _ops
 from keras_tpu_ext._runtime.jax import probes as _probes
 from keras_tpu_ext._runtime.jax import progress as _progress
-from keras_tpu_ext._runtime.jax.step import TrainStep as TrainStep
+from keras_tpu_ext._runtime.jax.step import TrainStep as _TrainStep
 from keras_tpu_ext._runtime.keras3 import models as _models
 from keras_tpu_ext._runtime.keras3 import policies as _policies
 from keras_tpu_ext._runtime.keras3.addons import import_addons as import_addons
@@ -20,6 +20,7 @@ ops: protocols.Ops = _ops
 policies: protocols.Policies = _policies
 probes: protocols.Probes = _probes
 progress: protocols.Progress = _progress
+TrainStep: type[protocols.TrainStep] = _TrainStep
 PyDataset = keras.utils.PyDataset
 tree = keras.tree
 message_terms = protocols.MessageTerms(

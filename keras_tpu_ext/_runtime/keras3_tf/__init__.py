@@ -9,7 +9,7 @@ from keras_tpu_ext._runtime.keras3.addons import import_addons as import_addons
 from keras_tpu_ext._runtime.keras3_tf import ops as _ops
 from keras_tpu_ext._runtime.keras3_tf import probes as _probes
 from keras_tpu_ext._runtime.keras3_tf import progress as _progress
-from keras_tpu_ext._runtime.keras3_tf.step import TrainStep as TrainStep
+from keras_tpu_ext._runtime.keras3_tf.step import TrainStep as _TrainStep
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow import devices as _devices
 from keras_tpu_ext._runtime.tensorflow import message_terms as message_terms
@@ -21,5 +21,6 @@ ops: protocols.Ops = _ops
 policies: protocols.Policies = _policies
 probes: protocols.Probes = _probes
 progress: protocols.Progress = _progress
+TrainStep: type[protocols.TrainStep] = _TrainStep
 PyDataset = keras.utils.PyDataset
 tree = keras.tree
