@@ -138,11 +138,12 @@ def test_a_script_can_check_its_own_builder(tmp_path):
             "broken failed with one device: RuntimeError: the weights file of the user is not there\n"
             "The last lines that it printed:\n",
         ),
-        (
+        pytest.param(
             uncompiled,
             kte.errors.ArgumentError,
             "uncompiled must return a compiled model; 'outer' is not compiled. "
             'Write model.compile("adam", loss, metrics=[...]) before `return model`.',
+            marks=pytest.mark.exhaustive,
         ),
     ],
 )

@@ -105,6 +105,7 @@ def test_patterns_lists_and_labels(clean):
     assert rows(images(str(clean / "*" / "00*.jpg")))[1].tolist() == [0] * 10 + [1] * 10
 
 
+@pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_sequence_of_orders(clean):
     def epochs(**options):
         dataset = images(clean, shuffle=True, crop="random", **options)

@@ -55,7 +55,6 @@ def tf_config(index, addresses):
 
 
 CASES = ("arrays", "accumulation", "eager", "batches", "dataset", "files")
-IN_GATE = ("accumulation",)
 ENGINES = {chosen(): Engine(tf_config, CASES)}
 # What the programs mean by `import keras`, as in conftest.py.
 KERAS = """
@@ -243,12 +242,11 @@ EQUAL = """
 
 
 @pytest.fixture(scope="module")
-def results(engine, tmp_path_factory, pytestconfig):
+def results(engine, tmp_path_factory):
     """What one process computes, then what each of two that train together does."""
-    everything = pytestconfig.getoption("tier") == "exhaustive"
     folder = tmp_path_factory.mktemp("equal")
     names = [folder / f"{name}.json" for name in ("alone", "first", "second")]
-    cases = ",".join(engine.cases if everything else IN_GATE)
+    cases = ",".join(engine.cases)
     environ = {key: value for key, value in engine.environ(0, []).items() if key != "TF_CONFIG"}
     alone = Process(EQUAL, folder, "alone", (names[0], cases, folder), environ)
     try:
@@ -262,9 +260,8 @@ def results(engine, tmp_path_factory, pytestconfig):
     return [json.loads(name.read_text()) for name in names]
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case in IN_GATE else pytest.mark.exhaustive) for case in CASES]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", CASES)
 def test_two_processes_compute_what_one_does(engine, results, case):
     alone, *together = results
     for one in together:
@@ -283,6 +280,7 @@ def assert_same(part, expected, got):
         np.testing.assert_allclose(other, one, rtol=TOLERANCE, atol=TOLERANCE, err_msg=part)
 
 
+@pytest.mark.exhaustive
 def test_each_example_comes_once_in_an_epoch_also_where_no_one_gave_a_seed(results):
     mean = float(np.mean(np.arange(270.0) ** 2))
     for one in results:
