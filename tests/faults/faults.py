@@ -1374,7 +1374,7 @@ _LAYERS = (
         "layers/_random.py",
         "np.arange(first // 2, (first + count + 1) // 2,",
         "np.arange(0, (count + 1) // 2,",
-        _ANY,
+        _ONCE,
         ("tests/layers/test_random.py", _AUGMENT),
     ),
 )
