@@ -219,7 +219,7 @@ _LOSS = (
         "        pass",
         _TF,
         (
-            f"{_OWN_STEP}::test_a_step_around_ours_counts_no_row_that_is_not_there",
+            f"{_STEP}::test_a_loss_of_a_layer_counts_nothing_where_there_is_no_example",
             f"{_PADDED}::test_padding_changes_nothing",
         ),
     ),
@@ -673,7 +673,7 @@ _BATCH = (
         "_runtime/tensorflow/batch.py",
         "return replica * rows, count * rows",
         "return 0, count * rows",
-        ("keras3_tf", "keras2_tf221"),
+        _ONCE,
         (f"{_AUGMENT}::test_training_is_that_of_one_device_at_any_number_of_replicas",),
     ),
     Fault(
@@ -681,7 +681,7 @@ _BATCH = (
         "_runtime/tensorflow/batch.py",
         "return tf.reduce_sum(sizes[:replica]), tf.reduce_sum(sizes)",
         "return tf.reduce_sum(sizes[: replica + 1]), tf.reduce_sum(sizes)",
-        ("keras3_tf", "keras2_tf221"),
+        _ONCE,
         (
             f"{_AUGMENT}::test_training_is_that_of_one_device_at_any_number_of_replicas",
             f"{_NORMAL}::test_last_batches_of_which_replicas_get_little_or_nothing",
@@ -695,7 +695,7 @@ _LOOP = (
         "_runtime/tensorflow/loop.py",
         "tf.cond(done + 1 < steps, iterator.get_next_as_optional, lambda: data)",
         "tf.cond(done + 1 <= steps, iterator.get_next_as_optional, lambda: data)",
-        ("keras3_tf", *_KERAS2),
+        _TF,
         (_AUTO, _PARITY),
     ),
     Fault(

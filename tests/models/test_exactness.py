@@ -335,7 +335,7 @@ def test_an_output_without_a_loss(twins, data):
     pair.agree(fit(data.x[:100], [data.y[:100], data.labels[:100]]))
 
 
-@pytest.mark.exhaustive  # as tests/parity does
+@pytest.mark.gate_on("keras2_tf221")
 def test_regularizers_of_weights(twins, data):
     pair = twins(lambda cls: dense(cls, kernel_regularizer="l2", bias_regularizer="l1"), lambda: {"optimizer": sgd()})
     pair.agree(fit(data.x, data.y, batch_size=96))

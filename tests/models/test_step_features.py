@@ -144,7 +144,7 @@ class EvaluatesInTheMiddle(keras.callbacks.Callback):
             self.model.evaluate(*self.data, verbose=0)
 
 
-@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
+@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
 @pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_evaluating_in_a_callback_takes_no_step(scope3, data, steps):
     weights = []
@@ -207,6 +207,25 @@ def test_own_losses_and_regularizers(twins, data):
         return model_class(inputs, keras.layers.Dense(1)(keras.layers.ActivityRegularization(l2=0.1)(hidden)))
 
     twins(build, lambda: {"optimizer": keras.optimizers.SGD(0.02)}).agree(train(data))
+
+
+class Barrier(keras.layers.Layer):
+    """Adds a loss that is infinite for an input of one, which is what a replica without an example sees."""
+
+    def call(self, inputs):
+        self.add_loss(-ops.mean(ops.log(1.0 - inputs)))
+        return inputs
+
+
+@pytest.mark.gate_on("keras3_tf", "keras2_tf215")
+def test_a_loss_of_a_layer_counts_nothing_where_there_is_no_example(twins, data):
+    def build(model_class):
+        inputs = keras.Input((6,))
+        return model_class(inputs, keras.layers.Dense(1)(Barrier()(inputs)))
+
+    batches = sources.batched((1.0 / (2.0 + data.x**2), data.y), 33)
+    fit = twins(build, lambda: {"optimizer": keras.optimizers.SGD(0.1)})
+    fit.agree(lambda model: model.fit(batches, epochs=1, shuffle=False, verbose=0).history)
 
 
 class Spread:
