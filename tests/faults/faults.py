@@ -531,7 +531,10 @@ _BATCH = (
         "tf.reduce_any(tf.not_equal(bits, mark), axis",
         "tf.reduce_any(tf.not_equal(weight, 0.0), axis",
         _TF,
-        ("tests/data/test_tensorflow_padding.py", _PADDED),
+        (
+            f"{_PADDED}::test_a_row_that_the_user_gave_the_weight_zero_is_an_example",
+            "tests/data/test_tensorflow_padding.py",
+        ),
     ),
     Fault(
         "padded-rows-are-in-predictions",

@@ -248,6 +248,18 @@ def test_predictions_without_targets(data):
     assert model.predict(single, verbose=0).shape == (7, 1)
 
 
+@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+def test_a_row_that_the_user_gave_the_weight_zero_is_an_example(data):
+    weights = np.where(np.arange(len(data.x)) % 3 == 0, 0.0, data.weights).astype("float32")
+    model = dense(kte.TPUModel)
+    model.compile("sgd", "mse", metrics=["mae"])
+    batches = kte.data.pad_batches(sources.Batches(sources.cut((data.x, data.y, weights), SIZE)), SIZE)
+    evaluated = model.evaluate(batches, verbose=0, return_dict=True)
+    assert len(model.predict(batches, verbose=0)) == len(data.x)
+    expected = np.abs(model.predict(data.x, verbose=0) - data.y).mean()
+    np.testing.assert_allclose(evaluated["mae"], expected, rtol=1e-5)
+
+
 def test_plain_keras_sees_rows_of_weight_zero(data):
     """What the docstring says of other models: the update is that of a sum over the padded batch's size."""
     models = [dense(keras.Model) for _ in range(2)]
