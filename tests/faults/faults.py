@@ -129,7 +129,7 @@ _LOSS = (
         "_runtime/training/compile_utils.py",
         "            return ops.divide_no_nan(share, denominator)",
         "            return share / denominator",
-        _ALL,
+        _KERAS3,
         (_PARITY, f"{_EXACT}::test_every_split_of_a_batch", _PADDED),
     ),
     Fault(
