@@ -37,7 +37,7 @@ def test_a_function_in_a_function_and_what_nobody_reads():
 
 
 def test_of_branches_the_costlier_one_counts():
-    assert flops(lambda x: tf.cond(x[0, 0] > 0, lambda: product(product(x)), lambda: x), ROW) == 72
+    assert flops(lambda x: tf.cond(x[0, 0] > 0, lambda: product(product(x)), lambda: product(x)), ROW) == 72
     branches = [lambda x=x: x for x in (1.0, 2.0)]
     assert flops(lambda i: tf.switch_case(i, branches), tf.TensorSpec([], tf.int32)) == 0
 

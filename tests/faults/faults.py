@@ -645,7 +645,7 @@ _BATCH = (
         "tf.where(tf.math.is_finite(g), g, tf.zeros_like(g))",
         "g",
         _TF,
-        (_PARITY, _OWN_STEP),
+        (f"{_STEP}::test_a_layer_may_do_with_the_row_of_a_replica_without_examples_what_it_likes",),
     ),
     Fault(
         "lazy-optimizer-decays-the-row-that-an-empty-replica-looked-up",
@@ -661,7 +661,7 @@ _BATCH = (
         'return tf.fill(shape, "1") if leaf.dtype == tf.string else tf.ones(shape, leaf.dtype)',
         'return tf.fill(shape, "0") if leaf.dtype == tf.string else tf.zeros(shape, leaf.dtype)',
         _TF,
-        (f"{_KERAS2_KINDS}::test_a_replica_without_rows_of_a_composite_tensor_gets_one_of_ones", _OWN_STEP),
+        (f"{_STEP}::test_a_layer_may_do_with_the_row_of_a_replica_without_examples_what_it_likes",),
     ),
     Fault(
         "sizes-of-an-uneven-batch-are-taken-to-be-alike",

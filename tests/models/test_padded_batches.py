@@ -192,7 +192,7 @@ def test_padding_changes_nothing(data, scope3, name, replicas, weighted):
 @pytest.mark.gate_on("keras3_tf")
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.exhaustive), 8])
 @pytest.mark.parametrize(
-    "synchronized", [False] if ON_JAX else [pytest.param(False, marks=pytest.mark.exhaustive), True]
+    "synchronized", [False] if ON_JAX else [False, pytest.param(True, marks=pytest.mark.exhaustive)]
 )
 def test_moving_statistics_are_those_of_the_examples(data, scope8, replicas, synchronized):
     with scope8 if replicas == 8 else contextlib.nullcontext():
