@@ -391,15 +391,7 @@ class TrainStep(Protocol):
         auto_steps: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Configure the model as `keras.Model.compile` does.
-
-        Args:
-            *args: What `keras.Model.compile` takes.
-            loss_scale: A `LossScale`, or `None` where the loss is not scaled.
-            gradient_accumulation_steps: Number of batches that make one step.
-            auto_steps: Whether to find `steps_per_execution` while training.
-            **kwargs: What `keras.Model.compile` takes.
-        """
+        """Configure the model as `keras.Model.compile` does; `ExactModel.compile` says what the others are."""
 
     def get_compile_config(self) -> dict[str, Any]:
         """Return the arguments of `compile`, serialized."""
