@@ -112,6 +112,7 @@ def raise_in_the_package(statement):
         ("from keras_tpu_ext._runtime.common.private_names import AutocastScope", None),
         ("import keras.src.backend.jax.trainer_that_is_gone", None),
         ("model._a_name_of_our_own", None),
+        ("model.batch_size", None),
     ],
 )
 def test_an_error_in_the_package_is_explained_if_it_is_about_the_table(statement, name):

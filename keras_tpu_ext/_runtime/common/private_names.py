@@ -263,7 +263,9 @@ def missing_name(error: AttributeError | ImportError) -> str | None:
     if not _place(error):
         return None
     if isinstance(error, AttributeError):
-        return next((path for path in _ALL if error.name and re.split("[.:]", path)[-1] == error.name), None)
+        # Names such as `get` may be missing from what the user gave, too.
+        private = error.name if (error.name or "").startswith("_") else None
+        return next((path for path in _ALL if re.split("[.:]", path)[-1] == private), None)
     imported = re.search(r"cannot import name '(\w+)'", str(error))
     wanted = ".".join(filter(None, [error.name, imported and imported[1]]))
     return next((path for path in _ALL if (path.replace(":", ".") + ".").startswith(wanted + ".")), None)
