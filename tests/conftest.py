@@ -18,6 +18,7 @@ import functools
 import gc
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -67,6 +68,9 @@ def pytest_configure(config):
     if config.getoption("tier") == "gate":
         # TensorFlow takes up to half a minute to free the graphs of many tests; those of the gate fit into 6 GB.
         gc.disable()
+    if "tensorflow" in sys.modules:
+        # Tests are about numbers and not about speed: TensorFlow is not to optimize each function that it has traced.
+        sys.modules["tensorflow"].config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     # Before anything makes a tensor: virtual devices cannot be added afterwards.
     kte.strategy_scope(require="cpu", replicas=REPLICAS)
 

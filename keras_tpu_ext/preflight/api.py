@@ -9,9 +9,7 @@ from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
 from keras_tpu_ext.preflight import _batch
-from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_compile_error, parse_out_of_memory
 from keras_tpu_ext.preflight._compiler import Compiled, compile_for, compiler_versions, default_cache_dir
-from keras_tpu_ext.preflight._largest_batch import with_largest_batch
 from keras_tpu_ext.preflight._progress import Progress
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import Fault
@@ -68,6 +66,8 @@ def preflight(
         report.plot("preflight.png")
         ```
     """
+    from keras_tpu_ext.preflight._largest_batch import with_largest_batch  # as slow to import as all callbacks
+
     parsed = parse_target(target)
     _check(model, per_replica_batch, timeout_s)
     compiler_versions()  # fail before anything that takes time
@@ -104,6 +104,8 @@ def preflight(
 
 
 def _report(facts: dict[str, Any], lowered: LoweredStep, compiled: Compiled, target: Target) -> PreflightReport:
+    from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_compile_error, parse_out_of_memory
+
     if compiled.error:
         memory = parse_out_of_memory(compiled.error, target)
         if memory is not None:
