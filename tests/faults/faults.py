@@ -165,6 +165,14 @@ _LOSS = (
         (_PARITY, f"{_EXACT}::test_several_outputs"),
     ),
     Fault(
+        "own-step-sees-the-share-of-its-loss-on-keras-3",
+        "_runtime/tensorflow/step.py",
+        "return as_global(total) if in_own_step else total",
+        "return total",
+        ("keras3_tf",),
+        (_OWN_STEP,),
+    ),
+    Fault(
         "own-step-sees-the-share-of-its-loss",
         "_runtime/keras2/loss.py",
         "return as_global(total) if in_own_step else total",

@@ -209,7 +209,7 @@ def test_single_short_batches(scope3, arrays):
     assert_same_steps(ours, plain, start)
 
 
-@pytest.mark.gate_on("keras3_tf")
+@pytest.mark.exhaustive  # 8 seconds
 def test_each_optimizer_has_a_window_and_the_epoch_ends_both(scope3, arrays):
     """Windows of 9 + 9 and of 2 are batches of 18 and of 2; a scale that grows each time changes nothing."""
     plain, ours = pair(scope3, gradient_accumulation_steps=2, loss_scale=kte.LossScale(growth_steps=1))
@@ -294,15 +294,20 @@ def computes_the_loss(base):
                 loss = self.compute_loss(x, y, self(x, training=True))
             gradients = tape.gradient(loss, self.trainable_variables)
             self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return self.compute_metrics(x, y, self(x, training=False), None)
+            return self.compute_metrics(x, y, self(x, training=False), None) | {"shown": loss}
 
     return ComputesTheLoss
 
 
 def test_compute_loss_in_a_step_of_ones_own_counts_no_row_that_is_not_there(twins, data):
+    def build(model_class):
+        inputs = keras.Input((6,))
+        return model_class(inputs, keras.layers.Dense(1, kernel_regularizer=keras.regularizers.L2(0.1))(inputs))
+
     classes = [computes_the_loss(base) for base in (keras.Model, kte.TPUModel)]
-    pair = twins(compile_options=lambda: {"metrics": ["mae"]}, classes=classes)
-    pair.agree(lambda model: model.fit(data.x, data.y, batch_size=99, shuffle=False, verbose=0).history["mae"])
+    pair = twins(build, lambda: {"metrics": ["mae"]}, classes)
+    logs = pair.agree(lambda model: model.fit(data.x, data.y, batch_size=99, shuffle=False, verbose=0).history)
+    assert {"mae", "shown"} <= set(logs)
 
 
 def test_nothing_of_the_protection_outlives_the_step(scope3, arrays):

@@ -101,7 +101,8 @@ class ExactStep(Augments, ExactModel):
         """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch.
 
         A subclass may override it and compute what it likes from its arguments: it is then called with the
-        batches of all replicas joined, and this method returns the whole loss.
+        batches of all replicas joined, and this method returns the whole loss. In a `train_step` of the user's own
+        its value is that of the whole loss, and its gradient that of the share.
         """
         layer_losses = self._kte_adapter.layer_losses(self)  # before another replica sets its own
         losses = []
@@ -113,7 +114,9 @@ class ExactStep(Augments, ExactModel):
         losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._kte_adapter.weight_losses(self)]
         if not losses:
             raise ValueError("No loss to compute. Provide a `loss` argument in `compile()`.")
-        return losses[0] if len(losses) == 1 else sum(tf.cast(loss, losses[0].dtype) for loss in losses)
+        total = losses[0] if len(losses) == 1 else sum(tf.cast(loss, losses[0].dtype) for loss in losses)
+        in_own_step = BATCH.total is None and not total.shape.rank
+        return as_global(total) if in_own_step else total
 
     def global_mean(self: Any, per_example: tf.Tensor, sample_weight: Any = None) -> Any:
         """Return the mean over the whole batch, all replicas, of what this replica holds a part of.
