@@ -218,7 +218,7 @@ _LOSS = (
         "share *= tf.cast(BATCH.examples, share.dtype) / tf.cast(BATCH.total, share.dtype)",
         "share /= tf.cast(num_replicas(), share.dtype)",
         _TF,
-        (_PARITY, f"{_EXACT}::test_activity_regularizers"),
+        (_PARITY, f"{_EXACT}::test_activity_regularizers", _KERAS2_KINDS),
     ),
     Fault(
         "add-loss-of-an-empty-replica-counts",

@@ -313,7 +313,6 @@ def test_an_overflow_on_one_replica_skips_the_step_on_all(scope3, data, replica)
         np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 @pytest.mark.filterwarnings(
     # Keras 3.15 hands its variables to np.array when it saves; numpy 2 wants one more keyword of them.
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"

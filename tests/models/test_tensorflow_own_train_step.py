@@ -291,7 +291,11 @@ def computes_the_loss(base):
         def train_step(self, data):
             x, y = data
             with tf.GradientTape() as tape:
-                loss = self.compute_loss(x, y, self(x, training=True))
+                y_pred = self(x, training=True)
+                if IS_KERAS2:  # as Keras 2 itself does
+                    loss = self.compiled_loss(y, y_pred, regularization_losses=self.losses)
+                else:
+                    loss = self.compute_loss(x, y, y_pred)
             gradients = tape.gradient(loss, self.trainable_variables)
             self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
             return self.compute_metrics(x, y, self(x, training=False), None) | {"shown": loss}
