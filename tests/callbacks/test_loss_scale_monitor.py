@@ -183,7 +183,6 @@ def test_without_a_scale_it_says_what_to_write(scope4, data):
     ]
 
 
-@pytest.mark.gate_on("keras3_jax")
 def test_nothing_is_left_when_it_is_gone(scope4, data, tmp_path):
     model, monitor = compiled(scope4), kte.callbacks.LossScaleMonitor(verbose=False)
     fit(model, data, monitor, None)

@@ -181,6 +181,7 @@ def test_a_callback_that_evaluates_between_executions(data, hook, known):
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 3 * 21
 
 
+@everywhere
 def test_a_call_inside_another_one_leaves_its_schedule_as_it_was(data):
     model = compiled()
     schedule = model._kte_schedule

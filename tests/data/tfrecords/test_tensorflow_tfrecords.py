@@ -78,7 +78,6 @@ def test_the_same_seed_gives_the_same_sequence_of_orders(folder):
     assert first[0][1].tolist() != first[1][1].tolist()
 
 
-@pytest.mark.exhaustive
 def test_hosts_have_parts_that_are_everything_together(folder):
     parts = [rows(tfrecords(folder, shard=(index, 2)))[1].tolist() for index in range(2)]
     assert sorted(parts[0] + parts[1]) == [*range(NUMBER)]
