@@ -195,6 +195,8 @@ def test_nothing_is_left_when_it_is_gone(scope4, data, tmp_path):
     history = fit(model, data, keras.callbacks.Callback(), spoiled(data[2], (2, 0)))
     assert "loss_scale/value" not in history
     assert monitor.overflows == ()
+    fit(model, data, monitor, spoiled(data[2], (2, 0)))  # nor is a step that was traced without it
+    assert len(monitor.overflows) == 1
 
 
 @pytest.mark.gate_on("keras3_jax")

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import cli
+from keras_tpu_ext.data.tfrecords import shard_writer
 from sample_images import CLASSES, rows, write_crops
 
 pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
@@ -120,6 +121,34 @@ def test_what_was_written_stays(photos, tmp_path):
     (tmp_path / "other" / "a.tfrecord").write_text("mine")
     with pytest.raises(kte.errors.ArgumentError, match=r"has 'a.tfrecord', which it did not write"):
         write(photos, tmp_path / "other")
+
+
+def test_the_order_is_that_of_the_seed(photos, tmp_path):
+    orders = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        write(photos, tmp_path / name, shards=1, seed=seed)
+        orders.append(list(records(tmp_path / name)))
+    assert orders[0] == orders[1]
+    assert orders[0] != orders[2]
+    assert sorted(orders[0]) == sorted(orders[2])
+
+
+def test_who_goes_on_without_skipping_is_told_of_what_was_skipped(photos, tmp_path, monkeypatch):
+    (photos / "china" / "003.jpg").write_text("a text")
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_writer.ShardWriter, "_check_some", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(photos, tmp_path / "out", on_error="skip")
+    with pytest.raises(
+        kte.errors.ArgumentError, match=r"to be a whole JPEG, PNG, BMP or GIF image; '.*003.jpg' is not"
+    ):
+        write(photos, tmp_path / "out")
+    report = write(photos, tmp_path / "out", on_error="skip")
+    assert (report.records, report.shards_now) == (39, 0)
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
 
 
 def test_bad_images_are_raised_or_counted(photos, tmp_path, capsys):
