@@ -158,7 +158,7 @@ def on_batch(method, model, **arguments):
     ("sizes", "weighted", "eagerly"),
     [
         ((3, 96, 100), False, False),
-        pytest.param((100,), True, False, marks=pytest.mark.gate_on("keras2_tf215")),
+        pytest.param((100,), True, False, marks=pytest.mark.exhaustive),
         pytest.param((100,), True, True, marks=pytest.mark.gate_on("keras3_tf", "keras2_tf215")),
     ],
 )
