@@ -309,7 +309,10 @@ if not ON_JAX:  # where plain Keras trains on no loss that is not reduced; test_
         *(pytest.param(kind, "fit", marks=pytest.mark.exhaustive) for kind in OUTPUTS if kind != "dict by name"),
         pytest.param("dict by name", "fit", marks=pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")),
         ("list", "train_on_batch"),
-        pytest.param("unreduced", "fit eagerly", marks=pytest.mark.gate_on("keras3_tf")),
+        pytest.param(
+            *("unreduced", "fit eagerly"),
+            marks=[pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")],
+        ),
         pytest.param("list", "fit eagerly", marks=pytest.mark.exhaustive),
     ],
 )
