@@ -21,6 +21,7 @@ from keras_tpu_ext.errors import (
     TpuUnusableError,
 )
 from keras_tpu_ext.hardware import Hardware, TpuAddress, detect, find_tpu
+from keras_tpu_ext.models.exact_trainer import PlainTrainer
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _KINDS = ("tpu", "gpu", "cpu")
@@ -45,6 +46,7 @@ class Scope:
         num_replicas: Number of replicas, each with its own part of every batch.
         precision: Name of the dtype policy that is set inside the block; `None` leaves the policy alone.
         note: Why this hardware, in words.
+        exact: Whether plain Keras models that are made inside the block take the step of `TPUModel`.
     """
 
     hardware: Hardware
@@ -52,12 +54,15 @@ class Scope:
     num_replicas: int
     precision: str | None = None
     note: str = ""
+    exact: bool = False
     _entered: _Entered = dataclasses.field(default_factory=_Entered, repr=False, compare=False)
 
     def __enter__(self) -> Scope:
         with contextlib.ExitStack() as stack:
             if self.precision is not None:
                 stack.enter_context(_precision.policy_scope(self.precision))
+            if self.exact:
+                stack.enter_context(_runtime.models.exact_models(PlainTrainer))
             stack.enter_context(_runtime.devices.scope(self.strategy))
             self._entered.exits.append(stack.pop_all())
         return self
@@ -106,6 +111,7 @@ def strategy_scope(
     tpu: str | Literal[False] = "auto",
     replicas: int | None = None,
     precision: str | None = None,
+    exact: bool = False,
 ) -> Scope:
     """Open the hardware there is: a TPU, else the GPUs, else the CPU; models built inside train on it.
 
@@ -128,6 +134,9 @@ def strategy_scope(
             virtual CPU devices run the same code path with the same numbers. Default: all devices there are.
         precision: Dtype policy inside the block, such as `"mixed_bfloat16"`; `"auto"` takes
             `precision.recommended_policy`. `None` (default) leaves the policy alone. It is restored on exit.
+        exact: Whether every plain Keras model that is made, loaded, compiled or used inside the block takes the exact
+            step of `TPUModel` and the arguments of `TPUModel.compile`. Its class, name and file stay what they are.
+            Defaults to `False`, which leaves it Keras's own step.
 
     Returns:
         The `Scope`, which is the context manager.
@@ -149,7 +158,8 @@ def strategy_scope(
         ```
     """
     _check_arguments(require, tpu, replicas, precision)
-    scope = _open(require, find_tpu(tpu), replicas)
+    check.one_of("strategy_scope", "exact", exact, (True, False), example="False")
+    scope = dataclasses.replace(_open(require, find_tpu(tpu), replicas), exact=exact)
     if precision is not None:
         policy = _precision.recommended_policy(scope.hardware) if precision == "auto" else precision
         scope = dataclasses.replace(scope, precision=policy)

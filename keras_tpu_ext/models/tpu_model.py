@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, TypeVar
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
-from keras_tpu_ext.models.logits_check import probabilities_taken_for_logits
-from keras_tpu_ext.models.loss_scale import LossScale, resolve_loss_scale
+from keras_tpu_ext.models.exact_trainer import ExactTrainer
 
 Self = TypeVar("Self", bound="TPUModel")
 
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
-class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
+class TPUModel(ExactTrainer, _runtime.keras.Model):
     """A `keras.Model` that trains, evaluates and predicts on N replicas as on one device.
 
     Whatever way a batch is split, the loss is the mean over the whole batch: `sample_weight`, last batches that
@@ -67,65 +64,6 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
             raise check.argument_error("from_model", "model", needed, got, write)
         return _Wrapped(model, name=model.name)
 
-    def compile(
-        self,
-        *args: Any,
-        loss_scale: float | str | LossScale | None = None,
-        gradient_accumulation_steps: int = 1,
-        **kwargs: Any,
-    ) -> None:
-        """Configure the model for training, with all the arguments of `keras.Model.compile` and two more.
-
-        It may be called inside the scope that the model was built in or after it. A softmax (or sigmoid) output
-        that meets a loss with `from_logits=True` is a `FromLogitsWarning`: such a model may hardly learn. (Keras
-        repairs it where it can see the softmax: in float32 on TensorFlow, but not under a mixed policy.)
-
-        Args:
-            *args: What `keras.Model.compile` takes.
-            loss_scale: `None` (default) does not scale the loss, but under `mixed_float16` is `"dynamic"`; a
-                positive number is a fixed scale; `"dynamic"` is `LossScale()`; or a `LossScale`. With any of
-                them a step whose gradients are not all finite is skipped. A `LossScaleOptimizer` that you pass
-                does the scaling itself. On Keras 2 a model with a `train_step` of its own, and an optimizer, gets
-                one under `mixed_float16`, as Keras gives it.
-            gradient_accumulation_steps: Number of batches whose gradients make one step, each counted by its
-                number of examples; the last window of an epoch may have fewer. Defaults to 1.
-            **kwargs: What `keras.Model.compile` takes. `steps_per_execution` also accepts `"auto"`: executions
-                then grow in the first epochs of `fit` until one takes 0.2 to 1 second. What is computed does
-                not change, and an execution never reaches over the end of an epoch. It stays at 1 where a
-                callback overrides a batch hook (a class attribute `wants_every_batch = False` in the callback
-                says that it need not see every batch), in `run_eagerly`, in `predict`, and where several
-                processes train together.
-
-        Raises:
-            ArgumentError: If one of these has a value that cannot work, or contradicts the optimizer.
-            ScopeError: If the optimizer, or a layer, was made outside the model's `strategy_scope()`.
-        """
-        given = _runtime.models.compile_arguments(args, kwargs)
-        own = {
-            "loss_scale": loss_scale,
-            "gradient_accumulation_steps": gradient_accumulation_steps,
-            "steps_per_execution": given.pop("steps_per_execution", 1),
-        }
-        own.update({name: given[name] for name in ("auto_scale_loss",) if name in given})
-        optimizer = given.get("optimizer")
-        steps_per_execution, auto_steps = _resolve_steps_per_execution(own["steps_per_execution"])
-        auto = own.get("auto_scale_loss", True) and (optimizer is None or not self._leaves_scaling_to_its_optimizer())
-        super().compile(
-            loss_scale=resolve_loss_scale(loss_scale, optimizer, self.dtype_policy.name, auto),
-            gradient_accumulation_steps=_resolve_accumulation(gradient_accumulation_steps, optimizer),
-            steps_per_execution=steps_per_execution,
-            auto_steps=auto_steps,
-            **given,
-        )
-        self._own_compile_config = own
-        for message in probabilities_taken_for_logits(self):
-            warnings.warn(message, FromLogitsWarning, stacklevel=2)
-
-    def get_compile_config(self) -> dict[str, Any]:
-        """Return the arguments of `compile`, serialized."""
-        own = _runtime.keras.saving.serialize_keras_object(dict(getattr(self, "_own_compile_config", {})))
-        return {**super().get_compile_config(), **own}
-
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
 class _Wrapped(TPUModel):
@@ -146,32 +84,3 @@ class _Wrapped(TPUModel):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> _Wrapped:
         model = _runtime.keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
         return cls(model, name=config["name"])
-
-
-def _resolve_accumulation(steps: Any, optimizer: Any) -> int:
-    """Return the number of batches in a step, the optimizer's own where it has one.
-
-    Raises:
-        ArgumentError: If `steps` is no positive integer, or the optimizer has another number.
-    """
-    steps = check.integer("compile", "gradient_accumulation_steps", steps, example="4, or leave it out")
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    by_optimizer = getattr(inner, "gradient_accumulation_steps", None) or 1
-    if steps != 1 and by_optimizer not in (1, steps):
-        raise ArgumentError(
-            f"gradient_accumulation_steps={steps} was given, and the optimizer says {by_optimizer}. "
-            "Leave one of them out."
-        )
-    return max(steps, int(by_optimizer))
-
-
-def _resolve_steps_per_execution(steps: Any) -> tuple[int, bool]:
-    """Return the first number of steps in an execution, and whether to tune it.
-
-    Raises:
-        ArgumentError: If `steps` is neither a positive integer nor `"auto"`.
-    """
-    if isinstance(steps, str) and steps == "auto":
-        return 1, True
-    what, example = '"auto" or an integer', '"auto", or leave it out'
-    return check.integer("compile", "steps_per_execution", steps, what=what, example=example), False

@@ -71,6 +71,7 @@ ATTRIBUTES = {
         lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])._functional.outputs
     ),
     "TensorBoard._should_trace": lambda: keras.callbacks.TensorBoard()._should_trace is False,
+    "Trainer._compile_config": lambda: model()._compile_config.config["metrics"] == ["mae"],
     "Trainer._compile_loss": lambda: model()._compile_loss,
     "Trainer._compile_metrics": lambda: model()._compile_metrics,
     "Trainer._loss_tracker": lambda: (model()._loss_tracker.total, model()._loss_tracker.count),

@@ -26,6 +26,7 @@ ATTRIBUTES = {
     "Optimizer._distribution_strategy": lambda: keras.optimizers.SGD()._distribution_strategy,
     "Optimizer._model_variables_moving_average": lambda: len(averaging()._model_variables_moving_average) == 2,
     "Optimizer._trainable_variables": lambda: len(averaging()._trainable_variables) == 2,
+    "Optimizer._trainable_variables_indices": lambda: len(averaging()._trainable_variables_indices) == 2,
     "TFEpochIterator._distributed_dataset": (
         lambda: (
             TFEpochIterator(

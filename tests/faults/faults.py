@@ -1224,7 +1224,7 @@ _MACHINE = (
     ),
     Fault(
         "accumulation-that-contradicts-the-optimizer-is-taken",
-        "models/tpu_model.py",
+        "models/exact_trainer.py",
         "if steps != 1 and by_optimizer not in (1, steps):",
         "if steps != 1 and by_optimizer > steps:",
         _ANY,

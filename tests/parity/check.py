@@ -56,8 +56,10 @@ def reference(case: Case) -> tuple[list[np.ndarray], Outcome]:
     return start, run(case, model, case.batches[1] * (case.window if joined else 1))
 
 
-def ours(case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray]) -> Outcome:
-    """Train a `TPUModel` from the weights `start` on the replicas of `scope`."""
+def ours(
+    case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray], model_class: Any = kte.TPUModel
+) -> Outcome:
+    """Train a `TPUModel`, or a `model_class`, from the weights `start` on the replicas of `scope`."""
     given = {
         "1024": {"loss_scale": 1024},
         "dynamic": {"loss_scale": "dynamic"},
@@ -69,7 +71,7 @@ def ours(case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray]
     elif case.window > 1:
         given["gradient_accumulation_steps"] = case.window
     with scope:
-        model = programs.build(case, kte.TPUModel)
+        model = programs.build(case, model_class)
         optimizer = programs.optimizer(case, **in_optimizer)
         if case.scale == "LossScaleOptimizer":
             optimizer = programs.scaled(case, optimizer)

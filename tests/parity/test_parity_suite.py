@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import keras_tpu_ext as kte
+from keras_tpu_ext import _runtime
 from kind_of_keras import RUNTIMES
 from parity import check
 from parity.cases import (
@@ -61,6 +62,14 @@ def test_replicas_take_the_steps_of_one_device(case):
     start, expected = check.reference(case)
     got = check.ours(case, kte.strategy_scope(require="cpu", replicas=case.replicas), start)
     assert not check.differences(expected, got, start)
+
+
+@pytest.mark.exhaustive
+def test_plain_models_in_a_scope_take_the_steps_of_one_device(case):
+    print(f"KTE_PARITY_SEED={SEED}: {case!r}")
+    start, expected = check.reference(case)
+    scope = kte.strategy_scope(require="cpu", replicas=case.replicas, exact=True)
+    assert not check.differences(expected, check.ours(case, scope, start, _runtime.keras.Model), start)
 
 
 @pytest.mark.exhaustive

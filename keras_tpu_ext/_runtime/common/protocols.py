@@ -141,6 +141,9 @@ class Devices(Protocol):
 class Models(Protocol):
     """Inspection of Keras models."""
 
+    def exact_models(self, trainer: type) -> AbstractContextManager[object]:
+        """Return a context in which each plain model that is made or used takes the exact step, that of `trainer`."""
+
     def calls(self, model: Model) -> list[Call]:
         """Return the calls of layers and operations in a functional model, without those inside of its layers."""
 

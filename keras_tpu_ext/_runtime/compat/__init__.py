@@ -14,6 +14,9 @@ from keras_tpu_ext._runtime.common.select import chosen
 _KERAS = chosen().split("_")[0]
 _names = importlib.import_module(f"{__name__}.{_KERAS}")
 
+builtin_models: Any = _names.builtin_models
+compiled_with: Any = _names.compiled_with
+save_as: Any = _names.save_as
 LossScaleOptimizer: Any = _names.LossScaleOptimizer
 keras: Any = _names.keras
 loss_tracker_of: Any = _names.loss_tracker_of

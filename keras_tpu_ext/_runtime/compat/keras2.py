@@ -34,6 +34,28 @@ _enable_auto_cast_variables: Any = private("mixed_precision.autocast_variable").
 LossScaleOptimizer: Any = private("mixed_precision.loss_scale_optimizer").BaseLossScaleOptimizer
 
 
+def builtin_models() -> tuple[type[Model], ...]:
+    """Return Keras's own classes of models."""
+    return (keras.Model, keras.Sequential, private("engine.functional").Functional)
+
+
+def compiled_with(model: Model) -> dict[str, Any] | None:
+    """Return the arguments with which `model` was compiled; `None` if it was not."""
+    if getattr(model, "_compile_config", None) is None:
+        return None
+    return {name: value for name, value in model._compile_config.config.items() if value is not None}
+
+
+def save_as(variant: type[Model], cls: type[Model]) -> None:
+    """Let models of the class `variant` be saved as those of `cls`."""
+    for name in ("_keras_api_names", "_keras_api_names_v1"):
+        if name in vars(cls):
+            setattr(variant, name, vars(cls)[name])
+    names = private("saving.object_registration")._GLOBAL_CUSTOM_NAMES
+    if cls in names:
+        names[variant] = names[cls]
+
+
 def mask_of(tensor: Tensor) -> Any:
     """Return the mask that Keras keeps beside `tensor`, or `None`."""
     return getattr(tensor, "_keras_mask", None)

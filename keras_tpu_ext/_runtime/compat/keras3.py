@@ -7,7 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import keras as keras
+from keras.src.api_export import REGISTERED_OBJS_TO_NAMES
 from keras.src.backend import AutocastScope, get_keras_mask, in_symbolic_scope, set_keras_mask
+from keras.src.models.functional import Functional
+from keras.src.saving.object_registration import GLOBAL_CUSTOM_NAMES
 
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor, Variable
@@ -20,6 +23,24 @@ saves_each_epoch = (
     keras.callbacks.ModelCheckpoint,
     getattr(keras.callbacks, "OrbaxCheckpoint", None),  # from Keras 3.13 on
 )
+
+
+def builtin_models() -> tuple[type[Model], ...]:
+    """Return Keras's own classes of models."""
+    return (keras.Model, keras.Sequential, Functional)
+
+
+def compiled_with(model: Model) -> dict[str, Any] | None:
+    """Return the arguments with which `model` was compiled; `None` if it was not."""
+    return dict(model._compile_config.config) if getattr(model, "_compile_config", None) is not None else None
+
+
+def save_as(variant: type[Model], cls: type[Model]) -> None:
+    """Let models of the class `variant` be saved as those of `cls`."""
+    if cls in REGISTERED_OBJS_TO_NAMES:
+        REGISTERED_OBJS_TO_NAMES[variant] = REGISTERED_OBJS_TO_NAMES[cls]
+    if cls in GLOBAL_CUSTOM_NAMES:
+        GLOBAL_CUSTOM_NAMES[variant] = GLOBAL_CUSTOM_NAMES[cls]
 
 
 def mask_of(tensor: Tensor) -> Any:

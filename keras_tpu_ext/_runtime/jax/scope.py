@@ -18,6 +18,7 @@ from keras.src.backend.jax.trainer import JAXTrainer
 
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.sharding import shard_data
+from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 _ATTRIBUTE = "_kte_distribution"
@@ -66,7 +67,8 @@ def _binding_init(original: Callable[..., None]) -> Callable[..., None]:
         original(model, *args, **kwargs)
         if distribution_of(model) is None and _ACTIVE.distribution is not None:
             keep(model, _ACTIVE.distribution)
-            _wrap_methods(model)
+            if not isinstance(model, ExactModel):
+                _wrap_methods(model)
 
     return init
 

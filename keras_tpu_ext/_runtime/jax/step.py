@@ -179,6 +179,9 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
     def _own_scope(self) -> contextlib.AbstractContextManager[None]:
         return use_distribution(distribution_of(self))
 
+    def _kte_adopt(self) -> None:
+        keep(self, current_distribution())  # its variables follow before they are used
+
     def _kte_loop(self) -> contextlib.AbstractContextManager[None]:
         return use_distribution(None)
 

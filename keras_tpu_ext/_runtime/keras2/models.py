@@ -13,6 +13,7 @@ from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras2 import keras, private, tree
 from keras_tpu_ext._runtime.compat.keras2 import path_of as path_of
 from keras_tpu_ext._runtime.keras2.functional import Functional
+from keras_tpu_ext._runtime.training.exact_models import exact_models as exact_models
 
 _BaseRandomLayer = private("engine.base_layer").BaseRandomLayer
 

@@ -23,6 +23,7 @@ from keras_tpu_ext._runtime.tensorflow.loop import make_steps_function, without_
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext.errors import ScopeError
 
 _NOT_KEPT = (
     "{path} will not keep the {lost} of this model: H5 files and SavedModels keep what Keras knows. "
@@ -146,6 +147,16 @@ class TrainStep(ExactStep, FunctionalByShape):
 
     def _kte_loop(self: Any) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._kte_call.method == "predict" else use_schedule()
+
+    def _kte_adopt(self: Any) -> None:
+        strategy = tf.distribute.get_strategy()
+        if not all(strategy.extended.variable_created_in_scope(variable) for variable in self.variables):
+            raise ScopeError(
+                f"{self.name!r} was made outside the block, and its variables live on one device only. Write: with "
+                "scope: model = ... around the lines that make it, or `with scope: model = "
+                "keras.models.clone_model(model)` and then copy the weights, clone.set_weights(model.get_weights())."
+            )
+        self._distribution_strategy = strategy
 
     def _kte_prepare(self, call: FitCall) -> None:
         replace_padded_batches(call)

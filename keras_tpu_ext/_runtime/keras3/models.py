@@ -13,6 +13,7 @@ from keras.src.ops.nn import LogSoftmax, Softmax
 from keras_tpu_ext._runtime.common.protocols import Call
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3 import path_of as path_of
+from keras_tpu_ext._runtime.training.exact_models import exact_models as exact_models
 
 
 def inputs_and_outputs(model: keras.Model) -> tuple[Nest, Nest] | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import without_own_weights
-from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
 from keras_tpu_ext._runtime.keras3.adapter import ExactKeras3Model
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_by_schedule
 from keras_tpu_ext._runtime.keras3.functional import FunctionalByShape
@@ -61,6 +62,18 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
         outputs = self.predict_function([split_batch(self.distribute_strategy, (x,))])
         return keras.tree.map_structure(lambda value: value.numpy(), outputs)
 
+    def _kte_adopt(self: Any) -> None:
+        self._distribute_strategy = strategy = tf.distribute.get_strategy()
+        self.train_function = self.test_function = self.predict_function = None
+        _make_again(self.variables, strategy)
+        optimizer = getattr(self, "optimizer", None)
+        while optimizer is not None:
+            _make_again(optimizer.variables, strategy)
+            optimizer._distribution_strategy = strategy
+            trained = getattr(optimizer, "_trainable_variables", [])
+            optimizer._trainable_variables_indices = {optimizer._var_key(v): i for i, v in enumerate(trained)}
+            optimizer = getattr(optimizer, "inner_optimizer", None)
+
     def _kte_prepare(self: Any, call: FitCall) -> None:
         if call.method == "predict":
             call.arguments["x"] = in_order(self.distribute_strategy, call.arguments["x"])
@@ -78,6 +91,13 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
             data_batch = without_own_weights(_element_spec_of_one_replica(iterator._distributed_dataset))
         with self._distribute_strategy.scope():
             self._symbolic_build(data_batch=data_batch)
+
+
+def _make_again(variables: Sequence[Variable], strategy: tf.distribute.Strategy) -> None:
+    """Make variables anew on `strategy`, with the values that they have."""
+    for variable in variables:
+        if not strategy.extended.variable_created_in_scope(variable.value):
+            variable._initialize(variable.numpy())
 
 
 def _element_spec_of_one_replica(dataset: Any) -> Any:

@@ -67,6 +67,10 @@ class ExactModel:
     def _check_compiled(self) -> None:
         """Refuse what was made outside the model's own scope, where that matters."""
 
+    def _kte_adopt(self) -> None:
+        """Move a plain model that was made elsewhere to the strategy of the block that is open."""
+        raise NotImplementedError
+
     def _kte_loop(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which Keras's own loops run."""
         return contextlib.nullcontext()

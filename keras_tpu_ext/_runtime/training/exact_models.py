@@ -1,0 +1,135 @@
+"""Give plain Keras models the exact step within a block, without a changed line.
+
+Such a model keeps its class, its name and its file: it becomes an instance of a class of the same name, which has
+the user's class before the exact step and that before Keras's own class. A model that was made before the block is
+adopted when it is compiled, trained, evaluated or asked for predictions inside.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Any
+
+from keras_tpu_ext._runtime.compat import builtin_models, compiled_with, keras, save_as
+from keras_tpu_ext._runtime.training.model import ExactModel
+
+_LOOPS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+
+
+def exact_models(trainer: type) -> AbstractContextManager[object]:
+    """Return a context in which each plain model that is made or used takes the exact step.
+
+    Args:
+        trainer: The mixin before `keras.Model` that has the exact step.
+    """
+    return _ExactModels(trainer)
+
+
+class _Inside(threading.local):
+    """How many blocks this thread is in."""
+
+    blocks = 0
+
+
+_INSIDE = _Inside()
+
+
+class _ExactModels:
+    """Changes `keras.Model` within the outermost block of all threads, for those that are in one."""
+
+    _lock = threading.Lock()
+    _blocks = 0
+    _before: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self, trainer: type) -> None:
+        self._trainer = trainer
+
+    def __enter__(self) -> None:
+        _INSIDE.blocks += 1
+        with _ExactModels._lock:
+            _ExactModels._blocks += 1
+            if _ExactModels._blocks == 1:
+                _ExactModels._before = dict(vars(keras.Model))
+                keras.Model.__new__ = _making(keras.Model.__new__, self._trainer)
+                keras.Model.compile = _compiling(keras.Model.compile, self._trainer)
+                for name in _LOOPS:
+                    setattr(keras.Model, name, _running(getattr(keras.Model, name), self._trainer))
+
+    def __exit__(self, *error: object) -> None:
+        _INSIDE.blocks -= 1
+        with _ExactModels._lock:
+            _ExactModels._blocks -= 1
+            if _ExactModels._blocks:
+                return
+            for name in ("__new__", "compile", *_LOOPS):
+                if name in _ExactModels._before:
+                    setattr(keras.Model, name, _ExactModels._before[name])
+                else:
+                    delattr(keras.Model, name)
+
+
+def _making(stock: Any, trainer: Any) -> Any:
+    @functools.wraps(stock)
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        model = stock(cls, *args, **kwargs)
+        _make_exact(model, trainer)
+        return model
+
+    return staticmethod(new)
+
+
+def _compiling(stock: Callable[..., Any], trainer: Any) -> Any:
+    @functools.wraps(stock)
+    def compile(model: Any, *args: Any, **kwargs: Any) -> None:
+        if _make_exact(model, trainer):
+            model._kte_adopt()
+            trainer.compile(model, *args, **kwargs)  # below the user's own, which has called this
+        else:
+            stock(model, *args, **kwargs)
+
+    return compile
+
+
+def _running(stock: Callable[..., Any], trainer: Any) -> Any:
+    @functools.wraps(stock)
+    def run(model: Any, *args: Any, **kwargs: Any) -> Any:
+        options = compiled_with(model)
+        if not _make_exact(model, trainer):
+            return stock(model, *args, **kwargs)
+        model._kte_adopt()
+        if options is not None:
+            trainer.compile(model, **options)
+        return getattr(trainer, stock.__name__)(model, *args, **kwargs)
+
+    return run
+
+
+def _make_exact(model: Any, trainer: Any) -> bool:
+    """Let `model` take the exact step; return whether it did not before."""
+    if isinstance(model, ExactModel) or not _INSIDE.blocks:
+        return False
+    cls: Any = type(model)
+    object.__setattr__(model, "__class__", exact_class(cls, trainer))
+    return True
+
+
+@functools.cache
+def exact_class(cls: Any, trainer: Any) -> Any:
+    """Return a subclass of `cls` with the exact step, and with the name of `cls` in code and in saved files."""
+    builtin = next(base for base in cls.__mro__ if base in builtin_models())
+    if cls is not builtin:
+        return _subclass(cls, (cls, exact_class(builtin, trainer)))
+    # Keras reads the signature to see what a config makes. That of `Model` is for whatever comes.
+    members = {} if cls is keras.Model else {"__init__": cls.__init__}
+    return _subclass(cls, (trainer, cls), members)
+
+
+def _subclass(cls: Any, bases: tuple[type, ...], members: Mapping[str, object] = MappingProxyType({})) -> Any:
+    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    variant = type(cls.__name__, bases, {**names, **members})
+    save_as(variant, cls)
+    return variant

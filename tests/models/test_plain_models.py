@@ -1,0 +1,217 @@
+"""Plain Keras models inside a scope: the step of `TPUModel`, and otherwise what they are."""
+
+import pickle
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tpu_ext as kte
+from kind_of_keras import IS_KERAS2
+
+ON_JAX = not IS_KERAS2 and keras.backend.backend() == "jax"
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.hidden = keras.layers.Dense(4, activation="tanh")
+        self.out = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.out(self.hidden(x))
+
+
+class ByShape(keras.Model):
+    """Becomes functional in its own `__init__`."""
+
+    def __init__(self, units=4):
+        inputs = keras.Input((6,))
+        hidden = keras.layers.Dense(units, activation="tanh")(inputs)
+        super().__init__(inputs=inputs, outputs=keras.layers.Dense(1)(hidden))
+
+
+class OwnCompile(Subclassed):
+    def compile(self, rate):
+        super().compile(keras.optimizers.SGD(rate), "mse", metrics=["mae"])
+
+
+class OwnSequential(keras.Sequential):
+    pass
+
+
+def layers():
+    return [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)]
+
+
+def functional():
+    inputs = keras.Input((6,))
+    hidden, out = layers()
+    return keras.Model(inputs, out(hidden(inputs)), name="named")
+
+
+KINDS = {
+    "functional": functional,
+    "sequential": lambda: keras.Sequential([keras.layers.InputLayer((6,)), *layers()]),
+    "unbuilt sequential": lambda: keras.Sequential(layers()),
+    "own sequential": lambda: OwnSequential(layers()),
+    "subclassed": Subclassed,
+    "by shape": ByShape,
+}
+
+
+def compiled(model):
+    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+    return model
+
+
+def trained(model, data):
+    """Return what a kernel prints: 103 rows by 32, 75 to validate with, and the predictions."""
+    history = model.fit(
+        data.x,
+        data.y,
+        batch_size=32,
+        epochs=2,
+        validation_data=(data.x[:75], data.y[:75]),
+        shuffle=False,
+        verbose=0,
+    ).history
+    return {**history, "predicted": model.predict(data.x, batch_size=50, verbose=0)}
+
+
+def assert_same(got, expected):
+    assert got.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.fixture
+def scope3():
+    return kte.strategy_scope(require="cpu", replicas=3, exact=True)
+
+
+def seeded(build):
+    keras.utils.set_random_seed(1)
+    return build()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_trains_as_on_one_device_and_is_what_it_was(data, scope3, kind):
+    plain = compiled(seeded(KINDS[kind]))
+    with scope3:
+        ours = compiled(seeded(KINDS[kind]))
+    assert isinstance(ours, type(plain))
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        assert getattr(type(ours), name) == getattr(type(plain), name)
+    assert_same(trained(ours, data), trained(plain, data))
+    assert ours.count_params() == plain.count_params()
+    assert [w.shape for w in ours.weights] == [w.shape for w in plain.weights]
+
+
+def test_compile_takes_what_that_of_tpumodel_takes(data, scope3):
+    with scope3:
+        model = seeded(functional)
+        model.compile("adam", "mse", loss_scale="dynamic", gradient_accumulation_steps=2, steps_per_execution="auto")
+    assert np.isfinite(trained(model, data)["loss"]).all()
+    assert int(model.optimizer.iterations.numpy()) == 4
+
+
+def test_a_compile_of_ones_own_is_above_ours(data, scope3):
+    plain = seeded(OwnCompile)
+    plain.compile(0.1)
+    with scope3:
+        ours = seeded(OwnCompile)
+        ours.compile(0.1)
+    assert_same(trained(ours, data), trained(plain, data))
+
+
+def test_models_outside_and_the_class_itself_stay(scope3):
+    with scope3:
+        inside = functional()
+    assert not isinstance(functional(), kte.models.exact_trainer.ExactTrainer)
+    assert isinstance(inside, kte.models.exact_trainer.ExactTrainer)
+    assert "fit" not in vars(keras.Model) or IS_KERAS2
+    assert "exact" not in keras.Model.fit.__code__.co_filename
+
+
+def test_by_default_keras_stays_as_it_is():
+    with kte.strategy_scope(require="cpu", replicas=3):
+        model = functional()
+    assert not isinstance(model, kte.models.exact_trainer.ExactTrainer)
+    with pytest.raises(kte.errors.ArgumentError, match=r"`exact` must be True or False; got 'no'"):
+        kte.strategy_scope(exact="no")
+
+
+STOCK = """
+import sys, numpy as np
+sys.modules["keras_tpu_ext"] = None  # as where it is not installed
+if sys.argv[2] == "keras2":
+    import tensorflow as tf
+    keras = tf.keras
+else:
+    import keras
+model = keras.models.load_model(sys.argv[1])
+x = np.linspace(-1, 1, 42, dtype="float32").reshape(7, 6)
+assert type(model).__mro__[1].__module__.startswith(("keras.", "tf_keras."))
+print(float(np.sum(model.predict(x, verbose=0))))
+model.fit(x, x[:, :1], verbose=0)
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"loss_scale": "dynamic", "gradient_accumulation_steps": 2}])
+@pytest.mark.parametrize("kind", ["functional", "sequential"])
+def test_its_file_loads_without_this_package_and_with_it(data, scope3, tmp_path, kind, options):
+    with scope3:
+        model = seeded(KINDS[kind])
+        model.compile("adam", "mse", **options)
+    model.fit(data.x, data.y, verbose=0)
+    model.save(tmp_path / "model.keras")
+    x = np.linspace(-1, 1, 42, dtype="float32").reshape(7, 6)
+    expected = float(np.sum(model.predict(x, verbose=0)))
+    command = [sys.executable, "-c", STOCK, str(tmp_path / "model.keras"), "keras2" if IS_KERAS2 else "keras3"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert float(printed) == pytest.approx(expected, rel=1e-5)
+    with scope3:
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded._step_state.accumulation_steps == options.get("gradient_accumulation_steps", 1)
+    assert bool(loaded._step_state.loss_scaler) == bool(options)
+    assert float(np.sum(loaded.predict(x, verbose=0))) == pytest.approx(expected, rel=1e-5)
+
+
+def train_one_that_was_made_outside(how, scope, data):
+    """Compile or train a model inside `scope`; return it, and what came of training."""
+    model = seeded(functional)
+    if how == "compiled inside":
+        with scope:
+            compiled(model)
+        return model, trained(model, data)
+    compiled(model)
+    with scope:
+        return model, trained(model, data)
+
+
+@pytest.mark.parametrize("how", ["compiled inside", "fitted inside"])
+def test_a_model_that_was_made_outside_moves_in_or_is_told(data, scope3, how):
+    expected = trained(compiled(seeded(functional)), data)
+    if IS_KERAS2:
+        with pytest.raises(kte.errors.ScopeError, match=r"'named' was made outside the block.*clone_model\(model\)"):
+            train_one_that_was_made_outside(how, scope3, data)
+        return
+    model, got = train_one_that_was_made_outside(how, scope3, data)
+    assert_same(got, expected)
+    assert kte._runtime.devices.num_replicas(model) == 3
+
+
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: pickles no model that trains")
+def test_it_can_be_pickled_and_copied(data, scope3):
+    with scope3:
+        model = compiled(seeded(functional))
+    copy = pickle.loads(pickle.dumps(model))
+    assert type(copy).__name__ == type(model).__name__
+    for got, expected in zip(copy.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    with scope3:
+        clone = keras.models.clone_model(model)
+    assert isinstance(clone, kte.models.exact_trainer.ExactTrainer)
