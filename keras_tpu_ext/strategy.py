@@ -129,7 +129,7 @@ def strategy_scope(
         require: `"tpu"`, `"gpu"` or `"cpu"`: accept nothing else. `None` (default) takes the best there is and
             logs the choice in one line.
         tpu: `"auto"` (default) looks where TPUs show themselves; `"local"`, a name or a `grpc://` address says
-            where it is; `False` uses none.
+            where it is, and then nothing else is accepted; `False` uses none.
         replicas: Number of replicas. On a machine without accelerators, more than one is a rehearsal: that many
             virtual CPU devices run the same code path with the same numbers. Default: all devices there are.
         precision: Dtype policy inside the block, such as `"mixed_bfloat16"`; `"auto"` takes
@@ -143,8 +143,8 @@ def strategy_scope(
 
     Raises:
         ArgumentError: If an argument has a value that cannot work.
-        HardwareNotFoundError: If what `require` names is not found or cannot be used; the text says what was
-            looked for, what was found and what to run.
+        HardwareNotFoundError: If what `require` or `tpu` names is not found or cannot be used; the text says what
+            was looked for, what was found and what to run.
         ScopeError: If a rehearsal, or a start of several processes, comes after the framework has started its
             devices.
         ClusterError: If the processes that train together do not come together in time.
@@ -159,7 +159,10 @@ def strategy_scope(
     """
     _check_arguments(require, tpu, replicas, precision)
     check.one_of("strategy_scope", "exact", exact, (True, False), example="False")
-    scope = dataclasses.replace(_open(require, find_tpu(tpu), replicas), exact=exact)
+    address = find_tpu(tpu)
+    if require is None and tpu not in ("auto", False):
+        require = "tpu"  # who names a TPU does not want to train on a CPU
+    scope = dataclasses.replace(_open(require, address, replicas), exact=exact)
     if precision is not None:
         policy = _precision.recommended_policy(scope.hardware) if precision == "auto" else precision
         scope = dataclasses.replace(scope, precision=policy)

@@ -189,11 +189,19 @@ def test_an_unusable_tpu_is_an_error_where_a_tpu_is_required(machine, monkeypatc
     assert caught.value is machine.tpu_error
 
 
+@pytest.mark.parametrize("tpu", ["local", "my-tpu", "grpc://10.0.0.2:8470"])
+def test_a_tpu_that_is_named_is_required(machine, tpu):
+    machine.tpu_error = unusable()
+    with pytest.raises(HardwareNotFoundError, match=r"It is broken\. What to do: mend it\."):  # and no warning
+        kte.strategy_scope(tpu=tpu)
+
+
 @pytest.mark.gate_on("keras3_jax")
-def test_a_rehearsal_that_a_failed_tpu_made_too_late_says_so(machine):
+def test_a_rehearsal_that_a_failed_tpu_made_too_late_says_so(machine, monkeypatch):
+    monkeypatch.setenv("TPU_NAME", "local")
     machine.tpu_error = unusable()
     with pytest.warns(HardwareUnusableWarning), pytest.raises(ScopeError) as caught:
-        kte.strategy_scope(tpu="my-tpu", replicas=9)  # this process has eight virtual devices
+        kte.strategy_scope(replicas=9)  # this process has eight virtual devices
     assert str(caught.value).endswith("It was the attempt to reach the TPU; to rehearse, write tpu=False as well.")
 
 
