@@ -57,5 +57,13 @@ class AddonsWarning(UserWarning):
     """TensorFlow Addons is used on a TensorFlow that it was not made for."""
 
 
+class CustomStepWarning(UserWarning):
+    """A step of the user's own is no faster on replicas than on one device, or means something else there."""
+
+
+class MixedExamplesWarning(UserWarning):
+    """A model looks at the examples of a batch together, and is no faster on replicas than on one device."""
+
+
 class FromLogitsWarning(UserWarning):
     """A probability output meets a loss that expects logits, so the model may hardly learn."""

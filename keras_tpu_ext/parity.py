@@ -29,6 +29,7 @@ def check_parity(
     steps: int = 3,
     tolerance: float | None = None,
     backend: str | None = None,
+    exact: bool = True,
     timeout_s: float = 600.0,
 ) -> ParityReport:
     """Train a model on one device and on N rehearsed replicas, in fresh processes, and compare the two.
@@ -46,7 +47,7 @@ def check_parity(
     tolerance, or 0.1; what rounding moves further than that counts as not checked.
 
     Args:
-        build_model: Function without arguments that returns a compiled `TPUModel` or any compiled Keras model, and
+        build_model: Function without arguments that returns a compiled Keras model, a `TPUModel` or a plain one, and
             opens no scope itself. Each process imports it, so it stands at the top level of a file, and a script
             has its calls under `if __name__ == "__main__":`; from a notebook, cloudpickle brings it over.
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`, structures of arrays with the examples first. Any number
@@ -59,6 +60,8 @@ def check_parity(
         backend: `"jax"` or `"tensorflow"`: the replicas run on this backend of Keras 3, and one device on the one
             that this process is on. So it is known whether a model will train on JAX as it does on TensorFlow.
             `None` (default) takes the one of this process for both.
+        exact: Whether a plain Keras model takes the exact step, as in `strategy_scope(exact=True)`, the default.
+            `False` shows what Keras's own step makes of it.
         timeout_s: Seconds after which each of the two processes is ended. Defaults to 600.
 
     Returns:
@@ -83,7 +86,7 @@ def check_parity(
         ```
     """
     function = FunctionReference.of(build_model)
-    return check_function(function, batch, replicas, steps, tolerance, timeout_s, backend=backend)
+    return check_function(function, batch, replicas, steps, tolerance, timeout_s, backend=backend, exact=exact)
 
 
 def check_function(
@@ -95,17 +98,19 @@ def check_function(
     timeout_s: float,
     *,
     backend: str | None = None,
+    exact: bool = True,
     synthetic: bool = False,
 ) -> ParityReport:
     """Do what `check_parity` does for a reference to a function; `synthetic` says so of the batch."""
     refuse_nested_check()
     _check_arguments(replicas, steps, tolerance, timeout_s, backend)
+    check.one_of("check_parity", "exact", exact, (True, False), example="False")
     arrays = batches.parse_batch(batch)
 
     def run(*, distributed: bool, start: list[Any] | None) -> Outcome:
         path = [os.path.abspath(entry) for entry in sys.path]
         on = backend if distributed and backend else ""
-        task = Task(function, arrays, replicas, distributed, steps, start, path, on)
+        task = Task(function, arrays, replicas, distributed, steps, start, path, on, exact)
         return run_worker(task, timeout_s)
 
     one = run(distributed=False, start=None)

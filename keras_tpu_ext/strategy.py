@@ -54,7 +54,7 @@ class Scope:
     num_replicas: int
     precision: str | None = None
     note: str = ""
-    exact: bool = False
+    exact: bool = True
     _entered: _Entered = dataclasses.field(default_factory=_Entered, repr=False, compare=False)
 
     def __enter__(self) -> Scope:
@@ -111,7 +111,7 @@ def strategy_scope(
     tpu: str | Literal[False] = "auto",
     replicas: int | None = None,
     precision: str | None = None,
-    exact: bool = False,
+    exact: bool = True,
 ) -> Scope:
     """Open the hardware there is: a TPU, else the GPUs, else the CPU; models built inside train on it.
 
@@ -135,8 +135,9 @@ def strategy_scope(
         precision: Dtype policy inside the block, such as `"mixed_bfloat16"`; `"auto"` takes
             `precision.recommended_policy`. `None` (default) leaves the policy alone. It is restored on exit.
         exact: Whether every plain Keras model that is made, loaded, compiled or used inside the block takes the exact
-            step of `TPUModel` and the arguments of `TPUModel.compile`. Its class, name and file stay what they are.
-            Defaults to `False`, which leaves it Keras's own step.
+            step of `TPUModel` and the arguments of `TPUModel.compile`, and its batch normalizations have the
+            statistics of the whole batch. Its class, name and file stay what they are. Defaults to `True`; `False`
+            leaves Keras its own step.
 
     Returns:
         The `Scope`, which is the context manager.

@@ -15,7 +15,7 @@ class Facts:
     """Properties of a model.
 
     Attributes:
-        is_exact: Whether it is a `TPUModel`.
+        is_exact: Whether it takes the exact step.
         compute_dtypes: The dtypes that its layers compute in.
         local_normalisations: Batch normalisations that train and see their own replica only, by name and path.
         no_dropout: Layers whose dropout was switched off, by name and path.
@@ -98,7 +98,7 @@ def findings(facts: Facts, rows: Sequence[ParityRow]) -> tuple[str, ...]:
     if differs and not facts.is_exact:
         found.append(
             f"The model is a plain keras.Model: {facts.plain_model}. Write kte.TPUModel(inputs, outputs), or "
-            "kte.TPUModel.from_model(model), and compile that."
+            "kte.TPUModel.from_model(model), and compile that; or leave exact=False out."
         )
     found += [_normalization_finding(name, differs) for name in facts.local_normalisations]
     if differs and facts.random:

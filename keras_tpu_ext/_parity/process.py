@@ -33,6 +33,7 @@ class Task:
         start: The weights to start from; `None` starts from the model's own.
         path: The `sys.path` under which the function is found.
         backend: Keras's backend in this process; empty for that of the process which started it.
+        exact: Whether plain Keras models take the exact step.
     """
 
     build_model: FunctionReference
@@ -43,6 +44,7 @@ class Task:
     start: list[Any] | None
     path: list[str]
     backend: str = ""
+    exact: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,6 +21,7 @@ from keras_tpu_ext._parity.function_reference import check_compiled_model
 from keras_tpu_ext._parity.inspection import disable_dropout, inspect_model
 from keras_tpu_ext._parity.process import Failure, Outcome, Task
 from keras_tpu_ext.errors import ArgumentError, KteError
+from keras_tpu_ext.models.exact_trainer import PlainTrainer
 from keras_tpu_ext.strategy import strategy_scope
 
 _SEED = 0
@@ -44,9 +45,9 @@ def main(folder: str) -> int:
 
 def run(task: Task) -> Outcome:
     """Run all parts of the check, and on one device once more with rounding alone changed."""
-    scope: Any = contextlib.nullcontext()
+    scope: Any = _runtime.models.exact_models(PlainTrainer) if task.exact else contextlib.nullcontext()
     if task.distributed:  # before the user's file is loaded, which may start the framework's devices
-        scope = strategy_scope(require="cpu", replicas=task.replicas, tpu=False)
+        scope = strategy_scope(require="cpu", replicas=task.replicas, tpu=False, exact=task.exact)
     sys.path[:] = task.path
     build = task.build_model.load()
     model: Any = _build(task, build, scope, task.start)

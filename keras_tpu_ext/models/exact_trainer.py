@@ -76,22 +76,18 @@ class ExactTrainer(_runtime.TrainStep):
             warnings.warn(message, FromLogitsWarning, stacklevel=2)
 
     def get_compile_config(self) -> dict[str, Any]:
-        """Return the arguments of `compile`, serialized."""
-        own = _runtime.keras.saving.serialize_keras_object(dict(self._own_compile_config))
-        return {**super().get_compile_config(), **own}
+        """Return the arguments of `compile`, serialized; those that only ours takes stand with the optimizer.
 
-
-class PlainTrainer(ExactTrainer):
-    """What a plain Keras model has within a scope: an `ExactTrainer` whose files Keras loads without this package."""
-
-    def get_compile_config(self) -> dict[str, Any]:
-        """Return the arguments of `compile`, serialized; what only ours takes stands where Keras passes it over."""
-        config = super().get_compile_config()
-        own = {name: config.pop(name) for name in set(self._own_compile_config) - {"steps_per_execution"}}
-        own["steps_per_execution"] = config["steps_per_execution"]
+        There Keras passes them over, so that it loads the file without this package.
+        """
+        serialize = _runtime.keras.saving.serialize_keras_object
+        config, own = super().get_compile_config(), serialize(dict(self._own_compile_config))
+        if not own or self.optimizer is None:
+            return config
+        if isinstance(self.optimizer, list):  # which has no place for them
+            return {**config, **own}
         config["steps_per_execution"] = self.steps_per_execution
-        if self.optimizer is not None and not isinstance(self.optimizer, list):  # Keras 2 keeps the name of one
-            config["optimizer"] = {**_runtime.keras.saving.serialize_keras_object(self.optimizer), _KEY: own}
+        config["optimizer"] = {**serialize(self.optimizer), _KEY: own}  # Keras 2 may have kept a name
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
@@ -99,6 +95,16 @@ class PlainTrainer(ExactTrainer):
         optimizer = config.get("optimizer")
         own = optimizer.get(_KEY, {}) if isinstance(optimizer, dict) else {}
         super().compile_from_config({**config, **own})
+
+
+class PlainTrainer(ExactTrainer):
+    """What a plain Keras model has within a scope: it takes in what was made outside, where that can be exact."""
+
+    _is_for_one_device = True
+
+    def _check_compiled(self) -> None:
+        self._kte_adopt()
+        super()._check_compiled()
 
 
 def _resolve_accumulation(steps: Any, optimizer: Any) -> int:

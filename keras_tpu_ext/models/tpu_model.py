@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from keras_tpu_ext import _arguments as check
@@ -64,6 +66,28 @@ class TPUModel(ExactTrainer, _runtime.keras.Model):
             raise check.argument_error("from_model", "model", needed, got, write)
         return _Wrapped(model, name=model.name)
 
+    def to_keras(self) -> Any:
+        """Return a plain Keras model that shares the layers and weights of this one, for use without this package.
+
+        It takes Keras's own step, on one device; compile it before you train or evaluate. Of a model that
+        `from_model` made of a subclassed one it is that model.
+
+        Raises:
+            ArgumentError: If this model has a `call` of its own, which only its own class has.
+        """
+        graph = _runtime.models.inputs_and_outputs(self)
+        if graph is None:
+            needed, got = "a model of inputs and outputs", f"the subclassed {type(self).__name__}"
+            write = f"class {type(self).__name__}(keras.Model), which strategy_scope() makes exact as well"
+            raise check.argument_error("to_keras", "self", needed, got, write)
+        return _runtime.models.plain_model(*graph, name=self.name)
+
+    def _kte_saving(self, *, is_keras_file: bool) -> AbstractContextManager[None]:
+        """Let Keras load a model of inputs and outputs as a plain one where this package is not imported."""
+        if is_keras_file and _runtime.keras.saving.get_registered_name(type(self)) == "keras_tpu_ext>TPUModel":
+            return _runtime.models.named_as_builtin(self)
+        return contextlib.nullcontext()
+
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
 class _Wrapped(TPUModel):
@@ -75,6 +99,9 @@ class _Wrapped(TPUModel):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         return self.model(inputs, training=training)
+
+    def to_keras(self) -> Any:
+        return self.model
 
     def get_config(self) -> dict[str, Any]:
         serialized = _runtime.keras.saving.serialize_keras_object(self.model)

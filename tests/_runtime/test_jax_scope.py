@@ -19,6 +19,12 @@ pytestmark = pytest.mark.runtimes("keras3_jax")
 X, Y = np.ones((16, 3), "float32"), np.ones((16, 1), "float32")
 
 
+@pytest.fixture
+def scope8(scope8):
+    """Leave the step of plain models to Keras: the others keep their scope by themselves."""
+    return dataclasses.replace(scope8, exact=False)
+
+
 def functional(model_class=keras.Model):
     inputs = keras.Input((3,))
     return model_class(inputs, keras.layers.Dense(1)(inputs))
@@ -208,6 +214,18 @@ def test_a_method_that_the_user_overrides_runs_within_the_models_own(scope8):
         model.compile("sgd", "mse")
     fit(model)
     assert seen == [scope8.strategy]
+
+
+def test_a_batch_that_cannot_be_split_is_told_with_the_cure(scope8):
+    with scope8:
+        model = functional()
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="should evenly divide the shape") as error:
+        model.fit(X[:11], Y[:11], verbose=0)
+    assert str(error.value).endswith(
+        "Keras's own step on JAX needs batches that can be split evenly over the 8 devices, in validation_data too. "
+        "Leave exact=False out of strategy_scope(), and the model trains on any batch"
+    )
 
 
 def test_what_was_made_elsewhere_is_put_where_the_model_is(scope8):

@@ -104,6 +104,7 @@ def raise_in_the_package(statement):
     exec(code, {"model": object()})
 
 
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="it names what Keras 3 has")
 @once
 @pytest.mark.parametrize(
     ("statement", "name"),
@@ -121,6 +122,7 @@ def test_an_error_in_the_package_is_explained_if_it_is_about_the_table(statement
     assert private_names.missing_name(caught.value) == name
 
 
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="it names what Keras 3 has")
 @once
 def test_what_users_see_when_a_private_name_is_gone():
     with pytest.raises(errors.RuntimeNotSupportedError) as caught, private_names.explain_missing_names():

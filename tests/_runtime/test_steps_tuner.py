@@ -63,3 +63,20 @@ def test_a_shorter_last_execution_teaches_nothing():
     tuner.note(1, 0.001)
     tuner.note(3, 0.001)
     assert tuner.steps == 8
+
+
+def test_it_settles_where_an_execution_has_all_of_an_epoch():
+    tuner = StepsTuner()
+    for steps in (1, 8, 64, 9, 73):  # an epoch of 82 steps, and one of 73 in one execution
+        tuner.note(steps, 1e-4 * steps)
+    assert tuner.steps == 512
+    assert tuner.settled
+    tuner.note(512, 1e-2)
+    assert tuner.steps == 512
+
+
+def test_epochs_that_end_early_between_whole_executions_settle_nothing():
+    tuner = StepsTuner()
+    for steps, seconds in ((1, 0.001), (3, 0.001), (8, 0.001), (2, 0.001), (64, 0.001)):
+        tuner.note(steps, seconds)
+    assert not tuner.settled

@@ -135,8 +135,8 @@ _LOSS = (
     Fault(
         "loss-of-one-number-counts-once-a-replica",
         "_runtime/training/compile_utils.py",
-        "return ops.sum(self.loss(y_true, whole, sample_weight)) / replicas",
-        "return ops.sum(self.loss(y_true, whole, sample_weight))",
+        "return ops.sum(values) / replicas",
+        "return ops.sum(values)",
         _TF,
         (f"{_STEP}::test_a_loss_of_one_number_gets_the_whole_batch", f"{_EXACT}::test_losses_of_the_users_own"),
     ),
@@ -593,9 +593,9 @@ _BATCH = (
     ),
     Fault(
         "loss-that-is-a-metric-is-a-part-of-itself",
-        "_runtime/keras3/compile_utils.py",
-        'return patched([(metric, "_fn", lambda stock: unscaled)])',
-        "return contextlib.nullcontext()",
+        "_runtime/tensorflow/whole_batch.py",
+        "return value if holds_whole_batch() else stock(value)",
+        "return stock(value)",
         ("keras3_tf",),
         (f"{_EXACT}::test_losses_as_metrics",),
     ),
@@ -642,8 +642,8 @@ _BATCH = (
     Fault(
         "variance-of-padded-batches-is-not-that-of-the-fused-kernel",
         "_runtime/keras2/batch_statistics.py",
-        "return value * count / tf.maximum(count - 1, 1)",
-        "return value",
+        "value = value * count / tf.maximum(count - 1, 1)",
+        "pass",
         _KERAS2,
         (_PADDED, _PARITY),
     ),
@@ -981,7 +981,7 @@ _ON_JAX = (
     ),
     Fault(
         "code-in-a-lambda-sees-padded-rows",
-        "_runtime/jax/per_example.py",
+        "_runtime/keras3/per_example.py",
         "        and not isinstance(layer, keras.layers.Lambda)\n",
         "",
         _JAX,
@@ -989,7 +989,7 @@ _ON_JAX = (
     ),
     Fault(
         "loss-function-of-ones-own-sees-padded-rows",
-        "_runtime/jax/per_example.py",
+        "_runtime/keras3/per_example.py",
         'return _is_known(type(loss)) and _is_known(getattr(loss, "fn", loss))',
         "return _is_known(type(loss))",
         _JAX,

@@ -64,6 +64,7 @@ def test_mnist_files_are_split_as_they_come(data, shared_data):
     assert mnist.train[1][:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]  # how the t10k file is known to begin
 
 
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="it reads what Keras 3 reads")
 def test_reuters_file_gives_what_keras_gives(data, shared_data, monkeypatch):
     ours = data.load_reuters(shared_data, words=10_000, length=300)
     # The file that Keras would download, in the place it would come from.

@@ -71,6 +71,7 @@ def train_once(model, x, y):
     return np.concatenate([weights.ravel() for weights in model.get_weights()])
 
 
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2 counts a skipped step, and Adam goes by that")
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -98,9 +99,9 @@ def test_an_inf_on_one_replica_is_as_if_the_step_had_not_been(digits, loss_scale
     assert [int(model._step_state.skipped_steps.numpy()) for model in (ours, other)] == [1, 0]
     halved = 2 if loss_scale == "dynamic" else 1
     assert float(other._step_state.scale.numpy()) == halved * float(ours._step_state.scale.numpy()) == 2.0**15
-    assert (
-        int(ours.optimizer.iterations.numpy()) == int(other.optimizer.iterations.numpy()) == -(-len(x) // BATCH) - 1
-    )
+    taken, steps = (int(model.optimizer.iterations.numpy()) for model in (ours, other))
+    assert steps == -(-len(x) // BATCH) - 1
+    assert taken == steps
     off = np.linalg.norm(got - expected) / np.linalg.norm(expected - start)
     print(f"the weights' change is off by {off:.1e} of its norm")
     assert off <= tolerance

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
+from closeness import assert_close
 
 # Float32 adds in another order on replicas: each sum is off by about 1e-7 of its size, and a few steps
 # on top of each other make some 1e-6. A wrong denominator is never below 1e-3.
@@ -80,9 +81,7 @@ class Twins:
         """Let both `act`, then compare what they return and their weights."""
         expected, got = act(self.plain), act(self.ours)
         assert keras.tree.map_structure(np.shape, got) == keras.tree.map_structure(np.shape, expected)
-        keras.tree.map_structure(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), got, expected
-        )
+        keras.tree.map_structure(lambda a, b: assert_close(a, b, tolerance), got, expected)
         off = self.off()
         assert off <= tolerance, f"the update is off by {off:.1%} of its norm"
         return expected

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
+from closeness import assert_close
 from kind_of_keras import IS_KERAS2
 
 ON_JAX = not IS_KERAS2 and keras.backend.backend() == "jax"
@@ -46,10 +47,14 @@ def layers():
     return [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)]
 
 
-def functional():
+def inputs_and_outputs():
     inputs = keras.Input((6,))
     hidden, out = layers()
-    return keras.Model(inputs, out(hidden(inputs)), name="named")
+    return inputs, out(hidden(inputs))
+
+
+def functional():
+    return keras.Model(*inputs_and_outputs(), name="named")
 
 
 KINDS = {
@@ -84,12 +89,12 @@ def trained(model, data):
 def assert_same(got, expected):
     assert got.keys() == expected.keys()
     for name, values in expected.items():
-        np.testing.assert_allclose(got[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+        assert_close(got[name], values, message=name)
 
 
 @pytest.fixture
 def scope3():
-    return kte.strategy_scope(require="cpu", replicas=3, exact=True)
+    return kte.strategy_scope(require="cpu", replicas=3)
 
 
 def seeded(build):
@@ -136,8 +141,8 @@ def test_models_outside_and_the_class_itself_stay(scope3):
     assert "exact" not in keras.Model.fit.__code__.co_filename
 
 
-def test_by_default_keras_stays_as_it_is():
-    with kte.strategy_scope(require="cpu", replicas=3):
+def test_exact_false_leaves_keras_as_it_is():
+    with kte.strategy_scope(require="cpu", replicas=3, exact=False):
         model = functional()
     assert not isinstance(model, kte.models.exact_trainer.ExactTrainer)
     with pytest.raises(kte.errors.ArgumentError, match=r"`exact` must be True or False; got 'no'"):
@@ -160,11 +165,19 @@ model.fit(x, x[:, :1], verbose=0)
 """
 
 
+SAVED = {
+    "functional": functional,
+    "sequential": KINDS["sequential"],
+    "TPUModel": lambda: kte.TPUModel(*inputs_and_outputs()),
+    "from_model": lambda: kte.TPUModel.from_model(KINDS["sequential"]()),
+}
+
+
 @pytest.mark.parametrize("options", [{}, {"loss_scale": "dynamic", "gradient_accumulation_steps": 2}])
-@pytest.mark.parametrize("kind", ["functional", "sequential"])
+@pytest.mark.parametrize("kind", SAVED)
 def test_its_file_loads_without_this_package_and_with_it(data, scope3, tmp_path, kind, options):
     with scope3:
-        model = seeded(KINDS[kind])
+        model = seeded(SAVED[kind])
         model.compile("adam", "mse", **options)
     model.fit(data.x, data.y, verbose=0)
     model.save(tmp_path / "model.keras")
@@ -175,9 +188,60 @@ def test_its_file_loads_without_this_package_and_with_it(data, scope3, tmp_path,
     assert float(printed) == pytest.approx(expected, rel=1e-5)
     with scope3:
         loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded) is type(model)
     assert loaded._step_state.accumulation_steps == options.get("gradient_accumulation_steps", 1)
     assert bool(loaded._step_state.loss_scaler) == bool(options)
     assert float(np.sum(loaded.predict(x, verbose=0))) == pytest.approx(expected, rel=1e-5)
+
+
+def normalized(dense):
+    inputs = keras.Input((6,))
+    x = inputs if dense else keras.layers.Conv2D(3, 2)(keras.layers.Reshape((2, 3, 1))(inputs))  # fused on Keras 2
+    x = keras.layers.BatchNormalization(momentum=0.5)(x)
+    return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(x)))
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_batch_normalization_has_the_statistics_of_the_whole_batch(data, scope3, dense):
+    plain = compiled(seeded(lambda: normalized(dense)))
+    with scope3:
+        ours = compiled(seeded(lambda: normalized(dense)))
+    assert_same(trained(ours, data), trained(plain, data))
+    for got, expected in zip(ours.get_weights(), plain.get_weights(), strict=True):
+        assert_close(got, expected)
+    assert not any(layer.get_config().get("synchronized") for layer in ours.layers)
+
+
+def with_objects(model):
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=[keras.metrics.MeanAbsoluteError(name="mae")])
+    return model
+
+
+def of_layers_outside(scope, model):
+    with scope:
+        inputs = keras.Input((6,))
+        outer = keras.Model(inputs, model(inputs))
+        return with_objects(outer)
+
+
+def compiled_after_the_block(scope, model):
+    with scope:
+        ours = keras.models.clone_model(model)
+    ours.set_weights(model.get_weights())
+    return with_objects(ours)
+
+
+@pytest.mark.parametrize("make", [of_layers_outside, compiled_after_the_block])
+def test_what_was_made_outside_is_taken_in_or_told(data, scope3, make):
+    plain = with_objects(seeded(functional))
+    if IS_KERAS2:
+        with pytest.raises(kte.errors.ScopeError) as error:
+            make(scope3, seeded(functional))
+        assert str(error.value).endswith(
+            "Write: with scope: ... around the lines that make the layers, the optimizer and the metrics."
+        )
+        return
+    assert_same(trained(make(scope3, seeded(functional)), data), trained(plain, data))
 
 
 def train_one_that_was_made_outside(how, scope, data):

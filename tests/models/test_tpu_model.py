@@ -353,6 +353,50 @@ def test_it_saves_and_loads_as_itself_and_training_goes_on(scope3, data, tmp_pat
     assert int(keras.ops.convert_to_numpy(loaded.optimizer.iterations)) == 3
 
 
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning")
+@pytest.mark.filterwarnings("ignore:Compiled the loaded model, but the compiled metrics have yet:UserWarning")
+@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+def test_an_h5_file_loads_as_itself(scope3, data, tmp_path):
+    with scope3:
+        model = functional()
+        model.compile("adam", keras.losses.MeanSquaredError())  # Keras 3 does not read the name "mse" again
+    model.fit(data.x[:100], data.y[:100], **EPOCH)
+    model.save(str(tmp_path / "model.h5"))
+    loaded = keras.models.load_model(str(tmp_path / "model.h5"))
+    assert type(loaded) is type(model)
+    np.testing.assert_allclose(loaded.predict(data.x, verbose=0), model.predict(data.x, verbose=0), rtol=1e-5)
+    assert loaded.evaluate(data.x, data.y, verbose=0) == pytest.approx(model.evaluate(data.x, data.y, verbose=0))
+
+
+@pytest.mark.parametrize("make", [functional, lambda: kte.TPUModel.from_model(Plain(3))])
+@pytest.mark.parametrize("inside", [True, False])
+def test_to_keras_gives_a_plain_model_of_the_same_weights(scope3, data, tmp_path, make, inside):
+    with scope3:
+        model = make()
+        model.compile("sgd", "mse")
+    model.fit(data.x, data.y, **EPOCH)
+    with scope3 if inside else contextlib.nullcontext():
+        plain = model.to_keras()
+    assert not isinstance(plain, kte.TPUModel)
+    assert type(plain).__name__ in ("Functional", "Plain")
+    expected = model.predict(data.x, verbose=0)
+    np.testing.assert_allclose(plain.predict(data.x[:99], verbose=0), expected[:99], rtol=1e-5)
+    plain.save(tmp_path / "plain.keras")
+    loaded = keras.models.load_model(tmp_path / "plain.keras")
+    np.testing.assert_allclose(loaded.predict(data.x, verbose=0), expected, rtol=1e-5)
+    model.fit(data.x, data.y, **EPOCH)
+    np.testing.assert_array_equal(plain.get_weights()[0], model.get_weights()[0])
+
+
+def test_a_subclass_has_no_plain_model_and_says_what_to_write():
+    with pytest.raises(kte.errors.ArgumentError) as error:
+        Subclassed().to_keras()
+    assert str(error.value) == (
+        "to_keras: `self` must be a model of inputs and outputs; got the subclassed Subclassed. "
+        "Write class Subclassed(keras.Model), which strategy_scope() makes exact as well."
+    )
+
+
 @pytest.mark.gate_on("keras3_jax")
 def test_it_loads_in_a_fresh_process(scope3, data, tmp_path):
     with scope3:

@@ -4,6 +4,8 @@ So nobody need take the suite's word on trust. A test that fails here after an u
 shim that it names can go.
 """
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -76,7 +78,7 @@ EXACT = {
 def run_on_stock_keras(case):
     """Return what the check of the suite finds, with plain Keras on the replicas."""
     start, expected = check.reference(case)
-    got = check.stock(case, kte.strategy_scope(require="cpu", replicas=case.replicas), start)
+    got = check.stock(case, kte.strategy_scope(require="cpu", replicas=case.replicas, exact=False), start)
     return check.differences(expected, got, start)
 
 
@@ -113,7 +115,7 @@ def compiled():
 
 
 def test_predict_on_batch_gives_every_row_once_for_each_replica(scope8):
-    with scope8:
+    with dataclasses.replace(scope8, exact=False):
         model = compiled()
     rows = model.predict_on_batch(np.ones((16, 6), "float32")).shape[0]
     assert rows == 16 * 8, repaired("predict_on_batch", "TrainStep.predict_on_batch")

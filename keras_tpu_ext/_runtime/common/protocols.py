@@ -174,11 +174,17 @@ class Models(Protocol):
     def metrics(self, model: Model) -> list[tuple[str, str, str]]:
         """Return `(metric name, class name, dtype)` of each metric of the model."""
 
+    def named_as_builtin(self, model: Model) -> AbstractContextManager[None]:
+        """Return a context in which a functional model is saved under the name of Keras's own class."""
+
     def output_activations(self, model: Model) -> list[tuple[str, str, str]]:
         """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
 
     def path_of(self, variable: Variable) -> str:
         """Return the path of `variable`: its name after those of the layers around it."""
+
+    def plain_model(self, inputs: Nest, outputs: Nest, name: str) -> Model:
+        """Return Keras's own model of `inputs` and `outputs`, also where a plain model takes the exact step."""
 
     def softmaxes(self, model: Model) -> list[tuple[str, str, str]]:
         """Return `(layer name, class name, dtype)` of each softmax in `model`, at any depth."""

@@ -14,7 +14,7 @@ class StepsTuner:
     """Finds the number of steps in an execution that takes 0.2 to 1 second.
 
     It starts at one step and grows by powers of two, at most 8 times at once. It has settled once two executions in a
-    row took 0.2 to 1 second, or longer with a single step.
+    row took 0.2 to 1 second, or longer with a single step, or had all steps of an epoch.
 
     Attributes:
         steps: Number of steps in the next execution.
@@ -28,16 +28,21 @@ class StepsTuner:
         self.steps = 1
         self.settled = False
         self._fitted = False
+        self._cut = False  # whether the last execution ended with its epoch
 
     def note(self, steps: int, seconds: float) -> None:
         """Record the time of an execution.
 
         Args:
             steps: Number of its steps. The last execution of an epoch may have fewer than `self.steps` and is
-                ignored: longer executions would not help such an epoch.
+                ignored; two such in a row are whole epochs, which no longer execution would help.
             seconds: Time until its results were there.
         """
-        if self.settled or steps != self.steps:
+        if self.settled:
+            return
+        was_cut, self._cut = self._cut, steps != self.steps
+        if self._cut:
+            self.settled = was_cut
             return
         fits = SHORTEST <= seconds <= LONGEST
         fits |= (steps == 1 and seconds > LONGEST) or (steps >= self.most_steps and seconds < SHORTEST)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -74,7 +74,7 @@ def is_padded() -> bool:
 
 
 def gather_examples(data: Nest) -> Any:
-    """Return `data`; nothing asks for it in a batch that was filled up, see `jax/per_example.py`."""
+    """Return `data`; nothing asks for it in a batch that was filled up, see `keras3/per_example.py`."""
     assert BATCH.valid is None, "a batch for code that needs all examples at once was filled up"
     return data
 
@@ -82,6 +82,11 @@ def gather_examples(data: Nest) -> Any:
 def whole_batch_view() -> contextlib.AbstractContextManager[None]:
     """Return a context that changes nothing."""
     return contextlib.nullcontext()
+
+
+def mixes_examples(function: Callable[..., Any], specs: Sequence[Any]) -> bool:
+    """Return `False`: nothing asks for it, because a program on JAX sees the whole batch."""
+    return False
 
 
 def valid_rows_of(values: jax.Array) -> Any:

@@ -17,12 +17,19 @@ import keras
 import numpy as np
 from keras.src.trainers.data_adapters import get_data_adapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.data_adapters.data_adapter_utils import (
+    is_jax_sparse,
+    is_scipy_sparse,
+    is_tensorflow_sparse,
+    scipy_sparse_to_jax_sparse,
+    tf_sparse_to_jax_sparse,
+)
 
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, without_own_weights
 from keras_tpu_ext._runtime.common.types import Model, Nest
-from keras_tpu_ext._runtime.jax.per_example import predicts_per_example, trains_per_example
 from keras_tpu_ext._runtime.jax.scope import distribution_of, num_replicas, use_distribution
 from keras_tpu_ext._runtime.jax.sharding import shard_data
+from keras_tpu_ext._runtime.keras3.per_example import predicts_per_example, trains_per_example
 
 
 class PeekIterator:
@@ -32,7 +39,7 @@ class PeekIterator:
         self._adapter = adapter
 
     def __iter__(self) -> Iterator[Any]:
-        yield 0, 0, (without_own_weights(batch) for batch in self._adapter.get_numpy_iterator())
+        yield 0, 0, (with_jax_sparse(without_own_weights(batch)) for batch in self._adapter.get_numpy_iterator())
 
 
 class GroupedDataAdapter(DataAdapter):
@@ -103,7 +110,7 @@ def grouped_data(model: Model, arguments: dict[str, Any]) -> GroupedDataAdapter:
         arguments["x"], batch_size=arguments.get("batch_size"), steps_per_epoch=arguments.get("steps")
     )
     if not all(layer.built for layer in model._flatten_layers()):
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iter(adapter.get_numpy_iterator())))
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(with_jax_sparse(next(iter(adapter.get_numpy_iterator()))))
         with use_distribution(distribution_of(model)), keras.StatelessScope():
             model(x)
     return GroupedDataAdapter(model, adapter)
@@ -149,11 +156,13 @@ class HostBatch(NamedTuple):
         data: What the model takes, as NumPy arrays.
         rows: Number of rows, all of them examples.
         space: Number of rows that it was padded to before.
+        is_sparse: Whether it has sparse matrices: each is on every device, and makes an execution of its own.
     """
 
     data: Nest
     rows: int
     space: int
+    is_sparse: bool = False
 
 
 class Batches:
@@ -194,11 +203,18 @@ class Batches:
         if self._fills_up:
             largest = max(max(batch.rows, batch.space) for batch in batches)
             self._space = max(self._space, -(-largest // self._replicas) * self._replicas)
-        # The first of what makes a shape is the number of rows.
-        alike = itertools.groupby(batches, key=lambda batch: _shapes(batch.data)[1 if self._fills_up else 0 :])
+        alike = itertools.groupby(batches, key=self._key)
         return [self._group(list(group), room) for _, group in alike]
 
+    def _key(self, batch: HostBatch) -> Any:
+        if batch.is_sparse:
+            return id(batch)
+        # The first of what makes a shape is the number of rows.
+        return _shapes(batch.data)[1 if self._fills_up else 0 :]
+
     def _group(self, batches: list[HostBatch], room: int) -> Group:
+        if batches[0].is_sparse:
+            return Group(shard_data(batches[0].data, self._distribution, axis=None), None, None)
         rows = self._space if self._fills_up else batches[0].rows
         examples = np.asarray([batch.rows for batch in batches], np.int32) if self._fills_up else None
         splits = rows % self._replicas == 0
@@ -232,8 +248,23 @@ def host_batch(batch: Nest) -> HostBatch:
             lambda leaf: np.asarray(leaf)[:examples] if at_the_end else np.asarray(leaf)[real], batch
         )
     else:
+        batch = with_jax_sparse(batch)
+        leaves = jax.tree.leaves(batch, is_leaf=is_jax_sparse)
+        if any(is_jax_sparse(leaf) for leaf in leaves):
+            return HostBatch(batch, leaves[0].shape[0], 0, is_sparse=True)
         batch = jax.tree.map(np.asarray, batch)
     return HostBatch(batch, len(jax.tree.leaves(batch)[0]), space)
+
+
+def with_jax_sparse(batch: Nest) -> Nest:
+    """Return a batch with JAX's sparse matrices in the place of those of SciPy and TensorFlow."""
+
+    def converted(leaf: Any) -> Any:
+        if is_scipy_sparse(leaf):
+            return scipy_sparse_to_jax_sparse(leaf)
+        return tf_sparse_to_jax_sparse(leaf) if is_tensorflow_sparse(leaf) else leaf
+
+    return jax.tree.map(converted, batch, is_leaf=is_tensorflow_sparse)
 
 
 def _shapes(data: Nest) -> tuple[Any, ...]:

@@ -18,11 +18,16 @@ from keras.src.backend.jax.trainer import JAXTrainer
 
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.sharding import shard_data
+from keras_tpu_ext._runtime.training.exact_models import makes_plain
 from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 _ATTRIBUTE = "_kte_distribution"
 _METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+_CURE = (
+    "Keras's own step on JAX needs batches that can be split evenly over the {} devices, in validation_data too. "
+    "Leave exact=False out of strategy_scope(), and the model trains on any batch"
+)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -65,6 +70,8 @@ def _binding_init(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def init(model: keras.Model, *args: object, **kwargs: object) -> None:
         original(model, *args, **kwargs)
+        if makes_plain():
+            return
         if distribution_of(model) is None and _ACTIVE.distribution is not None:
             keep(model, _ACTIVE.distribution)
             if not isinstance(model, ExactModel):
@@ -178,8 +185,13 @@ def _wrap_methods(model: keras.Model) -> None:
 def _in_own_distribution(model: keras.Model, method: Callable[Concatenate[keras.Model, _P], _R]) -> Callable[_P, _R]:
     @functools.wraps(method)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with use_distribution(distribution_of(model)):
-            return method(model, *args, **kwargs)
+        try:
+            with use_distribution(distribution_of(model)):
+                return method(model, *args, **kwargs)
+        except ValueError as error:
+            if type(error).__name__ != "IndivisibleError":
+                raise
+            raise type(error)(f"{error}. {_CURE.format(num_replicas(model))}") from error
 
     return run
 

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import keras
+from keras.src.trainers.data_adapters.data_adapter_utils import is_jax_sparse
 
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.jax import batch as _batch
@@ -158,7 +159,7 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
         return changed[0], changed[1], values
 
     def _number_of_examples(self, x: Nest) -> jax.Array | int:
-        rows: int = jax.tree.leaves(x)[0].shape[0]
+        rows: int = jax.tree.leaves(x, is_leaf=is_jax_sparse)[0].shape[0]
         return rows if _batch.BATCH.examples is None else _batch.BATCH.examples
 
     def _updated_metrics(

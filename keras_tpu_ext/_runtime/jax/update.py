@@ -52,7 +52,7 @@ class StatelessLossScaler(LossScaler):
 
     def apply_or_skip(self, gradients: Values, apply: Callable[[], Weights], skipped: Weights) -> Weights:
         """Return `apply()` if all unscaled `gradients` are finite, else `skipped`."""
-        if not self:
+        if not self or not gradients:
             return apply()
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(gradient)) for gradient in gradients]))
         self._update(finite)

@@ -11,17 +11,36 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
-from keras_tpu_ext._runtime.compat.keras2 import keras
+from keras_tpu_ext._runtime.compat.keras2 import keras, private
 from keras_tpu_ext._runtime.keras2 import batch_statistics
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.loss import ExactLosses
 from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, valid_fraction
-from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated
+from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, holds_whole_batch
+from keras_tpu_ext._runtime.tensorflow.whole_batch import KerasPatch, averaging
 from keras_tpu_ext._runtime.training.batch import Batch
 
 # Where `BackupAndRestore` keeps the number of the epoch in its checkpoint.
 _SAVED_EPOCH = "ckpt_saved_epoch/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def _reducing(stock: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Return a method of losses that names their reduction: Keras refuses to take a mean on replicas."""
+
+    def reduction_of(loss: Any) -> str:
+        if not holds_whole_batch():
+            return stock(loss)
+        reductions = keras.losses.Reduction
+        return str(reductions.SUM_OVER_BATCH_SIZE if loss.reduction == reductions.AUTO else loss.reduction)
+
+    return reduction_of
+
+
+def _is_known(thing: Any) -> bool:
+    module = str(getattr(thing, "__module__", ""))
+    runs_code = thing is keras.layers.Lambda or module.endswith(".tf_op_layer")
+    return module.startswith(("keras.", "tf_keras.", "keras_tpu_ext.")) and not runs_code
 
 
 class Keras2Adapter:
@@ -32,6 +51,11 @@ class Keras2Adapter:
     """
 
     exact_compute_loss: Callable[..., tf.Tensor | None]
+    whole_batch_patches: Sequence[KerasPatch] = (
+        (private("optimizers.optimizer").Optimizer, "aggregate_gradients", averaging),
+        (keras.optimizers.legacy.Optimizer, "_aggregate_gradients", averaging),
+        (keras.losses.Loss, "_get_reduction", _reducing),
+    )
 
     def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options for Keras's own `compile`."""
@@ -60,6 +84,13 @@ class Keras2Adapter:
         """Return whether a variable that is saved is summed over replicas; what metrics have counted is saved too."""
         variables = [*model.variables, *(variable for metric in model.metrics for variable in metric.variables)]
         return any(variable.synchronization == tf.VariableSynchronization.ON_READ for variable in variables)
+
+    def own_layers(self, model: Model) -> list[str]:
+        """Return the names of layers and operations that are not known to work on each example by itself."""
+        inner: Any = getattr(model, "model", model)
+        if not all(_is_known(function) for function in (type(inner).call, type(model).predict_step)):
+            return [model.name]
+        return [layer.name for layer in inner._flatten_layers(include_self=False) if not _is_known(type(layer))]
 
     def unpack(self, data: Nest) -> tuple[Nest, Nest, Nest]:
         """Return `x`, `y` and `sample_weight` of a batch."""
@@ -96,7 +127,7 @@ class Keras2Adapter:
 
     def exclude_padding(self, model: Model) -> contextlib.AbstractContextManager[None]:
         """Return a context in which layers learn from the examples of the batch alone."""
-        return batch_statistics.exclude_padding(list(model._flatten_layers()))
+        return batch_statistics.exclude_padding(model)
 
     def layer_losses(self, model: Model) -> list[tf.Tensor]:
         """Return the `add_loss` terms that layers have now."""

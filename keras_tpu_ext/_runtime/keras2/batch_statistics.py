@@ -7,13 +7,14 @@ normalisation has its statistics from the examples alone, and activity regularis
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.types import Layer, Variable
+from keras_tpu_ext._runtime.common.types import Layer, Model, Variable
 from keras_tpu_ext._runtime.compat.keras2 import private
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
@@ -21,6 +22,7 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     moments_of_all,
     moments_of_rows,
     regularizer_of_examples,
+    synchronizes,
     weights_of,
 )
 
@@ -30,12 +32,11 @@ _Place = tuple[Any, str, Callable[[Any], Any]]
 
 
 @contextlib.contextmanager
-def exclude_padding(layers: Sequence[Layer]) -> Iterator[None]:
-    """Within the block `layers` learn from the examples of the batch at hand, see `batch_context`."""
-    places: list[_Place] = []
-    if BATCH.has_any is not None or BATCH.valid is not None:
-        normalisations = [layer for layer in layers if isinstance(layer, BatchNormalizationBase)]
-        places += [place for layer in normalisations for place in _places(layer)]
+def exclude_padding(model: Model) -> Iterator[None]:
+    """Within the block the layers of `model` learn from the examples of the batch at hand, see `batch_context`."""
+    layers = list(model._flatten_layers())
+    normalisations = [layer for layer in layers if isinstance(layer, BatchNormalizationBase)]
+    places = [place for layer in normalisations for place in _places(layer, synchronizes(model, layer))]
     if BATCH.valid is not None:
         regularised = [layer for layer in layers if getattr(layer, "_activity_regularizer", None) is not None]
         places += [(layer, "_activity_regularizer", regularizer_of_examples) for layer in regularised]
@@ -43,28 +44,30 @@ def exclude_padding(layers: Sequence[Layer]) -> Iterator[None]:
         yield
 
 
-def _places(layer: Layer) -> list[_Place]:
+def _places(layer: Layer, synchronized: bool) -> list[_Place]:
     """Return the patches of a batch normalisation; see `patched`."""
-    if not layer.synchronized and BATCH.valid is None:
+    if not synchronized and BATCH.valid is None:
+        if BATCH.has_any is None:
+            return []
         # `_assign_new_value` is of the fused kernel.
         return [(layer, "_assign_new_value", _assigning), (layer, "_assign_moving_average", _assigning)]
-    moments = _Moments(layer)
-    if layer.synchronized:  # every replica has what all of them have
-        return [(layer, "_calculate_mean_and_var", lambda stock: moments)]
-    correct = moments.corrected if layer.fused else None
-    return [
-        (layer, "_calculate_mean_and_var", lambda stock: moments),
-        (layer, "fused", lambda fused: False),  # that kernel knows nothing of rows
-        (layer, "_assign_moving_average", lambda stock: _assigning(stock, correct)),
-    ]
+    moments = _Moments(layer, synchronized)
+    places: list[_Place] = [(layer, "_calculate_mean_and_var", lambda stock: moments)]
+    changes = [] if synchronized else [_assigning]  # synchronized, every replica has what all of them have
+    if layer.fused:  # that kernel knows nothing of rows and replicas
+        places.append((layer, "fused", lambda fused: False))
+        changes.append(moments.correcting)
+    return [*places, (layer, "_assign_moving_average", _composed(changes))]
 
 
-def _assigning(stock: Callable[..., Any], correct: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def _composed(changes: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    return lambda stock: functools.reduce(lambda function, change: change(function), changes, stock)
+
+
+def _assigning(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Return an assignment that keeps what a replica without examples has."""
 
     def assign(variable: Variable, value: tf.Tensor, *args: Any) -> Any:
-        if correct is not None:
-            value = correct(variable, value)
         there = has_any_example()
         if there is not None:
             value = tf.where(there, value, tf.cast(variable, value.dtype))
@@ -78,28 +81,32 @@ class _Moments:
 
     Args:
         layer: The batch normalisation.
+        synchronized: Whether the examples are those of all replicas.
     """
 
-    def __init__(self, layer: Layer) -> None:
+    def __init__(self, layer: Layer, synchronized: bool) -> None:
         self._layer = layer
+        self._function = moments_of_all if synchronized else moments_of_rows
         self._count: Any = None
 
     def __call__(self, inputs: tf.Tensor, axes: Any, keep_dims: bool, mask: Any = None) -> tuple[Any, Any]:
         weights = weights_of(inputs)
         if mask is not None:
             weights *= tf.cast(mask, inputs.dtype)[..., tf.newaxis]
-        function = moments_of_all if self._layer.synchronized else moments_of_rows
-        mean, variance = function(inputs, axes, weights)
-        channels = tf.cast(tf.size(mean), inputs.dtype)
-        self._count = tf.reduce_sum(tf.broadcast_to(weights, tf.shape(inputs))) / channels
+        mean, variance, count = self._function(inputs, axes, weights)
+        self._count = tf.reduce_mean(count)  # of one channel, and so of each
         if not keep_dims:
             return mean, variance
         sizes = [1 if axis in axes else size for axis, size in enumerate(tf.unstack(tf.shape(inputs)))]
         return tf.reshape(mean, sizes), tf.reshape(variance, sizes)
 
-    def corrected(self, variable: Variable, value: tf.Tensor) -> Any:
-        """Return the variance that the fused kernel keeps: that of a sample, with Bessel's correction."""
-        if variable is not self._layer.moving_variance:
-            return value
-        count = tf.cast(self._count, value.dtype)
-        return value * count / tf.maximum(count - 1, 1)
+    def correcting(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an assignment of the variance as the fused kernel has it: of a sample, with Bessel's correction."""
+
+        def assign(variable: Variable, value: tf.Tensor, *args: Any) -> Any:
+            if variable is self._layer.moving_variance:
+                count = tf.cast(self._count, value.dtype)
+                value = value * count / tf.maximum(count - 1, 1)
+            return stock(variable, value, *args)
+
+        return assign

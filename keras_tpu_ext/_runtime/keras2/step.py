@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from typing import Any
 
@@ -19,7 +20,7 @@ from keras_tpu_ext._runtime.keras2.functional import FunctionalByShape
 from keras_tpu_ext._runtime.keras2.loss import Shares
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
-from keras_tpu_ext._runtime.tensorflow.loop import make_steps_function, without_padded_rows
+from keras_tpu_ext._runtime.tensorflow.loop import make_predict_function, make_steps_function
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.training.fit_call import FitCall
@@ -36,12 +37,6 @@ class TrainStep(ExactStep, FunctionalByShape):
 
     _kte_adapter = Keras2Adapter()
     _batch_facts = _batch
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let H5 files find the classes of this package: they know a class by its bare name."""
-        super().__init_subclass__(**kwargs)
-        if cls.__module__.startswith("keras_tpu_ext."):
-            keras.utils.get_custom_objects().setdefault(cls.__name__, cls)
 
     @property
     def steps_per_execution(self: Any) -> int:
@@ -75,7 +70,7 @@ class TrainStep(ExactStep, FunctionalByShape):
         """Build and return the function that `predict` calls for one execution."""
         if self.predict_function is None or force:
             model: Model = super()
-            self.predict_function = without_padded_rows(model.make_predict_function(force))
+            self.predict_function = make_predict_function(self, model.make_predict_function(force))
         return self.predict_function
 
     def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
@@ -103,6 +98,7 @@ class TrainStep(ExactStep, FunctionalByShape):
         all replicas joined, and this method returns the whole loss. In a `train_step` of the user's own its value is
         that of the whole loss.
         """
+        _batch.BATCH.is_shared = True
         shares = Shares(self._kte_adapter.layer_losses(self))
         shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._kte_adapter.weight_losses(self)]
         return self.compiled_loss(y, y_pred, sample_weight, regularization_losses=shares)
@@ -138,6 +134,19 @@ class TrainStep(ExactStep, FunctionalByShape):
 
     def _has_own_train_step(self) -> bool:
         return type(self).train_step is not ExactStep.train_step
+
+    def _validate_compile(self: Any, optimizer: Any, metrics: Any, **kwargs: Any) -> None:
+        model: Model = super()
+        try:
+            model._validate_compile(optimizer, metrics, **kwargs)
+        except ValueError as error:
+            if "distribution strategy scope" not in str(error):
+                raise
+            part = re.sub(r"\s+", " ", str(error))[:60]
+            raise ScopeError(
+                f"All of {self.name!r} must be made inside its strategy_scope(); this was made outside: {part}... "
+                "Write: with scope: ... around the lines that make the layers, the optimizer and the metrics."
+            ) from error
 
     def _validate_and_get_metrics_result(self: Any, logs: Any) -> Any:
         """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras.src.losses.loss import apply_mask, unscale_loss_for_distribution
+from keras.src.losses.loss import apply_mask
 from keras.src.trainers.compile_utils import CompileLoss, CompileMetrics
 
-from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Metric, Nest, Tensor
 from keras_tpu_ext._runtime.compat import mask_of, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
@@ -99,7 +97,7 @@ def _update(batch: Batch, metric: Metric, true: Tensor, predicted: Tensor, weigh
     if reduces_batch(metric, true, predicted):
         # It hides its examples behind one number: call it with all of them, on every replica alike.
         true, whole, weight = batch.gather_examples((true, predicted, weight))
-        with batch.whole_batch_view(), _at_full_scale(metric):
+        with batch.whole_batch_view():
             metric.update_state(true, whole, weight)
     elif not batch.is_padded() or (
         respects_weights(metric, predicted) and batch.valid_rows_of(predicted) is not None
@@ -109,18 +107,6 @@ def _update(batch: Batch, metric: Metric, true: Tensor, predicted: Tensor, weigh
         mask = batch.select_valid_rows(mask_of(predicted))
         true, predicted, weight = (batch.select_valid_rows(part) for part in (true, predicted, weight))
         metric.update_state(true, with_mask(predicted, mask), weight)
-
-
-def _at_full_scale(metric: Metric) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which a loss that is a metric is no part of a mean over replicas, as Keras makes of it."""
-    loss = metric._fn
-    if not isinstance(loss, keras.losses.Loss) or loss.reduction in ("sum", "none", None):
-        return contextlib.nullcontext()
-
-    def unscaled(*args: Any, **kwargs: Any) -> Any:
-        return unscale_loss_for_distribution(loss(*args, **kwargs))
-
-    return patched([(metric, "_fn", lambda stock: unscaled)])
 
 
 def _weights_of_one(batch: Batch, outputs: Tensor) -> Any:

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.losses import loss as losses
 
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras3 import moments_patches, regularizer_patches
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.optimizer_view import innermost, optimizer_view, own_accumulation_steps
+from keras_tpu_ext._runtime.keras3.per_example import own_layers
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, valid_rows_of, zero_invalid_rows
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     has_any_example,
     moments_of_all,
     moments_of_rows,
     regularizer_of_examples,
+    synchronizes,
     weights_of,
 )
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
+from keras_tpu_ext._runtime.tensorflow.whole_batch import KerasPatch, averaging, undivided
 
 
 class Keras3TensorFlowAdapter(Keras3Adapter):
     """The `TensorFlowAdapter` of Keras 3."""
+
+    whole_batch_patches: Sequence[KerasPatch] = (
+        (TFOptimizer, "_all_reduce_sum_gradients", averaging),
+        (losses, "scale_loss_for_distribution", undivided),
+        (losses, "unscale_loss_for_distribution", undivided),
+    )
+
+    def own_layers(self, model: Model) -> list[str]:
+        """Return the names of layers and operations that are not known to work on each example by itself."""
+        return own_layers(model)
 
     def has_partial_variables(self, model: Model) -> bool:
         """Return whether a variable that is saved is summed over replicas when it is read."""
@@ -67,7 +83,7 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
     def exclude_padding(self, model: Model) -> Iterator[None]:
         """Within the block layers learn from the examples of the batch alone."""
         layers = list(model._flatten_layers())
-        patches = moments_patches(layers, _moments)
+        patches = moments_patches(layers, functools.partial(_moments, model))
         if BATCH.valid is not None:
             patches += regularizer_patches(layers, regularizer_of_examples)
         with patched(patches):
@@ -179,17 +195,19 @@ def _recording_patch(layer: Layer) -> Patch:
     return layer, "add_loss", make
 
 
-def _moments(layer: Layer, stock: Any, inputs: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+def _moments(
+    model: Model, layer: Layer, stock: Any, inputs: tf.Tensor, mask: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return mean and variance; on a replica without examples those that change nothing."""
     valid = valid_rows_of(inputs)
-    if layer.synchronized and (mask is not None or valid is not None or BATCH.has_any is not None):
+    if synchronizes(model, layer):
         weights = weights_of(inputs)  # Keras looks at one replica where there is a mask
         weights = weights if mask is None else weights * tf.cast(mask, inputs.dtype)[..., tf.newaxis]
-        return moments_of_all(inputs, layer._reduction_axes, weights)
+        return moments_of_all(inputs, layer._reduction_axes, weights)[:2]
     if valid is None:
         mean, variance = stock(inputs, mask)
     elif mask is None:
-        mean, variance = moments_of_rows(inputs, layer._reduction_axes, weights_of(inputs))
+        mean, variance, _ = moments_of_rows(inputs, layer._reduction_axes, weights_of(inputs))
     else:
         mean, variance = stock(inputs, zero_invalid_rows(mask))
     there = has_any_example()

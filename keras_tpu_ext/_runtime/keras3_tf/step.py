@@ -15,8 +15,8 @@ from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_by_schedu
 from keras_tpu_ext._runtime.keras3.functional import FunctionalByShape
 from keras_tpu_ext._runtime.keras3_tf.adapter import Keras3TensorFlowAdapter
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
-from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
-from keras_tpu_ext._runtime.tensorflow.loop import make_steps_function, without_padded_rows
+from keras_tpu_ext._runtime.tensorflow.custom_step import is_exact, wrap_custom_step
+from keras_tpu_ext._runtime.tensorflow.loop import make_predict_function, make_steps_function
 from keras_tpu_ext._runtime.tensorflow.replicas import split_batch
 from keras_tpu_ext._runtime.tensorflow.scope import in_order
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
@@ -54,7 +54,7 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
         if self.predict_function is None or force:
             model: Model = super()
             model.make_predict_function(force)
-            self.predict_function = without_padded_rows(self.predict_function)
+            self.predict_function = make_predict_function(self, self.predict_function)
 
     def predict_on_batch(self: Any, x: Nest) -> Any:
         """Return predictions for one batch, which is split over the replicas and not repeated on each."""
@@ -63,6 +63,8 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
         return keras.tree.map_structure(lambda value: value.numpy(), outputs)
 
     def _kte_adopt(self: Any) -> None:
+        if not tf.distribute.has_strategy():
+            return
         self._distribute_strategy = strategy = tf.distribute.get_strategy()
         self.train_function = self.test_function = self.predict_function = None
         _make_again(self.variables, strategy)
@@ -90,7 +92,12 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
         if iterator is not None:
             data_batch = without_own_weights(_element_spec_of_one_replica(iterator._distributed_dataset))
         with self._distribute_strategy.scope():
-            self._symbolic_build(data_batch=data_batch)
+            try:
+                self._symbolic_build(data_batch=data_batch)
+            except RuntimeError:
+                if is_exact(self.train_step) and is_exact(self.test_step):
+                    raise
+                # A step of the user's own may do without `call`; it makes the variables itself.
 
 
 def _make_again(variables: Sequence[Variable], strategy: tf.distribute.Strategy) -> None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch
 from keras_tpu_ext._runtime.common.types import Layer, Nest
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty, with_notes
+from keras_tpu_ext._runtime.tensorflow.mixing import mixes_examples as mixes_examples
 from keras_tpu_ext._runtime.tensorflow.replicas import batch_size, gather_batch, holding_whole_batch, num_replicas
 from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas as sum_over_replicas
 
@@ -27,6 +28,7 @@ class _Batch(threading.local):
         has_examples: The same where a step of the user's own runs, which gets one row of ones instead of none;
             `None` in the steps here, which take that row away first.
         valid: For each row whether it is an example; `None` where every row is.
+        is_shared: Whether a step of the user's own has asked for anything of the whole batch.
         layer_losses: Pairs of a layer and an `add_loss` term of the forward pass, later this replica's share of it.
         layer_loss_elements: Number of elements, of examples here, of an unreduced term; `None` without.
     """
@@ -36,6 +38,7 @@ class _Batch(threading.local):
     has_any: Any = None
     has_examples: Any = None
     valid: Any = None
+    is_shared: bool = False
     layer_losses: Any = ()
     layer_loss_elements: Any = None
 
@@ -61,6 +64,7 @@ def batch_context(data: Nest, *, stands_in: bool = False) -> Iterator[_Batch]:
         BATCH.examples = tf.reduce_sum(tf.cast(valid, tf.float32))
     BATCH.has_any = has_any(data)
     BATCH.has_examples = BATCH.has_any if stands_in else None
+    BATCH.is_shared = False
     try:
         yield BATCH
     finally:

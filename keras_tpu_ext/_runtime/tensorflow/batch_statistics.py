@@ -12,16 +12,17 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.types import Metric, Nest
+from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
+    has_local_statistics,
     row_weights,
     select_valid_rows,
     valid_fraction,
     zero_invalid_rows,
 )
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
-from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas
+from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas, sum_over_replicas
 
 
 def regularizer_of_examples(stock: Any) -> Any:
@@ -45,22 +46,34 @@ def weights_of(inputs: tf.Tensor) -> Any:
     return tf.ones([1] * inputs.shape.rank, inputs.dtype) if weights is None else tf.cast(weights, inputs.dtype)
 
 
-def moments_of_rows(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[Any, Any]:
-    """Return mean and variance of the rows with weight one."""
+def moments_of_rows(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[Any, Any, Any]:
+    """Return mean, variance and number of the rows with weight one."""
     count = tf.reduce_sum(weights * tf.ones_like(inputs), axes, keepdims=True)
     mean = tf.math.divide_no_nan(tf.reduce_sum(weights * inputs, axes, keepdims=True), count)
     squares = tf.reduce_sum(weights * tf.square(inputs - mean), axes, keepdims=True)
     variance = tf.math.divide_no_nan(squares, count)
-    return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+    return tf.squeeze(mean, axes), tf.squeeze(variance, axes), tf.squeeze(count, axes)
 
 
-def moments_of_all(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[Any, Any]:
-    """Return mean and variance over all replicas, as `keras.ops.moments(synchronized=True)` with fewer sums."""
+def synchronizes(model: Model, normalization: Layer) -> bool:
+    """Return whether a `BatchNormalization` of `model` has the statistics of the whole batch.
+
+    It has where it is made so, and in a plain model, which is to be what it is on one device.
+    """
+    everywhere = model._is_for_one_device and num_replicas() > 1 and has_local_statistics(normalization)
+    return bool(normalization.synchronized or everywhere)
+
+
+def moments_of_all(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[Any, Any, Any]:
+    """Return mean, variance and sum of weights over all replicas.
+
+    It is `keras.ops.moments(synchronized=True)` with fewer sums.
+    """
     weights = tf.broadcast_to(weights, tf.shape(inputs))
     values = [weights * inputs, weights * tf.square(inputs), weights]
     total, squares, count = sum_over_replicas([tf.reduce_sum(value, axes) for value in values])
     mean = tf.math.divide_no_nan(total, count)  # `tf.distribute` sums gradients too
-    return mean, tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)
+    return mean, tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0), count
 
 
 def mask_metrics(metrics: Sequence[Any]) -> contextlib.AbstractContextManager[None]:

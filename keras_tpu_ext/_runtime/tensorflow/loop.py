@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import PaddedOutputs
 from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.tensorflow.mixing import find_mixing
 from keras_tpu_ext._runtime.tensorflow.replicas import hide_uneven_sizes, split_batch
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 
@@ -86,8 +87,10 @@ def make_steps_function(
 
     def function(data: Nest) -> dict[str, Any]:
         if isinstance(data, (tf.data.Iterator, tf.distribute.DistributedIterator)):
+            find_mixing(model, data)
             return _run_execution(model, data, run_one, run_many, trains=trains)
         for _, batch in zip(range(int(model.steps_per_execution)), data, strict=False):
+            find_mixing(model, batch)
             logs = run_batch(split_batch(strategy, batch))
         return logs
 
@@ -123,10 +126,11 @@ def _one_by_one(run_one: Any, iterator: Any, steps: int) -> dict[str, Any]:
     return logs
 
 
-def without_padded_rows(predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def make_predict_function(model: Model, predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return Keras's predict function, without the rows of a batch that only fill it up."""
 
     def function(data: Nest) -> Any:
+        find_mixing(model, data[0] if isinstance(data, list) else data)  # Keras 3 gives a list of batches
         outputs = predict(data)
         if not isinstance(outputs, PaddedOutputs):
             return outputs

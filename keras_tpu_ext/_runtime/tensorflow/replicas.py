@@ -33,6 +33,11 @@ def holding_whole_batch() -> Iterator[None]:
         _VIEW.whole_batch = before
 
 
+def holds_whole_batch() -> bool:
+    """Return whether this replica holds the whole batch, as each of the others does."""
+    return _VIEW.whole_batch
+
+
 def num_replicas() -> int:
     """Return over how many replicas the data at hand is split: 1 outside a replica, which holds all there is."""
     if _VIEW.whole_batch or tf.distribute.get_replica_context() is None:

@@ -24,11 +24,13 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import finite_if_empty, no_row_if_empty, one_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.loop import GraphExecutionSchedule
+from keras_tpu_ext._runtime.tensorflow.mixing import mixes
 from keras_tpu_ext._runtime.tensorflow.overflow import ReplicatedOverflowWatch
 from keras_tpu_ext._runtime.tensorflow.process_group import TensorFlowProcessGroup
 from keras_tpu_ext._runtime.tensorflow.replicas import as_global, num_replicas, share_as_whole, sum_over_replicas
 from keras_tpu_ext._runtime.tensorflow.scope_checks import check_optimizer_belongs, check_variables_belong
 from keras_tpu_ext._runtime.tensorflow.update import accumulate_or_apply, flush_window, make_step_state
+from keras_tpu_ext._runtime.tensorflow.whole_batch import install, predict_on_whole_batch
 from keras_tpu_ext._runtime.training.adapter import TensorFlowAdapter
 from keras_tpu_ext._runtime.training.augment import Augments
 from keras_tpu_ext._runtime.training.model import ExactModel
@@ -42,9 +44,12 @@ class ExactStep(Augments, ExactModel):
     """
 
     _kte_adapter: TensorFlowAdapter
+    _is_for_one_device = False  # whether a step of the user's own, and each batch normalization, has the whole batch
 
     def predict_step(self: Any, data: Nest) -> Any:
         """Predict one replica's part of the batch, which may be empty; of a padded one say which rows count."""
+        if mixes(self) and num_replicas() > 1:
+            return predict_on_whole_batch(self.predict_step, data)
         x, _, _ = self._kte_adapter.unpack(data)
         there = has_any(x)
         outputs = no_row_if_empty(self._kte_adapter.forward(self, one_row_if_empty(x, there), training=False), there)
@@ -61,6 +66,7 @@ class ExactStep(Augments, ExactModel):
             The metrics by name. Inside `fit`, `evaluate` and the `*_on_batch` methods they are then read
             once more over all replicas.
         """
+        BATCH.is_shared = True
         data = no_row_if_empty(data, BATCH.has_examples)
         x, y, sample_weight = self._kte_adapter.unpack(without_own_weights(data))
         with batch_context(data) as batch:
@@ -86,6 +92,7 @@ class ExactStep(Augments, ExactModel):
 
     def test_step(self: Any, data: Nest) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
+        BATCH.is_shared = True
         data = no_row_if_empty(data, BATCH.has_examples)
         x, y, sample_weight = self._kte_adapter.unpack(without_own_weights(data))
         with batch_context(data) as batch:
@@ -104,6 +111,7 @@ class ExactStep(Augments, ExactModel):
         batches of all replicas joined, and this method returns the whole loss. In a `train_step` of the user's own
         its value is that of the whole loss, and its gradient that of the share.
         """
+        BATCH.is_shared = True
         layer_losses = self._kte_adapter.layer_losses(self)  # before another replica sets its own
         losses = []
         if self._compile_loss is not None:
@@ -132,6 +140,7 @@ class ExactStep(Augments, ExactModel):
         Returns:
             A scalar tensor.
         """
+        BATCH.is_shared = True
         values = tf.convert_to_tensor(per_example)
         if sample_weight is not None:
             weight = tf.cast(sample_weight, values.dtype)
@@ -183,6 +192,7 @@ class ExactStep(Augments, ExactModel):
         return has_open_window or self._kte_adapter.has_partial_variables(self)
 
     def _check_compiled(self: Any) -> None:
+        install(self._kte_adapter.whole_batch_patches)
         for optimizer in tf.nest.flatten(self.optimizer):
             check_optimizer_belongs(optimizer, self.distribute_strategy)
         check_variables_belong(self, self.distribute_strategy)

@@ -41,6 +41,11 @@ class KerasAdapter(Protocol):
 class TensorFlowAdapter(KerasAdapter, Protocol):
     """What a step on TensorFlow needs to know of a Keras besides; each replica calls this for itself."""
 
+    whole_batch_patches: Sequence[tuple[Any, str, Callable[[Any], Any]]]  # see tensorflow/whole_batch.py
+
+    def own_layers(self, model: Model) -> list[str]:
+        """Return the names of layers and operations that are not known to work on each example by itself."""
+
     def forward(self, model: Model, x: Nest, *, training: bool) -> Nest:
         """Return the predictions of `model`."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -29,6 +29,9 @@ class Batch(Protocol):
 
     def whole_batch_view(self) -> AbstractContextManager[None]:
         """Return a context manager within which this replica holds what `gather_examples` returns."""
+
+    def mixes_examples(self, function: Callable[..., Any], specs: Sequence[Any]) -> bool:
+        """Return whether what `function` of tensors like `specs` makes of an example depends on the others."""
 
     def valid_rows_of(self, values: Tensor) -> Any:
         """Return for each row of `values` whether it counts; `None` where every row does."""

@@ -31,12 +31,15 @@ class LossShare:
         self._batch = batch
         self._sum = batch.sum_over_replicas
         self._tracker = tracker
+        self._mixing: dict[Any, bool] = {}
         if tracker is not None:
             # Keras would feed it the share as if it were the mean of a batch; `_track` feeds it instead.
             tracker.update_state = _ignore
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
         """Return the share: the local sum over the global denominator; unreduced values stay unreduced."""
+        if self._batch.needs_gather() and self._mixes_examples(y_true, y_pred):
+            return self._share_of_whole(y_true, y_pred, sample_weight)
         values, mask = self._weighted_values(y_true, y_pred, sample_weight)
         rank = rank_of(values)
         if rank:
@@ -45,12 +48,11 @@ class LossShare:
             self._track(self.global_mean(values), self._weight_of_values(values))
             return values
         if rank is None or (rank == 0 and self._batch.needs_gather()):
-            share = self._share_of_scalar(y_true, y_pred, sample_weight)
-        else:
-            share = ops.sum(values)
-            denominator = self._denominator(values, mask, sample_weight)
-            if denominator is not None:
-                share = self._divided(share, ops.cast(denominator, share.dtype))
+            return self._share_of_whole(y_true, y_pred, sample_weight)
+        share = ops.sum(values)
+        denominator = self._denominator(values, mask, sample_weight)
+        if denominator is not None:
+            share = self._divided(share, ops.cast(denominator, share.dtype))
         self._track(share, self._weight_of_batch(y_pred))
         return share
 
@@ -85,12 +87,26 @@ class LossShare:
         there = [mask for mask in masks if mask is not None]
         return values, (ops.logical_and(*there) if len(there) == 2 else (there[0] if there else None))
 
-    def _share_of_scalar(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> Any:
-        """Return the share of a loss that hides its examples behind one number, or may: call it with all of them."""
+    def _share_of_whole(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> Any:
+        """Return the share of a loss that looks at all examples together: call it with all of them."""
         y_true, whole, sample_weight = self._batch.gather_examples((y_true, y_pred, sample_weight))
         replicas = self._batch.num_replicas()
         with self._batch.whole_batch_view():
-            return ops.sum(self.loss(y_true, whole, sample_weight)) / replicas
+            values = self.loss(y_true, whole, sample_weight)
+            mean = self.global_mean(values) if rank_of(values) else ops.sum(values)
+        self._track(mean / replicas, self._weight_of_batch(y_pred))
+        return ops.sum(values) / replicas
+
+    def _mixes_examples(self, y_true: Tensor, y_pred: Tensor) -> bool:
+        """Return whether a loss of the user's own compares the examples of a batch; Keras's losses do not."""
+        if _is_of_keras(type(self.loss)) and _is_of_keras(getattr(self.loss, "fn", self.loss)):
+            return False
+        if _is_of_keras(type(self.loss).__call__):
+            specs = y_true, y_pred
+            if specs_of(specs) not in self._mixing:
+                self._mixing[specs_of(specs)] = self._batch.mixes_examples(self.loss.call, specs)
+            return self._mixing[specs_of(specs)]
+        return True  # it reduces by itself
 
     def _denominator(self, values: Tensor, mask: Tensor, sample_weight: Tensor) -> Any:
         local = self._local_sums(values, mask, sample_weight)
@@ -141,6 +157,11 @@ class LossShare:
         # Where every replica has the whole loss, one without examples counts none of it, were it infinite.
         self._tracker.total.assign_add(ops.where(ops.equal(of_all, 0), of_all, share * of_all))
         self._tracker.count.assign_add(ops.cast(weight, dtype))
+
+
+def specs_of(tensors: Any) -> tuple[Any, ...]:
+    """Return what is known of the shapes and dtypes of a structure of tensors, but for the number of rows."""
+    return tuple((str(leaf.shape[1:]), str(leaf.dtype)) for leaf in tree.flatten(tensors) if leaf is not None)
 
 
 def rank_of(values: Tensor) -> int | None:

@@ -7,13 +7,15 @@ adopted when it is compiled, trained, evaluated or asked for predictions inside.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
 
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat import builtin_models, compiled_with, keras, save_as
 from keras_tpu_ext._runtime.training.model import ExactModel
 
@@ -30,9 +32,10 @@ def exact_models(trainer: type) -> AbstractContextManager[object]:
 
 
 class _Inside(threading.local):
-    """How many blocks this thread is in."""
+    """How many blocks this thread is in, and whether it makes a model that is to stay plain."""
 
     blocks = 0
+    makes_plain = False
 
 
 _INSIDE = _Inside()
@@ -70,6 +73,34 @@ class _ExactModels:
                     setattr(keras.Model, name, _ExactModels._before[name])
                 else:
                     delattr(keras.Model, name)
+
+
+@contextlib.contextmanager
+def named_as_builtin(model: Any) -> Iterator[None]:
+    """Let `model`, a functional one, be saved under the module and class of Keras's own.
+
+    The file has its registered name as well, which Keras prefers where it is known.
+    """
+    cls: Any = type(model)
+    model.__class__ = _named_as_builtin(cls)
+    try:
+        yield
+    finally:
+        model.__class__ = cls
+
+
+def plain_model(inputs: Nest, outputs: Nest, name: str) -> Any:
+    """Return Keras's own model of `inputs` and `outputs`, inside a block too."""
+    _INSIDE.makes_plain = True
+    try:
+        return keras.Model(inputs, outputs, name=name)
+    finally:
+        _INSIDE.makes_plain = False
+
+
+def makes_plain() -> bool:
+    """Return whether this thread makes a model that is to stay plain."""
+    return _INSIDE.makes_plain
 
 
 def _making(stock: Any, trainer: Any) -> Any:
@@ -110,7 +141,7 @@ def _running(stock: Callable[..., Any], trainer: Any) -> Any:
 
 def _make_exact(model: Any, trainer: Any) -> bool:
     """Let `model` take the exact step; return whether it did not before."""
-    if isinstance(model, ExactModel) or not _INSIDE.blocks:
+    if isinstance(model, ExactModel) or not _INSIDE.blocks or _INSIDE.makes_plain:
         return False
     cls: Any = type(model)
     object.__setattr__(model, "__class__", exact_class(cls, trainer))
@@ -126,6 +157,14 @@ def exact_class(cls: Any, trainer: Any) -> Any:
     # Keras reads the signature to see what a config makes. That of `Model` is for whatever comes.
     members = {} if cls is keras.Model else {"__init__": cls.__init__}
     return _subclass(cls, (trainer, cls), members)
+
+
+@functools.cache
+def _named_as_builtin(cls: Any) -> Any:
+    functional = builtin_models()[-1]
+    variant = type(functional.__name__, (cls,), {"__module__": functional.__module__})
+    save_as(variant, cls)
+    return variant
 
 
 def _subclass(cls: Any, bases: tuple[type, ...], members: Mapping[str, object] = MappingProxyType({})) -> Any:

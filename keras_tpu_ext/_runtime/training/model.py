@@ -36,6 +36,12 @@ class ExactModel:
     _kte_flushes: dict[int, Callable[[], None]]
     _scales_by_rule = False  # while Keras compiles: whether the step scales the loss
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let H5 files find the classes of this package: they know a class by its bare name."""
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith("keras_tpu_ext."):
+            keras.saving.get_custom_objects().setdefault(cls.__name__, cls)
+
     def _own_scope(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which the model was built, where its variables belong."""
         raise NotImplementedError
@@ -77,6 +83,10 @@ class ExactModel:
 
     def _kte_prepare(self, call: FitCall) -> None:
         """Change the arguments of a loop into what Keras is to get."""
+
+    def _kte_saving(self, *, is_keras_file: bool) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which the model is saved, as a `.keras` file or as another."""
+        return contextlib.nullcontext()
 
     def _leaves_scaling_to_its_optimizer(self) -> bool:
         """Return whether the optimizer scales the loss under mixed_float16 where `loss_scale` is not given."""
@@ -131,7 +141,9 @@ class ExactModel:
     def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `keras.Model.save` does; call it on every process, and the chief writes."""
         model: Model = super()
-        self._write(model.save, filepath, args, kwargs)
+        is_keras_file = str(filepath).endswith(".keras") or kwargs.get("save_format") == "keras"
+        with self._kte_saving(is_keras_file=is_keras_file):
+            self._write(model.save, filepath, args, kwargs)
 
     def save_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `keras.Model.save_weights` does; call it on every process, and the chief writes."""

@@ -64,23 +64,32 @@ def trains_per_example(model: Model) -> bool:
 
 def predicts_per_example(model: Model) -> bool:
     """Return whether what `model` predicts for an example is known to depend on that example only."""
+    return not own_layers(model)
+
+
+def own_layers(model: Model) -> list[str]:
+    """Return the names of layers and operations that are not known to work on each example by itself."""
     functional = functional_of(getattr(model, "model", model))
     if functional is None or not _is_known(type(model).call) or not _is_known(type(model).predict_step):
-        return False
+        return [model.name]
+    layers = functional._flatten_layers(include_self=False)
     operations = [
         operation
-        for part in [functional, *functional._flatten_layers(include_self=False)]
+        for part in [functional, *layers]
         if functional_of(part) is not None
         for operation in functional_of(part).operations
         if not isinstance(operation, keras.layers.Layer)
     ]
-    return all(
-        type(operation).__name__ in _ELEMENTWISE and _is_known(type(operation)) for operation in operations
-    ) and (all(_layer_is_known(layer) for layer in functional._flatten_layers(include_self=False)))
+    unknown = [layer.name for layer in layers if not _layer_is_known(layer)]
+    return unknown + [each.name for each in operations if not _operation_is_known(each)]
 
 
 def _is_known(thing: Any) -> bool:
     return str(getattr(thing, "__module__", "")).startswith(("keras.", "keras_tpu_ext."))
+
+
+def _operation_is_known(operation: keras.Operation) -> bool:
+    return type(operation).__name__ in _ELEMENTWISE and _is_known(type(operation))
 
 
 def _layer_is_known(layer: Layer) -> bool:

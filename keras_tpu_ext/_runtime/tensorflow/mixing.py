@@ -1,0 +1,117 @@
+"""Whether code of the user's own looks at the examples of a batch together, found out by trying it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext.errors import MixedExamplesWarning
+
+_ROWS = 4
+_UNKNOWN_SIZE = 32
+_TOLERANCE = 1e-4  # matrix products of one row and of four round in other ways
+_ATTRIBUTE = "_kte_mixes_examples"
+
+
+def mixes(model: Model) -> bool:
+    """Return whether `find_mixing` has found that `model` looks at the examples of a batch together."""
+    return bool(vars(model).get(_ATTRIBUTE, False))
+
+
+def find_mixing(model: Model, data: Nest) -> None:
+    """Find out, once, whether the layers of a built `model` look at the examples of a batch together; tell if so.
+
+    Args:
+        model: The model.
+        data: An iterator over batches, or a batch; it is not touched.
+    """
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if replicas == 1 or _ATTRIBUTE in vars(model) or not model.built:
+        return
+    names = model._kte_adapter.own_layers(model)
+    model.__dict__[_ATTRIBUTE] = bool(names) and _forward_mixes(model, data)
+    if mixes(model):
+        warnings.warn(
+            f"{model.name!r} looks at the examples of a batch together, in one of {', '.join(names)}, so each of the "
+            f"{replicas} replicas computes the whole batch: its numbers are those of one device, and so is its "
+            "speed. To be faster, let its layers work on each example by itself",
+            MixedExamplesWarning,
+            stacklevel=2,
+        )
+
+
+def _forward_mixes(model: Model, data: Nest) -> bool:
+    specs = tf.nest.map_structure(_of_one_replica, getattr(data, "element_spec", data))
+    x, _, _ = model._kte_adapter.unpack(specs)
+    with tf.device("CPU:0"):  # on a TPU each operation would be compiled
+        found = _try(lambda x: model._kte_adapter.forward(model, x, training=False), [x])
+    return bool(found)  # a model that cannot be tried on made-up data is taken at its word
+
+
+def _of_one_replica(spec: Any) -> Any:
+    """Return the first replica's part, or what describes it, where `spec` is all parts or describes them."""
+    if isinstance(spec, tf.distribute.DistributedValues):
+        return spec.values[0]
+    return getattr(spec, "_value_specs", [spec])[0]
+
+
+def mixes_examples(function: Callable[..., Any], specs: Sequence[Any]) -> bool:
+    """Return whether what `function` makes of an example depends on the others in its batch.
+
+    It is called on made-up batches, four examples at once and one by one.
+
+    Args:
+        function: Takes tensors and returns a structure of tensors, all with the examples first.
+        specs: The tensors, or what has their `shape` and `dtype`, one for each argument, in any structure.
+
+    Returns:
+        `True` also where it cannot be tried: where a rank is not known, or `function` fails or makes one number of
+        a batch.
+    """
+    found = _try(function, specs)
+    return found is None or found
+
+
+def _try(function: Callable[..., Any], specs: Sequence[Any]) -> bool | None:
+    """Do as `mixes_examples`, but return `None` where it cannot be tried."""
+    with tf.init_scope():
+        try:
+            batch = [tf.nest.map_structure(_made_up, spec) for spec in specs]
+            whole = _values(function(*batch))
+            single = [_values(function(*_row(batch, i))) for i in range(_ROWS)]
+        except Exception:
+            return None
+    return not all(_same(values, [of_row[place] for of_row in single]) for place, values in enumerate(whole))
+
+
+def _made_up(spec: Any) -> Any:
+    """Return a batch of the shape and dtype of `spec`: class numbers for integers, probabilities for the rest."""
+    shape = [_ROWS, *(_UNKNOWN_SIZE if size is None else size for size in spec.shape[1:])]
+    dtype, places = tf.as_dtype(spec.dtype), np.arange(np.prod(shape)).reshape(shape)
+    if dtype == tf.string:
+        return tf.constant(np.char.mod("%d", places % 2))
+    if not dtype.is_floating:
+        return tf.cast(places // max(places[0].size, 1) % 2, dtype)
+    return tf.cast(0.1 + 0.8 * np.random.default_rng(0).uniform(size=shape), dtype)
+
+
+def _row(batch: Any, place: int) -> Any:
+    return tf.nest.map_structure(lambda values: values[place : place + 1], batch)
+
+
+def _values(outputs: Any) -> list[Any]:
+    return [np.asarray(tf.cast(leaf, tf.float64)) for leaf in tf.nest.flatten(outputs) if leaf is not None]
+
+
+def _same(values: Any, of_rows: Sequence[Any]) -> bool:
+    if not values.ndim or any(row.shape[:1] != (1,) for row in of_rows):
+        return False
+    joined = np.concatenate(of_rows)
+    return joined.shape == values.shape and np.allclose(
+        joined, values, rtol=_TOLERANCE, atol=_TOLERANCE * np.max(np.abs(values), initial=0.0), equal_nan=True
+    )

@@ -1,0 +1,98 @@
+"""A step that is written for one device, on replicas: each runs it on the whole batch, with what one device has.
+
+The gradients that its optimizers sum are all the same, and so their mean is taken, which keeps the replicas together
+also where they draw random numbers of their own. Keras's losses are not divided by the number of replicas. Of what
+metrics count each replica keeps its share, because their sum is read.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
+from keras_tpu_ext._runtime.tensorflow.batch import batch_context, gather_examples, place_in_batch, whole_batch_view
+from keras_tpu_ext._runtime.tensorflow.replicas import holds_whole_batch, native
+
+# A class or module of Keras, the name of a function in it, and what makes the new function of the old one.
+KerasPatch = tuple[Any, str, Callable[[Any], Any]]
+_INSTALLED: set[Callable[..., Any]] = set()
+
+
+def predict_on_whole_batch(step: Callable[[Any], Any], data: Nest) -> Any:
+    """Return what `step` predicts for this replica's part of the batch, when it has the whole batch."""
+    with batch_context(data) as batch:
+        rows = tf.cast(batch.examples, tf.int32)
+        begin, _ = place_in_batch(rows)
+        whole = gather_examples(data)
+    with whole_batch_view():
+        outputs = step(whole)
+    return tf.nest.map_structure(lambda values: values[begin : begin + rows], outputs)
+
+
+def install(patches: Sequence[KerasPatch]) -> None:
+    """Patch Keras, once and for good: elsewhere than in a `whole_batch_view` the functions are what they were."""
+    for owner, name, make in patches:
+        stock = getattr(owner, name)
+        if stock not in _INSTALLED:
+            new = make(stock)
+            _INSTALLED.add(new)
+            setattr(owner, name, new)
+
+
+def on_whole_batch(model: Model, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return `step`, which takes a batch, as one that takes a replica's part of it."""
+    replicas = model.distribute_strategy.num_replicas_in_sync
+
+    def whole_step(data: Nest) -> Any:
+        with batch_context(data):
+            data = gather_examples(data)
+            sums = _sums_over_replicas(model)
+            for variable in sums:
+                variable.assign(variable * tf.cast(replicas, variable.dtype))
+            with whole_batch_view():
+                logs = step(data)
+            for variable in sums:
+                variable.assign(variable / tf.cast(replicas, variable.dtype))
+        return logs
+
+    return whole_step
+
+
+def averaging(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of optimizers that sums gradients, and takes their mean where each replica has all of them."""
+
+    @functools.wraps(stock)
+    def reduce(optimizer: Any, grads_and_vars: Any) -> Any:
+        if holds_whole_batch():
+            replicas = tf.distribute.get_strategy().num_replicas_in_sync
+            grads_and_vars = [(_divided(gradient, replicas), variable) for gradient, variable in grads_and_vars]
+        return stock(optimizer, grads_and_vars)
+
+    return reduce
+
+
+def undivided(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that divides a loss by the number of replicas, but not where each has the whole batch."""
+
+    @functools.wraps(stock)
+    def scale(value: Any) -> Any:
+        return value if holds_whole_batch() else stock(value)
+
+    return scale
+
+
+def _divided(gradient: Any, by: int) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_divided(gradient.values, by), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else gradient / tf.cast(by, gradient.dtype)
+
+
+def _sums_over_replicas(model: Model) -> list[Variable]:
+    """Return the variables of metrics of which each replica has its own, and their sum is read."""
+    on_read = tf.VariableSynchronization.ON_READ
+    variables = [native(variable) for metric in model.metrics for variable in metric.variables]
+    return [each for each in variables if each.synchronization == on_read and each.dtype.is_floating]

@@ -1,0 +1,40 @@
+"""A pytest plugin under which Keras's own tests run: on one device with the exact step, or in a scope of replicas."""
+
+import contextlib
+import importlib
+import os
+
+import keras
+import pytest
+
+import keras_tpu_ext as kte
+from keras_tpu_ext import _runtime
+from keras_tpu_ext.models.exact_trainer import PlainTrainer
+
+REPLICAS = int(os.environ.get("KTE_KERAS_TESTS_REPLICAS", "0"))  # 0: as Keras is; 1: the exact step on one device
+
+
+def context():
+    if REPLICAS == 0:
+        return contextlib.nullcontext()
+    if REPLICAS == 1:
+        return _runtime.models.exact_models(PlainTrainer)
+    return kte.strategy_scope(require="cpu", replicas=REPLICAS)
+
+
+def make_trainers_exact():
+    """Give the models of Keras's tests the exact step where they are made of a layer and Keras's own trainer."""
+    module = importlib.import_module(f"keras.src.backend.{keras.backend.backend()}.trainer")
+    name = {"jax": "JAXTrainer", "tensorflow": "TensorFlowTrainer"}[keras.backend.backend()]
+    setattr(module, name, type(name, (PlainTrainer, getattr(module, name)), {}))
+
+
+CONTEXT = context()  # before a test starts the framework's devices
+if REPLICAS:
+    make_trainers_exact()
+
+
+@pytest.fixture(autouse=True)
+def in_scope():
+    with CONTEXT:
+        yield

@@ -1,0 +1,115 @@
+"""Layers and losses that look at the examples of a batch together, on TensorFlow: the whole batch, and told."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_tpu_ext as kte
+from closeness import assert_close
+
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf", "keras2_tf215")]
+TOLD = pytest.mark.filterwarnings("ignore:.* looks at the examples of a batch together:UserWarning")
+
+
+class Contrasts(keras.losses.Loss):
+    """Compares each example with all others, and returns a number for each."""
+
+    def call(self, y_true, y_pred):
+        rows = tf.linalg.l2_normalize(y_pred, axis=1)
+        others = tf.matmul(rows, rows, transpose_b=True) * (1.0 - tf.eye(tf.shape(rows)[0]))
+        return tf.reduce_logsumexp(others, axis=1) - tf.reduce_sum(rows * y_true, axis=1)
+
+
+class CalledAsAWhole(keras.losses.Loss):
+    """Overrides `__call__`, as some do that look at a batch as a whole."""
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        rows = tf.squeeze(y_pred)  # of a rank that TensorFlow does not know
+        return tf.reduce_mean((rows - tf.reduce_mean(rows)) ** 2) + tf.reduce_mean((y_true - y_pred) ** 2)
+
+
+class ByExample(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return tf.reduce_mean((y_true - y_pred) ** 2, axis=-1)
+
+
+class Centers(keras.layers.Layer):
+    def call(self, x):
+        return x - tf.reduce_mean(x, axis=0, keepdims=True)
+
+
+class Doubles(keras.layers.Layer):
+    def call(self, x):
+        return 2.0 * x
+
+
+def model_of(layer, model_class=keras.Model):
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(4, activation="tanh")(inputs)
+    return model_class(inputs, keras.layers.Dense(2)(hidden if layer is None else layer()(hidden)))
+
+
+def outcome(scope, data, make, loss):
+    keras.utils.set_random_seed(3)
+    with scope:
+        model = make()
+        model.compile(keras.optimizers.SGD(0.1, clipnorm=0.5), loss(), metrics=["mae"])
+    x, y = data.x, np.concatenate([data.y, -data.y], axis=1)
+    options = {"batch_size": 32, "epochs": 2, "shuffle": False, "verbose": 0}
+    history = model.fit(x, y, validation_data=(x[:75], y[:75]), **options).history
+    return {**history, "predicted": model.predict(x[:75], batch_size=32, verbose=0)}
+
+
+def assert_same(got, expected):
+    assert got.keys() == expected.keys()
+    for name, values in expected.items():
+        assert_close(np.asarray(got[name]), np.asarray(values), message=name)
+
+
+@pytest.mark.parametrize("loss", [Contrasts, CalledAsAWhole, ByExample])
+def test_a_loss_of_ones_own(scope3, data, loss):
+    expected = outcome(contextlib.nullcontext(), data, lambda: model_of(None), loss)
+    assert_same(outcome(scope3, data, lambda: model_of(None), loss), expected)
+
+
+@TOLD
+@pytest.mark.parametrize("model_class", [keras.Model, kte.TPUModel])
+def test_a_layer_that_takes_a_mean_over_its_batch(scope3, data, model_class):
+    expected = outcome(contextlib.nullcontext(), data, lambda: model_of(Centers), ByExample)
+    assert_same(outcome(scope3, data, lambda: model_of(Centers, model_class), ByExample), expected)
+
+
+def test_it_is_told_once_with_the_layer(scope3, data):
+    with scope3:
+        model = model_of(Centers)
+        model.compile("sgd", "mse")
+    with pytest.warns(kte.errors.MixedExamplesWarning) as caught:
+        model.predict(data.x, verbose=0)
+    (text,) = (str(each.message) for each in caught if each.category is kte.errors.MixedExamplesWarning)
+    assert text == (
+        f"{model.name!r} looks at the examples of a batch together, in one of {model.layers[2].name}, so each of the "
+        "3 replicas computes the whole batch: its numbers are those of one device, and so is its speed. To be "
+        "faster, let its layers work on each example by itself"
+    )
+    model.fit(data.x, data.y, verbose=0)  # in silence: warnings are errors here
+
+
+def test_a_layer_that_works_by_example_is_left_in_parts(scope3, data):
+    rows = []
+
+    def loss():
+        class Watches(ByExample):
+            def call(self, y_true, y_pred):
+                rows.append(y_pred.shape[0])
+                return super().call(y_true, y_pred)
+
+        return Watches()
+
+    with scope3:
+        model = model_of(Doubles)
+        model.compile("sgd", loss(), run_eagerly=True)
+    model.fit(data.x[:96], np.repeat(data.y[:96], 2, axis=1), batch_size=96, shuffle=False, verbose=0)
+    assert rows[-1] == 32
