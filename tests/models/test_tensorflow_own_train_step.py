@@ -407,6 +407,7 @@ def writes_its_own_logs(base):
 
 
 @pytest.mark.gate_on("keras2_tf215")
+@pytest.mark.filterwarnings("ignore::keras_tpu_ext.errors.CustomStepWarning")  # it takes means of a part
 def test_a_train_step_that_writes_its_own_logs_shows_its_own_loss(twins, data):
     classes = [writes_its_own_logs(base) for base in (keras.Model, kte.TPUModel)]
     x, y = data.x[:96], data.y[:96]

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras2 import private
 from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, note_shared
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.replicas import as_global, num_replicas, sum_over_replicas
 from keras_tpu_ext._runtime.training.compile_utils import LossShare
@@ -52,6 +52,7 @@ class ExactLosses(_LossesContainer):
         self, y_true: Nest, y_pred: Nest, sample_weight: Nest = None, regularization_losses: Any = None
     ) -> Any:
         """Return the loss, and track it and that of each output."""
+        note_shared()
         y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.has_examples)
         values, rows = self._of_outputs(y_true, y_pred, sample_weight)
         if regularization_losses:

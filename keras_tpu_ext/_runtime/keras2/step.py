@@ -98,7 +98,6 @@ class TrainStep(ExactStep, FunctionalByShape):
         all replicas joined, and this method returns the whole loss. In a `train_step` of the user's own its value is
         that of the whole loss.
         """
-        _batch.BATCH.is_shared = True
         shares = Shares(self._kte_adapter.layer_losses(self))
         shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._kte_adapter.weight_losses(self)]
         return self.compiled_loss(y, y_pred, sample_weight, regularization_losses=shares)

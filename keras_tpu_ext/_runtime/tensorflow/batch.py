@@ -72,6 +72,12 @@ def batch_context(data: Nest, *, stands_in: bool = False) -> Iterator[_Batch]:
         vars(BATCH).update(before)
 
 
+def note_shared() -> None:
+    """Note, in a step of the user's own, that it has asked for something of the whole batch."""
+    if BATCH.examples is not None:  # else there is no batch: Keras tries the step to build the model, say
+        BATCH.is_shared = True
+
+
 def has_any(data: Nest) -> Any:
     """Return whether this replica has any row; `None` where it is certain that every replica has."""
     rows = batch_size(data)

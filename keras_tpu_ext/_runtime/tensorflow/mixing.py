@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.tensorflow.replicas import native
 from keras_tpu_ext.errors import MixedExamplesWarning
 
 _ROWS = 4
@@ -48,9 +50,23 @@ def find_mixing(model: Model, data: Nest) -> None:
 def _forward_mixes(model: Model, data: Nest) -> bool:
     specs = tf.nest.map_structure(_of_one_replica, getattr(data, "element_spec", data))
     x, _, _ = model._kte_adapter.unpack(specs)
-    with tf.device("CPU:0"):  # on a TPU each operation would be compiled
+    with tf.device("CPU:0"), _state_kept(model):  # on a TPU each operation would be compiled
         found = _try(lambda x: model._kte_adapter.forward(model, x, training=False), [x])
     return bool(found)  # a model that cannot be tried on made-up data is taken at its word
+
+
+@contextlib.contextmanager
+def _state_kept(model: Model) -> Iterator[None]:
+    """Give the variables of `model` and of its metrics, on every replica, the values back that they have now."""
+    variables = [native(variable) for variable in model.non_trainable_variables]
+    variables += [native(variable) for metric in model.metrics for variable in metric.variables]
+    parts = [part for each in variables for part in tf.distribute.get_strategy().experimental_local_results(each)]
+    values = [tf.identity(part) for part in parts]
+    try:
+        yield
+    finally:
+        for part, value in zip(parts, values, strict=True):
+            part.assign(value)
 
 
 def _of_one_replica(spec: Any) -> Any:
@@ -70,8 +86,7 @@ def mixes_examples(function: Callable[..., Any], specs: Sequence[Any]) -> bool:
         specs: The tensors, or what has their `shape` and `dtype`, one for each argument, in any structure.
 
     Returns:
-        `True` also where it cannot be tried: where a rank is not known, or `function` fails or makes one number of
-        a batch.
+        `True` also where it cannot be tried: where a rank is not known, or `function` fails.
     """
     found = _try(function, specs)
     return found is None or found
@@ -109,9 +124,13 @@ def _values(outputs: Any) -> list[Any]:
 
 
 def _same(values: Any, of_rows: Sequence[Any]) -> bool:
-    if not values.ndim or any(row.shape[:1] != (1,) for row in of_rows):
-        return False
-    joined = np.concatenate(of_rows)
-    return joined.shape == values.shape and np.allclose(
-        joined, values, rtol=_TOLERANCE, atol=_TOLERANCE * np.max(np.abs(values), initial=0.0), equal_nan=True
-    )
+    """Return whether `values` of a batch are those of its rows, joined, or do not depend on the rows at all."""
+    if all(_close(row, values) for row in of_rows):
+        return True
+    of_examples = bool(values.ndim) and all(row.shape[:1] == (1,) for row in of_rows)
+    return of_examples and _close(np.concatenate(of_rows), values)
+
+
+def _close(got: Any, values: Any) -> bool:
+    tolerance = _TOLERANCE * np.max(np.abs(values), initial=0.0)
+    return got.shape == values.shape and np.allclose(got, values, rtol=_TOLERANCE, atol=tolerance, equal_nan=True)

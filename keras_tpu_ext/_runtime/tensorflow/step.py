@@ -16,6 +16,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     gather_examples,
     has_any,
     needs_gather,
+    note_shared,
     valid_fraction,
     valid_rows,
     whole_batch_view,
@@ -66,7 +67,7 @@ class ExactStep(Augments, ExactModel):
             The metrics by name. Inside `fit`, `evaluate` and the `*_on_batch` methods they are then read
             once more over all replicas.
         """
-        BATCH.is_shared = True
+        note_shared()
         data = no_row_if_empty(data, BATCH.has_examples)
         x, y, sample_weight = self._kte_adapter.unpack(without_own_weights(data))
         with batch_context(data) as batch:
@@ -92,7 +93,7 @@ class ExactStep(Augments, ExactModel):
 
     def test_step(self: Any, data: Nest) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
-        BATCH.is_shared = True
+        note_shared()
         data = no_row_if_empty(data, BATCH.has_examples)
         x, y, sample_weight = self._kte_adapter.unpack(without_own_weights(data))
         with batch_context(data) as batch:
@@ -111,7 +112,7 @@ class ExactStep(Augments, ExactModel):
         batches of all replicas joined, and this method returns the whole loss. In a `train_step` of the user's own
         its value is that of the whole loss, and its gradient that of the share.
         """
-        BATCH.is_shared = True
+        note_shared()
         layer_losses = self._kte_adapter.layer_losses(self)  # before another replica sets its own
         losses = []
         if self._compile_loss is not None:
@@ -140,7 +141,7 @@ class ExactStep(Augments, ExactModel):
         Returns:
             A scalar tensor.
         """
-        BATCH.is_shared = True
+        note_shared()
         values = tf.convert_to_tensor(per_example)
         if sample_weight is not None:
             weight = tf.cast(sample_weight, values.dtype)
