@@ -20,3 +20,6 @@ if IS_KERAS2:
     sys.modules["keras"] = keras = keras3_names()
 else:
     import keras as keras
+
+# What the source of a fresh process says where it uses nothing of these tests, as a user's does.
+IMPORT_KERAS = "from tensorflow import keras" if IS_KERAS2 else "import keras"

@@ -13,6 +13,7 @@ from keras_tpu_ext import cli
 from keras_tpu_ext._parity.batches import synthetic_batch
 from keras_tpu_ext.parity import ParityReport, ParityRow
 from keras_tpu_ext.preflight.results import Fault
+from kind_of_keras import IMPORT_KERAS
 from preflight.reports import report
 
 pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
@@ -52,7 +53,7 @@ MODULE = """
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    (tmp_path / "cli_models.py").write_text(textwrap.dedent(MODULE))
+    (tmp_path / "cli_models.py").write_text(textwrap.dedent(MODULE).replace("import keras\n", f"{IMPORT_KERAS}\n"))
     (tmp_path / "cli_broken.py").write_text("import no_such_package_at_all\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "cli_models", raising=False)

@@ -20,7 +20,7 @@ from keras_tpu_ext._parity.inspection import Facts, disable_dropout, findings, i
 from keras_tpu_ext._parity.process import Outcome
 from keras_tpu_ext._parity.worker import perturb_weights
 from keras_tpu_ext.parity import ParityReport, ParityRow
-from kind_of_keras import IS_KERAS2, keras
+from kind_of_keras import IMPORT_KERAS, keras
 from plain_models import batch, rows_by_key
 
 pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
@@ -100,7 +100,7 @@ def test_a_script_can_check_its_own_builder(tmp_path):
     script.write_text(
         textwrap.dedent(f"""
         import json
-        {"from tensorflow import keras" if IS_KERAS2 else "import keras"}
+        {IMPORT_KERAS}
         import numpy as np
         import keras_tpu_ext as kte
 

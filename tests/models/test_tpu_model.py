@@ -16,6 +16,7 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
+from kind_of_keras import IMPORT_KERAS
 
 pytestmark = [
     pytest.mark.gate_on("keras3_tf", "keras3_jax"),
@@ -405,8 +406,9 @@ def test_it_loads_in_a_fresh_process(scope3, data, tmp_path):
     model.fit(data.x[:100], data.y[:100], **EPOCH)
     model.save(tmp_path / "model.keras")
     np.save(tmp_path / "x.npy", data.x)
-    program = """
-        import sys, numpy as np, keras, keras_tpu_ext as kte
+    program = f"""
+        import sys, numpy as np, keras_tpu_ext as kte
+        {IMPORT_KERAS}
         folder = sys.argv[1]
         model = keras.saving.load_model(folder + "/model.keras")
         assert type(model).__name__ == "TPUModel" and isinstance(model, kte.TPUModel), type(model)
