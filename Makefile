@@ -38,7 +38,7 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive faults check-wheel benchmarks clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 faults check-wheel benchmarks clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
@@ -108,20 +108,35 @@ test-addons: $(TF215)/.ready $(TF221)/.ready
 # TensorFlow keeps some MB of every model that was trained on replicas: all tests in two processes need more than 24 GB.
 PARTS := tests/models tests/callbacks tests/layers tests/addons tests/parity
 define in_parts
-	$(1) $(ALL) tests/models tests/callbacks
-	$(1) $(ALL) tests/layers tests/addons
-	$(1) $(ALL) tests/parity
-	$(1) $(ALL) tests $(addprefix --ignore=,$(PARTS))
+	@failed=0; \
+	for part in "tests/models tests/callbacks" "tests/layers tests/addons" "tests/parity" \
+		"tests $(addprefix --ignore=,$(PARTS))"; \
+	do echo "$(1) $(ALL) $$part"; $(1) $(ALL) $$part || failed=1; done; exit $$failed
 endef
 
-# Every test on every runtime: some hours.
-exhaustive: lint $(TF)/.ready $(JAX)/.ready $(BOTH)/.ready $(TF215)/.ready $(TF221)/.ready $(COMPILER)/.ready check-wheel
+# Every test on every runtime, to the end: an hour and a half.
+exhaustive:
+	$(MAKE) --no-print-directory --keep-going exhaustive-all
+
+exhaustive-all: lint check-wheel exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler \
+	exhaustive-keras2-tf215 exhaustive-keras2-tf221
+
+exhaustive-keras3-tf: $(TF)/.ready
 	$(call in_parts,$(TF)/bin/python)
+
+exhaustive-keras3-jax: $(JAX)/.ready
 	$(JAX_TESTS) $(JAX)/bin/python $(ALL)
+
+exhaustive-keras3-both: $(BOTH)/.ready
 	$(JAX_TESTS) $(BOTH)/bin/python $(ALL) tests/both
-	$(MAKE) --no-print-directory test-compiler PYTEST=--tier=exhaustive
-	$(MAKE) --no-print-directory test-tpu-kernels PYTEST=--tier=exhaustive
+
+exhaustive-compiler:
+	$(MAKE) --no-print-directory --keep-going test-compiler test-tpu-kernels PYTEST=--tier=exhaustive
+
+exhaustive-keras2-tf215: $(TF215)/.ready
 	$(call in_parts,$(TF215)/bin/python)
+
+exhaustive-keras2-tf221: $(TF221)/.ready
 	$(call in_parts,TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python)
 
 # Mutation testing: which of the faults in tests/faults the gate catches, on each runtime. Many hours; what is in

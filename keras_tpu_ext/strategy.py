@@ -7,6 +7,8 @@ import dataclasses
 import logging
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal
 
@@ -30,10 +32,10 @@ Kind = Literal["tpu", "gpu", "cpu"]
 
 
 class _Entered(threading.local):
-    """The exits of the `with` blocks that this thread has open on one scope, innermost last."""
+    """The `with` blocks that this thread has open on one scope, innermost last."""
 
     def __init__(self) -> None:
-        self.exits: list[contextlib.ExitStack] = []
+        self.blocks: list[AbstractContextManager[object]] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,19 +60,25 @@ class Scope:
     _entered: _Entered = dataclasses.field(default_factory=_Entered, repr=False, compare=False)
 
     def __enter__(self) -> Scope:
+        block = _runtime.models.reopened_by_clear_session(self._block)
+        block.__enter__()
+        self._entered.blocks.append(block)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.blocks.pop().__exit__(kind, error, trace)
+
+    @contextlib.contextmanager
+    def _block(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             if self.precision is not None:
                 stack.enter_context(_precision.policy_scope(self.precision))
             if self.exact:
                 stack.enter_context(_runtime.models.exact_models(PlainTrainer))
             stack.enter_context(_runtime.devices.scope(self.strategy))
-            self._entered.exits.append(stack.pop_all())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._entered.exits.pop().__exit__(kind, error, trace)
+            yield
 
     def __str__(self) -> str:
         replicas = f"{self.num_replicas} replica{'' if self.num_replicas == 1 else 's'}"

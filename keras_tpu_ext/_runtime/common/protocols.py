@@ -144,6 +144,11 @@ class Models(Protocol):
     def exact_models(self, trainer: type) -> AbstractContextManager[object]:
         """Return a context in which each plain model that is made or used takes the exact step, that of `trainer`."""
 
+    def reopened_by_clear_session(
+        self, make_context: Callable[[], AbstractContextManager[object]]
+    ) -> AbstractContextManager[object]:
+        """Return a context that enters what `make_context()` returns, and again after each `clear_session()`."""
+
     def calls(self, model: Model) -> list[Call]:
         """Return the calls of layers and operations in a functional model, without those inside of its layers."""
 

@@ -13,6 +13,7 @@ from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras2 import keras, private, tree
 from keras_tpu_ext._runtime.compat.keras2 import path_of as path_of
 from keras_tpu_ext._runtime.keras2.functional import Functional
+from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session as reopened_by_clear_session
 from keras_tpu_ext._runtime.training.exact_models import exact_models as exact_models
 from keras_tpu_ext._runtime.training.exact_models import named_as_builtin as named_as_builtin
 from keras_tpu_ext._runtime.training.exact_models import plain_model as plain_model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -23,6 +24,7 @@ from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import make_predict_function, make_steps_function
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
+from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext.errors import ScopeError
 
@@ -153,8 +155,11 @@ class TrainStep(ExactStep, FunctionalByShape):
         model: Model = super()
         return model._validate_and_get_metrics_result(logs)
 
-    def _kte_loop(self: Any) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self._kte_call.method == "predict" else use_schedule()
+    @contextlib.contextmanager
+    def _kte_loop(self: Any) -> Iterator[None]:
+        schedule = contextlib.nullcontext() if self._kte_call.method == "predict" else use_schedule()
+        with reopened_by_clear_session(self._own_scope), schedule:  # Keras's loops are in the strategy's scope
+            yield
 
     def _kte_adopt(self: Any) -> None:
         strategy = tf.distribute.get_strategy()

@@ -132,5 +132,5 @@ def _same(values: Any, of_rows: Sequence[Any]) -> bool:
 
 
 def _close(got: Any, values: Any) -> bool:
-    tolerance = _TOLERANCE * np.max(np.abs(values), initial=0.0)
+    tolerance = _TOLERANCE * np.max(np.abs(values), initial=0.0, where=np.isfinite(values))
     return got.shape == values.shape and np.allclose(got, values, rtol=_TOLERANCE, atol=tolerance, equal_nan=True)

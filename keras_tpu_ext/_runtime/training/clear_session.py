@@ -1,0 +1,78 @@
+"""Keep blocks open when Keras clears its session inside.
+
+`keras.backend.clear_session()` drops the dtype policy and the distribution of Keras 3, and the graph in which
+TensorFlow keeps the strategy; leaving a block of that strategy would then fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from keras_tpu_ext._runtime.compat import keras
+
+_STOCK: Callable[..., None] = keras.backend.clear_session
+
+
+class _Open(threading.local):
+    """The blocks that this thread is in, innermost last."""
+
+    def __init__(self) -> None:
+        self.blocks: list[reopened_by_clear_session] = []
+
+
+_OPEN = _Open()
+
+
+class reopened_by_clear_session:  # noqa: N801, a context manager as those of contextlib
+    """Enter a context, leave it before each `clear_session()` in the block, and enter it again afterwards.
+
+    Args:
+        make_context: Returns the context, a new one each time.
+    """
+
+    def __init__(self, make_context: Callable[[], AbstractContextManager[object]]) -> None:
+        self._make_context = make_context
+        self._context: AbstractContextManager[object] = contextlib.nullcontext()
+
+    def __enter__(self) -> None:
+        _wrap_clear_session()
+        self.enter()
+        _OPEN.blocks.append(self)
+
+    def __exit__(self, *error: Any) -> None:
+        _OPEN.blocks.remove(self)
+        self._context.__exit__(*error)
+
+    def enter(self) -> None:
+        """Enter a new context."""
+        self._context = self._make_context()
+        self._context.__enter__()
+
+    def leave(self) -> None:
+        """Leave it for now."""
+        self._context.__exit__(None, None, None)
+
+
+@functools.wraps(_STOCK)
+def _clear_session(*args: Any, **kwargs: Any) -> None:
+    blocks = list(_OPEN.blocks)
+    for block in reversed(blocks):
+        block.leave()
+    try:
+        _STOCK(*args, **kwargs)
+    finally:
+        for block in blocks:
+            block.enter()
+
+
+def _wrap_clear_session() -> None:
+    """Put the wrapper wherever somebody has imported the function to, for good."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get("clear_session") is _STOCK:
+            module.clear_session = _clear_session  # type: ignore[attr-defined]
