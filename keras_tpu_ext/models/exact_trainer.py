@@ -42,7 +42,8 @@ class ExactTrainer(_runtime.TrainStep):
                 does the scaling itself. On Keras 2 a model with a `train_step` of its own, and an optimizer, gets
                 one under `mixed_float16`, as Keras gives it.
             gradient_accumulation_steps: Number of batches whose gradients make one step, each counted by its
-                number of examples; the last window of an epoch may have fewer. Defaults to 1.
+                number of examples; the last window of an epoch may have fewer. Defaults to 1. That of a Keras
+                optimizer is Keras's: its windows count batches alike, and go on over the end of an epoch.
             **kwargs: What `keras.Model.compile` takes. `steps_per_execution` also accepts `"auto"`: executions
                 then grow in the first epochs of `fit` until one takes 0.2 to 1 second. What is computed does
                 not change, and an execution never reaches over the end of an epoch. It stays at 1 where a
@@ -108,20 +109,20 @@ class PlainTrainer(ExactTrainer):
 
 
 def _resolve_accumulation(steps: Any, optimizer: Any) -> int:
-    """Return the number of batches in a step, the optimizer's own where it has one.
+    """Return the number of batches in a step of this package; an optimizer that accumulates by itself goes on so.
 
     Raises:
-        ArgumentError: If `steps` is no positive integer, or the optimizer has another number.
+        ArgumentError: If `steps` is no positive integer, or the optimizer accumulates too.
     """
     steps = check.integer("compile", "gradient_accumulation_steps", steps, example="4, or leave it out")
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     by_optimizer = getattr(inner, "gradient_accumulation_steps", None) or 1
-    if steps != 1 and by_optimizer not in (1, steps):
+    if steps != 1 and by_optimizer != 1:
         raise ArgumentError(
             f"gradient_accumulation_steps={steps} was given, and the optimizer says {by_optimizer}. "
             "Leave one of them out."
         )
-    return max(steps, int(by_optimizer))
+    return steps
 
 
 def _resolve_steps_per_execution(steps: Any) -> tuple[int, bool]:

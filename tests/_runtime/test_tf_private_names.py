@@ -14,15 +14,18 @@ from private_names import attributes, check_attribute, mend, model
 pytestmark = pytest.mark.runtimes("keras3_tf")
 
 
-def averaging():
+def averaging(**options):
     made = model()
-    made.compile(keras.optimizers.SGD(use_ema=True), "mse")
+    made.compile(keras.optimizers.SGD(use_ema=True, **options), "mse")
     made.fit(np.ones((2, 2)), np.ones((2, 1)), verbose=0)
     return made.optimizer
 
 
 ATTRIBUTES = {
     "Layer._losses": lambda: keras.layers.Dense(1)._losses == [],
+    "Optimizer._accumulated_gradients": (
+        lambda: len(averaging(gradient_accumulation_steps=2)._accumulated_gradients) == 2
+    ),
     "Optimizer._distribution_strategy": lambda: keras.optimizers.SGD()._distribution_strategy,
     "Optimizer._model_variables_moving_average": lambda: len(averaging()._model_variables_moving_average) == 2,
     "Optimizer._trainable_variables": lambda: len(averaging()._trainable_variables) == 2,

@@ -46,6 +46,13 @@ class Doubles(keras.layers.Layer):
         return 2.0 * x
 
 
+class NotANumber(keras.layers.Layer):
+    """Stands for a table that made-up ids are too large for."""
+
+    def call(self, x):
+        return x * tf.constant(np.nan)
+
+
 def model_of(layer, model_class=keras.Model):
     inputs = keras.Input((6,))
     hidden = keras.layers.Dense(4, activation="tanh")(inputs)
@@ -113,3 +120,10 @@ def test_a_layer_that_works_by_example_is_left_in_parts(scope3, data):
         model.compile("sgd", loss(), run_eagerly=True)
     model.fit(data.x[:96], np.repeat(data.y[:96], 2, axis=1), batch_size=96, shuffle=False, verbose=0)
     assert rows[-1] == 32
+
+
+def test_outputs_that_are_not_finite_do_not_count(scope3, data):
+    with scope3:
+        model = model_of(NotANumber)
+        model.compile("sgd", "mse")
+    model.predict(data.x, verbose=0)  # in silence: warnings are errors here

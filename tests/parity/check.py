@@ -38,10 +38,10 @@ class Outcome:
 def reference(case: Case) -> tuple[list[np.ndarray], Outcome]:
     """Train a plain model on one device; return its first weights and what came out.
 
-    Windows of several batches are batches joined where that is exact, else the optimizer's own windows. A loss
-    scale of any kind is a `LossScaleOptimizer`.
+    Windows of several batches are batches joined where that is exact, else the optimizer's own windows, as they are
+    where the case is about these. A loss scale of any kind is a `LossScaleOptimizer`.
     """
-    joined = case.window > 1 and joined_batches_are_exact(case)
+    joined = case.window > 1 and joined_batches_are_exact(case) and not _in_optimizer(case)
     plain, in_optimizer, eagerly = programs.plain_class(case), {}, programs.runs_eagerly(case)
     if case.window > 1 and not joined:
         plain, in_optimizer, eagerly = programs.accumulating(case, plain, eagerly)
@@ -66,7 +66,7 @@ def ours(
         "LossScale": {"loss_scale": kte.LossScale(initial=4.0, growth_steps=2)},
     }.get(case.scale, {})
     in_optimizer = {}
-    if "in optimizer" in case.accumulation and not IS_KERAS2:  # whose optimizers do not accumulate
+    if _in_optimizer(case):
         in_optimizer = {"gradient_accumulation_steps": case.window}
     elif case.window > 1:
         given["gradient_accumulation_steps"] = case.window
@@ -89,6 +89,11 @@ def stock(case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray
         model.compile(optimizer, **programs.compile_options(case), **_how(case))
     model.set_weights(start)
     return run(case, model, case.batches[1])
+
+
+def _in_optimizer(case: Case) -> bool:
+    """Return whether Keras's optimizer is to accumulate; those of Keras 2 cannot."""
+    return "in optimizer" in case.accumulation and not IS_KERAS2
 
 
 def run(case: Case, model: Any, batch_size: int, *, padded: bool = False) -> Outcome:

@@ -51,7 +51,7 @@ BREAKS = {
         "accumulate_or_apply in tensorflow/update.py",
     ),
     "an incomplete last window, on one replica": (
-        Case(accumulation="2 in optimizer", replicas=1),
+        Case(accumulation="2 in compile", replicas=1),
         "update",
         "TrainStep._make_flush",
     ),

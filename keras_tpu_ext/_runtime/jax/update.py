@@ -14,7 +14,6 @@ import keras
 import numpy as np
 
 from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext._runtime.keras3.optimizer_view import apply_stateless
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState
 
 Values: TypeAlias = "Sequence[jax.Array]"
@@ -157,7 +156,7 @@ def _step(model: Model, gradients: Values, weights: Weights, *, skipped: Weights
     """Return the values after a step that starts from `weights`, or `skipped`."""
 
     def apply() -> Weights:
-        trainable, values = apply_stateless(model.optimizer, weights.optimizer, gradients, weights.trainable)
+        trainable, values = model.optimizer.stateless_apply(weights.optimizer, gradients, weights.trainable)
         return Weights(trainable, weights.non_trainable, values)
 
     return model._step_state.loss_scaler.apply_or_skip(gradients, apply, skipped)

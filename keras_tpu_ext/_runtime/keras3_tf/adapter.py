@@ -16,7 +16,7 @@ from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras3 import moments_patches, regularizer_patches
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
-from keras_tpu_ext._runtime.keras3.optimizer_view import innermost, optimizer_view, own_accumulation_steps
+from keras_tpu_ext._runtime.keras3.optimizer_view import innermost, optimizer_view
 from keras_tpu_ext._runtime.keras3.per_example import own_layers
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, valid_rows_of, zero_invalid_rows
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
@@ -137,23 +137,42 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
     ) -> None:
         """Let `optimizer` clip and apply gradients that are summed over replicas already."""
         view = without_all_reduce(optimizer)
-        inner = innermost(view)
-        others = own_accumulation_steps(optimizer) - 1
-        if others:  # an optimizer set to accumulate counts batches, and its learning rate schedule goes by them
-            inner._iterations.assign_add(others)
-            before = tf.convert_to_tensor(inner._iterations)
         view.apply_gradients(zip(gradients, variables, strict=True))
-        if others:  # its own loss scaling may have skipped the step, and then it does not count at all
-            stayed = tf.equal(tf.convert_to_tensor(inner._iterations), before)
-            inner._iterations.assign_sub(tf.where(stayed, tf.cast(others, before.dtype), tf.zeros_like(before)))
-        _overwrite_with_averages(inner)
+        _overwrite_with_averages(innermost(view))
 
     def count_skipped(self, optimizer: Optimizer) -> None:
         """Do nothing: a skipped step does not count on Keras 3."""
 
 
+def _accumulate_or_apply(view: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]) -> None:
+    """Do as Keras's own method, whose condition stands inside the replicas, where MirroredStrategy fails."""
+    steps = view.gradient_accumulation_steps
+    if not steps:
+        TFOptimizer._backend_apply_gradients(view, gradients, variables)
+        return
+    sums = [view._accumulated_gradients[view._get_variable_index(variable)] for variable in variables]
+
+    def apply(*gradients: tf.Tensor) -> None:
+        means = [(total + gradient) / steps for total, gradient in zip(sums, gradients, strict=True)]
+        means = view._clip_gradients(means)
+        view._apply_weight_decay(variables)
+        view._backend_update_step(means, variables, view.learning_rate)
+        for total in sums:
+            assign_replicated(total, tf.zeros(total.shape, total.dtype))
+
+    def add(*gradients: tf.Tensor) -> None:
+        for total, gradient in zip(sums, gradients, strict=True):
+            assign_replicated(total, total + gradient)
+
+    is_last = tf.equal((tf.convert_to_tensor(view._iterations) + 1) % steps, 0)
+    cross_replica_cond(is_last, apply, add, *gradients)
+    if view.use_ema:
+        view._update_model_variables_moving_average(view._trainable_variables)
+
+
 _VIEW_MEMBERS = (
     ("_all_reduce_sum_gradients", lambda self, grads_and_vars: grads_and_vars),
+    ("_backend_apply_gradients", _accumulate_or_apply),
     # A condition that updates variables must stand outside the replicas, see `_overwrite_with_averages`.
     ("ema_overwrite_frequency", property(lambda self: None)),
 )
@@ -162,9 +181,8 @@ _VIEW_MEMBERS = (
 def without_all_reduce(optimizer: Optimizer) -> Optimizer:
     """Return a view of `optimizer` that takes gradients which are already summed over replicas.
 
-    Keras's optimizers sum over replicas inside `apply`, and accumulate in a way that cannot run under
-    MirroredStrategy. This ends when Keras lets `apply` be told that its gradients are reduced, as Keras 2 does
-    (`skip_gradients_aggregation`).
+    Keras's optimizers sum over replicas inside `apply`. This ends when Keras lets `apply` be told that its gradients
+    are reduced, as Keras 2 does (`skip_gradients_aggregation`).
     """
     return optimizer_view(optimizer, _VIEW_MEMBERS)
 
@@ -180,7 +198,8 @@ def _overwrite_with_averages(view: Any) -> None:
             if average is not None:
                 assign_replicated(variable, tf.convert_to_tensor(average))
 
-    cross_replica_cond(tf.equal(tf.convert_to_tensor(view.iterations) % every, 0), overwrite, lambda: None)
+    steps = (tf.convert_to_tensor(view._iterations) - 1) // (view.gradient_accumulation_steps or 1) + 1
+    cross_replica_cond(tf.equal(steps % every, 0), overwrite, lambda: None)
 
 
 def _recording_patch(layer: Layer) -> Patch:
