@@ -1,6 +1,7 @@
 """How the step is traced on TensorFlow."""
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -41,3 +42,32 @@ def test_nothing_of_a_batch_outlives_its_step(data):
     model.fit(data.x, data.y, batch_size=33, verbose=0)
     left = _tf_batch.BATCH
     assert (left.examples, left.total, left.has_any, left.valid, left.layer_losses) == (None, None, None, None, ())
+
+
+def aligned(array):
+    """Return a copy at an address that TensorFlow can use without copying."""
+    memory = np.empty(array.nbytes + 64, "uint8")
+    begin = -memory.ctypes.data % 64
+    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[:] = array
+    return copy
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_the_arrays_of_a_generator_stay_as_they_are(scope3, steps_per_execution):
+    """TensorFlow takes them for its own memory, and wrote the loss of each example where its target had been."""
+    x, y = aligned(np.ones((64, 16), "float32")), aligned(np.arange(64, dtype="float32")[:, None])
+
+    def batches():
+        while True:
+            for begin in range(0, 64, 16):
+                yield x[begin : begin + 16], y[begin : begin + 16]
+
+    with scope3:
+        model = kte.TPUModel.from_model(keras.Sequential([keras.Input((16,)), keras.layers.Dense(1)]))
+        model.compile(keras.optimizers.SGD(1e-9), "mse", steps_per_execution=steps_per_execution)
+    options = {"epochs": 2, "validation_data": batches(), "validation_steps": 4, "shuffle": False, "verbose": 0}
+    model.fit(batches(), steps_per_epoch=4, **options)
+    model.predict(batches(), steps=4, verbose=0)
+    np.testing.assert_array_equal(x, np.ones((64, 16)))
+    np.testing.assert_array_equal(y[:, 0], np.arange(64))

@@ -50,14 +50,36 @@ def _make_iterator(self: input_lib._SingleWorkerOwnedDatasetIterator) -> None:
 
 def _next_parts(self: input_lib._SingleWorkerOwnedDatasetIterator, name: str | None = None) -> list[Nest]:
     with tf.device(self._worker):
-        return [self._iterator.get_next() for _ in self._devices]
+        return [_copied(self._iterator.get_next()) for _ in self._devices]
 
 
-def _next_optional_parts(
-    self: input_lib._SingleWorkerOwnedDatasetIterator,
-) -> list[tf.experimental.Optional]:
+def _next_optional_parts(self: input_lib._SingleWorkerOwnedDatasetIterator) -> list[_CopiedOptional]:
     with tf.device(self._worker):
-        return [self._iterator.get_next_as_optional() for _ in self._devices]
+        return [_CopiedOptional(self._iterator.get_next_as_optional()) for _ in self._devices]
+
+
+class _CopiedOptional:
+    """A `tf.experimental.Optional` whose value is a copy."""
+
+    def __init__(self, optional: tf.experimental.Optional) -> None:
+        self.element_spec = optional.element_spec
+        self.has_value = optional.has_value
+        self._optional = optional
+
+    def get_value(self) -> Nest:
+        """Return a copy of the value."""
+        return _copied(self._optional.get_value())
+
+
+def _copied(part: Nest) -> Nest:
+    """Return a copy, as of what goes to another device.
+
+    What a generator yields stays in the memory of its arrays. An operation that is the last to need its input writes
+    its result there: training would change the user's data.
+    """
+    return tf.nest.map_structure(
+        lambda leaf: leaf if leaf.dtype == tf.variant else tf.raw_ops.DeepCopy(x=leaf), part, expand_composites=True
+    )
 
 
 def _component_specs(self: input_lib._SingleWorkerDatasetIteratorSpec) -> list[IteratorSpec]:
