@@ -1,8 +1,8 @@
 """Replicas without any example: no layer sees an empty batch, and nothing of what they compute counts.
 
 A last batch often leaves some replicas with nothing. Kernels and layers are not made for it: TensorFlow's oneDNN
-max pooling gives a wrong shape, and a mean over no row is NaN. Such a replica runs on one row of ones
-instead; zeros would be masked tokens, and poles of some functions.
+max pooling gives a wrong shape, and a mean over no row is NaN. Such a replica runs on one row instead: of the batch
+where a table may know its words and numbers only, else of ones; zeros would be masked tokens, and poles of functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NOTES = ("_keras_mask", "_keras_logits")  # tensors that Keras hangs on an outp
 
 
 def one_row_if_empty(data: Nest, has_any: Any) -> Any:
-    """Return `data`, or one row of ones for each of its tensors.
+    """Return `data`, or one row for each of its tensors: of the batch for text and integers, of ones for others.
 
     Args:
         data: A structure of tensors with a leading batch dimension; `None` leaves stay.
@@ -27,18 +27,43 @@ def one_row_if_empty(data: Nest, has_any: Any) -> Any:
     if has_any is None:
         return data
 
-    def row_of_ones(leaf: Any) -> Any:
+    rows = {id(leaf): _row_of_batch(leaf) for leaf in tf.nest.flatten(data) if _may_be_looked_up(leaf)}
+
+    def row(leaf: Any) -> Any:
+        if id(leaf) in rows:
+            return rows[id(leaf)]
         if isinstance(leaf, tf.RaggedTensor):
             splits = [tf.constant([0, 1], leaf.row_splits.dtype)] * leaf.ragged_rank
-            return tf.RaggedTensor.from_nested_row_splits(row_of_ones(leaf.flat_values), splits)
+            return tf.RaggedTensor.from_nested_row_splits(_row_of_ones(leaf.flat_values), splits)
         if isinstance(leaf, tf.SparseTensor):  # with a one in its first place
             first = tf.zeros([1, leaf.shape.rank], tf.int64)
             shape = tf.concat([[1], leaf.dense_shape[1:]], axis=0)
-            return tf.SparseTensor(first, row_of_ones(leaf.values), shape)
-        shape = tf.concat([[1], tf.shape(leaf)[1:]], axis=0)
-        return tf.fill(shape, "1") if leaf.dtype == tf.string else tf.ones(shape, leaf.dtype)
+            return tf.SparseTensor(first, _row_of_ones(leaf.values), shape)
+        return _row_of_ones(leaf)
 
-    return _either(data, has_any, row_of_ones)
+    return _either(data, has_any, row)
+
+
+def _may_be_looked_up(leaf: Any) -> bool:
+    return isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0 and (leaf.dtype == tf.string or leaf.dtype.is_integer)
+
+
+def _row_of_batch(leaf: tf.Tensor) -> tf.Tensor:
+    """Return the first row that any replica has, where replicas can look at each other without a sum; else ones."""
+    if not isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy):
+        return _row_of_ones(leaf)
+
+    @tf.autograph.experimental.do_not_convert
+    def first(strategy: tf.distribute.Strategy, leaf: Any, ones: Any) -> tf.Tensor:
+        parts, (row, *_) = (strategy.experimental_local_results(values) for values in (leaf, ones))
+        return tf.concat([*(part[:1] for part in parts), row], axis=0)[:1]
+
+    return tf.distribute.get_replica_context().merge_call(first, args=(leaf, _row_of_ones(leaf)))
+
+
+def _row_of_ones(leaf: tf.Tensor) -> tf.Tensor:
+    shape = tf.concat([[1], tf.shape(leaf)[1:]], axis=0)
+    return tf.fill(shape, "1") if leaf.dtype == tf.string else tf.ones(shape, leaf.dtype)
 
 
 def no_row_if_empty(data: Nest, has_any: Any) -> Any:
