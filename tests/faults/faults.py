@@ -1207,8 +1207,8 @@ _MACHINE = (
     Fault(
         "policy-stays-where-a-scope-is-refused",
         "strategy.py",
-        "        block.__enter__()\n        self._entered.blocks.append(block)",
-        "        self._entered.blocks.append(block)\n        block.__enter__()",
+        "stack.enter_context(_precision.policy_scope(self.precision))",
+        "_runtime.policies.set_dtype_policy(self.precision)",
         _ALL,
         ("tests/test_strategy.py", "tests/test_precision.py"),
     ),

@@ -190,7 +190,12 @@ def test_two_numbers_of_batches_in_a_step_are_refused(given, by_optimizer):
     [
         lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
         lambda: keras.optimizers.AdamW(
-            0.01, gradient_accumulation_steps=3, clipnorm=0.1, use_ema=True, ema_overwrite_frequency=2
+            0.01,
+            gradient_accumulation_steps=2,
+            clipnorm=0.1,
+            use_ema=True,
+            ema_momentum=0.5,
+            ema_overwrite_frequency=3,
         ),
         lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)),
     ],
