@@ -14,6 +14,7 @@ from keras_tpu_ext.models.logits_check import probabilities_taken_for_logits
 from keras_tpu_ext.models.loss_scale import LossScale, resolve_loss_scale
 
 _KEY = "keras_tpu_ext"
+_DEFAULTS = {"loss_scale": None, "gradient_accumulation_steps": 1, "steps_per_execution": 1, "auto_scale_loss": True}
 
 
 class ExactTrainer(_runtime.TrainStep):
@@ -72,7 +73,7 @@ class ExactTrainer(_runtime.TrainStep):
             auto_steps=auto_steps,
             **given,
         )
-        self._own_compile_config = own
+        self._own_compile_config = {name: value for name, value in own.items() if value != _DEFAULTS[name]}
         for message in probabilities_taken_for_logits(self):
             warnings.warn(message, FromLogitsWarning, stacklevel=2)
 

@@ -201,6 +201,17 @@ def normalized(dense):
     return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(x)))
 
 
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: a Sequential is its own functional model")
+def test_nothing_else_is_changed_where_nothing_is_asked_for(scope3):
+    with scope3:
+        model = compiled(keras.Sequential([keras.Input((6,)), *layers()]))
+    plain = compiled(keras.Sequential([keras.Input((6,)), *layers()]))
+    assert type(model._functional) is type(plain._functional)  # what Keras makes for itself
+    config = model.get_compile_config()
+    assert config.keys() == plain.get_compile_config().keys()
+    assert config["optimizer"].keys() == plain.get_compile_config()["optimizer"].keys()
+
+
 @pytest.mark.parametrize("dense", [True, False])
 def test_batch_normalization_has_the_statistics_of_the_whole_batch(data, scope3, dense):
     plain = compiled(seeded(lambda: normalized(dense)))

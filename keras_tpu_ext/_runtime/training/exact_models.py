@@ -47,6 +47,7 @@ class _ExactModels:
     _lock = threading.Lock()
     _blocks = 0
     _before: Mapping[str, Any] = MappingProxyType({})
+    _build_before: Any = None
 
     def __init__(self, trainer: type) -> None:
         self._trainer = trainer
@@ -61,6 +62,8 @@ class _ExactModels:
                 keras.Model.compile = _compiling(keras.Model.compile, self._trainer)
                 for name in _LOOPS:
                     setattr(keras.Model, name, _running(getattr(keras.Model, name), self._trainer))
+                _ExactModels._build_before = keras.Sequential.build
+                keras.Sequential.build = _building(keras.Sequential.build)
 
     def __exit__(self, *error: object) -> None:
         _INSIDE.blocks -= 1
@@ -68,6 +71,7 @@ class _ExactModels:
             _ExactModels._blocks -= 1
             if _ExactModels._blocks:
                 return
+            keras.Sequential.build = _ExactModels._build_before
             for name in ("__new__", "compile", *_LOOPS):
                 if name in _ExactModels._before:
                     setattr(keras.Model, name, _ExactModels._before[name])
@@ -91,11 +95,17 @@ def named_as_builtin(model: Any) -> Iterator[None]:
 
 def plain_model(inputs: Nest, outputs: Nest, name: str) -> Any:
     """Return Keras's own model of `inputs` and `outputs`, inside a block too."""
-    _INSIDE.makes_plain = True
-    try:
+    with _making_plain():
         return keras.Model(inputs, outputs, name=name)
+
+
+@contextlib.contextmanager
+def _making_plain() -> Iterator[None]:
+    before, _INSIDE.makes_plain = _INSIDE.makes_plain, True
+    try:
+        yield
     finally:
-        _INSIDE.makes_plain = False
+        _INSIDE.makes_plain = before
 
 
 def makes_plain() -> bool:
@@ -111,6 +121,17 @@ def _making(stock: Any, trainer: Any) -> Any:
         return model
 
     return staticmethod(new)
+
+
+def _building(stock: Any) -> Any:
+    """Return the `build` of a `Sequential`: the functional model that it makes for itself trains nothing."""
+
+    @functools.wraps(stock)
+    def build(model: Any, *args: Any, **kwargs: Any) -> None:
+        with _making_plain():
+            stock(model, *args, **kwargs)
+
+    return build
 
 
 def _compiling(stock: Callable[..., Any], trainer: Any) -> Any:
