@@ -148,7 +148,7 @@ def _accumulate_or_apply(view: Optimizer, gradients: Sequence[tf.Tensor], variab
     """Do as Keras's own method, whose condition stands inside the replicas, where MirroredStrategy fails."""
     steps = view.gradient_accumulation_steps
     if not steps:
-        TFOptimizer._backend_apply_gradients(view, gradients, variables)
+        super(type(view), view)._backend_apply_gradients(gradients, variables)
         return
     sums = [view._accumulated_gradients[view._get_variable_index(variable)] for variable in variables]
 
