@@ -16,7 +16,11 @@ from keras_tpu_ext._runtime.keras3.functional import FunctionalByShape
 from keras_tpu_ext._runtime.keras3_tf.adapter import Keras3TensorFlowAdapter
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow.custom_step import is_exact, wrap_custom_step
-from keras_tpu_ext._runtime.tensorflow.loop import make_predict_function, make_steps_function
+from keras_tpu_ext._runtime.tensorflow.loop import (
+    hide_uneven_sizes_from,
+    make_predict_function,
+    make_steps_function,
+)
 from keras_tpu_ext._runtime.tensorflow.replicas import split_batch
 from keras_tpu_ext._runtime.tensorflow.scope import in_order
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
@@ -54,7 +58,8 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
         if self.predict_function is None or force:
             model: Model = super()
             model.make_predict_function(force)
-            self.predict_function = make_predict_function(self, self.predict_function)
+            predict = hide_uneven_sizes_from(self, self.predict_function)
+            self.predict_function = make_predict_function(self, predict)
 
     def predict_on_batch(self: Any, x: Nest) -> Any:
         """Return predictions for one batch, which is split over the replicas and not repeated on each."""

@@ -139,6 +139,19 @@ def make_predict_function(model: Model, predict: Callable[[Any], Any]) -> Callab
     return function
 
 
+def hide_uneven_sizes_from(model: Model, predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return `predict`, a function of a list of batches, in which no replica knows the size of its own part alone."""
+    strategy = model.distribute_strategy
+    if model.run_eagerly or strategy.num_replicas_in_sync == 1:
+        return predict
+
+    def predict_uneven(batches: list[Nest]) -> Any:
+        return predict([hide_uneven_sizes(strategy, batch) for batch in batches])
+
+    graph: Callable[[Any], Any] = _graph(predict_uneven)
+    return graph
+
+
 def _without_rows(output: tf.Tensor, real: tf.Tensor) -> Any:
     """Return the rows of a tensor that count; it may have several for each example, or something else for rows."""
     rows, examples = tf.shape(output)[0], tf.shape(real)[0]

@@ -251,7 +251,11 @@ def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest) -> Any:
         return data
 
     def hide(leaf: Any) -> Any:
-        return leaf if leaf is None else tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
+        if isinstance(leaf, tf.RaggedTensor):
+            return tf.nest.map_structure(hide, leaf, expand_composites=True)
+        if not isinstance(leaf, tf.Tensor):  # None, or sparse: TensorFlow gives each replica a row of such a batch
+            return leaf
+        return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
 
     return strategy.run(lambda part: tf.nest.map_structure(hide, part), args=(data,))
 
