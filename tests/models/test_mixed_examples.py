@@ -53,6 +53,33 @@ class NotANumber(keras.layers.Layer):
         return x * tf.constant(np.nan)
 
 
+class Scores(keras.layers.Layer):
+    """Adds a loss of Keras's, which on replicas divides by their number, or refuses to."""
+
+    def __init__(self):
+        super().__init__()
+        self.loss = keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def call(self, inputs):
+        logits, targets, weights = inputs
+        self.add_loss(self.loss(targets, logits, weights))
+        return logits
+
+
+class Sums(keras.layers.Layer):
+    """Adds a loss that is no mean over the batch."""
+
+    def call(self, x):
+        self.add_loss(0.01 * tf.reduce_sum(x**2))
+        return x
+
+
+class AddsMean(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(0.01 * tf.reduce_mean(x**2) + 1e-3)
+        return x
+
+
 def model_of(layer, model_class=keras.Model):
     inputs = keras.Input((6,))
     hidden = keras.layers.Dense(4, activation="tanh")(inputs)
@@ -87,6 +114,31 @@ def test_a_loss_of_ones_own(scope3, data, loss):
 def test_a_layer_that_takes_a_mean_over_its_batch(scope3, data, model_class):
     expected = outcome(contextlib.nullcontext(), data, lambda: model_of(Centers), ByExample)
     assert_same(outcome(scope3, data, lambda: model_of(Centers, model_class), ByExample), expected)
+
+
+@TOLD
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layer", [Sums, AddsMean])
+def test_a_layer_that_adds_a_loss(scope3, data, layer):
+    expected = outcome(contextlib.nullcontext(), data, lambda: model_of(layer), ByExample)
+    assert_same(outcome(scope3, data, lambda: model_of(layer), ByExample), expected)
+
+
+def test_a_layer_that_adds_a_loss_of_keras_is_all_there_is_to_minimise(scope3, data):
+    """The endpoint layer of Keras's guide to custom layers: targets are inputs, and `compile` gets no loss."""
+
+    def outcome_of(scope):
+        keras.utils.set_random_seed(3)
+        with scope:
+            x, y, w = keras.Input((6,)), keras.Input((1,)), keras.Input((1,))
+            model = keras.Model([x, y, w], Scores()([keras.layers.Dense(1)(x), y, w]))
+            model.compile(keras.optimizers.SGD(0.1, clipnorm=0.5))
+        weights = np.linspace(0.0, 2.0, len(data.x), dtype="float32")[:, None]
+        x = [data.x, (data.y > 0).astype("float32"), weights]
+        history = model.fit(x, batch_size=32, epochs=2, shuffle=False, verbose=0).history
+        return {**history, "trained": model.get_weights()[0]}
+
+    assert_same(outcome_of(scope3), outcome_of(contextlib.nullcontext()))
 
 
 def test_it_is_told_once_with_the_layer(scope3, data):

@@ -17,8 +17,8 @@ from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.loss import ExactLosses
 from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, valid_fraction
-from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, holds_whole_batch
-from keras_tpu_ext._runtime.tensorflow.whole_batch import KerasPatch, averaging
+from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated
+from keras_tpu_ext._runtime.tensorflow.whole_batch import KerasPatch, averaging, takes_own_mean
 from keras_tpu_ext._runtime.training.batch import Batch
 
 # Where `BackupAndRestore` keeps the number of the epoch in its checkpoint.
@@ -29,7 +29,8 @@ def _reducing(stock: Callable[[Any], str]) -> Callable[[Any], str]:
     """Return a method of losses that names their reduction: Keras refuses to take a mean on replicas."""
 
     def reduction_of(loss: Any) -> str:
-        if not holds_whole_batch():
+        is_building = tf.distribute.in_cross_replica_context()  # not in a replica
+        if not (is_building or takes_own_mean()):
             return stock(loss)
         reductions = keras.losses.Reduction
         return str(reductions.SUM_OVER_BATCH_SIZE if loss.reduction == reductions.AUTO else loss.reduction)

@@ -50,9 +50,18 @@ def find_mixing(model: Model, data: Nest) -> None:
 def _forward_mixes(model: Model, data: Nest) -> bool:
     specs = tf.nest.map_structure(_of_one_replica, getattr(data, "element_spec", data))
     x, _, _ = model._kte_adapter.unpack(specs)
+    adapter = model._kte_adapter
+
+    def forward(x: Nest) -> tuple[Any, list[tf.Tensor]]:
+        return adapter.forward(model, x, training=False), adapter.layer_losses(model)
+
     with tf.device("CPU:0"), _state_kept(model):  # on a TPU each operation would be compiled
-        found = _try(lambda x: model._kte_adapter.forward(model, x, training=False), [x])
-    return bool(found)  # a model that cannot be tried on made-up data is taken at its word
+        tried = _try(forward, [x])
+    if tried is None:
+        return False  # a model that cannot be tried on made-up data is taken at its word
+    (outputs, losses), rows = tried
+    outputs_of_rows, losses_of_rows = zip(*rows, strict=True)
+    return not (_all_same(outputs, outputs_of_rows) and _all_same(losses, losses_of_rows, _is_mean))
 
 
 @contextlib.contextmanager
@@ -88,20 +97,19 @@ def mixes_examples(function: Callable[..., Any], specs: Sequence[Any]) -> bool:
     Returns:
         `True` also where it cannot be tried: where a rank is not known, or `function` fails.
     """
-    found = _try(function, specs)
-    return found is None or found
+    tried = _try(function, specs)
+    return tried is None or not _all_same(*tried)
 
 
-def _try(function: Callable[..., Any], specs: Sequence[Any]) -> bool | None:
-    """Do as `mixes_examples`, but return `None` where it cannot be tried."""
+def _try(function: Callable[..., Any], specs: Sequence[Any]) -> tuple[Any, list[Any]] | None:
+    """Return what `function` makes of a made-up batch, and of each of its rows; `None` where it fails."""
     with tf.init_scope():
         try:
             batch = [tf.nest.map_structure(_made_up, spec) for spec in specs]
-            whole = _values(function(*batch))
-            single = [_values(function(*_row(batch, i))) for i in range(_ROWS)]
+            whole = tf.nest.map_structure(_value, function(*batch))
+            return whole, [tf.nest.map_structure(_value, function(*_row(batch, i))) for i in range(_ROWS)]
         except Exception:
             return None
-    return not all(_same(values, [of_row[place] for of_row in single]) for place, values in enumerate(whole))
 
 
 def _made_up(spec: Any) -> Any:
@@ -119,16 +127,29 @@ def _row(batch: Any, place: int) -> Any:
     return tf.nest.map_structure(lambda values: values[place : place + 1], batch)
 
 
-def _values(outputs: Any) -> list[Any]:
-    return [np.asarray(tf.cast(leaf, tf.float64)) for leaf in tf.nest.flatten(outputs) if leaf is not None]
+def _value(leaf: Any) -> Any:
+    return None if leaf is None else np.asarray(tf.cast(leaf, tf.float64))
 
 
-def _same(values: Any, of_rows: Sequence[Any]) -> bool:
+def _is_joined(values: Any, of_rows: Sequence[Any]) -> bool:
     """Return whether `values` of a batch are those of its rows, joined, or do not depend on the rows at all."""
     if all(_close(row, values) for row in of_rows):
         return True
     of_examples = bool(values.ndim) and all(row.shape[:1] == (1,) for row in of_rows)
     return of_examples and _close(np.concatenate(of_rows), values)
+
+
+def _is_mean(loss: Any, of_rows: Sequence[Any]) -> bool:
+    """Return whether an `add_loss` term of a batch is the mean of those of its rows; an unreduced one, their sum."""
+    expected = np.sum([np.sum(row) for row in of_rows]) / (1 if loss.ndim else len(of_rows))
+    return _close(expected, np.sum(loss))
+
+
+def _all_same(
+    values: Nest, of_rows: Sequence[Nest], is_same: Callable[[Any, Sequence[Any]], bool] = _is_joined
+) -> bool:
+    flat = [[leaf for leaf in tf.nest.flatten(nest) if leaf is not None] for nest in (values, *of_rows)]
+    return all(is_same(value, parts) for value, *parts in zip(*flat, strict=True))
 
 
 def _close(got: Any, values: Any) -> bool:

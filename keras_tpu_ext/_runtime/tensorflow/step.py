@@ -192,8 +192,12 @@ class ExactStep(Augments, ExactModel):
         has_open_window = state is not None and any(one.is_open() for one in state.accumulators())
         return has_open_window or self._kte_adapter.has_partial_variables(self)
 
+    @classmethod
+    def _kte_patch_keras(cls: Any) -> None:
+        install(cls._kte_adapter.whole_batch_patches)
+
     def _check_compiled(self: Any) -> None:
-        install(self._kte_adapter.whole_batch_patches)
+        self._kte_patch_keras()
         for optimizer in tf.nest.flatten(self.optimizer):
             check_optimizer_belongs(optimizer, self.distribute_strategy)
         check_variables_belong(self, self.distribute_strategy)

@@ -14,7 +14,13 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
-from keras_tpu_ext._runtime.tensorflow.batch import batch_context, gather_examples, place_in_batch, whole_batch_view
+from keras_tpu_ext._runtime.tensorflow.batch import (
+    BATCH,
+    batch_context,
+    gather_examples,
+    place_in_batch,
+    whole_batch_view,
+)
 from keras_tpu_ext._runtime.tensorflow.replicas import holds_whole_batch, native
 
 # A class or module of Keras, the name of a function in it, and what makes the new function of the old one.
@@ -76,13 +82,21 @@ def averaging(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def undivided(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that divides a loss by the number of replicas, but not where each has the whole batch."""
+    """Return a function that divides a loss by the number of replicas, but not where its own mean is asked for."""
 
     @functools.wraps(stock)
     def scale(value: Any) -> Any:
-        return value if holds_whole_batch() else stock(value)
+        return value if takes_own_mean() else stock(value)
 
     return scale
+
+
+def takes_own_mean() -> bool:
+    """Return whether a mean of Keras's is to be that of the rows at hand.
+
+    So it is where each replica has the whole batch, and for a layer's loss in the exact step, which weighs it itself.
+    """
+    return holds_whole_batch() or BATCH.total is not None
 
 
 def _divided(gradient: Any, by: int) -> Any:

@@ -49,10 +49,11 @@ class _ExactModels:
     _before: Mapping[str, Any] = MappingProxyType({})
     _build_before: Any = None
 
-    def __init__(self, trainer: type) -> None:
+    def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
 
     def __enter__(self) -> None:
+        self._trainer._kte_patch_keras()
         _INSIDE.blocks += 1
         with _ExactModels._lock:
             _ExactModels._blocks += 1

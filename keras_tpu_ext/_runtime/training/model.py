@@ -70,6 +70,10 @@ class ExactModel:
         """Return a function that takes the step of a window that the end of an epoch has left open."""
         raise NotImplementedError
 
+    @classmethod
+    def _kte_patch_keras(cls) -> None:
+        """Let Keras do, once and for good, what the step asks of it and it does not; elsewhere it does as before."""
+
     def _check_compiled(self) -> None:
         """Refuse what was made outside the model's own scope, where that matters."""
 
