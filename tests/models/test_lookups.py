@@ -38,3 +38,38 @@ def test_a_replica_without_examples_looks_up_nothing_unknown(scope3, kind):
     expected = outcome(contextlib.nullcontext(), kind)
     for name, values in outcome(scope3, kind).items():
         assert_close(values, expected[name], message=name)
+
+
+class Positions(keras.layers.Layer):
+    """Looks up the same rows for every batch, one of them twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = keras.layers.Embedding(5, 3)
+
+    def call(self, x):
+        return x + self.table(tf.constant([0, 1, 1, 4]))
+
+
+def train(scope, batches, eagerly):
+    with scope:
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((4,), dtype="int32")
+        hidden = Positions()(keras.layers.Embedding(9, 3)(inputs))
+        model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(hidden)))
+        model.compile(keras.optimizers.Adam(0.1, clipnorm=0.5), "mse", run_eagerly=eagerly)
+    history = model.fit(batches, epochs=2, shuffle=False, verbose=0).history
+    return [history["loss"], *model.get_weights()]
+
+
+@pytest.mark.gate_on("keras3_tf")
+@pytest.mark.parametrize("case", ["any size", "static", pytest.param("eager", marks=pytest.mark.exhaustive)])
+def test_what_is_looked_up_once_a_batch_is_so_on_replicas(scope3, case):
+    rng = np.random.default_rng(0)
+    data = tf.data.Dataset.from_tensor_slices(
+        (rng.integers(0, 9, (25, 4)).astype("int32"), rng.normal(size=(25, 1)).astype("float32"))
+    )
+    batches = data.batch(12, drop_remainder=case == "static")  # else one batch leaves replicas empty
+    expected = train(contextlib.nullcontext(), batches, case == "eager")
+    for got, values in zip(train(scope3, batches, case == "eager"), expected, strict=True):
+        assert_close(got, values)

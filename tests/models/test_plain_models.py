@@ -1,5 +1,6 @@
 """Plain Keras models inside a scope: the step of `TPUModel`, and otherwise what they are."""
 
+import contextlib
 import pickle
 import subprocess
 import sys
@@ -290,3 +291,20 @@ def test_it_can_be_pickled_and_copied(data, scope3):
     with scope3:
         clone = keras.models.clone_model(model)
     assert isinstance(clone, kte.models.exact_trainer.ExactTrainer)
+
+
+@pytest.mark.gate_on("keras3_tf")
+def test_batch_normalization_of_features_far_from_zero(data, scope3):
+    """Their squares are so large that a variance made of them is rounding."""
+
+    def variance(block):
+        with block:
+            model = compiled(seeded(lambda: keras.Sequential([keras.Input((6,)), normalization(), *layers()])))
+        model.fit(data.x + 1000.0, data.y, batch_size=32, verbose=0)
+        return model.layers[0].moving_variance
+
+    def normalization():
+        return keras.layers.BatchNormalization(momentum=0.0)
+
+    got, expected = (np.asarray(variance(block)) for block in (scope3, contextlib.nullcontext()))
+    assert_close(got, expected, 1e-4)

@@ -67,13 +67,16 @@ def synchronizes(model: Model, normalization: Layer) -> bool:
 def moments_of_all(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[Any, Any, Any]:
     """Return mean, variance and sum of weights over all replicas.
 
-    It is `keras.ops.moments(synchronized=True)` with fewer sums.
+    The variance is the mean of squared deviations, as on one device. `keras.ops.moments(synchronized=True)` takes the
+    mean of squares less the square of the mean, which is rounding alone where the mean is large beside the deviation.
     """
     weights = tf.broadcast_to(weights, tf.shape(inputs))
-    values = [weights * inputs, weights * tf.square(inputs), weights]
-    total, squares, count = sum_over_replicas([tf.reduce_sum(value, axes) for value in values])
+    sums = [tf.reduce_sum(value, axes, keepdims=True) for value in (weights * inputs, weights)]
+    total, count = sum_over_replicas(sums)
     mean = tf.math.divide_no_nan(total, count)  # `tf.distribute` sums gradients too
-    return mean, tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0), count
+    squares = tf.reduce_sum(weights * tf.square(inputs - mean), axes, keepdims=True)
+    variance = tf.math.divide_no_nan(sum_over_replicas([squares])[0], count)
+    return tf.squeeze(mean, axes), tf.squeeze(variance, axes), tf.squeeze(count, axes)
 
 
 def mask_metrics(metrics: Sequence[Any]) -> contextlib.AbstractContextManager[None]:

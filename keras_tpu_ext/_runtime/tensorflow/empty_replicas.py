@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH
 
 _NOTES = ("_keras_mask", "_keras_logits")  # tensors that Keras hangs on an output: its mask, what its softmax was of
 
@@ -106,17 +107,21 @@ def finite_if_empty(gradients: Any, has_any: Any) -> Any:
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     values = _either(values, has_any, lambda g: tf.where(tf.math.is_finite(g), g, tf.zeros_like(g)))
     return [
-        _without_rows_of_zeros_if_empty(value, g, has_any) if isinstance(g, tf.IndexedSlices) else value
+        _with_values(g, value, has_any) if isinstance(g, tf.IndexedSlices) else value
         for g, value in zip(gradients, values, strict=True)
     ]
 
 
-def _without_rows_of_zeros_if_empty(values: tf.Tensor, slices: Any, has_any: Any) -> Any:
+def _with_values(slices: Any, values: tf.Tensor, has_any: Any) -> Any:
     """Return `slices` with `values`, on a replica without examples only those rows that are not all zero.
 
     The row of ones has looked up something: an optimizer that is lazy, or decays the rows that it gets, takes even a
-    gradient of zero for a reason to change what is there.
+    gradient of zero for a reason to change what is there. What is looked up once a batch is what the others look up.
     """
+    if getattr(slices, ONCE_A_BATCH, False):
+        same = tf.IndexedSlices(values, slices.indices, slices.dense_shape)
+        setattr(same, ONCE_A_BATCH, True)
+        return same
 
     def changing() -> tuple[Any, Any]:
         changes = tf.reduce_any(tf.not_equal(values, 0), axis=list(range(1, values.shape.rank)))

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Nest, Variable
 
+ONCE_A_BATCH = "kte_once_a_batch"  # an attribute of slices, see lookups.py
+
 
 class _View(threading.local):
     """Whether this thread (a replica has one) holds the whole batch at the moment."""
@@ -49,8 +51,9 @@ def sum_over_replicas(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return each value summed over all replicas, in one all-reduce a dtype.
 
     Args:
-        values: Tensors, `tf.IndexedSlices`, `None` (stays `None`), or Python numbers. In a graph a number
-            comes of a static shape and is the same on every replica, so it is multiplied and costs no
+        values: Tensors, `tf.IndexedSlices`, `None` (stays `None`), or Python numbers. Slices are joined; those with
+            the attribute `ONCE_A_BATCH`, whose indices are the same on every replica, are summed. In a graph a
+            number comes of a static shape and is the same on every replica, so it is multiplied and costs no
             communication. Eagerly every shape is static, and an uneven batch has several.
 
     Returns:
@@ -59,6 +62,8 @@ def sum_over_replicas(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     count = num_replicas()
     if count == 1:
         return list(values)
+    lookups = {place: value for place, value in enumerate(values) if getattr(value, ONCE_A_BATCH, False)}
+    values = [value.values if place in lookups else value for place, value in enumerate(values)]
     context = tf.distribute.get_replica_context()
     if tf.executing_eagerly():
         values = [tf.constant(float(value)) if isinstance(value, (int, float)) else value for value in values]
@@ -67,6 +72,8 @@ def sum_over_replicas(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, [_on_device(values[i]) for i in places])
         for place, value in zip(places, reduced, strict=True):
             summed[place] = value
+    for place, slices in lookups.items():
+        summed[place] = tf.IndexedSlices(summed[place], slices.indices, slices.dense_shape)
     return summed
 
 

@@ -24,6 +24,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
 )
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import finite_if_empty, no_row_if_empty, one_row_if_empty
+from keras_tpu_ext._runtime.tensorflow.lookups import mark_lookups_once_a_batch
 from keras_tpu_ext._runtime.tensorflow.loop import GraphExecutionSchedule
 from keras_tpu_ext._runtime.tensorflow.mixing import mixes
 from keras_tpu_ext._runtime.tensorflow.overflow import ReplicatedOverflowWatch
@@ -77,7 +78,7 @@ class ExactStep(Augments, ExactModel):
             self._track_loss(tracked)
             variables = self.trainable_variables  # of a model that is not built, since the forward pass
             if variables:
-                gradients = self._gradients(loss, variables, self.optimizer, tape)
+                gradients = self._gradients(loss, variables, self.optimizer, tape, x)
                 accumulate_or_apply(self, gradients, variables, self.optimizer, batch.total, restore)
             else:
                 warnings.warn("The model does not have any trainable weights.", stacklevel=2)
@@ -88,8 +89,8 @@ class ExactStep(Augments, ExactModel):
         x, y, sample_weight = self._kte_adapter.unpack(without_own_weights(data))
         with batch_context(data) as batch:
             (batch.total,) = sum_over_replicas([batch.examples])
-            tape, loss, *_ = self._kte_loss_of(x, y, sample_weight)
-            return self._gradients(loss, self.trainable_variables, self.optimizer, tape)
+            tape, loss, x, *_ = self._kte_loss_of(x, y, sample_weight)
+            return self._gradients(loss, self.trainable_variables, self.optimizer, tape, x)
 
     def test_step(self: Any, data: Nest) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
@@ -254,11 +255,16 @@ class ExactStep(Augments, ExactModel):
             loss, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
         return tape, loss, x, y, y_pred, tracked
 
-    def _gradients(self: Any, loss: tf.Tensor, variables: Any, optimizer: Optimizer, tape: tf.GradientTape) -> Any:
+    def _gradients(
+        self: Any, loss: tf.Tensor, variables: Any, optimizer: Optimizer, tape: tf.GradientTape, x: Nest = None
+    ) -> Any:
         """Return the gradients of the scaled loss; scaling the seed is scaling the loss."""
         scaler, seed = self._step_state.loss_scaler, tf.ones_like(loss)
         seed = scaler.scale_loss(seed) if scaler else self._kte_adapter.scale_loss(optimizer, seed)
-        gradients = finite_if_empty(tape.gradient(loss, variables, output_gradients=seed), BATCH.has_any)
+        gradients = tape.gradient(loss, variables, output_gradients=seed)
+        if x is not None:
+            mark_lookups_once_a_batch(self, x, gradients, variables)
+        gradients = finite_if_empty(gradients, BATCH.has_any)
         return self._kte_adapter.unscale_gradients(optimizer, gradients)
 
     def _share_of_loss(

@@ -1,0 +1,75 @@
+"""Gradients of lookups that are the same for every batch, of positions say.
+
+The gradient of a lookup has one slice for each row that was looked up. Optimizers of Keras 3 square slices one by
+one, so it matters how many there are. What is looked up for each example makes as many on replicas as on one device.
+What is looked up once a batch makes them on each replica, and their sums are those of one device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
+from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH, num_replicas
+
+_ATTRIBUTE = "_kte_lookups_once_a_batch"
+
+
+def mark_lookups_once_a_batch(model: Model, x: Nest, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+    """Mark the gradients of lookups that every replica has done for the same rows, for `sum_over_replicas`.
+
+    Args:
+        model: The model.
+        x: Its inputs, this replica's part of the batch.
+        gradients: One a variable, of which some may be `tf.IndexedSlices`.
+        variables: What they are the gradients of.
+    """
+    slices = [
+        (gradient, variable)
+        for gradient, variable in zip(gradients, variables, strict=True)
+        if isinstance(gradient, tf.IndexedSlices) and gradient.indices.shape[0] is not None
+    ]
+    if not slices or num_replicas() == 1:
+        return
+    has_static_size = any(isinstance(leaf, tf.Tensor) and _size(leaf) is not None for leaf in tf.nest.flatten(x))
+    once = _lookups_once_a_batch(model, x) if has_static_size else {id(variable) for _, variable in slices}
+    for gradient, variable in slices:
+        setattr(gradient, ONCE_A_BATCH, id(variable) in once)
+
+
+def _lookups_once_a_batch(model: Model, x: Nest) -> set[int]:
+    """Return the variables, by `id`, whose lookups are as many for a batch of any size."""
+    if _ATTRIBUTE not in vars(model):
+        found: set[int] = set()
+        # A model that cannot be traced so has the size of its batch in it.
+        with contextlib.suppress(Exception):
+            tf.function(_trial(model, found), autograph=False).get_concrete_function(
+                tf.nest.map_structure(_of_any_size, x)
+            )
+        model.__dict__[_ATTRIBUTE] = found
+    return set(vars(model)[_ATTRIBUTE])
+
+
+def _size(leaf: tf.Tensor) -> int | None:
+    return leaf.shape[0] if leaf.shape.rank else None
+
+
+def _of_any_size(leaf: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *leaf.shape[1:]] if leaf.shape.rank else leaf.shape, leaf.dtype)
+
+
+def _trial(model: Model, found: set[int]) -> Any:
+    def trial(x: Nest) -> None:
+        variables = model.trainable_variables
+        with tf.GradientTape() as tape:
+            outputs = tf.nest.flatten(model._kte_adapter.forward(model, x, training=False))
+            total = sum(tf.reduce_sum(tf.cast(output, tf.float32)) for output in outputs)
+        for gradient, variable in zip(tape.gradient(total, variables), variables, strict=True):
+            if isinstance(gradient, tf.IndexedSlices) and gradient.indices.shape[0] is not None:
+                found.add(id(variable))
+
+    return trial
