@@ -110,22 +110,15 @@ def outcomes(folder: str, mode: str, options: argparse.Namespace) -> Iterator[tu
     """
     import keras
 
-    files = sorted((Path(keras.__file__).parent / "src" / folder).glob("*_test.py"))
+    root = Path(keras.__file__).parents[1]
+    files = sorted((root / "keras" / "src" / folder).glob("*_test.py"))
     with tempfile.TemporaryDirectory() as temporary:
         report = Path(temporary) / "report.xml"
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-n",
-            str(options.processes),
-            "--disable-warnings",
-            "--tb=native",
-        ]
+        command = [sys.executable, "-m", "pytest", "-q", "-n", str(options.processes)]
+        command += ["--disable-warnings", "--tb=native"]
         command += ["-p", "in_scope", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
         command += ["-o", f"faulthandler_timeout={SECONDS_OF_A_TEST}", "-o", "faulthandler_exit_on_timeout=true"]
-        command += ["--rootdir", temporary, "-c", os.devnull, f"--junitxml={report}", *map(str, files)]
+        command += ["--rootdir", str(root), "-c", os.devnull, f"--junitxml={report}", *map(str, files)]
         environ = {**os.environ, "KTE_KERAS_TESTS_REPLICAS": str(MODES[mode])}
         environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parents[1])])
         with log_file(mode, folder, options.log or Path(temporary)).open("w") as log:

@@ -37,8 +37,12 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
         """Configure the model as `ExactModel.compile` does."""
         model: Model = super()
         model.compile(*args, **kwargs)
+        self._leave_out_xla()
+
+    def _leave_out_xla(self: Any) -> None:
+        """Take back `jit_compile`, an argument or an attribute: XLA inside `strategy.run` breaks Keras's own variables (keras#19448)."""
         if self._distribute_strategy is not None:
-            self.jit_compile = False  # XLA inside strategy.run breaks Keras's own variables: keras#19448
+            self.jit_compile = False
 
     def make_train_function(self: Any, force: bool = False) -> None:
         """Build the function that `fit` calls for one execution."""
@@ -46,16 +50,19 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
             if self.built:
                 self._build_accumulator()
             self._reset_flushes()
+            self._leave_out_xla()
             self.train_function = make_steps_function(self, wrap_custom_step(self, self.train_step), trains=True)
 
     def make_test_function(self: Any, force: bool = False) -> None:
         """Build the function that `evaluate` calls for one execution."""
         if self.test_function is None or force:
+            self._leave_out_xla()
             self.test_function = make_steps_function(self, wrap_custom_step(self, self.test_step), trains=False)
 
     def make_predict_function(self: Any, force: bool = False) -> None:
         """Build the function that `predict` calls for one execution."""
         if self.predict_function is None or force:
+            self._leave_out_xla()
             model: Model = super()
             model.make_predict_function(force)
             predict = hide_uneven_sizes_from(self, self.predict_function)
