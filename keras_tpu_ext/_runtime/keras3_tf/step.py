@@ -40,7 +40,7 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
         self._leave_out_xla()
 
     def _leave_out_xla(self: Any) -> None:
-        """Take back `jit_compile`, an argument or an attribute: XLA inside `strategy.run` breaks Keras's own variables (keras#19448)."""
+        """Take back `jit_compile`, by argument or attribute: XLA in `strategy.run` breaks variables (keras#19448)."""
         if self._distribute_strategy is not None:
             self.jit_compile = False
 
