@@ -83,3 +83,11 @@ def test_an_attribute_does_not_turn_xla_on(scope3, method):
         model.jit_compile = True
         getattr(model, method)()
     assert not model.jit_compile
+
+
+@pytest.mark.runtimes("keras3_tf")
+def test_a_loss_that_is_called_by_hand_in_the_scope_is_not_divided(scope3):
+    loss, y, predictions = keras.losses.MeanSquaredError(), np.ones((4, 1), "float32"), np.full((4, 1), 3, "float32")
+    with scope3:
+        value = loss(y, predictions)
+    assert float(value) == 4
