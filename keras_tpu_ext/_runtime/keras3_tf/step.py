@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import without_own_weights
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
 from keras_tpu_ext._runtime.keras3.adapter import ExactKeras3Model
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_by_schedule
@@ -22,7 +24,7 @@ from keras_tpu_ext._runtime.tensorflow.loop import (
     make_steps_function,
 )
 from keras_tpu_ext._runtime.tensorflow.replicas import split_batch
-from keras_tpu_ext._runtime.tensorflow.scope import in_order
+from keras_tpu_ext._runtime.tensorflow.scope import in_order, splitting_sparse
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 
@@ -87,6 +89,9 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
             trained = getattr(optimizer, "_trainable_variables", [])
             optimizer._trainable_variables_indices = {optimizer._var_key(v): i for i, v in enumerate(trained)}
             optimizer = getattr(optimizer, "inner_optimizer", None)
+
+    def _kte_loop(self: Any) -> contextlib.AbstractContextManager[None]:
+        return patched([(self.distribute_strategy, "experimental_distribute_dataset", splitting_sparse)])
 
     def _kte_prepare(self: Any, call: FitCall) -> None:
         if call.method == "predict":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import tensorflow as tf
 
@@ -41,7 +44,47 @@ def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> tf
             f"distribute needs a dataset of batches; the elements of this one are {dataset.element_spec}. "
             "Write scope.distribute(dataset.batch(scope.global_batch_size(32)))."
         )
-    return strategy.experimental_distribute_dataset(dataset)
+    return splitting_sparse(strategy.experimental_distribute_dataset)(dataset)
+
+
+def splitting_sparse(stock: Any) -> Callable[..., tf.distribute.DistributedDataset]:
+    """Return a strategy's `experimental_distribute_dataset` that takes sparse batches of few rows too.
+
+    TensorFlow cannot give a replica no row of a sparse batch, so it gets the parts ready.
+    """
+    strategy = stock.__self__
+
+    @functools.wraps(stock)
+    def distribute(dataset: Any, options: Any = None) -> Any:
+        replicas, specs = strategy.num_replicas_in_sync, getattr(dataset, "element_spec", None)
+        has_sparse = any(isinstance(spec, tf.SparseTensorSpec) for spec in tf.nest.flatten(specs))
+        if not has_sparse or replicas == 1 or not isinstance(strategy, tf.distribute.MirroredStrategy):
+            return stock(dataset, options)
+
+        def parts(*batch: Nest) -> tf.data.Dataset:
+            whole = batch if isinstance(specs, tuple) else batch[0]
+            places = tf.data.Dataset.range(replicas)
+            return places.map(lambda place: tf.nest.map_structure(lambda leaf: _part(leaf, place, replicas), whole))
+
+        of_replicas = dataset.flat_map(parts).prefetch(replicas)
+        return strategy.distribute_datasets_from_function(lambda context: of_replicas, options)
+
+    return distribute
+
+
+def _part(leaf: Any, place: tf.Tensor, parts: int) -> Any:
+    """Return the rows of a batch for one of its parts; the first parts may have one row more than the others."""
+    if isinstance(leaf, tf.experimental.Optional):  # for `None`
+        return leaf
+    rows = tf.cast(leaf.dense_shape[0] if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf)[0], tf.int64)
+    begin, end = (rows // parts * number + tf.minimum(number, rows % parts) for number in (place, place + 1))
+    if not isinstance(leaf, tf.SparseTensor):
+        return leaf[begin:end]
+    others = leaf.dense_shape[1:]
+    start, size = tf.concat([[begin], tf.zeros_like(others)], axis=0), tf.concat([[end - begin], others], axis=0)
+    part = tf.sparse.slice(leaf, start, size)
+    known = [size[i] if length is None else length for i, length in enumerate(leaf.shape)]  # Keras asks for the shape
+    return tf.SparseTensor(part.indices, part.values, tf.stack([size[0], *known[1:]]))
 
 
 def in_order(strategy: tf.distribute.Strategy, data: Nest) -> Nest:
