@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.tensorflow.replicas import part_of_batch
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 
@@ -63,28 +64,15 @@ def splitting_sparse(stock: Any) -> Callable[..., tf.distribute.DistributedDatas
 
         def parts(*batch: Nest) -> tf.data.Dataset:
             whole = batch if isinstance(specs, tuple) else batch[0]
-            places = tf.data.Dataset.range(replicas)
-            return places.map(lambda place: tf.nest.map_structure(lambda leaf: _part(leaf, place, replicas), whole))
+            return tf.data.Dataset.range(replicas).map(functools.partial(part_of, whole))
+
+        def part_of(batch: Nest, place: tf.Tensor) -> Any:
+            return tf.nest.map_structure(lambda leaf: part_of_batch(leaf, place, replicas), batch)
 
         of_replicas = dataset.flat_map(parts).prefetch(replicas)
         return strategy.distribute_datasets_from_function(lambda context: of_replicas, options)
 
     return distribute
-
-
-def _part(leaf: Any, place: tf.Tensor, parts: int) -> Any:
-    """Return the rows of a batch for one of its parts; the first parts may have one row more than the others."""
-    if isinstance(leaf, tf.experimental.Optional):  # for `None`
-        return leaf
-    rows = tf.cast(leaf.dense_shape[0] if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf)[0], tf.int64)
-    begin, end = (rows // parts * number + tf.minimum(number, rows % parts) for number in (place, place + 1))
-    if not isinstance(leaf, tf.SparseTensor):
-        return leaf[begin:end]
-    others = leaf.dense_shape[1:]
-    start, size = tf.concat([[begin], tf.zeros_like(others)], axis=0), tf.concat([[end - begin], others], axis=0)
-    part = tf.sparse.slice(leaf, start, size)
-    known = [size[i] if length is None else length for i, length in enumerate(leaf.shape)]  # Keras asks for the shape
-    return tf.SparseTensor(part.indices, part.values, tf.stack([size[0], *known[1:]]))
 
 
 def in_order(strategy: tf.distribute.Strategy, data: Nest) -> Nest:
