@@ -38,7 +38,7 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 faults check-wheel benchmarks clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
@@ -138,6 +138,17 @@ exhaustive-keras2-tf215: $(TF215)/.ready
 
 exhaustive-keras2-tf221: $(TF221)/.ready
 	$(call in_parts,TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python)
+
+# Keras's own tests, of the version that is installed: as Keras is, with the exact step on one device, and in a scope of
+# eight replicas. An hour. What pytest printed is in out/keras-tests.
+keras-tests:
+	$(MAKE) --no-print-directory --keep-going keras-tests-jax keras-tests-tensorflow
+
+keras-tests-jax: $(BOTH)/.ready
+	$(JAX_TESTS) $(BOTH)/bin/python tests/keras_tests/run.py --log out/keras-tests/jax
+
+keras-tests-tensorflow: $(BOTH)/.ready
+	KERAS_BACKEND=tensorflow $(BOTH)/bin/python tests/keras_tests/run.py --log out/keras-tests/tensorflow
 
 # Mutation testing: which of the faults in tests/faults the gate catches, on each runtime. Many hours; what is in
 # out/faults.jsonl already is not run again.

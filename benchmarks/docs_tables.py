@@ -154,9 +154,29 @@ def _zero_of(points: dict[int, float]) -> float:
     raise ValueError(f"no crossing in {points}")
 
 
+def keras_tests() -> Iterator[str]:
+    """Yield a row for each backend and each way in which Keras's own tests run."""
+    yield "| backend | Keras's tests run | passed | failed | of these not in Keras as it is | skipped |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: |"
+    for backend, file in (("JAX", "keras-tests-jax.txt"), ("TensorFlow", "keras-tests-tensorflow.txt")):
+        for row in result(file)["rows"]:
+            new = f"{row['explained'] + row['unexplained']}, {row['explained']} explained"
+            cells = row["mode"], row["passed"], row["failed"], new, row["skipped"]
+            yield f"| {backend} | {' | '.join(map(str, cells))} |"
+
+
 TABLES = {
     table.__name__: table
-    for table in (published_rates, tpu_program, memory_limit, resnet50_layers, layers, layers_not_shipped, break_even)
+    for table in (
+        published_rates,
+        tpu_program,
+        memory_limit,
+        resnet50_layers,
+        layers,
+        layers_not_shipped,
+        break_even,
+        keras_tests,
+    )
 }
 
 

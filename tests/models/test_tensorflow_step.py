@@ -71,3 +71,23 @@ def test_the_arrays_of_a_generator_stay_as_they_are(scope3, steps_per_execution)
     model.predict(batches(), steps=4, verbose=0)
     np.testing.assert_array_equal(x, np.ones((64, 16)))
     np.testing.assert_array_equal(y[:, 0], np.arange(64))
+
+
+@pytest.mark.runtimes("keras3_tf")
+@pytest.mark.parametrize("method", ["make_train_function", "make_test_function", "make_predict_function"])
+def test_an_attribute_does_not_turn_xla_on(scope3, method):
+    """Inside `strategy.run` XLA reads memory that is free already; a model of two outputs ended the program."""
+    with scope3:
+        model = dense(keras.Model)
+        model.compile("sgd", "mse")
+        model.jit_compile = True
+        getattr(model, method)()
+    assert not model.jit_compile
+
+
+@pytest.mark.runtimes("keras3_tf")
+def test_a_loss_that_is_called_by_hand_in_the_scope_is_not_divided(scope3):
+    loss, y, predictions = keras.losses.MeanSquaredError(), np.ones((4, 1), "float32"), np.full((4, 1), 3, "float32")
+    with scope3:
+        value = loss(y, predictions)
+    assert float(value) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import without_own_weights
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
 from keras_tpu_ext._runtime.keras3.adapter import ExactKeras3Model
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_by_schedule
@@ -22,7 +24,7 @@ from keras_tpu_ext._runtime.tensorflow.loop import (
     make_steps_function,
 )
 from keras_tpu_ext._runtime.tensorflow.replicas import split_batch
-from keras_tpu_ext._runtime.tensorflow.scope import in_order
+from keras_tpu_ext._runtime.tensorflow.scope import in_order, splitting_sparse
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 
@@ -37,8 +39,12 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
         """Configure the model as `ExactModel.compile` does."""
         model: Model = super()
         model.compile(*args, **kwargs)
+        self._leave_out_xla()
+
+    def _leave_out_xla(self: Any) -> None:
+        """Take back `jit_compile`, by argument or attribute: XLA in `strategy.run` breaks variables (keras#19448)."""
         if self._distribute_strategy is not None:
-            self.jit_compile = False  # XLA inside strategy.run breaks Keras's own variables: keras#19448
+            self.jit_compile = False
 
     def make_train_function(self: Any, force: bool = False) -> None:
         """Build the function that `fit` calls for one execution."""
@@ -46,16 +52,19 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
             if self.built:
                 self._build_accumulator()
             self._reset_flushes()
+            self._leave_out_xla()
             self.train_function = make_steps_function(self, wrap_custom_step(self, self.train_step), trains=True)
 
     def make_test_function(self: Any, force: bool = False) -> None:
         """Build the function that `evaluate` calls for one execution."""
         if self.test_function is None or force:
+            self._leave_out_xla()
             self.test_function = make_steps_function(self, wrap_custom_step(self, self.test_step), trains=False)
 
     def make_predict_function(self: Any, force: bool = False) -> None:
         """Build the function that `predict` calls for one execution."""
         if self.predict_function is None or force:
+            self._leave_out_xla()
             model: Model = super()
             model.make_predict_function(force)
             predict = hide_uneven_sizes_from(self, self.predict_function)
@@ -80,6 +89,9 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
             trained = getattr(optimizer, "_trainable_variables", [])
             optimizer._trainable_variables_indices = {optimizer._var_key(v): i for i, v in enumerate(trained)}
             optimizer = getattr(optimizer, "inner_optimizer", None)
+
+    def _kte_loop(self: Any) -> contextlib.AbstractContextManager[None]:
+        return patched([(self.distribute_strategy, "experimental_distribute_dataset", splitting_sparse)])
 
     def _kte_prepare(self: Any, call: FitCall) -> None:
         if call.method == "predict":

@@ -260,7 +260,9 @@ def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest) -> Any:
     def hide(leaf: Any) -> Any:
         if isinstance(leaf, tf.RaggedTensor):
             return tf.nest.map_structure(hide, leaf, expand_composites=True)
-        if not isinstance(leaf, tf.Tensor):  # None, or sparse: TensorFlow gives each replica a row of such a batch
+        if isinstance(leaf, tf.SparseTensor):
+            return _with_rows(leaf, tf.compat.v1.placeholder_with_default(leaf.dense_shape[0], []), leaf.shape)
+        if not isinstance(leaf, tf.Tensor):  # None
             return leaf
         return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
 
@@ -276,14 +278,36 @@ def split_batch(strategy: tf.distribute.Strategy, data: Nest) -> Any:
     """
     if strategy.num_replicas_in_sync == 1:
         return data
-    parts = [
-        leaf if leaf is None else np.array_split(np.asarray(leaf), strategy.num_replicas_in_sync)
-        for leaf in tf.nest.flatten(data)
-    ]
+    parts = [_split(leaf, strategy.num_replicas_in_sync) for leaf in tf.nest.flatten(data)]
 
     def of_replica(context: tf.distribute.ValueContext) -> Any:
-        index = context.replica_id_in_sync_group
-        leaves = [part if part is None else tf.convert_to_tensor(part[index]) for part in parts]
-        return tf.nest.pack_sequence_as(data, leaves)
+        return tf.nest.pack_sequence_as(data, [of_leaf[context.replica_id_in_sync_group] for of_leaf in parts])
 
     return strategy.experimental_distribute_values_from_function(of_replica)
+
+
+def _split(leaf: Any, replicas: int) -> Sequence[Any]:
+    if leaf is None:
+        return [None] * replicas
+    if isinstance(leaf, tf.SparseTensor):
+        return [part_of_batch(leaf, place, replicas) for place in range(replicas)]
+    return [tf.convert_to_tensor(part) for part in np.array_split(np.asarray(leaf), replicas)]
+
+
+def part_of_batch(leaf: Any, place: tf.Tensor | int, parts: int) -> Any:
+    """Return the rows of a batch for one of its parts; the first parts may have one row more than the others."""
+    if isinstance(leaf, tf.experimental.Optional):  # for `None`
+        return leaf
+    rows = tf.cast(leaf.dense_shape[0] if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf)[0], tf.int64)
+    begin, end = (rows // parts * number + tf.minimum(number, rows % parts) for number in (place, place + 1))
+    if not isinstance(leaf, tf.SparseTensor):
+        return leaf[begin:end]
+    others = leaf.dense_shape[1:]
+    start, size = tf.concat([[begin], tf.zeros_like(others)], axis=0), tf.concat([[end - begin], others], axis=0)
+    return _with_rows(tf.sparse.slice(leaf, start, size), size[0], leaf.shape)
+
+
+def _with_rows(tensor: tf.SparseTensor, rows: tf.Tensor, shape: tf.TensorShape) -> tf.SparseTensor:
+    """Return `tensor` with so many rows, of which Keras knows what `shape` says of the other dimensions."""
+    lengths = [tensor.dense_shape[i] if length is None else length for i, length in enumerate(shape)]
+    return tf.SparseTensor(tensor.indices, tensor.values, tf.stack([rows, *lengths[1:]]))

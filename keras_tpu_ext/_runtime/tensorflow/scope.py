@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.tensorflow.replicas import part_of_batch
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 
@@ -41,7 +45,34 @@ def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> tf
             f"distribute needs a dataset of batches; the elements of this one are {dataset.element_spec}. "
             "Write scope.distribute(dataset.batch(scope.global_batch_size(32)))."
         )
-    return strategy.experimental_distribute_dataset(dataset)
+    return splitting_sparse(strategy.experimental_distribute_dataset)(dataset)
+
+
+def splitting_sparse(stock: Any) -> Callable[..., tf.distribute.DistributedDataset]:
+    """Return a strategy's `experimental_distribute_dataset` that takes sparse batches of few rows too.
+
+    TensorFlow cannot give a replica no row of a sparse batch, so it gets the parts ready.
+    """
+    strategy = stock.__self__
+
+    @functools.wraps(stock)
+    def distribute(dataset: Any, options: Any = None) -> Any:
+        replicas, specs = strategy.num_replicas_in_sync, getattr(dataset, "element_spec", None)
+        has_sparse = any(isinstance(spec, tf.SparseTensorSpec) for spec in tf.nest.flatten(specs))
+        if not has_sparse or replicas == 1 or not isinstance(strategy, tf.distribute.MirroredStrategy):
+            return stock(dataset, options)
+
+        def parts(*batch: Nest) -> tf.data.Dataset:
+            whole = batch if isinstance(specs, tuple) else batch[0]
+            return tf.data.Dataset.range(replicas).map(functools.partial(part_of, whole))
+
+        def part_of(batch: Nest, place: tf.Tensor) -> Any:
+            return tf.nest.map_structure(lambda leaf: part_of_batch(leaf, place, replicas), batch)
+
+        of_replicas = dataset.flat_map(parts).prefetch(replicas)
+        return strategy.distribute_datasets_from_function(lambda context: of_replicas, options)
+
+    return distribute
 
 
 def in_order(strategy: tf.distribute.Strategy, data: Nest) -> Nest:

@@ -22,6 +22,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     whole_batch_view,
 )
 from keras_tpu_ext._runtime.tensorflow.replicas import holds_whole_batch, native
+from keras_tpu_ext._runtime.training.exact_models import is_inside
 
 # A class or module of Keras, the name of a function in it, and what makes the new function of the old one.
 KerasPatch = tuple[Any, str, Callable[[Any], Any]]
@@ -40,7 +41,7 @@ def predict_on_whole_batch(step: Callable[[Any], Any], data: Nest) -> Any:
 
 
 def install(patches: Sequence[KerasPatch]) -> None:
-    """Patch Keras, once and for good: elsewhere than in a `whole_batch_view` the functions are what they were."""
+    """Patch Keras, once and for good: elsewhere than in a scope of this package the functions are what they were."""
     for owner, name, make in patches:
         stock = getattr(owner, name)
         if stock not in _INSTALLED:
@@ -86,9 +87,14 @@ def undivided(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(stock)
     def scale(value: Any) -> Any:
-        return value if takes_own_mean() else stock(value)
+        return value if takes_own_mean() or _is_called_by_hand() else stock(value)
 
     return scale
+
+
+def _is_called_by_hand() -> bool:
+    """Return whether a loss is called in a block and in no step, where it is what it is on one device."""
+    return is_inside() and bool(tf.distribute.in_cross_replica_context())
 
 
 def takes_own_mean() -> bool:

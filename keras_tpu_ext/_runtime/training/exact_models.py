@@ -109,6 +109,11 @@ def _making_plain() -> Iterator[None]:
         _INSIDE.makes_plain = before
 
 
+def is_inside() -> bool:
+    """Return whether this thread is in a block."""
+    return _INSIDE.blocks > 0
+
+
 def makes_plain() -> bool:
     """Return whether this thread makes a model that is to stay plain."""
     return _INSIDE.makes_plain
