@@ -4,11 +4,11 @@
 
 FOLDER has the examples and guides of keras-io, https://github.com/keras-team/keras-io, or the copies that
 keras-team/keras had of them; nothing of it is in this repository. A program is executed as it stands, first plainly,
-then inside `with kte.strategy_scope(replicas=8):`, each in a process of its own. What is cut is around it: the data are
-a few made-up examples, `fit` takes two epochs of a few batches, dropout and augmentation are off, random numbers are a
-fixed pattern that is the same for each example, data are not shuffled by `tf.data`, ResNet50V2 and VGG19 are one small
-convolution, and plots go nowhere. The numbers that a program starts with, its layers, image size or epochs say, are made
-smaller where SMALLER says so.
+then inside `with kte.strategy_scope(replicas=8):`, each in a process of its own. What is cut is around it: the data
+are a few made-up examples, `fit` takes two epochs of a few batches, dropout and augmentation are off, random numbers
+are a fixed pattern that is the same for each example, data are not shuffled by `tf.data`, ResNet50V2 and VGG19 are
+one small convolution, and plots go nowhere. The numbers that a program starts with, its layers, image size or epochs
+say, are made smaller where SMALLER says so.
 
 Compared are the history of each `fit`, what `evaluate` and `predict` return, and the weights of each model that was
 trained. A program counts as equal if the largest relative difference is at most 1e-5, or, with --noise, at most three
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import functools
 import json
 import math
 import os
@@ -532,6 +533,7 @@ def _short_fit(keras: Any, fit: Any, numbers: dict[str, Any]) -> Any:
             lambda one: one[:longest] if hasattr(one, "shape") and one.shape and one.shape[0] > longest else one, data
         )
 
+    @functools.wraps(fit)
     def short_fit(model: Any, *args: Any, **kwargs: Any) -> Any:
         args = tuple(first_rows(list(args)))
         kwargs = {name: first_rows(value) for name, value in kwargs.items() if name != "callbacks"} | {
@@ -552,6 +554,7 @@ def _short_fit(keras: Any, fit: Any, numbers: dict[str, Any]) -> Any:
 
 
 def _noted(called: Any, name: str, numbers: dict[str, Any]) -> Any:
+    @functools.wraps(called)  # whose signature the package reads
     def noted(model: Any, *args: Any, **kwargs: Any) -> Any:
         results = called(model, *args, **kwargs)
         if "_use_cached_eval_dataset" not in kwargs:  # that of `fit`
