@@ -92,19 +92,40 @@ PROGRAMS = (
 )
 
 # What is made smaller, by program: a name that is assigned outside functions gets another value, and a number that
-# stands outside functions and classes another number.
+# stands outside functions and classes another number; `images` is the shape of the images.
 SMALLER: dict[str, dict[str | int, Any]] = {
     "addition_rnn": {"TRAINING_SIZE": 80, "epochs": 2},
     "attention_mil_classification": {"BAG_COUNT": 24, "VAL_BAG_COUNT": 10},
+    "cct": {"transformer_layers": 1},
+    "eanet": {"patch_size": 8, "embedding_dim": 16, "mlp_dim": 16, "num_transformer_blocks": 1},
     "functional_api": {60000: 75, 10000: 43},
+    "image_classification_with_vision_transformer": {
+        "image_size": 32,
+        "patch_size": 8,
+        "projection_dim": 16,
+        "transformer_layers": 1,
+        "mlp_head_units": [32],
+    },
+    "involution": {256: 32},
     "lstm_seq2seq": {"latent_dim": 32, 20: 2},
     "making_new_layers_and_models_via_subclassing": {60000: 75},
     "metric_learning": {50000: 75},
     "mlp_image_classification": {"image_size": 32, "embedding_dim": 32, "num_blocks": 1},
-    "pixelcnn": {"n_residual_blocks": 1},
+    "perceiver_image_classification": {
+        "image_size": 16,
+        "patch_size": 4,
+        "latent_dim": 16,
+        "projection_dim": 16,
+        "num_heads": 2,
+        "num_transformer_blocks": 1,
+    },
+    "pixelcnn": {"n_residual_blocks": 1, "images": (8, 8), "input_shape": (8, 8, 1)},
+    "semantic_image_clustering": {"representation_dim": 16, "projection_units": 16, "num_clusters": 5, 500: 40},
     "siamese_contrastive": {30000: 50},
     "shiftvit": {40000: 50, "num_shift_blocks_per_stages": [1, 1, 1, 1], "projected_dim": 48},
-    "token_learner": {40000: 50, "NUM_LAYERS": 2, "PROJECTION_DIM": 32},
+    "supervised_contrastive_learning": {"hidden_units": 16, "projection_units": 16},
+    "swim_transformers": {"patch_size": (4, 4), "embed_dim": 16, "num_heads": 2, "num_mlp": 32},
+    "token_learner": {40000: 50, "NUM_LAYERS": 2, "PROJECTION_DIM": 16},
 }
 
 
@@ -147,7 +168,10 @@ def main() -> int:
 def meant_for(folder: Path, name: str, backend: str) -> bool:
     """Return whether neither the folder, nor the name, nor the first lines of a program say another backend."""
     others = {"tensorflow", "jax", "torch"} - {backend}
-    asked = re.search(r"""os\.environ\[["']KERAS_BACKEND["']\] = ["'](\w+)["']""", (folder / name).read_text())
+    # A menu, "@param", says that all are meant.
+    asked = re.search(
+        r"""os\.environ\[["']KERAS_BACKEND["']\] = ["'](\w+)["'](?!.*@param)""", (folder / name).read_text()
+    )
     return not any(
         f"/{other}/" in name or name.endswith(f"_in_{other}.py") or (asked is not None and asked[1] == other)
         for other in others
@@ -261,7 +285,7 @@ def _relative(a: Any, b: Any) -> float:
 
 def cut(path: Path) -> ast.Module:
     """Return the program at `path` with what SMALLER has for it."""
-    smaller = SMALLER.get(path.stem, {})
+    smaller = {name: value for name, value in SMALLER.get(path.stem, {}).items() if name != "images"}
     found: set[str | int] = set()
 
     class Numbers(ast.NodeTransformer):
@@ -308,7 +332,7 @@ def run(path: Path, how: str) -> dict[str, Any]:
     module.__file__ = str(path)
     sys.modules["__main__"] = module
     with contextlib.ExitStack() as stack:
-        for patch in around(keras, numbers):
+        for patch in around(keras, numbers, SMALLER.get(path.stem, {}).get("images")):
             stack.enter_context(patch)
         for patch in rounded(keras) if how == "noise" else ():
             stack.enter_context(patch)
@@ -320,9 +344,9 @@ def run(path: Path, how: str) -> dict[str, Any]:
     return {"numbers": numbers, "warnings": sorted(told)}
 
 
-def around(keras: Any, numbers: dict[str, Any]) -> Iterator[Any]:
+def around(keras: Any, numbers: dict[str, Any], images: Any) -> Iterator[Any]:
     """Yield what is changed around a program."""
-    yield from _data(keras)
+    yield from _data(keras, images)
     yield from _plots(keras)
     yield from _gone(keras)
     yield from _randomness(keras)
@@ -334,9 +358,9 @@ def around(keras: Any, numbers: dict[str, Any]) -> Iterator[Any]:
         yield mock.patch.object(trainer, name, _noted(getattr(trainer, name), name, numbers))
 
 
-def _data(keras: Any) -> Iterator[Any]:
-    for name, of in IMAGES.items():
-        yield mock.patch.object(getattr(keras.datasets, name), "load_data", _images(*of))
+def _data(keras: Any, images: Any) -> Iterator[Any]:
+    for name, (shape, classes) in IMAGES.items():
+        yield mock.patch.object(getattr(keras.datasets, name), "load_data", _images(images or shape, classes))
     yield mock.patch.object(keras.datasets.boston_housing, "load_data", _table)
     yield mock.patch.object(keras.datasets.imdb, "load_data", _words)
     yield mock.patch.object(keras.utils, "get_file", _file)
