@@ -91,12 +91,14 @@ PROGRAMS = (
     "guides/writing_your_own_callbacks.py",
 )
 
-# What is made smaller, by program: a name that is assigned outside functions gets another value, and a number that
-# stands outside functions and classes another number; `images` is the shape of the images.
+# What is made smaller, by program: a name that is assigned outside functions gets another value, `function.argument`
+# another default, and a number that stands outside functions and classes is another number; `images` is the shape of
+# the images.
 SMALLER: dict[str, dict[str | int, Any]] = {
     "addition_rnn": {"TRAINING_SIZE": 80, "epochs": 2},
     "attention_mil_classification": {"BAG_COUNT": 24, "VAL_BAG_COUNT": 10},
     "cct": {"transformer_layers": 1},
+    "convmixer": {"get_conv_mixer_256_8.depth": 4},
     "eanet": {"patch_size": 8, "embedding_dim": 16, "mlp_dim": 16, "num_transformer_blocks": 1},
     "functional_api": {60000: 75, 10000: 43},
     "image_classification_with_vision_transformer": {
@@ -126,6 +128,7 @@ SMALLER: dict[str, dict[str | int, Any]] = {
     "supervised_contrastive_learning": {"hidden_units": 16, "projection_units": 16},
     "swim_transformers": {"patch_size": (4, 4), "embed_dim": 16, "num_heads": 2, "num_mlp": 32},
     "token_learner": {40000: 50, "NUM_LAYERS": 2, "PROJECTION_DIM": 16},
+    "vae": {"plot_latent_space.n": 2},
 }
 
 
@@ -283,37 +286,47 @@ def _relative(a: Any, b: Any) -> float:
     return float(np.linalg.norm(a - b) / max(np.linalg.norm(a), 1e-3))
 
 
+class _Smaller(ast.NodeTransformer):
+    """Puts what is smaller into a program; what it finds is in `found`."""
+
+    def __init__(self, smaller: dict[str | int, Any]) -> None:
+        self.smaller = smaller
+        self.found: set[str | int] = set()
+
+    def _value(self, name: str | int, instead_of: ast.expr) -> Any:
+        if name not in self.smaller:
+            return instead_of
+        self.found.add(name)
+        return ast.copy_location(ast.parse(repr(self.smaller[name]), mode="eval").body, instead_of)
+
+    def visit_Constant(self, node: ast.Constant) -> Any:
+        return self._value(node.value, node) if type(node.value) is int else node
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        if isinstance(node.targets[0], ast.Name):
+            node.value = self._value(node.targets[0].id, node.value)
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        given, defaults = node.args.args, node.args.defaults
+        for place, argument in enumerate(given[len(given) - len(defaults) :]):
+            defaults[place] = self._value(f"{node.name}.{argument.arg}", defaults[place])
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        for statement in node.body:
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                statement.value = self._value(statement.targets[0].id, statement.value)
+        return node
+
+
 def cut(path: Path) -> ast.Module:
     """Return the program at `path` with what SMALLER has for it."""
-    smaller = {name: value for name, value in SMALLER.get(path.stem, {}).items() if name != "images"}
-    found: set[str | int] = set()
-
-    class Numbers(ast.NodeTransformer):
-        def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-            if type(node.value) is int and node.value in smaller:
-                found.add(node.value)
-                node.value = smaller[node.value]
-            return node
-
-    def visit(statements: list[ast.stmt], *, numbers: bool) -> None:
-        for statement in statements:
-            if isinstance(statement, ast.FunctionDef):
-                continue
-            if isinstance(statement, ast.ClassDef):
-                visit(statement.body, numbers=False)
-                continue
-            target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-            if isinstance(target, ast.Name) and target.id in smaller:
-                found.add(target.id)
-                statement.value = ast.copy_location(ast.parse(repr(smaller[target.id]), mode="eval").body, target)
-            elif numbers:
-                Numbers().visit(statement)
-
-    tree = ast.parse(path.read_text(), str(path))
-    visit(tree.body, numbers=True)
-    if found != smaller.keys():
-        raise ValueError(f"SMALLER names what {path.name} has not: {smaller.keys() - found}")
-    return ast.fix_missing_locations(tree)
+    smaller = _Smaller({name: value for name, value in SMALLER.get(path.stem, {}).items() if name != "images"})
+    tree = ast.fix_missing_locations(smaller.visit(ast.parse(path.read_text(), str(path))))
+    if smaller.found != smaller.smaller.keys():
+        raise ValueError(f"SMALLER names what {path.name} has not: {smaller.smaller.keys() - smaller.found}")
+    return tree
 
 
 def run(path: Path, how: str) -> dict[str, Any]:
