@@ -21,6 +21,7 @@ import argparse
 import ast
 import contextlib
 import functools
+import inspect
 import json
 import math
 import os
@@ -572,14 +573,14 @@ def _short_fit(keras: Any, fit: Any, numbers: dict[str, Any]) -> Any:
 
     @functools.wraps(fit)
     def short_fit(model: Any, *args: Any, **kwargs: Any) -> Any:
-        args = tuple(first_rows(list(args)))
-        kwargs = {name: first_rows(value) for name, value in kwargs.items() if name != "callbacks"} | {
-            name: value for name, value in kwargs.items() if name == "callbacks"
-        }
-        kwargs.update(epochs=kwargs.get("initial_epoch", 0) + 2, verbose=0)
-        if isinstance(args[0] if args else kwargs["x"], keras.utils.PyDataset):
-            kwargs.setdefault("steps_per_epoch", BATCHES)
-        history = fit(model, *args, **kwargs)
+        bound = inspect.signature(fit).bind(model, *args, **kwargs)
+        given = bound.arguments
+        for name in set(given) & {"x", "y", "sample_weight", "validation_data"}:
+            given[name] = first_rows(given[name])
+        given.update(epochs=given.get("initial_epoch", 0) + 2, verbose=0)
+        if isinstance(given["x"], keras.utils.PyDataset):
+            given.setdefault("steps_per_epoch", BATCHES)
+        history = fit(*bound.args, **bound.kwargs)
         place = len(numbers)
         for name, values in history.history.items():
             numbers[f"{place} history {name}"] = np.asarray(values, "float64").tolist()
