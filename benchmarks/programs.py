@@ -21,6 +21,7 @@ import argparse
 import ast
 import contextlib
 import functools
+import importlib.util
 import inspect
 import json
 import math
@@ -423,15 +424,17 @@ def _randomness(keras: Any) -> Iterator[Any]:
         if name.startswith("Random") and hasattr(getattr(keras.layers, name), "call"):
             layer = getattr(keras.layers, name)
             yield mock.patch.object(layer, "__call__", _not_training(layer.__call__))
-    for name in ("normal", "truncated_normal", "uniform"):
-        yield mock.patch.object(keras.random, name, _fixed_noise(keras, name))
     yield mock.patch.object(keras.random, "dropout", lambda inputs, *args, **kwargs: inputs)
-    if "tensorflow" not in sys.modules:
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    for name in ("normal", "truncated_normal", "uniform") if not on_tensorflow else ():
+        yield mock.patch.object(keras.random, name, _fixed_noise(keras, name))
+    if importlib.util.find_spec("tensorflow") is None:
         return
     import tensorflow as tf
 
     for name in ("normal", "truncated_normal", "uniform", "gamma"):
-        yield mock.patch.object(tf.random, name, _fixed_tensorflow_noise(tf, name))
+        for random in (tf.random, keras.random) if on_tensorflow else (tf.random,):
+            yield mock.patch.object(random, name, _fixed_tensorflow_noise(tf, name))
     for name in dir(tf.image):
         if name.startswith("random_"):
             yield mock.patch.object(tf.image, name, _first_part if name == "random_crop" else _same)
