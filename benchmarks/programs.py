@@ -68,6 +68,7 @@ PROGRAMS = (
     "examples/keras_io/tensorflow/vision/cutmix.py",
     "examples/keras_io/tensorflow/vision/involution.py",
     "examples/keras_io/tensorflow/vision/metric_learning.py",
+    "examples/keras_io/tensorflow/vision/mixup.py",
     "examples/keras_io/tensorflow/vision/perceiver_image_classification.py",
     "examples/keras_io/tensorflow/vision/semantic_image_clustering.py",
     "examples/keras_io/tensorflow/vision/shiftvit.py",
@@ -114,6 +115,7 @@ SMALLER: dict[str, dict[str | int, Any]] = {
     "lstm_seq2seq": {"latent_dim": 32, 20: 2},
     "making_new_layers_and_models_via_subclassing": {60000: 75},
     "metric_learning": {50000: 75},
+    "mixup": {"val_samples": 25},
     "mlp_image_classification": {"image_size": 32, "embedding_dim": 32, "num_blocks": 1},
     "perceiver_image_classification": {
         "image_size": 16,
