@@ -12,7 +12,8 @@ say, are made smaller where SMALLER says so.
 
 Compared are the history of each `fit`, what `evaluate` and `predict` return, and the weights of each model that was
 trained. A program counts as equal if the largest relative difference is at most 1e-5, or, with --noise, at most three
-times that of a second plain run whose initial weights differ by one rounding error each.
+times that of a second plain run that is off by rounding: each initial weight by one rounding error, and each batch of
+Keras's own step is in reverse order.
 """
 
 from __future__ import annotations
@@ -367,12 +368,16 @@ def around(keras: Any, numbers: dict[str, Any], images: Any) -> Iterator[Any]:
     yield from _plots(keras)
     yield from _gone(keras)
     yield from _randomness(keras)
-    trainer = next(
-        base for base in keras.Model.__mro__ if base.__module__.endswith(f"{keras.backend.backend()}.trainer")
-    )
+    trainer = _trainer(keras)
     yield mock.patch.object(trainer, "fit", _short_fit(keras, trainer.fit, numbers))
     for name in ("evaluate", "predict"):
         yield mock.patch.object(trainer, name, _noted(getattr(trainer, name), name, numbers))
+
+
+def _trainer(keras: Any) -> Any:
+    return next(
+        base for base in keras.Model.__mro__ if base.__module__.endswith(f"{keras.backend.backend()}.trainer")
+    )
 
 
 def _data(keras: Any, images: Any) -> Iterator[Any]:
@@ -486,7 +491,7 @@ def _fixed_tensorflow_noise(tf: Any, name: str) -> Any:
 
 
 def rounded(keras: Any) -> Iterator[Any]:
-    """Yield what makes each initial weight another float, one rounding error away."""
+    """Yield what changes nothing but rounding: other floats beside the initial weights, and batches in reverse."""
 
     def one_away(call: Any) -> Any:
         def called(self: Any, shape: Any, *args: Any, **kwargs: Any) -> Any:
@@ -498,6 +503,16 @@ def rounded(keras: Any) -> Iterator[Any]:
 
         return called
 
+    def in_reverse(train_step: Any) -> Any:
+        @functools.wraps(train_step)
+        def called(self: Any, *args: Any) -> Any:
+            *state, data = args
+            return train_step(self, *state, keras.tree.map_structure(lambda one: keras.ops.flip(one, axis=0), data))
+
+        return called
+
+    trainer = _trainer(keras)
+    yield mock.patch.object(trainer, "train_step", in_reverse(trainer.train_step))
     for name in dir(keras.initializers):
         one = getattr(keras.initializers, name)
         if isinstance(one, type) and "__call__" in vars(one) and name == one.__name__:
