@@ -68,7 +68,6 @@ PROGRAMS = (
     "examples/keras_io/tensorflow/keras_recipes/trainer_pattern.py",
     "examples/keras_io/tensorflow/vision/cutmix.py",
     "examples/keras_io/tensorflow/vision/involution.py",
-    "examples/keras_io/tensorflow/vision/metric_learning.py",
     "examples/keras_io/tensorflow/vision/mixup.py",
     "examples/keras_io/tensorflow/vision/perceiver_image_classification.py",
     "examples/keras_io/tensorflow/vision/semantic_image_clustering.py",
@@ -115,7 +114,6 @@ SMALLER: dict[str, dict[str | int, Any]] = {
     "involution": {256: 32},
     "lstm_seq2seq": {"latent_dim": 32, 20: 2},
     "making_new_layers_and_models_via_subclassing": {60000: 75},
-    "metric_learning": {50000: 75},
     "mixup": {"val_samples": 25},
     "mlp_image_classification": {"image_size": 32, "embedding_dim": 32, "num_blocks": 1},
     "perceiver_image_classification": {
@@ -412,6 +410,8 @@ def _gone(keras: Any) -> Iterator[Any]:
     """Yield the names that NumPy and Keras have dropped since."""
     if not hasattr(np, "Inf"):
         yield mock.patch.object(np, "Inf", np.inf, create=True)
+    if not hasattr(keras.utils, "numerical_utils"):
+        yield mock.patch.object(keras.utils, "numerical_utils", keras.utils, create=True)
     if not hasattr(keras.backend, "shape"):
         yield mock.patch.object(keras.backend, "shape", keras.ops.shape, create=True)
 
