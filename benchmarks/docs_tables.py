@@ -165,6 +165,47 @@ def keras_tests() -> Iterator[str]:
             yield f"| {backend} | {' | '.join(map(str, cells))} |"
 
 
+def _programs() -> dict[str, dict[str, Any]]:
+    """Return what came of each program, by its place and backend."""
+    by_program: dict[str, dict[str, Any]] = {}
+    for row in json.loads((ROOT / "benchmarks" / "results" / "programs.json").read_text())["rows"]:
+        by_program.setdefault(row["program"], {})[row["backend"]] = row
+    return by_program
+
+
+def programs() -> Iterator[str]:
+    """Yield a row for each program that others wrote: how far the scope of eight is off one device."""
+    yield "| program | TensorFlow | JAX | made smaller |"
+    yield "| --- | --- | --- | --- |"
+    for name, rows in _programs().items():
+        smaller = next(iter(rows.values()))["smaller"]
+        cells = [_off(rows.get(backend)) for backend in ("tensorflow", "jax")]
+        yield f"| {' | '.join([f'`{name}`', *cells, _smaller(smaller)])} |"
+
+
+def _off(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    if "error" in row:
+        return row["error"].replace("|", "\\|")
+    text = f"{row['off']:.1e}" + (f", rounding alone {row['noise']:.1e}" if "noise" in row else "")
+    return text if row["equal"] else f"**{text}**"
+
+
+def _smaller(smaller: dict[str, Any]) -> str:
+    return ", ".join(f"`{name} {'→' if name.isdigit() else '='} {value}`" for name, value in smaller.items())
+
+
+def programs_equal() -> Iterator[str]:
+    """Yield how many programs are equal wherever they are meant to run, and of which commit they are."""
+    told = json.loads((ROOT / "benchmarks" / "results" / "programs.json").read_text())
+    by_program = _programs()
+    equal = sum(all(row["equal"] for row in rows.values()) for rows in by_program.values())
+    both = sum(len(rows) == 2 for rows in by_program.values())
+    yield f"{equal} of {len(by_program)} programs, {both} of them on both backends, give the numbers of one device."
+    yield f"The programs are those of keras-team/keras at commit {told['commit'][:10]}."
+
+
 TABLES = {
     table.__name__: table
     for table in (
@@ -176,6 +217,8 @@ TABLES = {
         layers_not_shipped,
         break_even,
         keras_tests,
+        programs,
+        programs_equal,
     )
 }
 

@@ -133,6 +133,22 @@ def test_a_compile_of_ones_own_is_above_ours(data, scope3):
     assert_same(trained(ours, data), trained(plain, data))
 
 
+@pytest.mark.skipif(IS_KERAS2, reason="Keras 2 forgets the loss")
+def test_compiled_again_without_a_loss_it_shuffles_as_on_one_device(data, scope3):
+    def trained_twice(block):
+        with block:
+            model = compiled(seeded(functional))
+            histories = []
+            for options in ({}, {"optimizer": keras.optimizers.SGD(0.1)}):
+                if options:
+                    model.compile(**options)  # Keras goes on with the loss that it has
+                keras.utils.set_random_seed(2)
+                histories.append(model.fit(data.x, data.y, batch_size=32, verbose=0).history["loss"])
+            return histories
+
+    assert_close(trained_twice(scope3), trained_twice(contextlib.nullcontext()))
+
+
 def test_models_outside_and_the_class_itself_stay(scope3):
     with scope3:
         inside = functional()

@@ -29,8 +29,7 @@ def _reducing(stock: Callable[[Any], str]) -> Callable[[Any], str]:
     """Return a method of losses that names their reduction: Keras refuses to take a mean on replicas."""
 
     def reduction_of(loss: Any) -> str:
-        is_building = tf.distribute.in_cross_replica_context()  # not in a replica
-        if not (is_building or takes_own_mean()):
+        if not takes_own_mean():
             return stock(loss)
         reductions = keras.losses.Reduction
         return str(reductions.SUM_OVER_BATCH_SIZE if loss.reduction == reductions.AUTO else loss.reduction)

@@ -25,8 +25,10 @@ class Keras3Adapter:
 
     def make_exact(self, model: keras.Model, batch: Batch) -> None:
         """Replace the compiled loss and metrics by exact ones."""
-        if model._compile_loss is not None:
-            model._compile_loss = ExactCompileLoss.of(model._compile_loss, batch)
+        compiled = model._compile_loss
+        # Given none, Keras keeps the loss of an earlier `compile`, as it is built.
+        if compiled is not None and not (isinstance(compiled, ExactCompileLoss) and compiled.is_of(batch)):
+            model._compile_loss = ExactCompileLoss.of(compiled, batch)
         if model._compile_metrics is not None:
             ExactMetrics.take_over(model._compile_metrics, batch)
 

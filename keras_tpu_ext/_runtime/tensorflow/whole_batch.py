@@ -87,22 +87,19 @@ def undivided(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(stock)
     def scale(value: Any) -> Any:
-        return value if takes_own_mean() or _is_called_by_hand() else stock(value)
+        return value if takes_own_mean() else stock(value)
 
     return scale
-
-
-def _is_called_by_hand() -> bool:
-    """Return whether a loss is called in a block and in no step, where it is what it is on one device."""
-    return is_inside() and bool(tf.distribute.in_cross_replica_context())
 
 
 def takes_own_mean() -> bool:
     """Return whether a mean of Keras's is to be that of the rows at hand.
 
-    So it is where each replica has the whole batch, and for a layer's loss in the exact step, which weighs it itself.
+    So it is where each replica has the whole batch, for a layer's loss in the exact step, which weighs it itself, and
+    in a block where no step runs: there it is what it is on one device.
     """
-    return holds_whole_batch() or BATCH.total is not None
+    is_in_no_step = is_inside() and tf.distribute.in_cross_replica_context()
+    return bool(holds_whole_batch() or BATCH.total is not None or is_in_no_step)
 
 
 def _divided(gradient: Any, by: int) -> Any:
