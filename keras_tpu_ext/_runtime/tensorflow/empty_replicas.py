@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.tensorflow.slices import is_of_no_example
 
 _NOTES = ("_keras_mask", "_keras_logits")  # tensors that Keras hangs on an output: its mask, what its softmax was of
 
@@ -106,9 +107,15 @@ def finite_if_empty(gradients: Any, has_any: Any) -> Any:
     values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     values = _either(values, has_any, lambda g: tf.where(tf.math.is_finite(g), g, tf.zeros_like(g)))
     return [
-        _without_rows_of_zeros_if_empty(value, g, has_any) if isinstance(g, tf.IndexedSlices) else value
+        _with_values(value, g, has_any) if isinstance(g, tf.IndexedSlices) else value
         for g, value in zip(gradients, values, strict=True)
     ]
+
+
+def _with_values(values: tf.Tensor, slices: Any, has_any: Any) -> Any:
+    if is_of_no_example(slices.indices):  # the other replicas have the same rows
+        return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
+    return _without_rows_of_zeros_if_empty(values, slices, has_any)
 
 
 def _without_rows_of_zeros_if_empty(values: tf.Tensor, slices: Any, has_any: Any) -> Any:

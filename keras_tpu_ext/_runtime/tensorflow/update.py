@@ -21,6 +21,7 @@ from keras_tpu_ext._runtime.tensorflow.replicas import (
     native,
     sum_over_replicas,
 )
+from keras_tpu_ext._runtime.tensorflow.slices import sum_gradients
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
@@ -106,7 +107,7 @@ def accumulate_or_apply(
     if state.overflow_watch is not None:
         state.overflow_watch.note(gradients, variables)
     if accumulator is None:
-        _step(model, state.loss_scaler.unscale(sum_over_replicas(gradients)), variables, optimizer, restore)
+        _step(model, state.loss_scaler.unscale(sum_gradients(gradients)), variables, optimizer, restore)
         return
     accumulator.build_for(variables)
     # Unscaled at once: another optimizer's step may change the scale before this window is full.

@@ -22,6 +22,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     whole_batch_view,
 )
 from keras_tpu_ext._runtime.tensorflow.replicas import holds_whole_batch, native
+from keras_tpu_ext._runtime.tensorflow.slices import part_of_replica
 
 # A class or module of Keras, the name of a function in it, and what makes the new function of the old one.
 KerasPatch = tuple[Any, str, Callable[[Any], Any]]
@@ -101,7 +102,7 @@ def takes_own_mean() -> bool:
 
 def _divided(gradient: Any, by: int) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(_divided(gradient.values, by), gradient.indices, gradient.dense_shape)
+        return part_of_replica(gradient)
     return None if gradient is None else gradient / tf.cast(by, gradient.dtype)
 
 
