@@ -421,6 +421,29 @@ def test_optimizers_with_sparse_gradients(twins, sentences, optimizer):
     pair.agree(lambda model: fit(words, y, weights, batch_size=33, epochs=2)(model), tolerance=1e-4)
 
 
+class Positions(keras.layers.Layer):
+    """Adds rows of a table that no example asks for, one of them twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = keras.layers.Embedding(5, 4)
+
+    def call(self, inputs):
+        return inputs + self.table(np.array([0, 1, 2, 2, 4]))
+
+
+@pytest.mark.gate_on("keras3_tf")
+def test_optimizers_with_a_table_of_positions(twins, sentences):
+    def build(model_class):
+        words = keras.Input((5,), dtype="int32")
+        hidden = Positions()(keras.layers.Embedding(7, 4)(words))
+        return model_class(words, keras.layers.Dense(3)(keras.layers.Activation("tanh")(hidden)))
+
+    words, y, _ = sentences
+    pair = twins(build, lambda: {"optimizer": keras.optimizers.Adam(0.01), "loss": "mse"})
+    pair.agree(lambda model: fit(words, y, batch_size=33, epochs=2)(model), tolerance=1e-4)
+
+
 @pytest.mark.gate_on("keras3_tf")
 def test_mixed_bfloat16(scope3, data):
     def train(model_class):
