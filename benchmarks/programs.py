@@ -402,6 +402,10 @@ def _plots(keras: Any) -> Iterator[Any]:
 
         for name in ("Image", "display"):
             yield mock.patch.object(IPython.display, name, mock.MagicMock())
+    if importlib.util.find_spec("tqdm") is None:
+        bars = types.ModuleType("tqdm")
+        vars(bars)["tqdm"] = lambda iterable, **options: iterable
+        yield mock.patch.dict(sys.modules, {"tqdm": bars})
     for name in ("plot_model", "model_to_dot"):
         yield mock.patch.object(keras.utils, name, mock.MagicMock())
 

@@ -87,7 +87,28 @@ class Variational(WithoutCall):
         return {metric.name: metric.result() for metric in self.metrics}
 
 
-PLAIN = {"two networks": Adversaries, "its own reductions": Variational}
+class LooksUp(WithoutCall):
+    """Has gradients in slices, and an optimizer that squares them."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = keras.layers.Embedding(3, 4)
+        self.table.build((None,))
+
+    def compile(self):
+        super().compile()
+        self.optimizers = [keras.optimizers.Adam(0.01)]
+
+    def train_step(self, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.table(tf.cast(x > 0.0, tf.int32)) - 0.5) ** 2)
+        variables = self.table.trainable_weights
+        self.optimizers[0].apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        self.mean.update_state(loss)
+        return {"loss": self.mean.result()}
+
+
+PLAIN = {"two networks": Adversaries, "its own reductions": Variational, "a table": LooksUp}
 
 
 def rows(data):

@@ -43,7 +43,7 @@ def numbered(parts):
 def callbacks(block, data, folder):
     """All callbacks that write or change something, in one fit."""
     built = model(block, lambda: keras.optimizers.SGD(0.05))
-    best, log = folder / f"best.keras", folder / "log.csv"
+    best, log = folder / "best.keras", folder / "log.csv"
     used = [
         keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
         keras.callbacks.ReduceLROnPlateau(patience=1, factor=0.5),

@@ -86,6 +86,11 @@ def has_any(data: Nest) -> Any:
     return None if is_certain or num_replicas() == 1 else tf.greater(rows, 0)
 
 
+def has_open_size() -> bool:
+    """Return whether the number of rows at hand is one that the graph does not know."""
+    return BATCH.valid is None and isinstance(BATCH.examples, tf.Tensor)
+
+
 def valid_rows(batch: PaddedBatch) -> Any:
     """Return for each row of a padded batch whether it is an example."""
     weight = next(leaf for leaf in tf.nest.flatten(batch.sample_weight) if leaf is not None)

@@ -24,7 +24,7 @@ def mark_lookups_once_a_batch(model: Model, x: Nest, gradients: Sequence[Any], v
 
     Args:
         model: The model.
-        x: Its inputs, this replica's part of the batch.
+        x: Its inputs, this replica's part of the batch; `None` only if their number is not known to the graph.
         gradients: One a variable, of which some may be `tf.IndexedSlices`.
         variables: What they are the gradients of.
     """

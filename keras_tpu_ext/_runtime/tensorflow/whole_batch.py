@@ -102,9 +102,17 @@ def takes_own_mean() -> bool:
     return bool(holds_whole_batch() or BATCH.total is not None or is_in_no_step)
 
 
+def _part_of_replica(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Return the slices that this replica adds to the sum: joined, those of all are as many as on one device."""
+    context = tf.distribute.get_replica_context()
+    count, number = tf.shape(slices.indices)[0], context.replica_id_in_sync_group
+    begin, end = (count * one // context.num_replicas_in_sync for one in (number, number + 1))
+    return tf.IndexedSlices(slices.values[begin:end], slices.indices[begin:end], slices.dense_shape)
+
+
 def _divided(gradient: Any, by: int) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(_divided(gradient.values, by), gradient.indices, gradient.dense_shape)
+        return _part_of_replica(gradient)
     return None if gradient is None else gradient / tf.cast(by, gradient.dtype)
 
 
