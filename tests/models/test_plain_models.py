@@ -169,16 +169,17 @@ def test_exact_false_leaves_keras_as_it_is():
 STOCK = """
 import sys, numpy as np
 sys.modules["keras_tpu_ext"] = None  # as where it is not installed
-if sys.argv[2] == "keras2":
+if sys.argv[1] == "keras2":
     import tensorflow as tf
     keras = tf.keras
 else:
     import keras
-model = keras.models.load_model(sys.argv[1])
 x = np.linspace(-1, 1, 42, dtype="float32").reshape(7, 6)
-assert type(model).__mro__[1].__module__.startswith(("keras.", "tf_keras."))
-print(float(np.sum(model.predict(x, verbose=0))))
-model.fit(x, x[:, :1], verbose=0)
+for file in sys.argv[2:]:
+    model = keras.models.load_model(file)
+    assert type(model).__mro__[1].__module__.startswith(("keras.", "tf_keras."))
+    print(float(np.sum(model.predict(x, verbose=0))))
+    model.fit(x, x[:, :1], verbose=0)
 """
 
 
@@ -190,25 +191,33 @@ SAVED = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"loss_scale": "dynamic", "gradient_accumulation_steps": 2}])
-@pytest.mark.parametrize("kind", SAVED)
-def test_its_file_loads_without_this_package_and_with_it(data, scope3, tmp_path, kind, options):
-    with scope3:
-        model = seeded(SAVED[kind])
-        model.compile("adam", "mse", **options)
-    model.fit(data.x, data.y, verbose=0)
-    model.save(tmp_path / "model.keras")
-    x = np.linspace(-1, 1, 42, dtype="float32").reshape(7, 6)
-    expected = float(np.sum(model.predict(x, verbose=0)))
-    command = [sys.executable, "-c", STOCK, str(tmp_path / "model.keras"), "keras2" if IS_KERAS2 else "keras3"]
+def test_their_files_load_without_this_package_and_with_it(data, scope3, tmp_path):
+    models, files, x = [], [], np.linspace(-1, 1, 42, dtype="float32").reshape(7, 6)
+
+    def predicted(model):
+        return float(np.sum(model.predict(x, verbose=0)))
+
+    for options in ({}, {"loss_scale": "dynamic", "gradient_accumulation_steps": 2}):
+        for kind, build in SAVED.items():
+            with scope3:
+                models.append(seeded(build))
+                models[-1].compile("adam", "mse", **options)
+            models[-1].fit(data.x, data.y, verbose=0)
+            files.append(str(tmp_path / f"{kind}{len(options)}.keras"))
+            models[-1].save(files[-1])
+    command = [sys.executable, "-c", STOCK, "keras2" if IS_KERAS2 else "keras3", *files]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert float(printed) == pytest.approx(expected, rel=1e-5)
-    with scope3:
-        loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert type(loaded) is type(model)
-    assert loaded._step_state.accumulation_steps == options.get("gradient_accumulation_steps", 1)
-    assert bool(loaded._step_state.loss_scaler) == bool(options)
-    assert float(np.sum(loaded.predict(x, verbose=0))) == pytest.approx(expected, rel=1e-5)
+    expected = [predicted(model) for model in models]
+    assert [float(line) for line in printed.split()] == pytest.approx(expected, rel=1e-5)
+    for file, model, value in zip(files, models, expected, strict=True):
+        with scope3:
+            loaded = keras.models.load_model(file)
+        assert type(loaded) is type(model)
+        assert loaded._step_state.accumulation_steps == model._step_state.accumulation_steps
+        assert bool(loaded._step_state.loss_scaler) == bool(model._step_state.loss_scaler)
+        assert predicted(loaded) == pytest.approx(value, rel=1e-5)
+    assert [model._step_state.accumulation_steps for model in models] == [1] * 4 + [2] * 4
+    assert [bool(model._step_state.loss_scaler) for model in models] == [False] * 4 + [True] * 4
 
 
 def normalized(dense):
