@@ -29,6 +29,26 @@ EXPLAINED = (
         "it counts the calls of train_step while it is traced, and allows two; TensorFlow traces a step on eight "
         "replicas once, and calls it for each of them",
     ),
+    Explained(
+        "functional_test.FunctionalTest::test_warning_for_mismatched_inputs_structure",
+        ("tensorflow",),
+        8,
+        "it records every warning and asks for one; the model warns while it is traced, and TensorFlow calls it for "
+        "each of the eight replicas",
+    ),
+    Explained(
+        "reduce_lr_on_plateau_test.ReduceLROnPlateauTest::test_cooldown",
+        ("tensorflow",),
+        8,
+        "it makes an array of learning_rate.value, TensorFlow's own variable, which on replicas gives none of a "
+        "number; np.array(learning_rate) does",
+    ),
+    Explained(
+        "swap_ema_weights_test.SwapEMAWeightsTest::test_swap_ema_weights_with_tf_distribute",
+        ("tensorflow",),
+        8,
+        "it opens a strategy of its own inside the scope, which TensorFlow refuses",
+    ),
 )
 
 # Files that pytest cannot import: what their name ends with, and why.

@@ -10,7 +10,7 @@ import tensorflow as tf
 import keras_tpu_ext as kte
 from closeness import assert_close
 
-pytestmark = [pytest.mark.runtimes("keras3_tf"), pytest.mark.gate_on("keras3_tf")]
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf", "keras2_tf215")]
 
 
 MORE = {"steps_per_execution": 2}, {"run_eagerly": True}
@@ -62,7 +62,7 @@ def test_sparse_inputs_give_the_numbers_of_one_device(dense, as_dataset, options
     assert_same(outcome(ours, dense, as_dataset), stock)
 
 
-@pytest.mark.parametrize("rows", [43, 1])
+@pytest.mark.parametrize("rows", [43, pytest.param(1, marks=pytest.mark.runtimes("keras3_tf"))])
 def test_one_sparse_batch_gives_the_numbers_of_one_device(scope3, dense, rows):
     stock, ours = (on_batch(compiled(scope), dense[:rows]) for scope in (contextlib.nullcontext(), scope3))
     assert_same(ours, stock)

@@ -91,3 +91,19 @@ def test_a_loss_that_is_called_by_hand_in_the_scope_is_not_divided(scope3):
     with scope3:
         value = loss(y, predictions)
     assert float(value) == 4
+
+
+@pytest.mark.runtimes("keras3_tf")
+@pytest.mark.parametrize("kind", [int, float])
+def test_a_variable_in_the_scope_is_a_number(scope3, kind):
+    with scope3:
+        assert kind(keras.Variable(3.0)) == 3
+
+
+@pytest.mark.runtimes("keras3_tf")
+def test_none_for_an_input_that_is_needed_is_told_as_on_one_device(scope3, data):
+    with scope3:
+        model = dense(keras.Model)
+        model.compile("sgd", "mse")
+        with pytest.raises(ValueError, match="not optional"):
+            model.fit([None], data.y, verbose=0)

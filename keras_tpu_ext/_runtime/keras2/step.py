@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
@@ -23,6 +24,7 @@ from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import make_predict_function, make_steps_function
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
+from keras_tpu_ext._runtime.tensorflow.scope import splitting_sparse
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session
 from keras_tpu_ext._runtime.training.fit_call import FitCall
@@ -158,7 +160,9 @@ class TrainStep(ExactStep, FunctionalByShape):
     @contextlib.contextmanager
     def _kte_loop(self: Any) -> Iterator[None]:
         schedule = contextlib.nullcontext() if self._kte_call.method == "predict" else use_schedule()
-        with reopened_by_clear_session(self._own_scope), schedule:  # Keras's loops are in the strategy's scope
+        distributes = self.distribute_strategy, "experimental_distribute_dataset", splitting_sparse
+        # Keras's loops are in the strategy's scope.
+        with reopened_by_clear_session(self._own_scope), schedule, patched([distributes]):
             yield
 
     def _kte_adopt(self: Any) -> None:

@@ -27,7 +27,7 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     synchronizes,
     weights_of,
 )
-from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond
+from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond, number_of_replicated
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.tensorflow.whole_batch import KerasPatch, averaging, undivided
 
@@ -39,6 +39,8 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         (TFOptimizer, "_all_reduce_sum_gradients", averaging),
         (losses, "scale_loss_for_distribution", undivided),
         (losses, "unscale_loss_for_distribution", undivided),
+        (keras.Variable, "__int__", functools.partial(number_of_replicated, int)),
+        (keras.Variable, "__float__", functools.partial(number_of_replicated, float)),
     )
 
     def own_layers(self, model: Model) -> list[str]:

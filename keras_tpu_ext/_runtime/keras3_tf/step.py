@@ -132,4 +132,4 @@ def _element_spec_of_one_replica(dataset: Any) -> Any:
         return parts[0] if parts else spec
 
     specs = tf.nest.map_structure(first, dataset.element_spec)
-    return tf.nest.map_structure(lambda spec: None if isinstance(spec, tf.OptionalSpec) else spec, specs)
+    return tf.nest.map_structure(lambda spec: spec if hasattr(spec, "shape") else None, specs)  # a spec of `None`

@@ -296,8 +296,6 @@ def _split(leaf: Any, replicas: int) -> Sequence[Any]:
 
 def part_of_batch(leaf: Any, place: tf.Tensor | int, parts: int) -> Any:
     """Return the rows of a batch for one of its parts; the first parts may have one row more than the others."""
-    if isinstance(leaf, tf.experimental.Optional):  # for `None`
-        return leaf
     rows = tf.cast(leaf.dense_shape[0] if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf)[0], tf.int64)
     begin, end = (rows // parts * number + tf.minimum(number, rows % parts) for number in (place, place + 1))
     if not isinstance(leaf, tf.SparseTensor):
@@ -311,3 +309,14 @@ def _with_rows(tensor: tf.SparseTensor, rows: tf.Tensor, shape: tf.TensorShape) 
     """Return `tensor` with so many rows, of which Keras knows what `shape` says of the other dimensions."""
     lengths = [tensor.dense_shape[i] if length is None else length for i, length in enumerate(shape)]
     return tf.SparseTensor(tensor.indices, tensor.values, tf.stack([rows, *lengths[1:]]))
+
+
+def number_of_replicated(kind: type, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return `stock`, which makes an `int` or a `float` of Keras's variable, for one that replicas share too."""
+
+    @functools.wraps(stock)
+    def number(variable: Any) -> Any:
+        is_shared = isinstance(variable.value, tf.distribute.DistributedValues)
+        return kind(variable.numpy()) if is_shared else stock(variable)
+
+    return number
