@@ -140,7 +140,7 @@ exhaustive-keras2-tf221: $(TF221)/.ready
 	$(call in_parts,TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python)
 
 # Keras's own tests, of the version that is installed: as Keras is, with the exact step on one device, and in a scope of
-# eight replicas. An hour. What pytest printed is in out/keras-tests.
+# eight replicas. About an hour. What pytest printed is in out/keras-tests.
 keras-tests:
 	$(MAKE) --no-print-directory --keep-going keras-tests-jax keras-tests-tensorflow
 

@@ -146,7 +146,7 @@ def hide_uneven_sizes_from(model: Model, predict: Callable[[Any], Any]) -> Calla
         return predict
 
     def predict_uneven(batches: list[Nest]) -> Any:
-        return predict([hide_uneven_sizes(strategy, batch) for batch in batches])
+        return predict([hide_uneven_sizes(strategy, batch, sparse=False) for batch in batches])
 
     graph: Callable[[Any], Any] = _graph(predict_uneven)
     return graph

@@ -244,7 +244,7 @@ def batch_size(data: Nest) -> Any:
     return int(static) if static is not None else tf.shape(first)[0]
 
 
-def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest) -> Any:
+def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest, *, sparse: bool = True) -> Any:
     """Return `data`, without the static batch sizes where replicas differ in them.
 
     What is static in a graph is taken to be the same on every replica, see `sum_over_replicas`.
@@ -260,9 +260,9 @@ def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest) -> Any:
     def hide(leaf: Any) -> Any:
         if isinstance(leaf, tf.RaggedTensor):
             return tf.nest.map_structure(hide, leaf, expand_composites=True)
-        if isinstance(leaf, tf.SparseTensor):
+        if isinstance(leaf, tf.SparseTensor) and sparse:
             return _with_rows(leaf, tf.compat.v1.placeholder_with_default(leaf.dense_shape[0], []), leaf.shape)
-        if not isinstance(leaf, tf.Tensor):  # None
+        if not isinstance(leaf, tf.Tensor):  # None, or sparse
             return leaf
         return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
 
