@@ -12,8 +12,8 @@ say, are made smaller where SMALLER says so.
 
 Compared are the history of each `fit`, what `evaluate` and `predict` return, and the weights of each model that was
 trained. A program counts as equal if the largest relative difference is at most 1e-5, or, with --noise, at most three
-times that of a second plain run that is off by rounding: each initial weight by one rounding error, and each batch of
-Keras's own step is in reverse order.
+times that of a second plain run, up to 1e-3. That run is off by rounding: each initial weight by one rounding error,
+and each batch of Keras's own step is in reverse order.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ import numpy as np
 REPLICAS = 8
 TOLERANCE = 1e-5  # relative
 NOISES = 3  # how many times the noise of floats a difference may be
+MOST = 1e-3  # whatever the noise is: a program that makes more of it shows nothing
 ROUNDING = 1.2e-7
 ROWS = {"train": 75, "test": 43}
 BATCHES = 4
@@ -66,7 +67,6 @@ PROGRAMS = (
     "examples/keras_io/tensorflow/keras_recipes/antirectifier.py",
     "examples/keras_io/tensorflow/keras_recipes/endpoint_layer_pattern.py",
     "examples/keras_io/tensorflow/keras_recipes/trainer_pattern.py",
-    "examples/keras_io/tensorflow/vision/cutmix.py",
     "examples/keras_io/tensorflow/vision/involution.py",
     "examples/keras_io/tensorflow/vision/mixup.py",
     "examples/keras_io/tensorflow/vision/perceiver_image_classification.py",
@@ -78,14 +78,12 @@ PROGRAMS = (
     "examples/keras_io/vision/attention_mil_classification.py",
     "examples/keras_io/vision/autoencoder.py",
     "examples/keras_io/vision/cct.py",
-    "examples/keras_io/vision/convmixer.py",
     "examples/keras_io/vision/eanet.py",
     "examples/keras_io/vision/image_classification_with_vision_transformer.py",
     "examples/keras_io/vision/knowledge_distillation.py",
     "examples/keras_io/vision/mlp_image_classification.py",
     "examples/keras_io/vision/mnist_convnet.py",
     "examples/keras_io/vision/siamese_contrastive.py",
-    "examples/keras_io/vision/supervised_contrastive_learning.py",
     "examples/keras_io/vision/token_learner.py",
     "guides/custom_train_step_in_jax.py",
     "guides/custom_train_step_in_tensorflow.py",
@@ -101,7 +99,6 @@ SMALLER: dict[str, dict[str | int, Any]] = {
     "addition_rnn": {"TRAINING_SIZE": 80, "epochs": 2},
     "attention_mil_classification": {"BAG_COUNT": 24, "VAL_BAG_COUNT": 10},
     "cct": {"transformer_layers": 1},
-    "convmixer": {"get_conv_mixer_256_8.depth": 4},
     "eanet": {"patch_size": 8, "embedding_dim": 16, "mlp_dim": 16, "num_transformer_blocks": 1},
     "functional_api": {60000: 75, 10000: 43},
     "image_classification_with_vision_transformer": {
@@ -125,10 +122,9 @@ SMALLER: dict[str, dict[str | int, Any]] = {
         "num_transformer_blocks": 1,
     },
     "pixelcnn": {"n_residual_blocks": 1, "images": (8, 8), "input_shape": (8, 8, 1)},
-    "semantic_image_clustering": {"representation_dim": 16, "projection_units": 16, "num_clusters": 5, 500: 40},
+    "semantic_image_clustering": {"representation_dim": 16, "projection_units": 16, "num_clusters": 5, 500: 59},
     "siamese_contrastive": {30000: 50},
     "shiftvit": {40000: 50, "num_shift_blocks_per_stages": [1, 1, 1, 1], "projected_dim": 48},
-    "supervised_contrastive_learning": {"hidden_units": 16, "projection_units": 16},
     "swim_transformers": {"patch_size": (4, 4), "embed_dim": 16, "num_heads": 2, "num_mlp": 32},
     "token_learner": {40000: 50, "NUM_LAYERS": 2, "PROJECTION_DIM": 16},
     "vae": {"plot_latent_space.n": 2},
@@ -231,7 +227,7 @@ def compared(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     if options.noise and off > TOLERANCE and math.isfinite(off):
         noisy = executed(path, "noise", options)
         row["noise"] = float("nan") if isinstance(noisy, str) else difference(plain, noisy["numbers"])[0]
-        allowed = max(allowed, NOISES * row["noise"])
+        allowed = max(allowed, min(NOISES * row["noise"], MOST))
     seconds = round(time.monotonic() - started)
     return {"equal": bool(off <= allowed and plain), **row, "seconds": seconds}
 
