@@ -12,8 +12,8 @@ say, are made smaller where SMALLER says so.
 
 Compared are the history of each `fit`, what `evaluate` and `predict` return, and the weights of each model that was
 trained. A program counts as equal if the largest relative difference is at most 1e-5, or, with --noise, at most three
-times that of a second plain run that is off by rounding: each initial weight by one rounding error, and each batch of
-Keras's own step is in reverse order.
+times that of a second plain run, up to 1e-3. That run is off by rounding: each initial weight by one rounding error,
+and each batch of Keras's own step is in reverse order.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ import numpy as np
 REPLICAS = 8
 TOLERANCE = 1e-5  # relative
 NOISES = 3  # how many times the noise of floats a difference may be
+MOST = 1e-3  # whatever the noise is: a program that makes more of it shows nothing
 ROUNDING = 1.2e-7
 ROWS = {"train": 75, "test": 43}
 BATCHES = 4
@@ -66,11 +67,9 @@ PROGRAMS = (
     "examples/keras_io/tensorflow/keras_recipes/antirectifier.py",
     "examples/keras_io/tensorflow/keras_recipes/endpoint_layer_pattern.py",
     "examples/keras_io/tensorflow/keras_recipes/trainer_pattern.py",
-    "examples/keras_io/tensorflow/vision/cutmix.py",
     "examples/keras_io/tensorflow/vision/involution.py",
     "examples/keras_io/tensorflow/vision/mixup.py",
     "examples/keras_io/tensorflow/vision/perceiver_image_classification.py",
-    "examples/keras_io/tensorflow/vision/semantic_image_clustering.py",
     "examples/keras_io/tensorflow/vision/shiftvit.py",
     "examples/keras_io/tensorflow/vision/swim_transformers.py",
     "examples/keras_io/timeseries/timeseries_classification_from_scratch.py",
@@ -78,14 +77,12 @@ PROGRAMS = (
     "examples/keras_io/vision/attention_mil_classification.py",
     "examples/keras_io/vision/autoencoder.py",
     "examples/keras_io/vision/cct.py",
-    "examples/keras_io/vision/convmixer.py",
     "examples/keras_io/vision/eanet.py",
     "examples/keras_io/vision/image_classification_with_vision_transformer.py",
     "examples/keras_io/vision/knowledge_distillation.py",
     "examples/keras_io/vision/mlp_image_classification.py",
     "examples/keras_io/vision/mnist_convnet.py",
     "examples/keras_io/vision/siamese_contrastive.py",
-    "examples/keras_io/vision/supervised_contrastive_learning.py",
     "examples/keras_io/vision/token_learner.py",
     "guides/custom_train_step_in_jax.py",
     "guides/custom_train_step_in_tensorflow.py",
@@ -94,6 +91,10 @@ PROGRAMS = (
     "guides/writing_your_own_callbacks.py",
 )
 
+# Programs with noise that is another for each example: with one for all, a BatchNormalization makes it zero. Only a
+# step that each replica runs on the whole batch has the same.
+NOISE_BY_EXAMPLE = ("wgan_gp",)
+
 # What is made smaller, by program: a name that is assigned outside functions gets another value, `function.argument`
 # another default, and a number that stands outside functions and classes is another number; `images` is the shape of
 # the images.
@@ -101,7 +102,6 @@ SMALLER: dict[str, dict[str | int, Any]] = {
     "addition_rnn": {"TRAINING_SIZE": 80, "epochs": 2},
     "attention_mil_classification": {"BAG_COUNT": 24, "VAL_BAG_COUNT": 10},
     "cct": {"transformer_layers": 1},
-    "convmixer": {"get_conv_mixer_256_8.depth": 4},
     "eanet": {"patch_size": 8, "embedding_dim": 16, "mlp_dim": 16, "num_transformer_blocks": 1},
     "functional_api": {60000: 75, 10000: 43},
     "image_classification_with_vision_transformer": {
@@ -125,10 +125,8 @@ SMALLER: dict[str, dict[str | int, Any]] = {
         "num_transformer_blocks": 1,
     },
     "pixelcnn": {"n_residual_blocks": 1, "images": (8, 8), "input_shape": (8, 8, 1)},
-    "semantic_image_clustering": {"representation_dim": 16, "projection_units": 16, "num_clusters": 5, 500: 40},
     "siamese_contrastive": {30000: 50},
     "shiftvit": {40000: 50, "num_shift_blocks_per_stages": [1, 1, 1, 1], "projected_dim": 48},
-    "supervised_contrastive_learning": {"hidden_units": 16, "projection_units": 16},
     "swim_transformers": {"patch_size": (4, 4), "embed_dim": 16, "num_heads": 2, "num_mlp": 32},
     "token_learner": {40000: 50, "NUM_LAYERS": 2, "PROJECTION_DIM": 16},
     "vae": {"plot_latent_space.n": 2},
@@ -231,7 +229,7 @@ def compared(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     if options.noise and off > TOLERANCE and math.isfinite(off):
         noisy = executed(path, "noise", options)
         row["noise"] = float("nan") if isinstance(noisy, str) else difference(plain, noisy["numbers"])[0]
-        allowed = max(allowed, NOISES * row["noise"])
+        allowed = max(allowed, min(NOISES * row["noise"], MOST))
     seconds = round(time.monotonic() - started)
     return {"equal": bool(off <= allowed and plain), **row, "seconds": seconds}
 
@@ -348,7 +346,7 @@ def run(path: Path, how: str) -> dict[str, Any]:
     module.__file__ = str(path)
     sys.modules["__main__"] = module
     with contextlib.ExitStack() as stack:
-        for patch in around(keras, numbers, SMALLER.get(path.stem, {}).get("images")):
+        for patch in around(keras, numbers, path.stem):
             stack.enter_context(patch)
         for patch in rounded(keras) if how == "noise" else ():
             stack.enter_context(patch)
@@ -360,12 +358,12 @@ def run(path: Path, how: str) -> dict[str, Any]:
     return {"numbers": numbers, "warnings": sorted(told)}
 
 
-def around(keras: Any, numbers: dict[str, Any], images: Any) -> Iterator[Any]:
+def around(keras: Any, numbers: dict[str, Any], program: str) -> Iterator[Any]:
     """Yield what is changed around a program."""
-    yield from _data(keras, images)
+    yield from _data(keras, SMALLER.get(program, {}).get("images"))
     yield from _plots(keras)
     yield from _gone(keras)
-    yield from _randomness(keras)
+    yield from _randomness(keras, first=0 if program in NOISE_BY_EXAMPLE else 1)
     trainer = _trainer(keras)
     yield mock.patch.object(trainer, "fit", _short_fit(keras, trainer.fit, numbers))
     for name in ("evaluate", "predict"):
@@ -420,7 +418,7 @@ def _gone(keras: Any) -> Iterator[Any]:
         yield mock.patch.object(keras.backend, "shape", keras.ops.shape, create=True)
 
 
-def _randomness(keras: Any) -> Iterator[Any]:
+def _randomness(keras: Any, first: int) -> Iterator[Any]:
     for name in (
         "Dropout",
         "SpatialDropout1D",
@@ -445,7 +443,7 @@ def _randomness(keras: Any) -> Iterator[Any]:
 
     for name in ("normal", "truncated_normal", "uniform", "gamma"):
         for random in (tf.random, keras.random) if on_tensorflow else (tf.random,):
-            yield mock.patch.object(random, name, _fixed_tensorflow_noise(tf, name))
+            yield mock.patch.object(random, name, _fixed_tensorflow_noise(tf, name, first))
     for name in dir(tf.image):
         if name.startswith("random_"):
             yield mock.patch.object(tf.image, name, _first_part if name == "random_crop" else _same)
@@ -479,14 +477,14 @@ def _fixed_noise(keras: Any, name: str) -> Any:
     return noise
 
 
-def _fixed_tensorflow_noise(tf: Any, name: str) -> Any:
+def _fixed_tensorflow_noise(tf: Any, name: str, first: int) -> Any:
     def noise(shape: Any, a: Any = 0.0, b: Any = None, dtype: Any = None, seed: Any = None, **kwargs: Any) -> Any:
         if name == "gamma":
             return tf.ones(tf.concat([shape, tf.shape(kwargs.get("alpha", a))], 0))
         low, high = kwargs.get("minval", kwargs.get("mean", a)), kwargs.get("maxval", kwargs.get("stddev", b))
         shape = tf.convert_to_tensor(shape, tf.int32)
-        row = tf.range(tf.cast(tf.reduce_prod(shape[1:]), tf.float32))
-        row = tf.reshape(0.5 + 0.4 * tf.sin(1.0 + row), shape[1:])
+        row = tf.range(tf.cast(tf.reduce_prod(shape[first:]), tf.float32))
+        row = tf.reshape(0.5 + 0.4 * tf.sin(1.0 + row), shape[first:])
         return tf.cast(
             tf.broadcast_to(_scaled(row, name, low, 1.0 if high is None else high), shape), dtype or tf.float32
         )
