@@ -333,3 +333,24 @@ def test_batch_normalization_of_features_far_from_zero(data, scope3):
 
     got, expected = (np.asarray(variance(block)) for block in (scope3, contextlib.nullcontext()))
     assert_close(got, expected, 1e-4)
+
+
+class AddsIfThere(keras.layers.Layer):
+    def call(self, x, other=None):
+        return x if other is None else x + other
+
+
+@pytest.mark.gate_on("keras3_tf")
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2 has no optional inputs")
+def test_an_optional_input_that_is_none(data, scope3):
+    def outcome(block):
+        with block:
+            keras.utils.set_random_seed(1)
+            inputs = {"x": keras.Input((6,), name="x"), "other": keras.Input((6,), name="other", optional=True)}
+            model = compiled(keras.Model(inputs, keras.layers.Dense(1)(AddsIfThere()(inputs["x"], inputs["other"]))))
+        x = {"x": data.x, "other": None}
+        history = model.fit(x, data.y, batch_size=25, epochs=2, shuffle=False, verbose=0).history
+        evaluated = model.evaluate(x, data.y, batch_size=50, verbose=0)
+        return {**history, "evaluated": evaluated, "predicted": model.predict(x, batch_size=50, verbose=0)}
+
+    assert_same(outcome(scope3), outcome(contextlib.nullcontext()))

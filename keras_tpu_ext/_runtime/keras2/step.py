@@ -24,7 +24,7 @@ from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import make_predict_function, make_steps_function
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
-from keras_tpu_ext._runtime.tensorflow.scope import splitting_sparse
+from keras_tpu_ext._runtime.tensorflow.scope import distributing_all
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session
 from keras_tpu_ext._runtime.training.fit_call import FitCall
@@ -160,7 +160,7 @@ class TrainStep(ExactStep, FunctionalByShape):
     @contextlib.contextmanager
     def _kte_loop(self: Any) -> Iterator[None]:
         schedule = contextlib.nullcontext() if self._kte_call.method == "predict" else use_schedule()
-        distributes = self.distribute_strategy, "experimental_distribute_dataset", splitting_sparse
+        distributes = self.distribute_strategy, "experimental_distribute_dataset", distributing_all
         # Keras's loops are in the strategy's scope.
         with reopened_by_clear_session(self._own_scope), schedule, patched([distributes]):
             yield

@@ -23,8 +23,8 @@ from keras_tpu_ext._runtime.tensorflow.loop import (
     make_predict_function,
     make_steps_function,
 )
-from keras_tpu_ext._runtime.tensorflow.replicas import split_batch
-from keras_tpu_ext._runtime.tensorflow.scope import in_order, splitting_sparse
+from keras_tpu_ext._runtime.tensorflow.replicas import split_batch, with_none
+from keras_tpu_ext._runtime.tensorflow.scope import distributing_all, in_order
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 
@@ -91,7 +91,7 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
             optimizer = getattr(optimizer, "inner_optimizer", None)
 
     def _kte_loop(self: Any) -> contextlib.AbstractContextManager[None]:
-        return patched([(self.distribute_strategy, "experimental_distribute_dataset", splitting_sparse)])
+        return patched([(self.distribute_strategy, "experimental_distribute_dataset", distributing_all)])
 
     def _kte_prepare(self: Any, call: FitCall) -> None:
         if call.method == "predict":
@@ -131,5 +131,4 @@ def _element_spec_of_one_replica(dataset: Any) -> Any:
         parts = getattr(spec, "_value_specs", None)
         return parts[0] if parts else spec
 
-    specs = tf.nest.map_structure(first, dataset.element_spec)
-    return tf.nest.map_structure(lambda spec: spec if hasattr(spec, "shape") else None, specs)  # a spec of `None`
+    return with_none(tf.nest.map_structure(first, dataset.element_spec))

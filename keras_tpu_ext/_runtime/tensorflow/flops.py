@@ -12,6 +12,7 @@ from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.tensorflow.graph_flops import flops_of_graph
+from keras_tpu_ext._runtime.tensorflow.replicas import is_none
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 
 _Traceable = Callable[..., Nest]
@@ -66,8 +67,7 @@ def _gradients(model: Model, data: Nest) -> list[tf.Tensor | None]:
 def _with_size(spec: tf.TypeSpec, batch_size: int) -> tf.TensorSpec | None:
     """Return the spec of one tensor of a batch with a static batch size; `None` for an absent one."""
     spec = next(iter(getattr(spec, "_value_specs", [spec])))  # that of the first replica
-    # TensorFlow does not export NoneTensorSpec.
-    if isinstance(spec, tf.OptionalSpec) or type(spec).__name__ == "NoneTensorSpec":
+    if is_none(spec):
         return None
     if not isinstance(spec, tf.TensorSpec):
         raise UncountableError(f"its batches have a part that is no dense tensor ({type(spec).__name__})")

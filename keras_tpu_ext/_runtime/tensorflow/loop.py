@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.padding import PaddedOutputs
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.tensorflow.mixing import find_mixing
-from keras_tpu_ext._runtime.tensorflow.replicas import hide_uneven_sizes, split_batch
+from keras_tpu_ext._runtime.tensorflow.replicas import hide_uneven_sizes, split_batch, with_none
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 
 Step = Callable[[Any], Any]
@@ -63,7 +63,7 @@ def make_steps_function(
     strategy = model.distribute_strategy
 
     def one_step(data: Nest) -> Any:
-        data = without_optionals(data)
+        data = with_none(data)
         with _only_with(data):
             return first_of_replicas(strategy, strategy.run(step, args=(data,)))
 
@@ -168,11 +168,6 @@ def first_of_replicas(strategy: tf.distribute.Strategy, outputs: tf.Tensor) -> A
         return tf.reduce_mean(tf.stack(values), axis=0) if values[0].dtype.is_floating else values[0]
 
     return tf.nest.map_structure(merge, outputs)
-
-
-def without_optionals(data: Nest) -> Any:
-    """Return `data` with `None` where Keras's data adapters put an empty `tf.experimental.Optional`."""
-    return tf.nest.map_structure(lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data)
 
 
 def _graph(function: Any, **kwargs: Any) -> Any:

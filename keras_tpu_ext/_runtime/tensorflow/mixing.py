@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Model, Nest
-from keras_tpu_ext._runtime.tensorflow.replicas import native
+from keras_tpu_ext._runtime.tensorflow.replicas import native, with_none
 from keras_tpu_ext.errors import MixedExamplesWarning
 
 _ROWS = 4
@@ -49,7 +49,7 @@ def find_mixing(model: Model, data: Nest) -> None:
 
 def _forward_mixes(model: Model, data: Nest) -> bool:
     specs = tf.nest.map_structure(_of_one_replica, getattr(data, "element_spec", data))
-    x, _, _ = model._kte_adapter.unpack(specs)
+    x, _, _ = model._kte_adapter.unpack(with_none(specs))
     adapter = model._kte_adapter
 
     def forward(x: Nest) -> tuple[Any, list[tf.Tensor]]:
@@ -114,6 +114,8 @@ def _try(function: Callable[..., Any], specs: Sequence[Any]) -> tuple[Any, list[
 
 def _made_up(spec: Any) -> Any:
     """Return a batch of the shape and dtype of `spec`: class numbers for integers, probabilities for the rest."""
+    if spec is None:
+        return None
     shape = [_ROWS, *(_UNKNOWN_SIZE if size is None else size for size in spec.shape[1:])]
     dtype, places = tf.as_dtype(spec.dtype), np.arange(np.prod(shape)).reshape(shape)
     if dtype == tf.string:
@@ -124,7 +126,7 @@ def _made_up(spec: Any) -> Any:
 
 
 def _row(batch: Any, place: int) -> Any:
-    return tf.nest.map_structure(lambda values: values[place : place + 1], batch)
+    return tf.nest.map_structure(lambda values: None if values is None else values[place : place + 1], batch)
 
 
 def _value(leaf: Any) -> Any:

@@ -294,6 +294,22 @@ def _split(leaf: Any, replicas: int) -> Sequence[Any]:
     return [tf.convert_to_tensor(part) for part in np.array_split(np.asarray(leaf), replicas)]
 
 
+def is_none(leaf: Any) -> bool:
+    """Return whether a leaf of a batch, or what describes it, is `None` or the optional that Keras puts there."""
+    # TensorFlow does not export NoneTensorSpec.
+    is_optional = isinstance(leaf, (tf.experimental.Optional, tf.OptionalSpec))
+    return leaf is None or is_optional or type(leaf).__name__ == "NoneTensorSpec"
+
+
+def with_none(data: Nest) -> Any:
+    """Return a batch, or what describes it, with `None` where `()` or an empty optional stands for it."""
+    if type(data) is dict:
+        return {name: with_none(part) for name, part in data.items()}
+    if type(data) in (list, tuple):
+        return type(data)(map(with_none, data)) if data else None
+    return tf.nest.map_structure(lambda leaf: None if is_none(leaf) else leaf, data)
+
+
 def part_of_batch(leaf: Any, place: tf.Tensor | int, parts: int) -> Any:
     """Return the rows of a batch for one of its parts; the first parts may have one row more than the others."""
     rows = tf.cast(leaf.dense_shape[0] if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf)[0], tf.int64)

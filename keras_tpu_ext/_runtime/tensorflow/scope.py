@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.tensorflow.replicas import part_of_batch
+from keras_tpu_ext._runtime.tensorflow.replicas import is_none, part_of_batch
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 
@@ -45,18 +45,20 @@ def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> tf
             f"distribute needs a dataset of batches; the elements of this one are {dataset.element_spec}. "
             "Write scope.distribute(dataset.batch(scope.global_batch_size(32)))."
         )
-    return splitting_sparse(strategy.experimental_distribute_dataset)(dataset)
+    return distributing_all(strategy.experimental_distribute_dataset)(dataset)
 
 
-def splitting_sparse(stock: Any) -> Callable[..., tf.distribute.DistributedDataset]:
-    """Return a strategy's `experimental_distribute_dataset` that takes sparse batches of few rows too.
+def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDataset]:
+    """Return a strategy's `experimental_distribute_dataset` that takes `None`, and sparse batches of few rows.
 
-    TensorFlow cannot give a replica no row of a sparse batch, so it gets the parts ready.
+    TensorFlow cannot give a replica no row of a sparse batch, so it gets the parts ready. `None` is left out, see
+    `with_none`.
     """
     strategy = stock.__self__
 
     @functools.wraps(stock)
     def distribute(dataset: Any, options: Any = None) -> Any:
+        dataset = _without_none(dataset)
         replicas, specs = strategy.num_replicas_in_sync, getattr(dataset, "element_spec", None)
         has_sparse = any(isinstance(spec, tf.SparseTensorSpec) for spec in tf.nest.flatten(specs))
         if not has_sparse or replicas == 1 or not isinstance(strategy, tf.distribute.MirroredStrategy):
@@ -73,6 +75,19 @@ def splitting_sparse(stock: Any) -> Callable[..., tf.distribute.DistributedDatas
         return strategy.distribute_datasets_from_function(lambda context: of_replicas, options)
 
     return distribute
+
+
+def _without_none(dataset: Any) -> Any:
+    """Return `dataset` with `()` where its batches have `None`, or the empty optional that Keras puts there."""
+    specs = getattr(dataset, "element_spec", None)
+    if not any(is_none(spec) for spec in tf.nest.flatten(specs)):
+        return dataset
+
+    def leave_out(*batch: Nest) -> Any:
+        whole = batch if isinstance(specs, tuple) else batch[0]
+        return tf.nest.map_structure(lambda spec, leaf: () if is_none(spec) else leaf, specs, whole)
+
+    return dataset.map(leave_out)
 
 
 def in_order(strategy: tf.distribute.Strategy, data: Nest) -> Nest:

@@ -30,7 +30,13 @@ from keras_tpu_ext._runtime.tensorflow.loop import GraphExecutionSchedule
 from keras_tpu_ext._runtime.tensorflow.mixing import mixes
 from keras_tpu_ext._runtime.tensorflow.overflow import ReplicatedOverflowWatch
 from keras_tpu_ext._runtime.tensorflow.process_group import TensorFlowProcessGroup
-from keras_tpu_ext._runtime.tensorflow.replicas import as_global, num_replicas, share_as_whole, sum_over_replicas
+from keras_tpu_ext._runtime.tensorflow.replicas import (
+    as_global,
+    num_replicas,
+    share_as_whole,
+    sum_over_replicas,
+    with_none,
+)
 from keras_tpu_ext._runtime.tensorflow.scope_checks import check_optimizer_belongs, check_variables_belong
 from keras_tpu_ext._runtime.tensorflow.update import accumulate_or_apply, flush_window, make_step_state
 from keras_tpu_ext._runtime.tensorflow.whole_batch import install, predict_on_whole_batch
@@ -53,7 +59,7 @@ class ExactStep(Augments, ExactModel):
         """Predict one replica's part of the batch, which may be empty; of a padded one say which rows count."""
         if mixes(self) and num_replicas() > 1:
             return predict_on_whole_batch(self.predict_step, data)
-        x, _, _ = self._kte_adapter.unpack(data)
+        x, _, _ = self._kte_adapter.unpack(with_none(data))
         there = has_any(x)
         outputs = no_row_if_empty(self._kte_adapter.forward(self, one_row_if_empty(x, there), training=False), there)
         return PaddedOutputs(outputs, valid_rows(data)) if isinstance(data, PaddedBatch) else outputs
