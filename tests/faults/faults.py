@@ -594,7 +594,7 @@ _BATCH = (
     Fault(
         "loss-that-is-a-metric-is-a-part-of-itself",
         "_runtime/tensorflow/whole_batch.py",
-        "return value if holds_whole_batch() else stock(value)",
+        "return value if takes_own_mean() else stock(value)",
         "return stock(value)",
         ("keras3_tf",),
         (f"{_EXACT}::test_losses_as_metrics",),
@@ -610,8 +610,8 @@ _BATCH = (
     Fault(
         "moments-are-the-replicas-own",
         "_runtime/tensorflow/batch_statistics.py",
-        "sum_over_replicas([tf.reduce_sum(value, axes) for value in values])",
-        "[tf.reduce_sum(value, axes) for value in values]",
+        "total, count = sum_over_replicas(sums)",
+        "total, count = sums",
         _TF,
         (
             f"{_EXACT}::test_normalization_over_all_replicas",

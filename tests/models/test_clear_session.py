@@ -1,6 +1,7 @@
 """`keras.backend.clear_session()` inside the block of a scope, as cross-validation uses it."""
 
 import dataclasses
+import gc
 
 import keras
 import numpy as np
@@ -13,6 +14,14 @@ from closeness import assert_close
 pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
 X = np.random.default_rng(0).normal(size=(20, 4)).astype("float32")
 Y = X[:, :1] * 0.5
+
+
+@pytest.fixture(autouse=True)
+def garbage_of_this_test_only():
+    """Keras collects it in `clear_session()`: what many tests before have left takes TensorFlow minutes to free."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
