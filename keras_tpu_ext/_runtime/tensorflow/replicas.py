@@ -307,6 +307,8 @@ def with_none(data: Nest) -> Any:
         return {name: with_none(part) for name, part in data.items()}
     if type(data) in (list, tuple):
         return type(data)(map(with_none, data)) if data else None
+    if isinstance(data, tuple):  # a named one
+        return type(data)(*map(with_none, data))
     return tf.nest.map_structure(lambda leaf: None if is_none(leaf) else leaf, data)
 
 

@@ -65,7 +65,7 @@ def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDatas
             return stock(dataset, options)
 
         def parts(*batch: Nest) -> tf.data.Dataset:
-            whole = batch if isinstance(specs, tuple) else batch[0]
+            whole = batch if type(specs) is tuple else batch[0]  # a named one comes as it is
             return tf.data.Dataset.range(replicas).map(functools.partial(part_of, whole))
 
         def part_of(batch: Nest, place: tf.Tensor) -> Any:
@@ -84,7 +84,7 @@ def _without_none(dataset: Any) -> Any:
         return dataset
 
     def leave_out(*batch: Nest) -> Any:
-        whole = batch if isinstance(specs, tuple) else batch[0]
+        whole = batch if type(specs) is tuple else batch[0]  # a named one comes as it is
         return tf.nest.map_structure(lambda spec, leaf: () if is_none(spec) else leaf, specs, whole)
 
     return dataset.map(leave_out)
