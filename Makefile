@@ -140,15 +140,17 @@ exhaustive-keras2-tf221: $(TF221)/.ready
 	$(call in_parts,TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python)
 
 # Keras's own tests, of the version that is installed: as Keras is, with the exact step on one device, and in a scope of
-# eight replicas. About an hour. What pytest printed is in out/keras-tests.
+# eight replicas. It writes benchmarks/results; what pytest printed is in out/keras-tests.
 keras-tests:
 	$(MAKE) --no-print-directory --keep-going keras-tests-jax keras-tests-tensorflow
 
 keras-tests-jax: $(BOTH)/.ready
-	$(JAX_TESTS) $(BOTH)/bin/python tests/keras_tests/run.py --log out/keras-tests/jax
+	$(JAX_TESTS) $(BOTH)/bin/python tests/keras_tests/run.py --log out/keras-tests/jax \
+		--results benchmarks/results/keras-tests-jax.txt
 
 keras-tests-tensorflow: $(BOTH)/.ready
-	KERAS_BACKEND=tensorflow $(BOTH)/bin/python tests/keras_tests/run.py --log out/keras-tests/tensorflow
+	KERAS_BACKEND=tensorflow $(BOTH)/bin/python tests/keras_tests/run.py --log out/keras-tests/tensorflow \
+		--results benchmarks/results/keras-tests-tensorflow.txt
 
 # Mutation testing: which of the faults in tests/faults the gate catches, on each runtime. Many hours; what is in
 # out/faults.jsonl already is not run again.

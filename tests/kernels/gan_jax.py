@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import jax
-import keras
 from jax import numpy as jnp
 
+from kernels.programs import TwoNetworks
 
-class GAN(keras.Model):
-    def __init__(self, generator, discriminator):
-        super().__init__()
-        self.generator, self.discriminator = generator, discriminator
-        self.d_loss = keras.metrics.Mean(name="d_loss")
-        self.g_loss = keras.metrics.Mean(name="g_loss")
 
+class GAN(TwoNetworks):
     def compile(self, d_optimizer, g_optimizer, loss_fn):
         super().compile(optimizer=d_optimizer)
         self.loss_fn = loss_fn
 
     def call(self, images):
         return self.discriminator(images)
-
-    @property
-    def metrics(self):
-        return [self.d_loss, self.g_loss]
 
     def train_step(self, state, data):
         trainable, non_trainable, optimizer, metrics = state

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import keras
 import tensorflow as tf
 
+from kernels.programs import TwoNetworks
 
-class GAN(keras.Model):
-    def __init__(self, generator, discriminator):
-        super().__init__()
-        self.generator, self.discriminator = generator, discriminator
-        self.d_loss = keras.metrics.Mean(name="d_loss")
-        self.g_loss = keras.metrics.Mean(name="g_loss")
 
+class GAN(TwoNetworks):
     def compile(self, d_optimizer, g_optimizer, loss_fn):
         super().compile()
         self.d_optimizer, self.g_optimizer, self.loss_fn = d_optimizer, g_optimizer, loss_fn
-
-    @property
-    def metrics(self):
-        return [self.d_loss, self.g_loss]
 
     def train_step(self, data):
         images, noise = data

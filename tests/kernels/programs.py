@@ -188,6 +188,18 @@ def networks():
     return generator, discriminator
 
 
+class TwoNetworks(keras.Model):
+    def __init__(self, generator, discriminator):
+        super().__init__()
+        self.generator, self.discriminator = generator, discriminator
+        self.d_loss = keras.metrics.Mean(name="d_loss")
+        self.g_loss = keras.metrics.Mean(name="g_loss")
+
+    @property
+    def metrics(self):
+        return [self.d_loss, self.g_loss]
+
+
 def adversaries(block, gan_class):
     """A GAN with a `train_step` of its own; noise comes with the data, else each device draws its own."""
     images = (load_digits().data[:103] / 16).astype("float32")

@@ -73,3 +73,25 @@ def test_what_is_looked_up_once_a_batch_is_so_on_replicas(scope3, case):
     expected = train(contextlib.nullcontext(), batches, case == "eager")
     for got, values in zip(train(scope3, batches, case == "eager"), expected, strict=True):
         assert_close(got, values)
+
+
+@pytest.mark.exhaustive
+def test_positions_that_are_trained_later_are_looked_up_once_a_batch_too(scope3):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 9, (24, 4)).astype("int32"), rng.normal(size=(24, 1)).astype("float32")
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(12, drop_remainder=True)
+
+    def weights(block):
+        with block:
+            keras.utils.set_random_seed(3)
+            inputs, positions = keras.Input((4,), dtype="int32"), Positions()
+            hidden = positions(Positions()(keras.layers.Embedding(9, 3)(inputs)))
+            model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(hidden)))
+            for trainable in (False, True):
+                positions.trainable = trainable
+                model.compile(keras.optimizers.Adam(0.1), "mse")
+                model.fit(batches, epochs=2, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    for got, expected in zip(weights(scope3), weights(contextlib.nullcontext()), strict=True):
+        assert_close(got, expected)

@@ -149,8 +149,8 @@ def by_name(block, data, folder):
         built.compile(keras.optimizers.Adam(0.05), losses, loss_weights={"value": 0.5, "sign": 2.0})
     x = {"numbers": data.x, "kind": np.arange(len(data.x), dtype="int32")[:, None] % 5}
     y = {"value": data.y, "sign": (data.y > 0).astype("float32")}
-    predicted = fit(built, x, y, epochs=2), built.predict(x, batch_size=50, verbose=0)
-    return predicted[0], predicted[1], *built.get_weights()
+    history = fit(built, x, y, epochs=2)
+    return history, built.predict(x, batch_size=50, verbose=0), *built.get_weights()
 
 
 def low_rank(block, data, folder):

@@ -27,7 +27,7 @@ class Keras3Adapter:
         """Replace the compiled loss and metrics by exact ones."""
         compiled = model._compile_loss
         # Given none, Keras keeps the loss of an earlier `compile`, as it is built.
-        if compiled is not None and not (isinstance(compiled, ExactCompileLoss) and compiled.is_of(batch)):
+        if compiled is not None and not isinstance(compiled, ExactCompileLoss):
             model._compile_loss = ExactCompileLoss.of(compiled, batch)
         if model._compile_metrics is not None:
             ExactMetrics.take_over(model._compile_metrics, batch)

@@ -28,10 +28,6 @@ class ExactCompileLoss(CompileLoss):
         names = {"reduction": compiled.reduction, "output_names": compiled.output_names}
         return cls(compiled._user_loss, compiled._user_loss_weights, **names, batch=batch)
 
-    def is_of(self, batch: Batch) -> bool:
-        """Return whether it returns shares of the loss of `batch`."""
-        return self._batch is batch
-
     def build(self, y_true: Nest, y_pred: Nest) -> None:
         """Resolve the user's losses as Keras does, then let each return a share."""
         super().build(y_true, y_pred)

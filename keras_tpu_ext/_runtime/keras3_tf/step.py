@@ -35,12 +35,6 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
     _kte_adapter = Keras3TensorFlowAdapter()
     _batch_facts = _batch
 
-    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Configure the model as `ExactModel.compile` does."""
-        model: Model = super()
-        model.compile(*args, **kwargs)
-        self._leave_out_xla()
-
     def _leave_out_xla(self: Any) -> None:
         """Take back `jit_compile`, by argument or attribute: XLA in `strategy.run` breaks variables (keras#19448)."""
         if self._distribute_strategy is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
+from keras_tpu_ext._runtime.tensorflow.batch import has_open_size
 from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH, num_replicas
 
 _ATTRIBUTE = "_kte_lookups_once_a_batch"
@@ -24,7 +25,8 @@ def mark_lookups_once_a_batch(model: Model, x: Nest, gradients: Sequence[Any], v
 
     Args:
         model: The model.
-        x: Its inputs, this replica's part of the batch; `None` only if their number is not known to the graph.
+        x: Its inputs, this replica's part of the batch; `None` in a step of the user's own, where a batch of a size
+            that the graph knows does not tell.
         gradients: One a variable, of which some may be `tf.IndexedSlices`.
         variables: What they are the gradients of.
     """
@@ -33,25 +35,26 @@ def mark_lookups_once_a_batch(model: Model, x: Nest, gradients: Sequence[Any], v
         for gradient, variable in zip(gradients, variables, strict=True)
         if isinstance(gradient, tf.IndexedSlices) and gradient.indices.shape[0] is not None
     ]
-    if not slices or num_replicas() == 1:
+    if not slices or num_replicas() == 1 or (x is None and not has_open_size()):
         return
     has_static_size = any(isinstance(leaf, tf.Tensor) and _size(leaf) is not None for leaf in tf.nest.flatten(x))
-    once = _lookups_once_a_batch(model, x) if has_static_size else {id(variable) for _, variable in slices}
+    looked_up = [variable for _, variable in slices]
+    once = _lookups_once_a_batch(model, x, looked_up) if has_static_size else set(map(id, looked_up))
     for gradient, variable in slices:
         setattr(gradient, ONCE_A_BATCH, id(variable) in once)
 
 
-def _lookups_once_a_batch(model: Model, x: Nest) -> set[int]:
-    """Return the variables, by `id`, whose lookups are as many for a batch of any size."""
-    if _ATTRIBUTE not in vars(model):
-        found: set[int] = set()
+def _lookups_once_a_batch(model: Model, x: Nest, variables: Sequence[Variable]) -> set[int]:
+    """Return those of `variables`, by `id`, whose lookups are as many for a batch of any size."""
+    known: dict[frozenset[int], set[int]] = model.__dict__.setdefault(_ATTRIBUTE, {})
+    key = frozenset(map(id, variables))
+    if key not in known:
+        known[key] = set()
         # A model that cannot be traced so has the size of its batch in it.
         with contextlib.suppress(Exception):
-            tf.function(_trial(model, found), autograph=False).get_concrete_function(
-                tf.nest.map_structure(_of_any_size, x)
-            )
-        model.__dict__[_ATTRIBUTE] = found
-    return set(vars(model)[_ATTRIBUTE])
+            trial = tf.function(_trial(model, variables, known[key]), autograph=False)
+            trial.get_concrete_function(tf.nest.map_structure(_of_any_size, x))
+    return known[key]
 
 
 def _size(leaf: tf.Tensor) -> int | None:
@@ -62,9 +65,8 @@ def _of_any_size(leaf: tf.Tensor) -> tf.TensorSpec:
     return tf.TensorSpec([None, *leaf.shape[1:]] if leaf.shape.rank else leaf.shape, leaf.dtype)
 
 
-def _trial(model: Model, found: set[int]) -> Any:
+def _trial(model: Model, variables: Sequence[Variable], found: set[int]) -> Any:
     def trial(x: Nest) -> None:
-        variables = model.trainable_variables
         with tf.GradientTape() as tape:
             outputs = tf.nest.flatten(model._kte_adapter.forward(model, x, training=False))
             total = sum(tf.reduce_sum(tf.cast(output, tf.float32)) for output in outputs)

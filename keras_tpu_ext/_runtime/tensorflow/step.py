@@ -15,7 +15,6 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     batch_context,
     gather_examples,
     has_any,
-    has_open_size,
     needs_gather,
     note_shared,
     valid_fraction,
@@ -269,8 +268,7 @@ class ExactStep(Augments, ExactModel):
         scaler, seed = self._step_state.loss_scaler, tf.ones_like(loss)
         seed = scaler.scale_loss(seed) if scaler else self._kte_adapter.scale_loss(optimizer, seed)
         gradients = tape.gradient(loss, variables, output_gradients=seed)
-        if x is not None or has_open_size():
-            mark_lookups_once_a_batch(self, x, gradients, variables)
+        mark_lookups_once_a_batch(self, x, gradients, variables)
         gradients = finite_if_empty(gradients, BATCH.has_any)
         return self._kte_adapter.unscale_gradients(optimizer, gradients)
 

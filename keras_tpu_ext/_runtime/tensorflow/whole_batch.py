@@ -76,14 +76,14 @@ def averaging(stock: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(optimizer: Any, grads_and_vars: Any) -> Any:
         if holds_whole_batch():
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            grads_and_vars = [(_divided(gradient, replicas), variable) for gradient, variable in grads_and_vars]
+            grads_and_vars = [(_part_of_sum(gradient, replicas), variable) for gradient, variable in grads_and_vars]
         return stock(optimizer, grads_and_vars)
 
     return reduce
 
 
 def undivided(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that divides a loss by the number of replicas, but not where its own mean is asked for."""
+    """Return a function that divides a loss by the number of replicas, but not where `takes_own_mean` is true."""
 
     @functools.wraps(stock)
     def scale(value: Any) -> Any:
@@ -102,18 +102,14 @@ def takes_own_mean() -> bool:
     return bool(holds_whole_batch() or BATCH.total is not None or is_in_no_step)
 
 
-def _part_of_replica(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Return the slices that this replica adds to the sum: joined, those of all are as many as on one device."""
-    context = tf.distribute.get_replica_context()
-    count, number = tf.shape(slices.indices)[0], context.replica_id_in_sync_group
-    begin, end = (count * one // context.num_replicas_in_sync for one in (number, number + 1))
-    return tf.IndexedSlices(slices.values[begin:end], slices.indices[begin:end], slices.dense_shape)
-
-
-def _divided(gradient: Any, by: int) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return _part_of_replica(gradient)
-    return None if gradient is None else gradient / tf.cast(by, gradient.dtype)
+def _part_of_sum(gradient: Any, replicas: int) -> Any:
+    """Return what this replica adds to the sum: of slices a part, so that together they are those of one device."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return None if gradient is None else gradient / tf.cast(replicas, gradient.dtype)
+    count = tf.shape(gradient.indices)[0]
+    number = tf.distribute.get_replica_context().replica_id_in_sync_group
+    begin, end = (count * one // replicas for one in (number, number + 1))
+    return tf.IndexedSlices(gradient.values[begin:end], gradient.indices[begin:end], gradient.dense_shape)
 
 
 def _sums_over_replicas(model: Model) -> list[Variable]:
