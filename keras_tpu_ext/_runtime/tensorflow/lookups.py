@@ -37,9 +37,8 @@ def mark_lookups_once_a_batch(model: Model, x: Nest, gradients: Sequence[Any], v
     ]
     if not slices or num_replicas() == 1 or (x is None and not has_open_size()):
         return
-    has_static_size = any(isinstance(leaf, tf.Tensor) and _size(leaf) is not None for leaf in tf.nest.flatten(x))
     looked_up = [variable for _, variable in slices]
-    once = _lookups_once_a_batch(model, x, looked_up) if has_static_size else set(map(id, looked_up))
+    once = set(map(id, looked_up)) if has_open_size() else _lookups_once_a_batch(model, x, looked_up)
     for gradient, variable in slices:
         setattr(gradient, ONCE_A_BATCH, id(variable) in once)
 
@@ -57,12 +56,9 @@ def _lookups_once_a_batch(model: Model, x: Nest, variables: Sequence[Variable]) 
     return known[key]
 
 
-def _size(leaf: tf.Tensor) -> int | None:
-    return leaf.shape[0] if leaf.shape.rank else None
-
-
-def _of_any_size(leaf: tf.Tensor) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *leaf.shape[1:]] if leaf.shape.rank else leaf.shape, leaf.dtype)
+def _of_any_size(leaf: tf.Tensor | tf.SparseTensor) -> tf.TypeSpec:
+    kind = tf.SparseTensorSpec if isinstance(leaf, tf.SparseTensor) else tf.TensorSpec
+    return kind([None, *leaf.shape[1:]] if leaf.shape.rank else leaf.shape, leaf.dtype)
 
 
 def _trial(model: Model, variables: Sequence[Variable], found: set[int]) -> Any:
