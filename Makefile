@@ -25,6 +25,7 @@ COMPILER := .envs/keras3-compiler
 # TensorFlow with kernels for TPUs.
 TPU_KERNELS := .envs/keras3-tpu-kernels
 LINT := .envs/lint
+VERSIONS = $(UV) run --no-project --python $(PYTHON) tests/versions/run.py $(UV) $(PYTHON)
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Trust what the machine trusts, a company's proxy say, as pip does.
 export UV_SYSTEM_CERTS ?= 1
@@ -38,14 +39,15 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
 
 # What is cheap first, and then one runtime on each core: a process of its own imports and collects only once. The
 # longest come first. Which tests these are stands at the tests (tests/conftest.py).
-RUNTIMES := test-keras3-tf test-keras3-jax test-keras2-tf215 test-compiler test-keras2-tf221 test-keras3-both check-wheel
+RUNTIMES := test-keras3-tf test-keras3-jax test-keras2-tf215 test-compiler test-keras2-tf221 test-oldest-tensorflow \
+	test-oldest-jax test-keras3-both check-wheel
 JOBS ?= 2
 test: lint
 	$(MAKE) --no-print-directory --jobs=$(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(RUNTIMES)
@@ -156,6 +158,14 @@ keras-tests-tensorflow: $(BOTH)/.ready
 # out/faults.jsonl already is not run again.
 faults: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
 	$(PYTHON) tests/faults/run.py
+
+# A short suite on every version that this release says it works with (docs/versions.md), and on the nightlies.
+versions: $(UV)
+	$(VERSIONS) --results benchmarks/results/versions.json
+
+test-oldest-%: $(UV)
+	@echo "The oldest versions:"
+	$(VERSIONS) oldest-$*
 
 check-wheel: $(UV)
 	$(UV) run --no-project --python $(PYTHON) .ci/check_wheel.py $(UV) $(PYTHON)

@@ -67,3 +67,7 @@ class MixedExamplesWarning(UserWarning):
 
 class FromLogitsWarning(UserWarning):
     """A probability output meets a loss that expects logits, so the model may hardly learn."""
+
+
+class UntestedVersionWarning(UserWarning):
+    """A framework is newer than what this release was tested with."""

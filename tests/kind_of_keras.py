@@ -21,5 +21,19 @@ if IS_KERAS2:
 else:
     import keras as keras
 
+VERSION = (2, 15) if IS_KERAS2 else tuple(map(int, keras.__version__.split(".")[:2]))
+# Whether the loss of an activity regulariser is divided by the size of the batch.
+DIVIDES_REGULARIZERS = IS_KERAS2 or VERSION >= (3, 14)
+
+
+def tensorflow_version():
+    """Return the version of TensorFlow, of which there is none on JAX: a very new one."""
+    if "keras3_jax" in RUNTIMES:
+        return (99, 0)
+    import tensorflow as tf
+
+    return tuple(map(int, tf.__version__.split(".")[:2]))
+
+
 # What the source of a fresh process says where it uses nothing of these tests, as a user's does.
 IMPORT_KERAS = "from tensorflow import keras" if IS_KERAS2 else "import keras"

@@ -12,15 +12,20 @@ import keras
 import pytest
 
 from keras_tpu_ext._runtime.common import private_names
-from kind_of_keras import RUNTIMES
+from kind_of_keras import RUNTIMES, VERSION, tensorflow_version
 
 PACKAGE = Path(private_names.__file__).parents[2]
 TABLE = "_runtime/common/private_names.py"
-NEW_TENSORFLOW = private_names.TENSORFLOW + private_names.NEWER_TENSORFLOW
+TENSORFLOW = private_names.TENSORFLOW + (
+    private_names.BEFORE_TENSORFLOW_2_19 if tensorflow_version() < (2, 19) else private_names.FROM_TENSORFLOW_2_19
+)
+NEW_TENSORFLOW = TENSORFLOW + private_names.NEWER_TENSORFLOW
 TABLES = {
     "keras3_tf": private_names.KERAS3 + private_names.KERAS3_TENSORFLOW + NEW_TENSORFLOW,
-    "keras3_jax": private_names.KERAS3 + private_names.KERAS3_JAX,
-    "keras2_tf215": private_names.KERAS2 + private_names.TENSORFLOW,
+    "keras3_jax": private_names.KERAS3
+    + private_names.KERAS3_JAX
+    + (private_names.BEFORE_KERAS_3_10 if VERSION < (3, 10) else private_names.FROM_KERAS_3_10),
+    "keras2_tf215": private_names.KERAS2 + TENSORFLOW,
     "keras2_tf221": private_names.KERAS2 + NEW_TENSORFLOW,
 }
 NAMES = next(names for runtime, names in TABLES.items() if runtime in RUNTIMES)

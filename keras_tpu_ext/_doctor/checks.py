@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from keras_tpu_ext import _system
 from keras_tpu_ext._doctor.report import DoctorReport, Finding
-from keras_tpu_ext._version_pairs import NEWEST_LIBTPU_FOR_TENSORFLOW, Versions, problem_of_packages
+from keras_tpu_ext._versions import NEWEST_LIBTPU_FOR_TENSORFLOW, Versions, problem_of_packages
 from keras_tpu_ext.hardware import Hardware, detect, find_tpu
 
 _LIBTPU = ".".join(map(str, NEWEST_LIBTPU_FOR_TENSORFLOW))

@@ -4,9 +4,11 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
+from keras.src.backend.jax.trainer import JAXEpochIterator
+from keras.src.models.model import Trainer
 
 from keras_tpu_ext._runtime.common import private_names
+from keras_tpu_ext._runtime.compat.keras3 import execution
 from keras_tpu_ext._runtime.jax.scope import _METHODS
 from private_names import attributes, check_attribute, mend, model
 
@@ -51,7 +53,7 @@ def test_a_variable_shows_its_layout(scope8):
 
 
 def test_every_model_is_made_through_the_trainers_init(monkeypatch):
-    made, original = [], JAXTrainer.__init__
+    made, original = [], Trainer.__init__
 
     def noting(self, *args, **kwargs):
         made.append(self)
@@ -60,9 +62,9 @@ def test_every_model_is_made_through_the_trainers_init(monkeypatch):
     class Subclassed(keras.Model):
         pass
 
-    monkeypatch.setattr(JAXTrainer, "__init__", noting)
+    monkeypatch.setattr(Trainer, "__init__", noting)
     models = [model(), keras.Sequential([keras.layers.Dense(1)]), Subclassed()]
-    assert [any(one is other for other in made) for one in models] == [True] * 3, mend("JAXTrainer")
+    assert [any(one is other for other in made) for one in models] == [True] * 3, mend("Trainer")
 
 
 @pytest.mark.parametrize("name", _METHODS)
@@ -73,14 +75,14 @@ def test_a_method_is_found_on_the_class(name):
 def test_an_epoch_takes_its_batches_from_a_replaced_iterator():
     iterator = JAXEpochIterator(x=np.ones((4, 2)), batch_size=2)
     iterator._get_iterator = lambda: iter(["first", "second"])
-    assert [next(batches) for _, _, batches in iterator] == ["first", "second"], mend("EpochIterator._get_iterator")
+    assert [next(batches) for *_, batches in iterator] == ["first", "second"], mend("EpochIterator._get_iterator")
 
 
 def test_a_model_is_built_from_an_iterator_of_iterators():
     """As `PeekIterator` is one: of its items the first batch is looked at."""
     made = model()
     batch = (np.ones((2, 2), "float32"), np.ones((2, 1), "float32"))
-    made._symbolic_build(iterator=iter([(0, 0, iter([batch]))]))
+    made._symbolic_build(iterator=iter([execution(0, 0, iter([batch]))]))
     assert made.optimizer.built, mend("Trainer._symbolic_build")
 
 

@@ -7,7 +7,7 @@ import jax
 import keras
 import numpy as np
 import pytest
-from keras.src.backend.jax.trainer import JAXTrainer
+from keras.src.models.model import Trainer
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
@@ -110,16 +110,16 @@ class Fails(keras.callbacks.Callback):
 
 
 def test_keras_is_left_as_it_was(scope8):
-    stock = JAXTrainer.__init__
+    stock = Trainer.__init__
     with scope8:
-        assert JAXTrainer.__init__ is not stock
+        assert Trainer.__init__ is not stock
         with scope8:
-            assert JAXTrainer.__init__ is not stock
-        assert JAXTrainer.__init__ is not stock
-    assert JAXTrainer.__init__ is stock
+            assert Trainer.__init__ is not stock
+        assert Trainer.__init__ is not stock
+    assert Trainer.__init__ is stock
     with pytest.raises(KeyError), scope8:
         raise KeyError
-    assert JAXTrainer.__init__ is stock
+    assert Trainer.__init__ is stock
 
 
 # -- models ---------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def test_another_scope_inside_is_refused_and_the_outer_one_stays(scope8):
 
 def test_a_model_of_another_thread_does_not_belong_to_this_ones_block(scope8):
     models = []
-    stock = JAXTrainer.__init__
+    stock = Trainer.__init__
 
     def build(scope):
         if scope is None:
@@ -284,11 +284,11 @@ def test_a_model_of_another_thread_does_not_belong_to_this_ones_block(scope8):
             thread.start()
             thread.join()
     assert [_runtime.devices.num_replicas(model) for model in models] == [1, 2]
-    assert JAXTrainer.__init__ is stock
+    assert Trainer.__init__ is stock
 
 
 def test_blocks_of_two_threads_that_overlap_restore_keras_when_the_last_one_is_left(scope8):
-    stock = JAXTrainer.__init__
+    stock = Trainer.__init__
     inside, leave = threading.Event(), threading.Event()
 
     def other():
@@ -300,10 +300,10 @@ def test_blocks_of_two_threads_that_overlap_restore_keras_when_the_last_one_is_l
     with scope8:
         thread.start()
         inside.wait(30)
-    assert JAXTrainer.__init__ is not stock  # the other one is inside still
+    assert Trainer.__init__ is not stock  # the other one is inside still
     leave.set()
     thread.join()
-    assert JAXTrainer.__init__ is stock
+    assert Trainer.__init__ is stock
 
 
 # -- data -----------------------------------------------------------------------------------------------------

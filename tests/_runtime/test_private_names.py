@@ -9,11 +9,11 @@ import pytest
 
 from keras_tpu_ext import errors
 from keras_tpu_ext._runtime.common import private_names, select
-from private_names import IMPORTED, PACKAGE, TABLES, check_import, files, last, trees
+from private_names import IMPORTED, PACKAGE, check_import, files, last, trees
 
 once = pytest.mark.gate_on("keras3_jax")  # about the package's own text
 PRIVATE_MODULE = re.compile(r"(keras|tf_keras)\.src|jax\._src|tensorflow\.(python|compiler|core)")
-EVERY = {name for names in TABLES.values() for name in names} | set(private_names.COMPILER)
+EVERY = set(private_names.EVERY)
 # With an underscore, and documented: of Python and of named tuples.
 DOCUMENTED = {"_fields", "_replace", "_getframe", "_initializing"}
 
@@ -35,8 +35,9 @@ def private_imports(tree):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if PRIVATE_MODULE.match(alias.name))
-        elif match := re.fullmatch(r"private\('([\w.]+)'\)(\.\w+)?", text_of(node)):
-            yield f"keras.src.{match[1]}{match[2] or ''}"
+        elif match := re.fullmatch(r"private\('([\w.:]+)'\)(\.\w+)?", text_of(node)):
+            path = f"{match[1]}{match[2] or ''}".replace(":", ".")
+            yield path if PRIVATE_MODULE.match(path) else f"keras.src.{path}"  # see compat/keras2.py
 
 
 @once
@@ -92,10 +93,12 @@ def test_every_name_of_the_table_is_used():
 
 @once
 def test_the_tested_versions_are_those_of_the_environments():
-    text = (PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     pinned = set(re.findall(r'"([a-z-]+)==([0-9.]+)"', text))
     names = {"tensorflow": "tensorflow-cpu", "tf_keras": "tf-keras"}
-    assert {(names.get(package, package), version) for package, version in private_names.TESTED.items()} <= pinned
+    assert {
+        (names.get(package, package), version) for package, version in private_names.NEWEST_TESTED.items()
+    } <= pinned
 
 
 def raise_in_the_package(statement):
@@ -150,7 +153,7 @@ def test_an_import_that_fails_in_a_runtime_is_explained(monkeypatch):
         raise_in_the_package("from keras.src.backend import a_name_that_is_gone")
 
     monkeypatch.setattr(private_names, "KERAS3", ("keras.src.backend:a_name_that_is_gone",))
-    monkeypatch.setattr(private_names, "_ALL", private_names.KERAS3)
+    monkeypatch.setattr(private_names, "EVERY", private_names.KERAS3)
     monkeypatch.setattr(select.importlib, "import_module", fails)
     with pytest.raises(errors.RuntimeNotSupportedError, match=r"`keras\.src\.backend:a_name_that_is_gone` is gone"):
         select.load()

@@ -14,7 +14,7 @@ import keras_tpu_ext
 import sources
 from keras_tpu_ext.callbacks import Throughput
 from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
-from kind_of_keras import IS_KERAS2
+from kind_of_keras import IS_KERAS2, RUNTIMES, VERSION
 from own_steps import OwnStep
 from timed_fits import BATCHES, BETWEEN, COMPILE, SAMPLES, Clock, Passing, arrays, dataset, model_of, run
 
@@ -333,6 +333,7 @@ def test_a_stopped_epoch_with_several_steps_per_execution():
     assert history[SAMPLES] == pytest.approx([20 / 3])
 
 
+@pytest.mark.skipif({"keras3_jax"} == RUNTIMES and VERSION < (3, 10), reason="a model of Keras is lost by an error")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_after_an_error_evaluate_predict_and_a_new_fit_work(error):
     clock = Clock()

@@ -12,6 +12,8 @@ import os
 import random
 from typing import Any
 
+from kind_of_keras import DIVIDES_REGULARIZERS
+
 SEED = int(os.environ.get("KTE_PARITY_SEED", "1"))
 # Some 120 cover every two values that can meet, and the rest repeats them in other company.
 NUMBER_OF_CASES = int(os.environ.get("KTE_PARITY_CASES", "160"))
@@ -165,7 +167,9 @@ def joined_batches_are_exact(case: Case) -> bool:
         or (reduction == "mean_with_sample_weight" and case.weights == "unweighted")
         for reduction in case.reductions
     )
-    own_losses = case.extras in ("no extras", "regularizers", "activity regularizer", "add_loss")
+    own_losses = case.extras in ("no extras", "regularizers", "add_loss")
+    # Before Keras 3.14 it is a sum over the batch.
+    own_losses |= case.extras == "activity regularizer" and DIVIDES_REGULARIZERS
     # In a graph Keras counts every batch alike in the history of one of several outputs, short or joined.
     examples, batch = case.batches
     counted = len(case.outputs) == 1 or case.run == "eager" or examples % (batch * case.window) == 0

@@ -112,7 +112,9 @@ def run(case: Case, model: Any, batch_size: int, *, padded: bool = False) -> Out
     if case.then == "predict":
         predicted = _runtime.tree.flatten(model.predict(**x, verbose=0))
         logs |= {f"predicted {i}": values for i, values in enumerate(predicted)}
-    return Outcome(logs, weights, int(np.asarray(model.optimizer.iterations)))
+    # Before Keras 3.9 a LossScaleOptimizer does not tell the steps of the one within.
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    return Outcome(logs, weights, int(np.asarray(optimizer.iterations)))
 
 
 def differences(expected: Outcome, got: Outcome, start: list[np.ndarray]) -> dict[str, float]:

@@ -3,27 +3,32 @@
 Nobody promises that they stay. `tests/_runtime/test_private_names.py` holds that every private import and every
 foreign attribute with an underscore in the package stands here, and that the installed versions still have it.
 `module:name` can be looked up without an object; `Class.name` is an attribute that only an instance has.
+
+Where one is gone, the import of this package goes on: `private` returns what raises when it is used.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import importlib
 import os
 import re
 import traceback
 from collections.abc import Iterator
+from typing import Any, NoReturn
 
-from keras_tpu_ext._system import installed_version
+from keras_tpu_ext._versions import NEWEST_TESTED, installed_versions
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
 # Under every backend.
 KERAS3 = (
     "keras.layers:BatchNormalization._moments",
     "keras.src.api_export:REGISTERED_OBJS_TO_NAMES",
-    "keras.src.backend:AutocastScope",
-    "keras.src.backend:get_keras_mask",
+    "keras.src.backend.common.variables:AutocastScope",
+    "keras.src.backend.common.masking:get_keras_mask",
     "keras.src.backend:in_symbolic_scope",
-    "keras.src.backend:set_keras_mask",
+    "keras.src.backend.common.masking:set_keras_mask",
     "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model",
     "keras.src.layers.layer:Layer._flatten_layers",
     "keras.src.losses.loss:apply_mask",
@@ -40,10 +45,10 @@ KERAS3 = (
     "keras.src.trainers.epoch_iterator:EpochIterator._enumerate_iterator",
     "keras.src.trainers.epoch_iterator:EpochIterator._get_iterator",
     "keras.src.trainers.epoch_iterator:EpochIterator._interrupted_warning",
-    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs",
-    "keras.src.trainers.trainer:Trainer._symbolic_build",
-    "keras.src.utils:file_utils.File",
-    "keras.src.utils:file_utils.exists",
+    "keras.src.models.model:Trainer._get_metrics_result_or_logs",
+    "keras.src.models.model:Trainer._symbolic_build",
+    "keras.src.utils.file_utils:File",
+    "keras.src.utils.file_utils:exists",
     "BackupAndRestore._training_metadata_path",
     "BatchNormalization._reduction_axes",
     "CompileLoss._flat_losses",
@@ -83,12 +88,12 @@ KERAS3_TENSORFLOW = (
     "keras.src.backend.tensorflow.optimizer:TFOptimizer._clip_gradients",
     "keras.src.backend.tensorflow.optimizer:TFOptimizer._update_model_variables_moving_average",
     "keras.src.backend.tensorflow.optimizer:TFOptimizer._var_key",
-    "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._maybe_symbolic_build",
+    "keras.src.models.model:Trainer._maybe_symbolic_build",
     "keras.src.layers.layer:Layer._get_own_losses",
     "keras.src.layers.layer:Layer._get_regularization_losses",
     "keras.src.losses.loss:scale_loss_for_distribution",
     "keras.src.losses.loss:unscale_loss_for_distribution",
-    "keras.src.trainers.trainer:Trainer._compute_loss",
+    "keras.src.models.model:Trainer._compute_loss",
     "Layer._losses",
     "Optimizer._accumulated_gradients",
     "Optimizer._distribution_strategy",
@@ -104,9 +109,8 @@ KERAS3_JAX = (
     "jax._src.distributed:global_state.client",
     "jax._src.interpreters.mlir:module_to_bytecode",
     "jax._src.xla_bridge:backends_are_initialized",
-    "keras.src.backend.jax.distribution_lib:initialize_rng",
-    "keras.src.backend.jax.trainer:JAXTrainer._get_jax_state",
-    "keras.src.backend.jax.trainer:JAXTrainer.compute_loss_and_updates",  # not private, and not documented either
+    "keras.src.models.model:Trainer._get_jax_state",
+    "keras.src.models.model:Trainer.compute_loss_and_updates",  # not private, and not documented either
     "keras.src.trainers.data_adapters:get_data_adapter",
     "keras.src.trainers.data_adapters.data_adapter:DataAdapter.batch_size",
     "keras.src.trainers.data_adapters.data_adapter:DataAdapter.get_numpy_iterator",
@@ -123,6 +127,13 @@ KERAS3_JAX = (
     "Variable._layout",
     "Variable._value",
 )
+
+# On JAX; see `compat/keras3_jax.py`.
+BEFORE_KERAS_3_10 = (
+    "keras.src.backend.common.global_state:get_global_attribute",
+    "keras.src.backend.jax.distribution_lib:_to_jax_mesh",
+)
+FROM_KERAS_3_10 = ("keras.src.backend.jax.distribution_lib:initialize_rng",)
 
 # `keras.src` on TensorFlow 2.15, and `tf_keras.src` on newer ones.
 KERAS2 = (
@@ -204,7 +215,6 @@ TENSORFLOW = (
     "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_all_reduce",
     "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_dynamic_update_slice",
     "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_replica_id",
-    "tensorflow.core.framework.model_pb2:ModelProto",
     "tensorflow.python.autograph.core.ag_ctx:ControlStatusCtx",
     "tensorflow.python.autograph.core.ag_ctx:Status",
     "tensorflow.python.data.ops.iterator_ops:IteratorSpec",
@@ -235,12 +245,13 @@ TENSORFLOW = (
     "_ZipDataset._datasets",
 )
 
-# What TensorFlow 2.15 has not, and is not asked for.
+# What older TensorFlows have not, and are not asked for.
 NEWER_TENSORFLOW = (
-    "tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2:CoordinatedJob",
     "tensorflow.python.data.experimental.ops.iterator_model_ops:get_model_proto",
     "_ParallelMapDataset._force_synchronous",
 )
+BEFORE_TENSORFLOW_2_19 = ("tensorflow.tsl.protobuf.coordination_config_pb2:CoordinatedJob",)
+FROM_TENSORFLOW_2_19 = ("tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2:CoordinatedJob",)
 
 # In the process that runs the TPU compiler.
 COMPILER = (
@@ -251,11 +262,86 @@ COMPILER = (
     "jaxlib.mlir.ir:Module.parse",
 )
 
-# The newest versions that this release was tested with.
-TESTED = {"keras": "3.15.1", "tf_keras": "2.21.0", "tensorflow": "2.21.0", "jax": "0.10.2"}
-
-_ALL = KERAS3 + KERAS3_TENSORFLOW + KERAS3_JAX + KERAS2 + TENSORFLOW + NEWER_TENSORFLOW + COMPILER
+EVERY = (
+    *KERAS3,
+    *KERAS3_TENSORFLOW,
+    *KERAS3_JAX,
+    *BEFORE_KERAS_3_10,
+    *FROM_KERAS_3_10,
+    *KERAS2,
+    *TENSORFLOW,
+    *NEWER_TENSORFLOW,
+    *BEFORE_TENSORFLOW_2_19,
+    *FROM_TENSORFLOW_2_19,
+    *COMPILER,
+)
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def private(path: str) -> Any:
+    """Return what a private name stands for; where it is gone, an object that raises when it is used.
+
+    Args:
+        path: `"package.module:Class.name"`, or `"package.module"` for the module.
+    """
+    module, _, names = path.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for name in filter(None, names.split(".")):
+            found = getattr(found, name)
+    except (AttributeError, ImportError) as error:
+        return _Missing(path, error)
+    return found
+
+
+def override(thing: Any, name: str, value: Any) -> None:
+    """Set a private attribute that Keras reads.
+
+    Raises:
+        AttributeError: If `thing` has none of this name: Keras would not read it.
+    """
+    getattr(thing, name)
+    setattr(thing, name, value)
+
+
+def check_overrides(cls: type) -> None:
+    """Check that Keras still has the private methods of a model that this package overrides in `cls`.
+
+    Raises:
+        RuntimeNotSupportedError: If one is gone: Keras would not call ours.
+    """
+    ours = [vars(base) for base in cls.__mro__ if _is_of_package(base)]
+    theirs = [vars(base) for base in cls.__mro__ if not _is_of_package(base)]
+    for path in EVERY:
+        owner, _, name = re.split(":", path)[-1].rpartition(".")
+        overrides = owner in ("Trainer", "Model") and any(name in members for members in ours)
+        if overrides and not any(name in members for members in theirs):
+            raise RuntimeNotSupportedError(_gone(path))
+
+
+def _is_of_package(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+class _Missing:
+    """Stands where a private name is gone.
+
+    Whatever is done with it, be it calling, reading, `isinstance` or making an object of a class made of it, raises
+    `RuntimeNotSupportedError`.
+    """
+
+    def __init__(self, path: str, error: Exception) -> None:
+        self.__dict__.update(path=path, error=error)
+
+    def _raise(self, *args: object, **kwargs: object) -> NoReturn:
+        raise RuntimeNotSupportedError(_gone(self.__dict__["path"])) from self.__dict__["error"]
+
+    __call__ = __getattr__ = __setattr__ = __getitem__ = __setitem__ = __contains__ = __iter__ = _raise
+    __instancecheck__ = __subclasscheck__ = _raise
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        # A class that is made of it is there, and has no objects.
+        return (type("_Missing", (), {"__new__": lambda cls, *args, **kwargs: self._raise()}),)
 
 
 @contextlib.contextmanager
@@ -271,11 +357,15 @@ def explain_missing_names() -> Iterator[None]:
         name = missing_name(error)
         if name is None:
             raise
-        raise RuntimeNotSupportedError(
-            f"`{name}` is gone, a private name that keras_tpu_ext uses in {_place(error)}. Installed: "
-            f"{_versions()}. This release was tested up to {_listed(TESTED)}. Go back to one of these, or upgrade "
-            f"this package. Write: pip install --upgrade keras-tpu-ext"
-        ) from error
+        raise RuntimeNotSupportedError(_gone(name, f" in {_place(error)}")) from error
+
+
+def _gone(name: str, place: str = "") -> str:
+    return (
+        f"`{name}` is gone, a private name that keras_tpu_ext uses{place}. Installed: {_versions()}. This release "
+        f"was tested up to {_listed(NEWEST_TESTED)}. Go back to one of these, or upgrade this package. Write: "
+        f"pip install --upgrade keras-tpu-ext"
+    )
 
 
 def missing_name(error: AttributeError | ImportError) -> str | None:
@@ -290,10 +380,10 @@ def missing_name(error: AttributeError | ImportError) -> str | None:
     if isinstance(error, AttributeError):
         # Names such as `get` may be missing from what the user gave, too.
         private = error.name if (error.name or "").startswith("_") else None
-        return next((path for path in _ALL if re.split("[.:]", path)[-1] == private), None)
+        return next((path for path in EVERY if re.split("[.:]", path)[-1] == private), None)
     imported = re.search(r"cannot import name '(\w+)'", str(error))
     wanted = ".".join(filter(None, [error.name, imported and imported[1]]))
-    return next((path for path in _ALL if (path.replace(":", ".") + ".").startswith(wanted + ".")), None)
+    return next((path for path in EVERY if (path.replace(":", ".") + ".").startswith(wanted + ".")), None)
 
 
 def _place(error: BaseException) -> str:
@@ -305,8 +395,8 @@ def _place(error: BaseException) -> str:
 
 
 def _versions() -> str:
-    there = {package: installed_version(package) for package in TESTED}
-    return _listed({package: version for package, version in there.items() if version})
+    there = dataclasses.asdict(installed_versions())
+    return _listed({package: there[package] for package in NEWEST_TESTED if there[package]})
 
 
 def _listed(versions: dict[str, str]) -> str:

@@ -8,13 +8,13 @@ import importlib.util
 import json
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from types import ModuleType
 
 from keras_tpu_ext._runtime.common.private_names import explain_missing_names
-from keras_tpu_ext._system import installed_version
-from keras_tpu_ext._version_pairs import Versions, check_pairs
-from keras_tpu_ext.errors import RuntimeNotSupportedError
+from keras_tpu_ext._versions import check_versions, installed_versions, newer_than_tested
+from keras_tpu_ext.errors import RuntimeNotSupportedError, UntestedVersionWarning
 
 WORKING = {
     "keras3_tf": "Keras 3 on TensorFlow (KERAS_BACKEND=tensorflow, which is Keras's default)",
@@ -69,9 +69,9 @@ def choose() -> str:
         RuntimeNotSupportedError: If this release does not work on that runtime, its framework is not installed, or
             its packages do not fit each other. The text says what was found, what works and what to write.
     """
-    version = installed_version("keras")
-    if _takes_tensorflow(version):
-        check_pairs(_versions(), legacy=_is_legacy(os.environ))
+    versions = installed_versions()
+    check_versions(versions, legacy=_is_legacy(os.environ), backend=_backend_to_be(), imported=sys.modules)
+    version = versions.keras
     backend = _keras3_backend(version)
     name = runtime_name(os.environ, version, backend)
     if name not in WORKING:
@@ -90,6 +90,9 @@ def load() -> ModuleType:
         RuntimeNotSupportedError: As `chosen`, and if a private name that the runtime needs is gone.
     """
     name = _PACKAGES[chosen()]
+    note = newer_than_tested(installed_versions(), legacy=name == "keras2", backend=_backend_to_be())
+    if note:
+        warnings.warn(note, UntestedVersionWarning, stacklevel=2)
     with explain_missing_names():
         return importlib.import_module(f"keras_tpu_ext._runtime.{name}")
 
@@ -106,13 +109,9 @@ def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _takes_tensorflow(version: str | None) -> bool:
-    """Return True if importing this version of Keras would import TensorFlow; Keras itself is not asked."""
-    if "tensorflow" in sys.modules or version is None:
-        return False
-    if _is_legacy(os.environ) or int(version.split(".")[0]) < 3:
-        return True
-    return (os.environ.get("KERAS_BACKEND") or _backend_in_file() or "tensorflow") == "tensorflow"
+def _backend_to_be() -> str:
+    """Return the backend that Keras 3 has, or takes when it is imported; Keras itself is not asked."""
+    return os.environ.get("KERAS_BACKEND") or _backend_in_file() or "tensorflow"
 
 
 def _backend_in_file() -> str | None:
@@ -142,17 +141,3 @@ def _keras3_backend(version: str | None) -> str | None:
             ) from error
         raise
     return str(keras.backend.backend())
-
-
-def _versions() -> Versions:
-    """Return the versions of the packages that must fit each other, without importing them."""
-    tensorflows = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-macos", "tf-nightly")
-    there = [(name, version) for name in tensorflows if (version := installed_version(name))]
-    return Versions(
-        tensorflow=there[0][1] if there else None,
-        tensorflow_cpu=installed_version("tensorflow-cpu"),
-        keras=installed_version("keras"),
-        tf_keras=installed_version("tf-keras") or installed_version("tf_keras"),
-        tensorflow_tpu=installed_version("tensorflow-tpu"),
-        libtpu=installed_version("libtpu"),
-    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import types
 from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common import private_names
 from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor, Variable
 
 keras: Any = tf.keras
@@ -21,8 +21,8 @@ tree = types.SimpleNamespace(
 
 
 def private(name: str) -> Any:
-    """Return a module of Keras that is not public, such as `"engine.compile_utils"`."""
-    return importlib.import_module(f"{PACKAGE}.src.{name}")
+    """Return a module of Keras that is not public, such as `"engine.compile_utils"`, as `private_names.private`."""
+    return private_names.private(f"{PACKAGE}.src.{name}")
 
 
 # Callbacks whose `save_freq` may be "epoch".

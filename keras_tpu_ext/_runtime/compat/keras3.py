@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import keras as keras
-from keras.src.api_export import REGISTERED_OBJS_TO_NAMES
-from keras.src.backend import AutocastScope, get_keras_mask, in_symbolic_scope, set_keras_mask
-from keras.src.models.functional import Functional
-from keras.src.saving.object_registration import GLOBAL_CUSTOM_NAMES
 
 from keras_tpu_ext._runtime.common.patches import Patch
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor, Variable
+
+_names_of_exported: Any = private("keras.src.api_export:REGISTERED_OBJS_TO_NAMES")
+_names_of_custom: Any = private("keras.src.saving.object_registration:GLOBAL_CUSTOM_NAMES")
+_AutocastScope: Any = private("keras.src.backend.common.variables:AutocastScope")
+_get_keras_mask: Any = private("keras.src.backend.common.masking:get_keras_mask")
+_set_keras_mask: Any = private("keras.src.backend.common.masking:set_keras_mask")
+_in_symbolic_scope: Any = private("keras.src.backend:in_symbolic_scope")
+_Functional: Any = private("keras.src.models.functional:Functional")
+
+VERSION = tuple(map(int, keras.__version__.split(".")[:2]))
+# Whether the loss of an activity regulariser is divided by the size of the batch.
+DIVIDES_REGULARIZERS = VERSION >= (3, 14)
+# Log keys that progress bars show as they are.
+_NOT_AVERAGED: set[str] = set()
 
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 tree = keras.tree
@@ -27,7 +39,7 @@ saves_each_epoch = (
 
 def builtin_models() -> tuple[type[Model], ...]:
     """Return Keras's own classes of models."""
-    return (keras.Model, keras.Sequential, Functional)
+    return (keras.Model, keras.Sequential, _Functional)
 
 
 def compiled_with(model: Model) -> dict[str, Any] | None:
@@ -37,21 +49,57 @@ def compiled_with(model: Model) -> dict[str, Any] | None:
 
 def save_as(variant: type[Model], cls: type[Model]) -> None:
     """Let models of the class `variant` be saved as those of `cls`."""
-    if cls in REGISTERED_OBJS_TO_NAMES:
-        REGISTERED_OBJS_TO_NAMES[variant] = REGISTERED_OBJS_TO_NAMES[cls]
-    if cls in GLOBAL_CUSTOM_NAMES:
-        GLOBAL_CUSTOM_NAMES[variant] = GLOBAL_CUSTOM_NAMES[cls]
+    if cls in _names_of_exported:
+        _names_of_exported[variant] = _names_of_exported[cls]
+    if cls in _names_of_custom:
+        _names_of_custom[variant] = _names_of_custom[cls]
+
+
+def execution(first: int, last: int, iterator: Any) -> tuple[Any, ...]:
+    """Return an execution of an epoch, of the batches `first` to `last`, in the form that Keras's loops unpack."""
+    if VERSION < (3, 11):
+        return first, iterator
+    return first, last, iterator
+
+
+def show_last_values(names: Iterable[str]) -> None:
+    """Let progress bars show the last value of the log keys `names`, not their average, which Keras 3.15 ends."""
+    if VERSION >= (3, 15):
+        return
+    if not _NOT_AVERAGED:
+        logger = keras.callbacks.ProgbarLogger
+        logger.on_epoch_begin = _showing_last_values(logger.on_epoch_begin)
+    _NOT_AVERAGED.update(names)
+
+
+def _showing_last_values(stock: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(stock)
+    def on_epoch_begin(self: Any, *args: object, **kwargs: object) -> None:
+        stock(self, *args, **kwargs)
+        self.progbar.stateful_metrics.update(_NOT_AVERAGED)
+
+    return on_epoch_begin
+
+
+def last_batch(batch: int, steps: int) -> int:
+    """Return the last batch of a full execution, where an end hook names `batch`.
+
+    Args:
+        batch: What the hook names: before Keras 3.11 the first batch of the execution.
+        steps: Batches of a full execution.
+    """
+    return batch + steps - 1 if VERSION < (3, 11) else batch
 
 
 def mask_of(tensor: Tensor) -> Any:
     """Return the mask that Keras keeps beside `tensor`, or `None`."""
-    return get_keras_mask(tensor)
+    return _get_keras_mask(tensor)
 
 
 def with_mask(tensor: Tensor, mask: Tensor) -> Any:
     """Return `tensor`, with a mask unless that is `None`."""
     if mask is not None:
-        set_keras_mask(tensor, mask)
+        _set_keras_mask(tensor, mask)
     return tensor
 
 
@@ -71,18 +119,19 @@ def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = Fa
     """
     kind = {"aggregation": "only_first_replica"}
     if per_replica:
-        kind = {"synchronization": "on_read", "aggregation": "sum"}
+        # Before Keras 3.10 see `sum_when_read`.
+        kind = {"aggregation": "sum", **({} if VERSION < (3, 10) else {"synchronization": "on_read"})}
     return keras.Variable(value, trainable=False, dtype=dtype, name=name, **kind)
 
 
 def in_symbolic_call() -> bool:
     """Return whether layers are called for the shapes of their outputs only."""
-    return bool(in_symbolic_scope())
+    return bool(_in_symbolic_scope())
 
 
 def no_autocast() -> AbstractContextManager[Any]:
     """Return a context in which variables are read in their own dtype, not in the compute dtype of the layer."""
-    context: AbstractContextManager[Any] = AutocastScope(None)
+    context: AbstractContextManager[Any] = _AutocastScope(None)
     return context
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Layer, Nest
-from keras_tpu_ext._runtime.compat.keras3 import moments_patches, regularizer_patches
+from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
 
 
 class _Batch(threading.local):
@@ -149,8 +149,8 @@ def exclude_padding(layers: Sequence[Layer]) -> Iterator[None]:
 
 
 def _regularizer_of_examples(stock: Any) -> Any:
-    """Return a regulariser that makes up for the rows by which Keras divides."""
-    return lambda outputs: stock(zero_invalid_rows(outputs)) / valid_fraction()
+    """Return a regulariser of the examples, that makes up for the rows by which Keras divides."""
+    return lambda outputs: stock(zero_invalid_rows(outputs)) / (valid_fraction() if DIVIDES_REGULARIZERS else 1)
 
 
 def _moments(layer: Layer, stock: Any, inputs: jax.Array, mask: jax.Array) -> tuple[Any, Any]:

@@ -15,21 +15,24 @@ from typing import Any, NamedTuple
 import jax
 import keras
 import numpy as np
-from keras.src.trainers.data_adapters import get_data_adapter
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-from keras.src.trainers.data_adapters.data_adapter_utils import (
-    is_jax_sparse,
-    is_scipy_sparse,
-    is_tensorflow_sparse,
-    scipy_sparse_to_jax_sparse,
-    tf_sparse_to_jax_sparse,
-)
 
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, without_own_weights
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.compat.keras3 import execution
 from keras_tpu_ext._runtime.jax.scope import distribution_of, num_replicas, use_distribution
 from keras_tpu_ext._runtime.jax.sharding import shard_data
 from keras_tpu_ext._runtime.keras3.per_example import predicts_per_example, trains_per_example
+
+get_data_adapter: Any = private("keras.src.trainers.data_adapters:get_data_adapter")
+DataAdapter: Any = private("keras.src.trainers.data_adapters.data_adapter:DataAdapter")
+is_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_jax_sparse")
+is_scipy_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_scipy_sparse")
+is_tensorflow_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_tensorflow_sparse")
+scipy_sparse_to_jax_sparse: Any = private(
+    "keras.src.trainers.data_adapters.data_adapter_utils:scipy_sparse_to_jax_sparse"
+)
+tf_sparse_to_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:tf_sparse_to_jax_sparse")
 
 
 class PeekIterator:
@@ -39,7 +42,8 @@ class PeekIterator:
         self._adapter = adapter
 
     def __iter__(self) -> Iterator[Any]:
-        yield 0, 0, (with_jax_sparse(without_own_weights(batch)) for batch in self._adapter.get_numpy_iterator())
+        batches = self._adapter.get_numpy_iterator()
+        yield execution(0, 0, (with_jax_sparse(without_own_weights(batch)) for batch in batches))
 
 
 class GroupedDataAdapter(DataAdapter):
@@ -59,8 +63,12 @@ class GroupedDataAdapter(DataAdapter):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._adapter, name)
 
-    def get_jax_iterator(self) -> Any:
-        """Return an iterator over groups of batches, see `Batches.executions`."""
+    def get_jax_iterator(self, super_batch: int | None = None) -> Any:
+        """Return an iterator over groups of batches, see `Batches.executions`.
+
+        Args:
+            super_batch: What Keras 3.16 asks for in place of a batch; a group is that.
+        """
         model, adapter = self._model, self._adapter
         knows_rows = trains_per_example(model) if self._trains_or_tests else predicts_per_example(model)
         batches = batches_of(

@@ -9,14 +9,15 @@ import importlib.metadata
 import os
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import keras
-from jax._src import xla_bridge
-from keras.src.backend.jax import distribution_lib
 
 from keras_tpu_ext._runtime.common.once import once_per_process
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.compat.keras3_jax import share_seed
 from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators
 from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
 from keras_tpu_ext._runtime.jax.process_group import num_workers as num_workers
@@ -27,6 +28,8 @@ from keras_tpu_ext._runtime.jax.scope import scope as scope
 from keras_tpu_ext._runtime.jax.sharding import data_parallel
 from keras_tpu_ext._runtime.jax.tpu import open_tpu as open_tpu
 from keras_tpu_ext.errors import ScopeError
+
+_backends_are_initialized: Any = private("jax._src.xla_bridge:backends_are_initialized")
 
 # CUDA compute capability of Ampere, the first with bfloat16 matrix units
 MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
@@ -66,7 +69,7 @@ def open_workers() -> OpenedStrategy:
     """Return the distribution over all devices of every process, accelerators before CPUs."""
     hide_accelerators()
     devices = jax.devices()
-    distribution_lib.initialize_rng()  # one seed for all, also where JAX and not Keras has joined them
+    share_seed()  # one seed for all, also where JAX and not Keras has joined them
     told_by = "keras.distribution.initialize"
     return OpenedStrategy(data_parallel(devices), len(devices), devices[0].device_kind, told_by=told_by)
 
@@ -78,7 +81,7 @@ def open_cpu(replicas: int) -> OpenedStrategy:
     Raises:
         ScopeError: If JAX's devices were started before the virtual ones could be made.
     """
-    if replicas > 1 and not xla_bridge.backends_are_initialized():
+    if replicas > 1 and not _backends_are_initialized():
         # Never fewer than the environment asks for.
         jax.config.update("jax_num_cpu_devices", max(replicas, jax.config.jax_num_cpu_devices))
     with _threads_for(replicas):

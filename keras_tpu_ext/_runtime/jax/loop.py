@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
 from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.compat.keras3_jax import state_after_predict
 from keras_tpu_ext._runtime.jax.batch import batch_context, exclude_padding
 from keras_tpu_ext._runtime.jax.data_adapter import Group, batches_of, host_batch
 from keras_tpu_ext._runtime.jax.scope import distribution_of
@@ -190,10 +191,12 @@ def make_predict_function(model: Model) -> Callable[[Any, Any], tuple[Any, Any]]
 
     def function(state: Any, iterator: Any) -> tuple[Any, Any]:
         outputs: list[Any] = []
+        before = state
         for group in _groups(model, next(iterator)):
             some, state = loop.run(state, group)
             outputs += _of_examples(some, group)
-        return jax.tree.map(lambda *parts: np.concatenate(parts) if len(parts) > 1 else parts[0], *outputs), state
+        together = jax.tree.map(lambda *parts: np.concatenate(parts) if len(parts) > 1 else parts[0], *outputs)
+        return together, state_after_predict(before, state)
 
     return function
 

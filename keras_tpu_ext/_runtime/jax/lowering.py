@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import keras
-from jax._src.interpreters import mlir
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.common.lowering_errors import check_dtypes, wrap_lowering_errors
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3 import path_of
+from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import use_distribution
 from keras_tpu_ext._runtime.jax.step import TrainStep
 from keras_tpu_ext._runtime.keras3.models import flatten_layers
+
+_module_to_bytecode: Any = private("jax._src.interpreters.mlir:module_to_bytecode")
 
 _AXIS = "batch"
 _State = tuple[list[keras.Variable], ...]
@@ -31,14 +35,14 @@ def lower_step(model: keras.Model, batch: Nest, replicas: int) -> LoweredStep:
     with use_distribution(None), wrap_lowering_errors(model):
         _build(model, data)
         step, state = _stateless(model)
-        mesh = AbstractMesh((replicas,), (_AXIS,))
+        mesh = abstract_mesh(replicas, _AXIS)
         everywhere, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(_AXIS))
         arguments = [_sharded([variable.value for variable in part], everywhere) for part in state]
         donated = tuple(range(len(arguments)))
         outputs = (None, *[everywhere] * len(arguments))
         jitted = jax.jit(step, donate_argnums=donated, out_shardings=outputs)
         lowered = jitted.trace(*arguments, _sharded(data, split)).lower(lowering_platforms=("tpu",))
-        program = mlir.module_to_bytecode(lowered.compiler_ir("stablehlo"))
+        program = _module_to_bytecode(lowered.compiler_ir("stablehlo"))
     leaves = jax.tree.leaves(data)
     return LoweredStep(
         program=bytes(program),

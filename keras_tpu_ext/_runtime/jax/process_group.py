@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
-from jax._src import distributed
 
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext.errors import ClusterError
+
+_global_state: Any = private("jax._src.distributed:global_state")
 
 _LOST = re.compile(r"Gloo .*(failed|closed|reset)|Connection (reset|closed|refused)|heartbeat|coordination", re.I)
 
 
 def num_workers() -> int:
     """Return the number of processes that `keras.distribution.initialize` has joined."""
-    return 1 if distributed.global_state.client is None else jax.process_count()
+    return 1 if _global_state.client is None else jax.process_count()
 
 
 def is_chief() -> bool:

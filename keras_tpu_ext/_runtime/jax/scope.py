@@ -10,17 +10,19 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import keras
-from keras.src.backend.jax.trainer import JAXTrainer
 
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.sharding import shard_data
 from keras_tpu_ext._runtime.training.exact_models import makes_plain
 from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext.errors import ArgumentError, ScopeError
+
+_Trainer: Any = private("keras.src.models.model:Trainer")
 
 _ATTRIBUTE = "_kte_distribution"
 _METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
@@ -47,20 +49,20 @@ class _BindNewModels:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blocks = 0
-        self._original = JAXTrainer.__init__
+        self._original = _Trainer.__init__
 
     def __enter__(self) -> None:
         with self._lock:
             self._blocks += 1
             if self._blocks == 1:
-                self._original = JAXTrainer.__init__
-                JAXTrainer.__init__ = _binding_init(self._original)
+                self._original = _Trainer.__init__
+                _Trainer.__init__ = _binding_init(self._original)
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._blocks -= 1
             if not self._blocks:
-                JAXTrainer.__init__ = self._original
+                _Trainer.__init__ = self._original
 
 
 _BIND_NEW_MODELS = _BindNewModels()

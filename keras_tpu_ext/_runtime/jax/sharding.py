@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh
 
 
 def shard_data(data: Nest, distribution: keras.distribution.DataParallel | None, *, axis: int | None) -> Nest:
@@ -22,7 +23,7 @@ def shard_data(data: Nest, distribution: keras.distribution.DataParallel | None,
     """
     if distribution is None:
         return jax.device_put(data)
-    mesh = distribution.device_mesh.backend_mesh
+    mesh = jax_mesh(distribution)
     spec = PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, distribution.batch_dim_name)
     sharding = NamedSharding(mesh, spec)
     if sharding.is_fully_addressable:
@@ -32,7 +33,7 @@ def shard_data(data: Nest, distribution: keras.distribution.DataParallel | None,
 
 def replicated(distribution: keras.distribution.DataParallel | None) -> NamedSharding | None:
     """Return the sharding of a replicated array; `None` without a distribution."""
-    return None if distribution is None else NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec())
+    return None if distribution is None else NamedSharding(jax_mesh(distribution), PartitionSpec())
 
 
 def copy_aliased_buffers(state: Nest) -> Nest:

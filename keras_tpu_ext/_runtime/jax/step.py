@@ -7,15 +7,16 @@ that the devices cannot share evenly, loss scaling, accumulation, and loops on t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
-from keras.src.trainers.data_adapters.data_adapter_utils import is_jax_sparse
 
+from keras_tpu_ext._runtime.common.private_names import override, private
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
+from keras_tpu_ext._runtime.compat.keras3_jax import keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
 from keras_tpu_ext._runtime.jax.loop import (
@@ -42,6 +43,8 @@ from keras_tpu_ext._runtime.keras3.optimizer_view import track_all_variables
 from keras_tpu_ext._runtime.training.augment import Augments
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.step_state import StepState
+
+_is_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_jax_sparse")
 
 
 class JaxAdapter(Keras3Adapter):
@@ -159,7 +162,7 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
         return changed[0], changed[1], values
 
     def _number_of_examples(self, x: Nest) -> jax.Array | int:
-        rows: int = jax.tree.leaves(x, is_leaf=is_jax_sparse)[0].shape[0]
+        rows: int = jax.tree.leaves(x, is_leaf=_is_jax_sparse)[0].shape[0]
         return rows if _batch.BATCH.examples is None else _batch.BATCH.examples
 
     def _updated_metrics(
@@ -183,8 +186,10 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
     def _kte_adopt(self) -> None:
         keep(self, current_distribution())  # its variables follow before they are used
 
-    def _kte_loop(self) -> contextlib.AbstractContextManager[None]:
-        return use_distribution(None)
+    @contextlib.contextmanager
+    def _kte_loop(self) -> Iterator[None]:
+        with use_distribution(None), keeping_state(self):
+            yield
 
     def _kte_prepare(self: Any, call: FitCall) -> None:
         if call.method == "predict":
@@ -240,7 +245,7 @@ class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
         if iterator is not None:
             enumerate_by_schedule(self, iterator)
             adapted = GroupedDataAdapter(self, iterator.data_adapter, trains_or_tests=True)
-            iterator._get_iterator = adapted.get_jax_iterator
+            override(iterator, "_get_iterator", adapted.get_jax_iterator)
 
     def _adopt_variables(self: Any) -> None:
         """Put variables that were made elsewhere, as an optimizer's learning rate may be, where the model is."""

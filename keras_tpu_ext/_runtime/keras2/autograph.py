@@ -7,10 +7,14 @@ caller is, by TensorFlow's control status.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import tensorflow as tf
-from tensorflow.python.autograph.core import ag_ctx
+
+from keras_tpu_ext._runtime.common.private_names import private
+
+_ControlStatusCtx: Any = private("tensorflow.python.autograph.core.ag_ctx:ControlStatusCtx")
+_Status: Any = private("tensorflow.python.autograph.core.ag_ctx:Status")
 
 _autograph = tf.__internal__.autograph
 _P = ParamSpec("_P")
@@ -23,7 +27,7 @@ def with_autograph(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def as_if_converted(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if tf.executing_eagerly():
             return function(*args, **kwargs)
-        with ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED):
+        with _ControlStatusCtx(_Status.ENABLED):
             return function(*args, **kwargs)
 
     wrapped: Callable[_P, _R] = tf.autograph.experimental.do_not_convert(as_if_converted)

@@ -34,6 +34,11 @@ def _with_stateful_metrics(stock: Callable[..., None]) -> Callable[..., None]:
     return on_epoch_begin
 
 
+def last_batch(batch: int, steps: int) -> int:
+    """Return the last batch of a full execution, where an end hook names `batch`: that one, in Keras 2."""
+    return batch
+
+
 def loss_scale(model: tf.keras.Model) -> float | None:
     """Return the loss scale of the next step; `None` without loss scaling."""
     state = step_state_of(model)

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras.src.utils import file_utils
 
 from keras_tpu_ext._runtime.common.patches import Patch
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.keras3.compile_utils import ExactCompileLoss, ExactMetrics
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.model import ExactModel
+
+_File: Any = private("keras.src.utils.file_utils:File")
+_exists: Any = private("keras.src.utils.file_utils:exists")
 
 
 class Keras3Adapter:
@@ -39,9 +42,9 @@ class Keras3Adapter:
     def backup_epoch(self, backup: keras.callbacks.BackupAndRestore) -> int:
         """Return after how many epochs a `BackupAndRestore` lets training go on."""
         path = backup._training_metadata_path
-        if not file_utils.exists(path):
+        if not _exists(path):
             return 0
-        with file_utils.File(path, "r") as file:
+        with _File(path, "r") as file:
             return int(json.loads(file.read())["epoch"])
 
     def write_patches(self, callback: keras.callbacks.Callback, save_weights: Callable[[str], None]) -> list[Patch]:

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras.src.losses.loss import apply_mask
-from keras.src.trainers.compile_utils import CompileLoss, CompileMetrics
 
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Metric, Nest, Tensor
 from keras_tpu_ext._runtime.compat import mask_of, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.compile_utils import LossShare, is_function, reduces_batch, respects_weights
+
+apply_mask: Any = private("keras.src.losses.loss:apply_mask")
+CompileLoss: Any = private("keras.src.trainers.compile_utils:CompileLoss")
+CompileMetrics: Any = private("keras.src.trainers.compile_utils:CompileMetrics")
 
 
 class ExactCompileLoss(CompileLoss):

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from keras_tpu_ext._runtime.common.private_names import override
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.compat.keras3 import execution
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 
-# The first batch, the last batch and the iterator of every execution.
-Executions: TypeAlias = Iterator[tuple[int, int, Any]]
+# What `execution` of `compat/keras3.py` returns.
+Executions: TypeAlias = Iterator[tuple[Any, ...]]
 
 
 def enumerate_by_schedule(model: Model, epoch_iterator: Any) -> None:
     """Let the iterator over an epoch's batches ask before every execution how many steps it has."""
     if model._kte_schedule is not None:
-        epoch_iterator._enumerate_iterator = lambda: _enumerate(model._kte_schedule, model, epoch_iterator)
+        executions = functools.partial(_enumerate, model._kte_schedule, model, epoch_iterator)
+        override(epoch_iterator, "_enumerate_iterator", executions)
 
 
 def _enumerate(schedule: ExecutionSchedule, model: Model, epoch: Any) -> Executions:
-    """Yield the first batch, the last batch and the iterator of every execution of one epoch.
+    """Yield every execution of one epoch.
 
     As Keras's own `EpochIterator._enumerate_iterator`, but for the steps, which are read anew each time and
     never reach over the epoch's end.
@@ -49,7 +53,7 @@ def _enumerate_known(schedule: ExecutionSchedule, model: Model, epoch: Any, size
             break
         schedule.requested_steps = steps = min(model.steps_per_execution, left)
         epoch._steps_seen += steps
-        yield batch, batch + steps - 1, epoch._current_iterator
+        yield execution(batch, batch + steps - 1, epoch._current_iterator)
         batch += steps
     if epoch._num_batches and epoch._steps_seen >= epoch._num_batches:
         _start(epoch)
@@ -62,7 +66,7 @@ def _enumerate_unknown(schedule: ExecutionSchedule, model: Model, epoch: Any) ->
         epoch._steps_seen += done  # what Keras takes for the size, should the next execution find no data
         # While `held` nobody counts what was done: a single step is done, or ends the epoch by an exception.
         schedule.requested_steps = schedule.completed_steps = steps = model.steps_per_execution
-        yield epoch._steps_seen, epoch._steps_seen + steps - 1, epoch._current_iterator
+        yield execution(epoch._steps_seen, epoch._steps_seen + steps - 1, epoch._current_iterator)
         done = int(schedule.completed_steps)
     epoch._num_batches = epoch._steps_seen + done
     epoch._current_iterator = None

@@ -13,15 +13,18 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras.src.models.functional import Functional
-from keras.src.models.model import functional_init_arguments
+
+from keras_tpu_ext._runtime.common.private_names import private
+
+_Functional: Any = private("keras.src.models.functional:Functional")
+_functional_init_arguments: Any = private("keras.src.models.model:functional_init_arguments")
 
 
 class FunctionalByShape:
     """Mixin before `keras.Model`: becomes a functional model when it is given inputs and outputs."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        if functional_init_arguments(args, kwargs) and not isinstance(self, Functional):
+        if _functional_init_arguments(args, kwargs) and not isinstance(self, _Functional):
             cls: Any = type(self)
             self.__class__ = _functional_variant(cls)
         super().__init__(*args, **kwargs)
@@ -36,7 +39,7 @@ class FunctionalByShape:
 def _functional_variant(cls: type[keras.Model]) -> type[keras.Model]:
     """Return a subclass of `cls` and `Functional` with the name of `cls`, in code and in saved files."""
     members = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    variant = type(cls.__name__, (cls, Functional), members)
+    variant = type(cls.__name__, (cls, _Functional), members)
     package, separator, name = keras.saving.get_registered_name(cls).rpartition(">")
     if separator:
         keras.saving.register_keras_serializable(package=package, name=name)(variant)

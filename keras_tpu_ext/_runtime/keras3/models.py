@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
-from keras.src.models.functional import Functional
-from keras.src.ops.nn import LogSoftmax, Softmax
 
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.protocols import Call
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3 import path_of as path_of
@@ -17,6 +16,10 @@ from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_sess
 from keras_tpu_ext._runtime.training.exact_models import exact_models as exact_models
 from keras_tpu_ext._runtime.training.exact_models import named_as_builtin as named_as_builtin
 from keras_tpu_ext._runtime.training.exact_models import plain_model as plain_model
+
+Functional: Any = private("keras.src.models.functional:Functional")
+LogSoftmax: Any = private("keras.src.ops.nn:LogSoftmax")
+Softmax: Any = private("keras.src.ops.nn:Softmax")
 
 
 def inputs_and_outputs(model: keras.Model) -> tuple[Nest, Nest] | None:

@@ -6,11 +6,14 @@ from collections.abc import Iterable
 
 import keras
 
+from keras_tpu_ext._runtime.compat.keras3 import last_batch as last_batch
+from keras_tpu_ext._runtime.compat.keras3 import show_last_values
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 
 
 def mark_stateful_metrics(names: Iterable[str]) -> None:
-    """Do nothing: the progress bar of Keras 3 averages nothing."""
+    """Let progress bars show the last value of the log keys `names`, not their average; for good."""
+    show_last_values(names)
 
 
 def loss_scale(model: keras.Model) -> float | None:

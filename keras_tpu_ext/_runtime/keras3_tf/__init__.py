@@ -3,6 +3,7 @@
 import keras as keras
 
 from keras_tpu_ext._runtime.common import protocols
+from keras_tpu_ext._runtime.compat.keras3_tensorflow import sum_when_read as _sum_when_read
 from keras_tpu_ext._runtime.keras3 import models as _models
 from keras_tpu_ext._runtime.keras3 import policies as _policies
 from keras_tpu_ext._runtime.keras3.addons import import_addons as import_addons
@@ -13,6 +14,8 @@ from keras_tpu_ext._runtime.keras3_tf.step import TrainStep as _TrainStep
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow import devices as _devices
 from keras_tpu_ext._runtime.tensorflow import message_terms as message_terms
+
+_sum_when_read()
 
 batch: protocols.Batch = _batch
 devices: protocols.Devices = _devices

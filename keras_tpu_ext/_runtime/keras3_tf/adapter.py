@@ -9,12 +9,12 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow.optimizer import TFOptimizer
-from keras.src.losses import loss as losses
 
 from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
-from keras_tpu_ext._runtime.compat.keras3 import moments_patches, regularizer_patches
+from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
+from keras_tpu_ext._runtime.compat.keras3_tensorflow import count_step, is_summed_when_read
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.optimizer_view import innermost, optimizer_view
 from keras_tpu_ext._runtime.keras3.per_example import own_layers
@@ -24,12 +24,16 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     moments_of_all,
     moments_of_rows,
     regularizer_of_examples,
+    regularizer_of_whole_batch,
     synchronizes,
     weights_of,
 )
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond, number_of_replicated
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.tensorflow.whole_batch import KerasPatch, averaging, undivided
+
+TFOptimizer: Any = private("keras.src.backend.tensorflow.optimizer:TFOptimizer")
+losses: Any = private("keras.src.losses.loss")
 
 
 class Keras3TensorFlowAdapter(Keras3Adapter):
@@ -50,7 +54,7 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
     def has_partial_variables(self, model: Model) -> bool:
         """Return whether a variable that is saved is summed over replicas when it is read."""
         variables = [*model.variables, *getattr(model.optimizer, "variables", ())]
-        return any(variable.synchronization == "on_read" for variable in variables)
+        return any(is_summed_when_read(variable) for variable in variables)
 
     def unpack(self, data: Nest) -> tuple[Nest, Nest, Nest]:
         """Return `x`, `y` and `sample_weight` of a batch."""
@@ -86,7 +90,9 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         """Within the block layers learn from the examples of the batch alone."""
         layers = list(model._flatten_layers())
         patches = moments_patches(layers, functools.partial(_moments, model))
-        if BATCH.valid is not None:
+        if not DIVIDES_REGULARIZERS:
+            patches += regularizer_patches(layers, regularizer_of_whole_batch)
+        elif BATCH.valid is not None:
             patches += regularizer_patches(layers, regularizer_of_examples)
         with patched(patches):
             yield
@@ -170,6 +176,7 @@ def _accumulate_or_apply(view: Optimizer, gradients: Sequence[tf.Tensor], variab
     cross_replica_cond(is_last, apply, add, *gradients)
     if view.use_ema:
         view._update_model_variables_moving_average(view._trainable_variables)
+    count_step(view)
 
 
 _VIEW_MEMBERS = (

@@ -35,6 +35,21 @@ def regularizer_of_examples(stock: Any) -> Any:
     return regularizer
 
 
+def regularizer_of_whole_batch(stock: Any) -> Any:
+    """Return a regulariser that makes up for the share that a number is taken for a mean of.
+
+    Where Keras does not divide by the batch, a regulariser's loss is a sum over it.
+    """
+
+    def regularizer(outputs: tf.Tensor) -> Any:
+        loss = stock(zero_invalid_rows(outputs))
+        if BATCH.total is None:
+            return loss
+        return tf.math.divide_no_nan(loss * tf.cast(BATCH.total, loss.dtype), tf.cast(BATCH.examples, loss.dtype))
+
+    return regularizer
+
+
 def has_any_example() -> Any:
     """Return whether this replica has an example; `None` where that is certain."""
     return BATCH.has_any if BATCH.valid is None else BATCH.examples > 0

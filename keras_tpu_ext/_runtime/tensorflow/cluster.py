@@ -14,17 +14,16 @@ import time
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from keras_tpu_ext._runtime.common.once import once_per_process
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.compat.tensorflow import CoordinatedJob
 from keras_tpu_ext._runtime.tensorflow.rehearsal import early_calls
 from keras_tpu_ext.errors import ArgumentError, ClusterError, ScopeError
 
-try:
-    from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
-except ImportError:  # up to TensorFlow 2.15
-    from tensorflow.tsl.protobuf import coordination_config_pb2
+_context: Any = private("tensorflow.python.eager.context:context")
+_global_seed: Any = private("tensorflow.python.eager.context:global_seed")
 
 # Longer than TensorFlow's 10 s: to end a training for a process that was only slow costs more than to wait for one
 # that is lost.
@@ -60,17 +59,15 @@ def open_workers() -> OpenedStrategy:
 
 def _configure_coordination(cluster: dict[str, Any], seconds: int) -> None:
     """Set the timeouts of TensorFlow's coordination service, as the strategy would set it up without any."""
-    if context.context().coordination_service is not None:  # the user's own settings
+    if _context().coordination_service is not None:  # the user's own settings
         return
     jobs = [job for job in ("chief", "worker") if cluster.get(job)]
-    context.context().configure_coordination_service(
+    _context().configure_coordination_service(
         service_type="standalone",
         service_leader=f"/job:{jobs[0]}/task:0",
         cluster_register_timeout_in_ms=seconds * 1000,
         heartbeat_timeout_in_ms=HEARTBEAT_SECONDS * 1000,
-        coordinated_jobs=[
-            coordination_config_pb2.CoordinatedJob(name=job, num_tasks=len(cluster[job])) for job in jobs
-        ],
+        coordinated_jobs=[CoordinatedJob(name=job, num_tasks=len(cluster[job])) for job in jobs],
     )
 
 
@@ -150,7 +147,7 @@ def _too_late() -> str:
 
 def _agree_on_seed(strategy: tf.distribute.Strategy) -> None:
     """Let all processes draw the same random order: each shuffles its data for itself, then takes its part of it."""
-    own = context.global_seed()
+    own = _global_seed()
     seed = secrets.randbits(31) if own is None else int(own)
 
     def of_first(replica: Any) -> Any:

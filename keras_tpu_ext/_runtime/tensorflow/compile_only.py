@@ -7,13 +7,17 @@ by itself, and a gather is a sum over buffers that are zero elsewhere.
 from __future__ import annotations
 
 import contextlib
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-from tensorflow.python.distribute import distribute_lib
 
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Nest
+
+_DefaultExtended: Any = private("tensorflow.python.distribute.distribute_lib:_DefaultDistributionExtended")
+_xla_all_reduce: Any = private("tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_all_reduce")
+_xla_dynamic_update_slice: Any = private("tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_dynamic_update_slice")
+_xla_replica_id: Any = private("tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_replica_id")
 
 _Options: TypeAlias = "tf.distribute.experimental.CommunicationOptions"
 
@@ -31,7 +35,7 @@ class CompileOnlyStrategy(tf.distribute.Strategy):
         super().__init__(_Extended(self, replicas))
 
 
-class _Extended(distribute_lib._DefaultDistributionExtended):
+class _Extended(_DefaultExtended):
     def __init__(self, strategy: tf.distribute.Strategy, replicas: int) -> None:
         super().__init__(strategy)
         self._replicas = replicas
@@ -63,15 +67,13 @@ class _Extended(distribute_lib._DefaultDistributionExtended):
         value = tf.convert_to_tensor(value)
         size, rank = value.shape[axis], value.shape.rank
         shape = [*value.shape[:axis], size * self._replicas, *value.shape[axis + 1 :]]
-        begin = [0] * axis + [gen_xla_ops.xla_replica_id() * size] + [0] * (rank - axis - 1)
-        padded = gen_xla_ops.xla_dynamic_update_slice(tf.zeros(shape, value.dtype), value, tf.stack(begin))
+        begin = [0] * axis + [_xla_replica_id() * size] + [0] * (rank - axis - 1)
+        padded = _xla_dynamic_update_slice(tf.zeros(shape, value.dtype), value, tf.stack(begin))
         return self._all_reduce(padded)
 
     def _all_reduce(self, value: tf.Tensor) -> tf.Tensor:
         numeric = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
         group = [list(range(self._replicas))]
-        total = gen_xla_ops.xla_all_reduce(
-            input=numeric, group_assignment=group, reduce_op="Add", mode="CrossReplica"
-        )
+        total = _xla_all_reduce(input=numeric, group_assignment=group, reduce_op="Add", mode="CrossReplica")
         total.set_shape(value.shape)
         return tf.cast(total, tf.bool) if value.dtype == tf.bool else total

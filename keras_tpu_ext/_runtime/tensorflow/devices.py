@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import distribute_lib
 
 from keras_tpu_ext._runtime.common.once import once_per_process
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.tensorflow.cluster import is_chief as is_chief
@@ -19,6 +20,8 @@ from keras_tpu_ext._runtime.tensorflow.rehearsal import make_virtual_cpus, skip_
 from keras_tpu_ext._runtime.tensorflow.scope import distribute as distribute
 from keras_tpu_ext._runtime.tensorflow.scope import scope as scope
 from keras_tpu_ext._runtime.tensorflow.tpu import open_tpu as open_tpu
+
+_get_default_strategy: Any = private("tensorflow.python.distribute.distribute_lib:_get_default_strategy")
 
 # CUDA compute capability of Ampere, the first with bfloat16 matrix units
 MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
@@ -84,7 +87,7 @@ def _no_nccl_warning() -> Iterator[None]:
 
 def _default_strategy() -> tf.distribute.Strategy:
     """Return TensorFlow's default strategy, also inside the scope of another one."""
-    return distribute_lib._get_default_strategy()
+    return _get_default_strategy()
 
 
 def num_replicas(model: Model) -> int:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Stage
 from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.compat.tensorflow import get_model_proto
 from keras_tpu_ext._runtime.tensorflow.cluster import num_workers
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.model_pb2 import ModelProto
 
 _NANOSECONDS = 1e-9
 
@@ -98,11 +94,10 @@ def _sliced(items: Sequence[Nest], spec: Nest) -> tf.data.Dataset | None:
 
 
 def _stages(iterator: Iterator[Nest]) -> list[Stage]:
-    read = _model_reader()
-    if read is None or not hasattr(iterator, "_iterator_resource"):
+    if get_model_proto is None or not hasattr(iterator, "_iterator_resource"):
         return []
     try:
-        nodes = read(iterator).nodes
+        nodes = get_model_proto(iterator).nodes
     except tf.errors.OpError:  # autotuning is off
         return []
     batches = max((node.num_elements for node in nodes.values() if node.name == "Root"), default=0)
@@ -113,17 +108,6 @@ def _stages(iterator: Iterator[Nest]) -> list[Stage]:
         parallelism = max((one.value for one in node.parameters if one.name == "parallelism"), default=1.0)
         stages.append(Stage(node.name, node.processing_time * _NANOSECONDS / batches / max(parallelism, 1.0)))
     return stages
-
-
-@functools.cache
-def _model_reader() -> Callable[[Iterator[Nest]], ModelProto] | None:
-    """Return the function that reads tf.data's performance model; `None` in TensorFlow 2.15, which has none."""
-    try:
-        from tensorflow.python.data.experimental.ops import iterator_model_ops
-    except ImportError:
-        return None
-    read: Callable[[Iterator[Nest]], ModelProto] = iterator_model_ops.get_model_proto
-    return read
 
 
 def intercept_executions(model: Model, around: Callable[[Execution], Nest]) -> Interception:

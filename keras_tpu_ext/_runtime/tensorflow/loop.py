@@ -165,7 +165,9 @@ def first_of_replicas(strategy: tf.distribute.Strategy, outputs: tf.Tensor) -> A
         values = strategy.experimental_local_results(value)
         if len(values) == 1:
             return values[0]
-        return tf.reduce_mean(tf.stack(values), axis=0) if values[0].dtype.is_floating else values[0]
+        # Before Keras 3.11 an eager step returns Python's numbers.
+        together = tf.stack(values)
+        return tf.reduce_mean(together, axis=0) if together.dtype.is_floating else values[0]
 
     return tf.nest.map_structure(merge, outputs)
 
@@ -248,5 +250,5 @@ def _loss_if_tracked(model: Model, tracked: Any, returned: Any) -> Any:
     tracker = model._kte_adapter.loss_tracker(model)
     if [metric for metric in model.metrics if metric.name == "loss"] != [tracker]:
         return tracked
-    count = tf.convert_to_tensor(tracker.count)
+    count, tracked = tf.convert_to_tensor(tracker.count), tf.convert_to_tensor(tracked)
     return tf.where(count > 0, tracked, tf.cast(returned, tracked.dtype))

@@ -4,7 +4,7 @@ XLA's kernels for CPUs lower the step, and mean the same: tensorflow-tpu 2.20 ha
 complex128 apart. A step lowered here has plain variables, so the small collectives with which stock Keras averages
 the statistics of a replicated `BatchNormalization` are not in it.
 
-`experimental_get_compiler_ir` is experimental, and has no StableHLO in TensorFlow 2.15.
+`experimental_get_compiler_ir` is experimental, and has no StableHLO before TensorFlow 2.19.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.tensorflow.tpu import has_tpu_kernels
 
 _TOO_OLD = f"TensorFlow {tf.__version__} cannot write what the TPU compiler reads (StableHLO)"
-_NEWER = "ask with TensorFlow 2.16 or newer; for Keras 2 there, install tf-keras and set TF_USE_LEGACY_KERAS=1"
+_NEWER = "ask with TensorFlow 2.19 or newer; for Keras 2 there, install tf-keras and set TF_USE_LEGACY_KERAS=1"
 _TPU_KERNELS = (
     f"this TensorFlow, {tf.__version__}, was built for TPUs (tensorflow-tpu), and such a build does not give out the "
     "program of a train step"
@@ -120,6 +120,8 @@ def _stablehlo(traced: tf.types.experimental.PolymorphicFunction, specs: list[tf
             raise LoweringError(_TOO_OLD, cure=_NEWER)
         text = str(read(stage="stablehlo", platform_name="CPU"))
     except (ValueError, tf.errors.OpError) as error:
+        if "Invalid stage" in str(error):
+            raise LoweringError(_TOO_OLD, cure=_NEWER) from error
         missing = _missing_operation(error, model, graph)
         if missing is None:
             raise

@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops.iterator_ops import IteratorSpec
-from tensorflow.python.distribute import input_lib
 
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext.errors import ScopeError
+
+_IteratorSpec: Any = private("tensorflow.python.data.ops.iterator_ops:IteratorSpec")
+_DistributedIterator: Any = private("tensorflow.python.distribute.input_lib:_SingleWorkerOwnedDatasetIterator")
+_DistributedIteratorSpec: Any = private("tensorflow.python.distribute.input_lib:_SingleWorkerDatasetIteratorSpec")
 
 
 @functools.cache
@@ -23,7 +27,7 @@ def skip_replica_iterators() -> None:
     iterators cost about a tenth of a second a replica at the beginning of each pass, and at its end up to 80
     seconds, because the autotuning thread missed its stop. Other devices keep what TensorFlow does.
     """
-    iterator, spec = input_lib._SingleWorkerOwnedDatasetIterator, input_lib._SingleWorkerDatasetIteratorSpec
+    iterator, spec = _DistributedIterator, _DistributedIteratorSpec
     iterator._make_iterator = _on_cpus_else(iterator._make_iterator, _make_iterator)
     iterator.get_next_as_list = _on_cpus_else(iterator.get_next_as_list, _next_parts)
     iterator.get_next_as_optional_list = _on_cpus_else(iterator.get_next_as_optional_list, _next_optional_parts)
@@ -34,7 +38,7 @@ def _on_cpus_else(stock: Callable[..., Nest], ours: Callable[..., Nest]) -> Call
     """Return a method that is `ours` if batches are split over CPUs alone, and `stock` otherwise."""
 
     @functools.wraps(stock)
-    def method(self: input_lib._SingleWorkerOwnedDatasetIterator, *args: object, **kwargs: object) -> Nest:
+    def method(self: Any, *args: object, **kwargs: object) -> Nest:
         modes = tf.distribute.InputReplicationMode
         is_split = self._options is None or self._options.experimental_replication_mode == modes.PER_WORKER
         are_cpus = all(tf.DeviceSpec.from_string(device).device_type == "CPU" for device in self._devices)
@@ -43,17 +47,17 @@ def _on_cpus_else(stock: Callable[..., Nest], ours: Callable[..., Nest]) -> Call
     return method
 
 
-def _make_iterator(self: input_lib._SingleWorkerOwnedDatasetIterator) -> None:
+def _make_iterator(self: Any) -> None:
     with tf.device(self._worker):
         self._iterator = iter(self._dataset)
 
 
-def _next_parts(self: input_lib._SingleWorkerOwnedDatasetIterator, name: str | None = None) -> list[Nest]:
+def _next_parts(self: Any, name: str | None = None) -> list[Nest]:
     with tf.device(self._worker):
         return [_copied(self._iterator.get_next()) for _ in self._devices]
 
 
-def _next_optional_parts(self: input_lib._SingleWorkerOwnedDatasetIterator) -> list[_CopiedOptional]:
+def _next_optional_parts(self: Any) -> list[_CopiedOptional]:
     with tf.device(self._worker):
         return [_CopiedOptional(self._iterator.get_next_as_optional()) for _ in self._devices]
 
@@ -82,8 +86,8 @@ def _copied(part: Nest) -> Nest:
     )
 
 
-def _component_specs(self: input_lib._SingleWorkerDatasetIteratorSpec) -> list[IteratorSpec]:
-    return [IteratorSpec(element_spec=self._element_spec)]
+def _component_specs(self: Any) -> list[Any]:
+    return [_IteratorSpec(element_spec=self._element_spec)]
 
 
 def make_virtual_cpus(count: int) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import socket
 import urllib.parse
+from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import kernels
 
 from keras_tpu_ext._runtime.common.once import once_per_process
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext.errors import TpuUnusableError
+
+_get_registered_kernels_for_op: Any = private("tensorflow.python.framework.kernels:get_registered_kernels_for_op")
 
 CONNECT_SECONDS = 10.0
 
@@ -57,7 +60,7 @@ def _check_answers(address: str) -> None:
 
 def has_tpu_kernels() -> bool:
     """Return True if this TensorFlow was built to run on a TPU of its own machine; starts nothing."""
-    return bool(kernels.get_registered_kernels_for_op("_ConfigureDistributedTPU").kernel)
+    return bool(_get_registered_kernels_for_op("_ConfigureDistributedTPU").kernel)
 
 
 def explain_tpu_failure(address: str, error: BaseException) -> str:

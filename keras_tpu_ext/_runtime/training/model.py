@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from keras_tpu_ext._runtime.common.private_names import explain_missing_names
+from keras_tpu_ext._runtime.common.private_names import check_overrides, explain_missing_names
 from keras_tpu_ext._runtime.common.types import Model, Optimizer
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.training.adapter import KerasAdapter
@@ -115,6 +115,7 @@ class ExactModel:
         """
         model: Model = super()
         self.__dict__["_scales_by_rule"] = loss_scale is not None
+        check_overrides(type(self))
         with explain_missing_names(), self._own_scope():
             model.compile(*args, **self._kte_adapter.compile_options(kwargs))
             self._check_compiled()

@@ -1,0 +1,63 @@
+"""What Keras 3 calls by different names in its versions, on JAX."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from keras_tpu_ext._runtime.common.private_names import private
+from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.compat.keras3 import VERSION
+
+
+def jax_mesh(distribution: keras.distribution.DataParallel) -> jax.sharding.Mesh:
+    """Return JAX's mesh of a distribution."""
+    if VERSION < (3, 10):
+        return private("keras.src.backend.jax.distribution_lib:_to_jax_mesh")(distribution.device_mesh)
+    return distribution.device_mesh.backend_mesh
+
+
+def abstract_mesh(size: int, axis: str) -> jax.sharding.AbstractMesh:
+    """Return a mesh of `size` devices that need not be there, along one axis."""
+    if jax.__version_info__ < (0, 6):
+        return jax.sharding.AbstractMesh(((axis, size),))
+    return jax.sharding.AbstractMesh((size,), (axis,))
+
+
+def share_seed() -> None:
+    """Let all processes start from one seed, unless the user has set one."""
+    if VERSION >= (3, 10):
+        private("keras.src.backend.jax.distribution_lib:initialize_rng")()
+    elif private("keras.src.backend.common.global_state:get_global_attribute")("global_random_seed") is None:
+        from jax.experimental import multihost_utils
+
+        seed = np.random.default_rng().integers(2**31, dtype=np.int32)
+        keras.utils.set_random_seed(int(multihost_utils.broadcast_one_to_all(seed)))
+
+
+@contextlib.contextmanager
+def keeping_state(model: Model) -> Iterator[None]:
+    """Put the state of the last step into the variables after an error in the block too, as Keras 3.10 does."""
+    try:
+        yield
+    finally:
+        if VERSION < (3, 10):
+            model.jax_state_sync()
+
+
+def state_after_predict(before: Any, after: Any) -> Any:
+    """Return what Keras's loop over the batches to predict goes on with.
+
+    Args:
+        before: Values of the trainable and of the other variables, as the loop gave them: lists.
+        after: The same after the execution.
+    """
+    if VERSION >= (3, 9):
+        return after
+    before[0][:] = after[0]  # the loop goes on with this very list
+    return after[1]

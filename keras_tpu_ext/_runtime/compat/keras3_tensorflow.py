@@ -1,0 +1,53 @@
+"""What Keras 3 does differently in its versions, on TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.private_names import private
+from keras_tpu_ext._runtime.common.types import Optimizer, Variable
+from keras_tpu_ext._runtime.compat.keras3 import VERSION
+
+_Variable: Any = private("keras.src.backend.tensorflow.core:Variable")
+
+
+def is_summed_when_read(variable: Variable) -> bool:
+    """Return whether every replica has a value of its own, of which others see the sum."""
+    return bool(variable.value.synchronization == tf.VariableSynchronization.ON_READ)
+
+
+def count_step(optimizer: Optimizer) -> None:
+    """Count a step where Keras leaves that to the method that applies gradients, as before 3.10."""
+    if VERSION < (3, 10):
+        optimizer._iterations.assign_add(1)
+
+
+def sum_when_read() -> None:
+    """Let Keras before 3.10 sum over replicas when a variable is read, as later ones do, not when it is written.
+
+    A total that each replica has added to would otherwise be added up once for each replica.
+    """
+    if VERSION < (3, 10):
+        _Variable._initialize = _initialize(_Variable._initialize)
+
+
+def _initialize(stock: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(stock)
+    def initialize(variable: Variable, value: Any) -> None:
+        if variable.aggregation != "sum":
+            stock(variable, value)
+            return
+        variable._value = tf.Variable(
+            value,
+            dtype=variable.dtype,
+            trainable=variable.trainable,
+            name=variable.name,
+            aggregation=tf.VariableAggregation.SUM,
+            synchronization=tf.VariableSynchronization.ON_READ,
+        )
+
+    return initialize

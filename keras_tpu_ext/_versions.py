@@ -1,0 +1,217 @@
+"""The versions that this release works with, and pairs that break an installation; checked before they are imported.
+
+docs/versions.md says how the range is chosen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container
+
+from keras_tpu_ext._system import installed_version
+from keras_tpu_ext.errors import RuntimeNotSupportedError
+
+# The newest libtpu that TensorFlow for TPUs imports with; with a later one it ends the process. Tried with
+# tensorflow-tpu 2.20.0: 0.0.20, 0.0.24, 0.0.30 and 0.0.31 work; 0.0.32 to 0.0.51 do not.
+NEWEST_LIBTPU_FOR_TENSORFLOW = (0, 0, 31)
+
+
+# The oldest that this release works with; of Keras 2 the one of TensorFlow 2.15.
+OLDEST = {"keras": "3.8", "tensorflow": "2.18", "jax": "0.5.2"}
+# The newest that this release was tested with.
+NEWEST_TESTED = {"keras": "3.15.1", "tf_keras": "2.21.0", "tensorflow": "2.21.0", "jax": "0.10.2"}
+# Keras before 3.10 asks JAX for what later ones have not.
+NEWEST_JAX_FOR_OLD_KERAS = (0, 6, 0)
+
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-macos", "tf-nightly", "tf-nightly-cpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class Versions:
+    """Installed versions; `None` for what is not there.
+
+    Attributes:
+        tensorflow: Of TensorFlow, whatever its package is called; of `tensorflow` where there are several.
+        tensorflow_cpu: Of `tensorflow-cpu`.
+        keras: Of `keras`.
+        tf_keras: Of `tf-keras`.
+        tensorflow_tpu: Of `tensorflow-tpu`.
+        libtpu: Of `libtpu`.
+        jax: Of `jax`.
+    """
+
+    tensorflow: str | None = None
+    tensorflow_cpu: str | None = None
+    keras: str | None = None
+    tf_keras: str | None = None
+    tensorflow_tpu: str | None = None
+    libtpu: str | None = None
+    jax: str | None = None
+
+
+def installed_versions() -> Versions:
+    """Return what is installed, without importing it."""
+    return Versions(
+        tensorflow=_first_installed(
+            "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-macos", "tf-nightly"
+        ),
+        tensorflow_cpu=installed_version("tensorflow-cpu"),
+        keras=_first_installed("keras", "keras-nightly"),
+        tf_keras=_first_installed("tf-keras", "tf_keras"),
+        tensorflow_tpu=installed_version("tensorflow-tpu"),
+        libtpu=installed_version("libtpu"),
+        jax=installed_version("jax"),
+    )
+
+
+def check_versions(
+    versions: Versions, *, legacy: bool = False, backend: str = "tensorflow", imported: Container[str] = ()
+) -> None:
+    """Refuse versions that are too old, or cannot work together.
+
+    Args:
+        versions: What is installed.
+        legacy: Whether the user set `TF_USE_LEGACY_KERAS`.
+        backend: The backend of Keras 3.
+        imported: Names of the modules that are imported already.
+
+    Raises:
+        RuntimeNotSupportedError: With what was found, what works, and what to write.
+    """
+    on_tensorflow = legacy or backend == "tensorflow" or _numbers(versions.keras) < (3,)
+    problem = ""
+    if on_tensorflow and "tensorflow" not in imported:
+        problem = problem_of_packages(versions)
+    problem = problem or (_problem(versions, legacy) if on_tensorflow else _problem_of_jax(versions))
+    if problem:
+        raise RuntimeNotSupportedError(problem)
+
+
+def newer_than_tested(versions: Versions, *, legacy: bool = False, backend: str = "tensorflow") -> str:
+    """Return a note on versions of which this release has not seen the minor version; empty where there are none."""
+    names = ("tensorflow", "tf_keras") if legacy else ("keras", backend)
+    installed = {name: getattr(versions, name, None) for name in names}
+    newer = {
+        name: version
+        for name, version in installed.items()
+        if version and _numbers(version)[:2] > _numbers(NEWEST_TESTED.get(name, version))[:2]
+    }
+    if not newer:
+        return ""
+    tested = {name: NEWEST_TESTED[name] for name in newer}
+    return (
+        f"{_listed(newer)} {'is' if len(newer) == 1 else 'are'} newer than what this release of keras_tpu_ext was "
+        f"tested with, {_listed(tested)}. It goes on; if something fails, write: "
+        "pip install --upgrade keras-tpu-ext"
+    )
+
+
+def problem_of_packages(versions: Versions) -> str:
+    """Return the problem of the packages of TensorFlow, whichever Keras is used; empty where there is none."""
+    if versions.tensorflow_tpu and versions.libtpu and _numbers(versions.libtpu) > NEWEST_LIBTPU_FOR_TENSORFLOW:
+        newest = ".".join(map(str, NEWEST_LIBTPU_FOR_TENSORFLOW))
+        return (
+            f"tensorflow-tpu {versions.tensorflow_tpu} ends the process when it is imported with libtpu "
+            f"{versions.libtpu}; it works with libtpu up to {newest}. Write: pip install 'libtpu=={newest}'"
+        )
+    full, cpu = versions.tensorflow, versions.tensorflow_cpu
+    if full and cpu and full != cpu:
+        return (
+            f"tensorflow {full} and tensorflow-cpu {cpu} are both installed, and their files are in one folder "
+            "(tf-keras asks for tensorflow). Write: pip uninstall -y tensorflow tensorflow-cpu, and then: pip "
+            f"install tensorflow-cpu=={cpu}; install tf-keras with --no-deps."
+        )
+    return ""
+
+
+def _problem(versions: Versions, legacy: bool) -> str:
+    tensorflow, keras = _numbers(versions.tensorflow), _numbers(versions.keras)
+    if legacy:
+        return _problem_of_legacy(versions)
+    if tensorflow and keras and tensorflow < (2, 16) and keras >= (3,):
+        return (
+            f"keras {versions.keras} does not work with tensorflow {versions.tensorflow}: Keras 3 needs TensorFlow "
+            f"2.16 or newer. Write: pip install 'keras=={_minor(versions.tensorflow)}.*', or: "
+            "pip install 'tensorflow>=2.16'"
+        )
+    if tensorflow and keras and tensorflow >= (2, 16) and keras < (3,):
+        return (
+            f"keras {versions.keras} does not work with tensorflow {versions.tensorflow}, which needs Keras 3. "
+            "Write: pip install 'keras>=3'; for Keras 2 on this TensorFlow write: "
+            f"pip install --no-deps 'tf-keras=={_minor(versions.tensorflow)}.*', and set TF_USE_LEGACY_KERAS=1"
+        )
+    return "" if keras < (3,) else _too_old(versions, "keras", "tensorflow")
+
+
+def _problem_of_jax(versions: Versions) -> str:
+    keras, jax = _numbers(versions.keras), _numbers(versions.jax)
+    problem = _too_old(versions, "keras", "jax")
+    if problem:
+        return problem
+    if (3,) <= keras < (3, 10) and jax > NEWEST_JAX_FOR_OLD_KERAS:
+        newest = ".".join(map(str, NEWEST_JAX_FOR_OLD_KERAS))
+        return (
+            f"keras {versions.keras} does not work with jax {versions.jax}: Keras before 3.10 needs JAX up to "
+            f"{newest}. Write: pip install --upgrade 'keras>=3.10'"
+        )
+    return ""
+
+
+def _too_old(versions: Versions, *names: str) -> str:
+    """Return the problem of Keras 3 or its framework being older than the oldest; empty where there is none."""
+    installed = {name: getattr(versions, name) for name in names}
+    old = {name: version for name, version in installed.items() if version and _is_older(version, OLDEST[name])}
+    if not old:
+        return ""
+    # As it is called where TensorFlow is installed by another name.
+    packages = {name: "tensorflow-cpu" if name == "tensorflow" and versions.tensorflow_cpu else name for name in old}
+    return (
+        f"{_listed(old)} {'is' if len(old) == 1 else 'are'} too old: this release of keras_tpu_ext works with "
+        f"{_listed({name: OLDEST[name] for name in names})}, and newer ones. Write: pip install --upgrade "
+        + " ".join(f"'{packages[name]}>={OLDEST[name]}'" for name in old)
+    )
+
+
+def _first_installed(*packages: str) -> str | None:
+    return next((version for package in packages if (version := installed_version(package))), None)
+
+
+def _is_older(version: str, oldest: str) -> bool:
+    return _numbers(version) < _numbers(oldest)
+
+
+def _listed(versions: dict[str, str]) -> str:
+    return " and ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _problem_of_legacy(versions: Versions) -> str:
+    tensorflow = _numbers(versions.tensorflow)
+    if not tensorflow:
+        return (
+            "TF_USE_LEGACY_KERAS is set, and this Python has no TensorFlow. Write: "
+            "pip install 'keras-tpu-ext[tensorflow]' and pip install --no-deps tf-keras of the same version; "
+            "or unset TF_USE_LEGACY_KERAS"
+        )
+    # Without its dependencies: tf-keras asks for `tensorflow`, which overwrites the files of tensorflow-cpu.
+    install = f"Write: pip install --no-deps 'tf-keras=={_minor(versions.tensorflow)}.*'"
+    if tensorflow >= (2, 16) and versions.tf_keras is None:
+        return (
+            "TF_USE_LEGACY_KERAS is set, and the package tf-keras, which is Keras 2 for tensorflow "
+            f"{versions.tensorflow}, is not installed. {install}; or unset TF_USE_LEGACY_KERAS to use Keras 3."
+        )
+    return ""
+
+
+def _numbers(version: str | None) -> tuple[int, ...]:
+    """Return the leading numbers of a version; none where there is no version."""
+    numbers = []
+    for part in (version or "").split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
+
+
+def _minor(version: str | None) -> str:
+    return ".".join(map(str, _numbers(version)[:2]))
