@@ -9,6 +9,7 @@ In docs/*.md a table stands between `<!-- table: NAME -->` and `<!-- end -->`.
 from __future__ import annotations
 
 import argparse
+import ast
 import itertools
 import json
 import re
@@ -165,6 +166,30 @@ def keras_tests() -> Iterator[str]:
             yield f"| {backend} | {' | '.join(map(str, cells))} |"
 
 
+def version_range() -> Iterator[str]:
+    """Yield a row for each framework, from what the package itself goes by."""
+    text = (ROOT / "keras_tpu_ext" / "_versions.py").read_text(encoding="utf-8")
+    values = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("OLDEST", "NEWEST_TESTED")
+    }
+    yield "| | oldest | newest tested |"
+    yield "| --- | --- | --- |"
+    names = {"keras": "Keras 3", "tensorflow": "TensorFlow", "jax": "JAX"}
+    for name, oldest in values["OLDEST"].items():
+        yield f"| {names[name]} | {oldest} | {values['NEWEST_TESTED'][name]} |"
+
+
+def versions() -> Iterator[str]:
+    """Yield a row for each environment, as `make versions` found it."""
+    yield "| environment | versions | what came of it |"
+    yield "| --- | --- | --- |"
+    for row in json.loads((ROOT / "benchmarks" / "results" / "versions.json").read_text())["rows"]:
+        title = row["title"].rstrip(".").removesuffix("; may fail") + (" (may fail)" if row["may_fail"] else "")
+        yield f"| {title} | {row['versions']} | {row['outcome']} |"
+
+
 def _programs() -> dict[str, dict[str, Any]]:
     """Return what came of each program, by its place and backend."""
     by_program: dict[str, dict[str, Any]] = {}
@@ -217,6 +242,8 @@ TABLES = {
         layers_not_shipped,
         break_even,
         keras_tests,
+        version_range,
+        versions,
         programs,
         programs_equal,
     )
