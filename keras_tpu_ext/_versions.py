@@ -6,7 +6,7 @@ docs/versions.md says how the range is chosen.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container
+from collections.abc import Sequence
 
 from keras_tpu_ext._system import installed_version
 from keras_tpu_ext.errors import RuntimeNotSupportedError
@@ -14,13 +14,11 @@ from keras_tpu_ext.errors import RuntimeNotSupportedError
 # The newest libtpu that TensorFlow for TPUs imports with; with a later one it ends the process. Tried with
 # tensorflow-tpu 2.20.0: 0.0.20, 0.0.24, 0.0.30 and 0.0.31 work; 0.0.32 to 0.0.51 do not.
 NEWEST_LIBTPU_FOR_TENSORFLOW = (0, 0, 31)
-
-
-# The oldest that this release works with; of Keras 2 the one of TensorFlow 2.15.
+# The oldest that this release works with on Keras 3. On Keras 2 TensorFlow is 2.15, or as new as with Keras 3.
 OLDEST = {"keras": "3.8", "tensorflow": "2.18", "jax": "0.5.2"}
 # The newest that this release was tested with.
 NEWEST_TESTED = {"keras": "3.15.1", "tf_keras": "2.21.0", "tensorflow": "2.21.0", "jax": "0.10.2"}
-# Keras before 3.10 asks JAX for what later ones have not.
+# Keras before 3.10 calls `jax.spmd_mode`, which later ones have not.
 NEWEST_JAX_FOR_OLD_KERAS = (0, 6, 0)
 
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-macos", "tf-nightly", "tf-nightly-cpu")
@@ -31,13 +29,14 @@ class Versions:
     """Installed versions; `None` for what is not there.
 
     Attributes:
-        tensorflow: Of TensorFlow, whatever its package is called; of `tensorflow` where there are several.
+        tensorflow: Of TensorFlow, under any package name; of `tensorflow` where several are installed.
         tensorflow_cpu: Of `tensorflow-cpu`.
-        keras: Of `keras`.
+        keras: Of `keras` or `keras-nightly`.
         tf_keras: Of `tf-keras`.
         tensorflow_tpu: Of `tensorflow-tpu`.
         libtpu: Of `libtpu`.
         jax: Of `jax`.
+        tensorflow_package: The name of the package that `tensorflow` is the version of.
     """
 
     tensorflow: str | None = None
@@ -47,25 +46,30 @@ class Versions:
     tensorflow_tpu: str | None = None
     libtpu: str | None = None
     jax: str | None = None
+    tensorflow_package: str = "tensorflow"
 
 
-def installed_versions() -> Versions:
+def find_versions() -> Versions:
     """Return what is installed, without importing it."""
+    tensorflow, package = _first_installed(_TENSORFLOWS)
     return Versions(
-        tensorflow=_first_installed(
-            "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-macos", "tf-nightly"
-        ),
+        tensorflow=tensorflow,
         tensorflow_cpu=installed_version("tensorflow-cpu"),
-        keras=_first_installed("keras", "keras-nightly"),
-        tf_keras=_first_installed("tf-keras", "tf_keras"),
+        keras=_first_installed(("keras", "keras-nightly"))[0],
+        tf_keras=_first_installed(("tf-keras", "tf_keras"))[0],
         tensorflow_tpu=installed_version("tensorflow-tpu"),
         libtpu=installed_version("libtpu"),
         jax=installed_version("jax"),
+        tensorflow_package=package,
     )
 
 
 def check_versions(
-    versions: Versions, *, legacy: bool = False, backend: str = "tensorflow", imported: Container[str] = ()
+    versions: Versions,
+    *,
+    legacy: bool = False,
+    backend: str = "tensorflow",
+    tensorflow_is_imported: bool = False,
 ) -> None:
     """Refuse versions that are too old, or cannot work together.
 
@@ -73,16 +77,19 @@ def check_versions(
         versions: What is installed.
         legacy: Whether the user set `TF_USE_LEGACY_KERAS`.
         backend: The backend of Keras 3.
-        imported: Names of the modules that are imported already.
+        tensorflow_is_imported: Whether TensorFlow's packages have shown that they work together.
 
     Raises:
         RuntimeNotSupportedError: With what was found, what works, and what to write.
     """
-    on_tensorflow = legacy or backend == "tensorflow" or _numbers(versions.keras) < (3,)
     problem = ""
-    if on_tensorflow and "tensorflow" not in imported:
-        problem = problem_of_packages(versions)
-    problem = problem or (_problem(versions, legacy) if on_tensorflow else _problem_of_jax(versions))
+    if versions.keras is None and not legacy:
+        return  # that there is none is told by `select`
+    if legacy or backend == "tensorflow" or _numbers(versions.keras) < (3,):
+        problem = "" if tensorflow_is_imported else problem_of_packages(versions)
+        problem = problem or _problem_of_tensorflow(versions, legacy)
+    elif backend == "jax":
+        problem = _problem_of_jax(versions)
     if problem:
         raise RuntimeNotSupportedError(problem)
 
@@ -90,11 +97,11 @@ def check_versions(
 def newer_than_tested(versions: Versions, *, legacy: bool = False, backend: str = "tensorflow") -> str:
     """Return a note on versions of which this release has not seen the minor version; empty where there are none."""
     names = ("tensorflow", "tf_keras") if legacy else ("keras", backend)
-    installed = {name: getattr(versions, name, None) for name in names}
     newer = {
         name: version
-        for name, version in installed.items()
-        if version and _numbers(version)[:2] > _numbers(NEWEST_TESTED.get(name, version))[:2]
+        for name in names
+        if (version := getattr(versions, name, None))
+        and _numbers(version)[:2] > _numbers(NEWEST_TESTED.get(name, version))[:2]
     }
     if not newer:
         return ""
@@ -124,64 +131,26 @@ def problem_of_packages(versions: Versions) -> str:
     return ""
 
 
-def _problem(versions: Versions, legacy: bool) -> str:
+def _problem_of_tensorflow(versions: Versions, legacy: bool) -> str:
     tensorflow, keras = _numbers(versions.tensorflow), _numbers(versions.keras)
     if legacy:
         return _problem_of_legacy(versions)
-    if tensorflow and keras and tensorflow < (2, 16) and keras >= (3,):
+    if keras >= (3,) and tensorflow[:2] == (2, 15):
         return (
             f"keras {versions.keras} does not work with tensorflow {versions.tensorflow}: Keras 3 needs TensorFlow "
-            f"2.16 or newer. Write: pip install 'keras=={_minor(versions.tensorflow)}.*', or: "
-            "pip install 'tensorflow>=2.16'"
+            f"{OLDEST['tensorflow']} or newer. Write: pip install 'keras==2.15.*', or: pip install --upgrade "
+            f"'{versions.tensorflow_package}>={OLDEST['tensorflow']}'"
         )
-    if tensorflow and keras and tensorflow >= (2, 16) and keras < (3,):
+    if keras >= (3,):
+        return _too_old(versions, "keras", "tensorflow")
+    if tensorflow >= (2, 16):
         return (
             f"keras {versions.keras} does not work with tensorflow {versions.tensorflow}, which needs Keras 3. "
-            "Write: pip install 'keras>=3'; for Keras 2 on this TensorFlow write: "
-            f"pip install --no-deps 'tf-keras=={_minor(versions.tensorflow)}.*', and set TF_USE_LEGACY_KERAS=1"
+            f"Write: pip install --upgrade 'keras>={OLDEST['keras']}' "
+            f"'{versions.tensorflow_package}>={OLDEST['tensorflow']}'; for Keras 2 write: pip install --no-deps "
+            f"tf-keras of the same version as TensorFlow, and set TF_USE_LEGACY_KERAS=1"
         )
-    return "" if keras < (3,) else _too_old(versions, "keras", "tensorflow")
-
-
-def _problem_of_jax(versions: Versions) -> str:
-    keras, jax = _numbers(versions.keras), _numbers(versions.jax)
-    problem = _too_old(versions, "keras", "jax")
-    if problem:
-        return problem
-    if (3,) <= keras < (3, 10) and jax > NEWEST_JAX_FOR_OLD_KERAS:
-        newest = ".".join(map(str, NEWEST_JAX_FOR_OLD_KERAS))
-        return (
-            f"keras {versions.keras} does not work with jax {versions.jax}: Keras before 3.10 needs JAX up to "
-            f"{newest}. Write: pip install --upgrade 'keras>=3.10'"
-        )
-    return ""
-
-
-def _too_old(versions: Versions, *names: str) -> str:
-    """Return the problem of Keras 3 or its framework being older than the oldest; empty where there is none."""
-    installed = {name: getattr(versions, name) for name in names}
-    old = {name: version for name, version in installed.items() if version and _is_older(version, OLDEST[name])}
-    if not old:
-        return ""
-    # As it is called where TensorFlow is installed by another name.
-    packages = {name: "tensorflow-cpu" if name == "tensorflow" and versions.tensorflow_cpu else name for name in old}
-    return (
-        f"{_listed(old)} {'is' if len(old) == 1 else 'are'} too old: this release of keras_tpu_ext works with "
-        f"{_listed({name: OLDEST[name] for name in names})}, and newer ones. Write: pip install --upgrade "
-        + " ".join(f"'{packages[name]}>={OLDEST[name]}'" for name in old)
-    )
-
-
-def _first_installed(*packages: str) -> str | None:
-    return next((version for package in packages if (version := installed_version(package))), None)
-
-
-def _is_older(version: str, oldest: str) -> bool:
-    return _numbers(version) < _numbers(oldest)
-
-
-def _listed(versions: dict[str, str]) -> str:
-    return " and ".join(f"{name} {version}" for name, version in versions.items())
+    return _problem_of_keras2(versions)
 
 
 def _problem_of_legacy(versions: Versions) -> str:
@@ -192,14 +161,64 @@ def _problem_of_legacy(versions: Versions) -> str:
             "pip install 'keras-tpu-ext[tensorflow]' and pip install --no-deps tf-keras of the same version; "
             "or unset TF_USE_LEGACY_KERAS"
         )
-    # Without its dependencies: tf-keras asks for `tensorflow`, which overwrites the files of tensorflow-cpu.
-    install = f"Write: pip install --no-deps 'tf-keras=={_minor(versions.tensorflow)}.*'"
-    if tensorflow >= (2, 16) and versions.tf_keras is None:
+    problem = _problem_of_keras2(versions)
+    if not problem and tensorflow >= (2, 16) and versions.tf_keras is None:
+        # Without its dependencies: tf-keras asks for `tensorflow`, which overwrites the files of tensorflow-cpu.
+        install = f"Write: pip install --no-deps 'tf-keras=={_minor(versions.tensorflow)}.*'"
         return (
             "TF_USE_LEGACY_KERAS is set, and the package tf-keras, which is Keras 2 for tensorflow "
             f"{versions.tensorflow}, is not installed. {install}; or unset TF_USE_LEGACY_KERAS to use Keras 3."
         )
-    return ""
+    return problem
+
+
+def _problem_of_keras2(versions: Versions) -> str:
+    tensorflow = _numbers(versions.tensorflow)
+    if not tensorflow or tensorflow[:2] == (2, 15) or tensorflow >= _numbers(OLDEST["tensorflow"]):
+        return ""
+    return (
+        f"With Keras 2 this release of keras_tpu_ext works with TensorFlow 2.15, and with tf-keras on TensorFlow "
+        f"{OLDEST['tensorflow']} and newer ones; this is {versions.tensorflow}. Write: pip install "
+        f"'{versions.tensorflow_package}==2.15.*' 'keras==2.15.*'"
+    )
+
+
+def _problem_of_jax(versions: Versions) -> str:
+    keras, jax = _numbers(versions.keras), _numbers(versions.jax)
+    problem = _too_old(versions, "keras", "jax")
+    if not problem and keras < (3, 10) and jax > NEWEST_JAX_FOR_OLD_KERAS:
+        newest = ".".join(map(str, NEWEST_JAX_FOR_OLD_KERAS))
+        return (
+            f"keras {versions.keras} does not work with jax {versions.jax}: Keras before 3.10 needs JAX up to "
+            f"{newest}. Write: pip install --upgrade 'keras>=3.10'"
+        )
+    return problem
+
+
+def _too_old(versions: Versions, *names: str) -> str:
+    """Return the problem of Keras 3 or its framework being older than the oldest; empty where there is none."""
+    installed = {name: getattr(versions, name) for name in names}
+    old = {
+        name: version for name, version in installed.items() if version and _numbers(version) < _numbers(OLDEST[name])
+    }
+    if not old:
+        return ""
+    oldest = {name: OLDEST[name] for name in names}
+    wanted = [f"'{versions.tensorflow_package if name == 'tensorflow' else name}>={OLDEST[name]}'" for name in old]
+    return (
+        f"{_listed(old)} {'is' if len(old) == 1 else 'are'} too old: this release of keras_tpu_ext works with "
+        f"{_listed(oldest)}, and newer ones. Write: pip install --upgrade {' '.join(wanted)}"
+    )
+
+
+def _first_installed(packages: Sequence[str]) -> tuple[str | None, str]:
+    """Return the version and the name of the first package that is installed; `None` and the first name otherwise."""
+    found = ((version, package) for package in packages if (version := installed_version(package)))
+    return next(found, (None, packages[0]))
+
+
+def _listed(versions: dict[str, str]) -> str:
+    return " and ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _numbers(version: str | None) -> tuple[int, ...]:

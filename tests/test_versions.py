@@ -2,7 +2,8 @@
 
 import pytest
 
-from keras_tpu_ext._versions import Versions, check_versions, newer_than_tested
+from keras_tpu_ext import _versions
+from keras_tpu_ext._versions import Versions, check_versions, find_versions, newer_than_tested
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -16,19 +17,35 @@ GOOD = [
     (Versions("2.20.0", None, "3.15.1", None, "2.20.0", "0.0.31"), False),
     (Versions("2.21.0", None, "3.15.1", None, None, "0.0.51"), False),  # libtpu is JAX's
     (Versions(None, None, "3.15.1"), False),
+    (Versions("2.18.0", None, "3.8.0"), False),
+    (Versions("2.23.0.dev20261026", None, "3.16.0.dev2026102704"), False),
+    (Versions("2.17.1"), False),  # there is no Keras, and `select` says so
 ]
 BAD = [
     (
-        Versions("2.15.1", "2.15.1", "3.15.1"),
+        Versions("2.15.1", "2.15.1", "3.15.1", tensorflow_package="tensorflow-cpu"),
         False,
-        "keras 3.15.1 does not work with tensorflow 2.15.1: Keras 3 needs TensorFlow 2.16 or newer. Write: "
-        "pip install 'keras==2.15.*', or: pip install 'tensorflow>=2.16'",
+        "keras 3.15.1 does not work with tensorflow 2.15.1: Keras 3 needs TensorFlow 2.18 or newer. Write: "
+        "pip install 'keras==2.15.*', or: pip install --upgrade 'tensorflow-cpu>=2.18'",
     ),
     (
         Versions("2.21.0", None, "2.15.0"),
         False,
-        "keras 2.15.0 does not work with tensorflow 2.21.0, which needs Keras 3. Write: pip install 'keras>=3'; for "
-        "Keras 2 on this TensorFlow write: pip install --no-deps 'tf-keras==2.21.*', and set TF_USE_LEGACY_KERAS=1",
+        "keras 2.15.0 does not work with tensorflow 2.21.0, which needs Keras 3. Write: pip install --upgrade "
+        "'keras>=3.8' 'tensorflow>=2.18'; for Keras 2 write: pip install --no-deps tf-keras of the same version as "
+        "TensorFlow, and set TF_USE_LEGACY_KERAS=1",
+    ),
+    (
+        Versions("2.14.1", None, "2.14.0"),
+        False,
+        "With Keras 2 this release of keras_tpu_ext works with TensorFlow 2.15, and with tf-keras on TensorFlow 2.18 "
+        "and newer ones; this is 2.14.1. Write: pip install 'tensorflow==2.15.*' 'keras==2.15.*'",
+    ),
+    (
+        Versions("2.17.1", None, "3.5.0", "2.17.0"),
+        True,
+        "With Keras 2 this release of keras_tpu_ext works with TensorFlow 2.15, and with tf-keras on TensorFlow 2.18 "
+        "and newer ones; this is 2.17.1. Write: pip install 'tensorflow==2.15.*' 'keras==2.15.*'",
     ),
     (
         Versions("2.21.0", None, "3.15.1"),
@@ -99,7 +116,7 @@ OLD = [
         "newer ones. Write: pip install --upgrade 'tensorflow>=2.18'",
     ),
     (
-        Versions("2.17.1", "2.17.1", "3.5.0"),
+        Versions("2.17.1", "2.17.1", "3.5.0", tensorflow_package="tensorflow-cpu"),
         "keras 3.5.0 and tensorflow 2.17.1 are too old: this release of keras_tpu_ext works with keras 3.8 and "
         "tensorflow 2.18, and newer ones. Write: pip install --upgrade 'keras>=3.8' 'tensorflow-cpu>=2.18'",
     ),
@@ -125,7 +142,7 @@ def test_what_is_too_old_is_told_with_the_line_to_write(versions, text):
 
 def test_packages_that_are_imported_already_work_together():
     both = Versions("2.21.0", "2.20.0", "3.15.1")
-    check_versions(both, imported={"tensorflow": None})
+    check_versions(both, tensorflow_is_imported=True)
     with pytest.raises(RuntimeNotSupportedError, match="are both installed"):
         check_versions(both)
 
@@ -148,3 +165,15 @@ def test_what_is_newer_than_tested_is_a_note(versions, options, newer):
     assert note.startswith(newer)
     assert bool(note) == bool(newer)
     assert not note or note.endswith("if something fails, write: pip install --upgrade keras-tpu-ext")
+
+
+def test_other_backends_are_not_judged_by_jax():
+    check_versions(Versions(keras="3.5.0", jax="0.4.30"), backend="torch")
+
+
+def test_a_package_of_another_name_is_found(monkeypatch):
+    there = {"tf-nightly-cpu": "2.22.0.dev20260905", "keras-nightly": "3.16.0.dev2026102704"}
+    monkeypatch.setattr(_versions, "installed_version", there.get)
+    found = find_versions()
+    assert (found.tensorflow, found.keras, found.jax) == (there["tf-nightly-cpu"], there["keras-nightly"], None)
+    assert found.tensorflow_package == "tf-nightly-cpu"

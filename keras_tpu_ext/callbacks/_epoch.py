@@ -27,7 +27,8 @@ class EpochExecutions:
     """Times the executions of one epoch from `on_train_batch_begin` and `on_train_batch_end`.
 
     Two facts of Keras make the rules. The batch index jumps by `steps_per_execution`, and the end hook names
-    the last batch of a full execution even when data ran out before it. And where the length of the data is
+    the last batch of a full execution even when data ran out before it (before Keras 3.11 its first batch: see
+    `complete_last`). And where the length of the data is
     not known, the epoch ends with a begin hook that gets no end hook: that one is no execution. So an
     execution is returned only when two later ones have begun, and `finish` returns the rest, the last of
     them timed by its own end.
@@ -61,6 +62,12 @@ class EpochExecutions:
         """Add the end of the execution whose last batch is `batch`."""
         if batch > self.last_batch:  # on JAX the hooks may arrive out of order
             self.last_batch, self.ended = batch, now
+
+    def complete_last(self, steps: int) -> None:
+        """Take the last execution for one of `steps` batches, where the end hook named its first batch."""
+        if self.last_batch >= 0:
+            later = [batch for batch, _ in self._begins if batch > self.last_batch]
+            self.last_batch = min([self.last_batch + steps, *later]) - 1
 
     def finish(self) -> list[Execution]:
         """Return the executions not returned yet, oldest first; the last is the last of the epoch."""

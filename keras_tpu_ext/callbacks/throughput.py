@@ -254,10 +254,8 @@ class Throughput(_runtime.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the rates of the epoch into `logs`."""
         self._meter.flush()
-        if self._meter.executions.last_batch >= 0:
-            self._meter.executions.last_batch = _runtime.progress.last_batch(
-                self._meter.executions.last_batch, getattr(self.model, "steps_per_execution", 1)
-            )
+        if not _runtime.progress.end_names_last_batch():
+            self._meter.executions.complete_last(self.model.steps_per_execution)
         steps = self._steps_of_epoch()
         if self._examples_at_test and self._examples_at_test[0] == self._meter.begun:
             examples = self._examples_at_test[1]

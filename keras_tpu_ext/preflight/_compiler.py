@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
+from keras_tpu_ext._versions import NEWEST_TESTED
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
 from keras_tpu_ext.preflight.targets import Target
 
@@ -162,6 +163,9 @@ def _run_worker(
 def _crash_message(target: Target, status: int, printed: str) -> str:
     lines = [line for line in printed.splitlines() if line.strip()][-8:]
     text = f"The compiler for {target.name} ended with status {status} and no result."
+    if lines and lines[-1].startswith(("ImportError", "ModuleNotFoundError", "AttributeError")):
+        newest = NEWEST_TESTED["jax"]
+        text += f" This release was tested with jax up to {newest}. Write: pip install 'jax[tpu]=={newest}'"
     return "\n".join([text, "The last lines that it printed:", *(f"  {line}" for line in lines)] if lines else [text])
 
 

@@ -12,7 +12,7 @@ from keras_tpu_ext._runtime.common import private_names, select
 from private_names import IMPORTED, PACKAGE, check_import, files, last, trees
 
 once = pytest.mark.gate_on("keras3_jax")  # about the package's own text
-PRIVATE_MODULE = re.compile(r"(keras|tf_keras)\.src|jax\._src|tensorflow\.(python|compiler|core)")
+PRIVATE_MODULE = re.compile(r"(keras|tf_keras)\.src|jax\._src|tensorflow\.(python|compiler|core|tsl)")
 EVERY = set(private_names.EVERY)
 # With an underscore, and documented: of Python and of named tuples.
 DOCUMENTED = {"_fields", "_replace", "_getframe", "_initializing"}

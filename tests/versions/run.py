@@ -4,9 +4,9 @@
 
 Each environment is a file of requirements with a head: `# python:` the version of Python, or several, of which the
 first that is there is taken; `# backend:` `tensorflow`, `jax` or `keras2`; `# alone:` packages that are installed
-without what they ask for; `# may fail` for nightlies. The
-wheel is installed offline, and no other package may change by that. Then the suite runs: what the seam promises, the
-private names, cases of the parity suite, callbacks in a fit, and lowering for a TPU.
+without what they ask for; `# may fail` for nightlies. The wheel is installed offline, and no other package may change
+by that. Then the suite runs: what the seam promises, the private names, cases of the parity suite, Throughput in a
+fit, and lowering for a TPU.
 """
 
 from __future__ import annotations
@@ -30,8 +30,13 @@ FOLDER = ROOT / ".envs" / "versions"
 LOGS = ROOT / "out" / "versions"
 FOLDERS = ("tests/_runtime", "tests/parity", "tests/callbacks", "tests/test_versions.py")
 SUITE = ("conformance", "private_names", "missing_names", "test_parity_suite", "test_throughput", "test_versions")
-TOOLS = ("pytest", "pytest-xdist", "hypothesis", "matplotlib", "pillow", "scikit-learn", "tensorboard")
-SHOWN = ("keras", "keras-nightly", "tf-keras", "tensorflow-cpu", "tf-nightly-cpu", "jax")
+TOOLS = ("pytest", "hypothesis", "matplotlib", "pillow", "scikit-learn", "tensorboard")
+NOT_RUN = "not run"
+SHOWN = {
+    "tensorflow": ("keras", "keras-nightly", "tensorflow-cpu", "tf-nightly-cpu"),
+    "jax": ("keras", "keras-nightly", "jax"),
+    "keras2": ("keras", "tf-keras", "tensorflow-cpu"),
+}
 SETTINGS = {
     "tensorflow": {"KERAS_BACKEND": "tensorflow"},
     "jax": {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"},
@@ -95,44 +100,62 @@ def main() -> int:
         (wheel,) = Path(folder).glob("*.whl")
         for environment in environments:
             if environment.name in (options.names or [environment.name]):
-                rows.append(examine(environment, options.uv, wheel))
+                rows.append(examine(environment, options.uv, options.python, wheel))
                 print("{name}: {outcome} ({versions}; {seconds} s)".format(**rows[-1]), flush=True)
+                print(what_to_mend(environment), end="", flush=True)
     if options.results:
-        save(rows, options.results)
-    return int(any(not row["good"] and not row["may_fail"] for row in rows))
+        save(rows, options.results, keep=bool(options.names))
+    # What was asked for by name must run.
+    return int(any(not (row["may_fail"] or is_good(row, bool(options.names))) for row in rows))
 
 
-def save(rows: list[dict[str, object]], file: Path) -> None:
-    """Write rows to a file, in the place of those of the same names."""
-    there = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+def is_good(row: dict[str, object], was_named: bool) -> bool:
+    """Return whether an environment came out well."""
+    outcome = str(row["outcome"])
+    return not was_named if outcome.startswith(NOT_RUN) else bool(re.fullmatch(r"\d+ passed", outcome))
+
+
+def what_to_mend(environment: Environment) -> str:
+    """Return the tests that failed, and what they say of private names that are gone; empty where none did."""
+    log = LOGS / f"{environment.name}.txt"
+    text = log.read_text(encoding="utf-8") if log.exists() else ""
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+    gone = re.findall(r"Failed: (.* is gone .*)", text)
+    lines = [*gone, *failed[:20], f"more in {log.relative_to(ROOT)}"] if failed else []
+    return "".join(f"  {line}\n" for line in lines)
+
+
+def save(rows: list[dict[str, object]], file: Path, *, keep: bool) -> None:
+    """Write rows to a file; `keep` the others that are there."""
+    there = json.loads(file.read_text(encoding="utf-8"))["rows"] if keep and file.exists() else []
     by_name = {row["name"]: row for row in [*there, *rows]}
     text = json.dumps({"rows": [by_name[name] for name in sorted(by_name)]}, indent=1)
     file.write_text(text + "\n", encoding="utf-8")
 
 
-def examine(environment: Environment, uv: str, wheel: Path) -> dict[str, object]:
+def examine(environment: Environment, uv: str, python: str, wheel: Path) -> dict[str, object]:
     """Make an environment and run the suite in it; return a row of the table."""
     start = time.monotonic()
     row = {"name": environment.name, "title": environment.title, "may_fail": environment.may_fail, "versions": ""}
-    interpreter = next(filter(None, map(find_python, environment.pythons)), None)
+    interpreter = next(filter(None, (find_python(version, python) for version in environment.pythons)), None)
     if interpreter is None:
-        outcome = f"not run: no Python {' or '.join(environment.pythons)} here"
-        return {**row, "outcome": outcome, "good": True, "seconds": 0}
+        return {**row, "outcome": f"{NOT_RUN}: no Python {' or '.join(environment.pythons)} here", "seconds": 0}
     try:
         make(environment, uv, interpreter)
         row["versions"] = describe(environment, uv)
         install(environment, uv, wheel)
-        outcome, good = run_suite(environment)
+        outcome = run_suite(environment)
     except CommandError as failure:
-        outcome, good = str(failure).strip().splitlines()[-1], False
+        outcome = str(failure).strip().splitlines()[-1]
         write_log(environment, str(failure))
-    return {**row, "outcome": outcome, "good": good, "seconds": round(time.monotonic() - start)}
+    return {**row, "outcome": outcome, "seconds": round(time.monotonic() - start)}
 
 
-def find_python(version: str) -> str | None:
-    """Return an interpreter of this minor version, from the PATH or from pyenv; `None` where there is none."""
+def find_python(version: str, python: str) -> str | None:
+    """Return an interpreter of this version: `python`, or one of the PATH or pyenv; `None` where there is none."""
     root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
-    candidates = [shutil.which(f"python{version}"), *sorted(glob.glob(f"{root}/versions/{version}.*/bin/python"))]
+    of_pyenv = sorted(glob.glob(f"{root}/versions/{version}.*/bin/python"))
+    candidates = [shutil.which(python), shutil.which(f"python{version}"), *of_pyenv]
     for candidate in filter(None, candidates):
         command = [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -155,7 +178,7 @@ def install(environment: Environment, uv: str, wheel: Path) -> None:
     """Install the wheel offline, with all that it depends on; no other package may change."""
     before = freeze(environment, uv)
     command = (uv, "pip", "install", "--quiet", "--python", environment.executable("python"), "--no-index")
-    # Keras's nightly is Keras under another name, which no package may ask for.
+    # Keras's nightly does not count as `keras`, which the wheel depends on.
     call(*command, *(["--no-deps"] if any(line.startswith("keras-nightly") for line in before) else []), wheel)
     changed = [line for line in freeze(environment, uv) ^ before if not line.startswith("keras-tpu-ext")]
     if changed:
@@ -170,16 +193,13 @@ def freeze(environment: Environment, uv: str) -> set[str]:
 def describe(environment: Environment, uv: str) -> str:
     """Return the versions that matter."""
     found = dict(line.split("==") for line in freeze(environment, uv) if "==" in line)
-    frameworks = SHOWN if environment.backend != "jax" else tuple(name for name in SHOWN if "tensorflow" not in name)
-    shown = [f"{name} {found[name]}" for name in frameworks if name in found]
-    if environment.backend == "tensorflow":
-        shown = [text for text in shown if not text.startswith(("jax", "tf-keras"))]
+    shown = [f"{name} {found[name]}" for name in SHOWN[environment.backend] if name in found]
     python = call(environment.executable("python"), "-c", "import sys; print('Python %d.%d' % sys.version_info[:2])")
     return ", ".join([python.strip(), *shown])
 
 
-def run_suite(environment: Environment) -> tuple[str, bool]:
-    """Run the suite; return how it went in a word or two, and whether all is well."""
+def run_suite(environment: Environment) -> str:
+    """Run the suite; return how it went, `"263 passed"` say."""
     # What other versions warn of is no failure.
     command = (
         environment.executable("pytest"),
@@ -198,8 +218,7 @@ def run_suite(environment: Environment) -> tuple[str, bool]:
     )
     write_log(environment, done.stdout + done.stderr)
     counts = re.search(r"(?:\d+ \w+, )*\d+ \w+ in [\d.]+s", done.stdout)
-    outcome = re.sub(r"(, \d+ (deselected|skipped))| in .*", "", counts[0]) if counts else "it does not start"
-    return outcome, done.returncode == 0
+    return re.sub(r"(, \d+ (deselected|skipped))| in .*", "", counts[0]) if counts else "it does not start"
 
 
 def write_log(environment: Environment, text: str) -> None:

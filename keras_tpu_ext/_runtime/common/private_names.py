@@ -15,10 +15,11 @@ import importlib
 import os
 import re
 import traceback
+import types
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from keras_tpu_ext._versions import NEWEST_TESTED, installed_versions
+from keras_tpu_ext._versions import NEWEST_TESTED, find_versions
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
 # Under every backend.
@@ -298,9 +299,10 @@ def override(thing: Any, name: str, value: Any) -> None:
     """Set a private attribute that Keras reads.
 
     Raises:
-        AttributeError: If `thing` has none of this name: Keras would not read it.
+        RuntimeNotSupportedError: If `thing` has none of this name: Keras would not read it.
     """
-    getattr(thing, name)
+    if not hasattr(thing, name):
+        raise RuntimeNotSupportedError(_gone(f"{type(thing).__name__}.{name}"))
     setattr(thing, name, value)
 
 
@@ -324,10 +326,9 @@ def _is_of_package(cls: type) -> bool:
 
 
 class _Missing:
-    """Stands where a private name is gone.
+    """Stands where a private name is gone, and raises `RuntimeNotSupportedError` when it is used.
 
-    Whatever is done with it, be it calling, reading, `isinstance` or making an object of a class made of it, raises
-    `RuntimeNotSupportedError`.
+    That is where it is called, read, compared or given to `isinstance`, and where a class that inherits from it is.
     """
 
     def __init__(self, path: str, error: Exception) -> None:
@@ -337,11 +338,14 @@ class _Missing:
         raise RuntimeNotSupportedError(_gone(self.__dict__["path"])) from self.__dict__["error"]
 
     __call__ = __getattr__ = __setattr__ = __getitem__ = __setitem__ = __contains__ = __iter__ = _raise
-    __instancecheck__ = __subclasscheck__ = _raise
+    __instancecheck__ = __subclasscheck__ = __eq__ = __hash__ = _raise
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        # A class that is made of it is there, and has no objects.
-        return (type("_Missing", (), {"__new__": lambda cls, *args, **kwargs: self._raise()}),)
+        # A class that inherits from it can be defined; making an object of it, and using one, raises.
+        def raise_(*args: object, **kwargs: object) -> NoReturn:
+            self._raise()
+
+        return (type("_Missing", (), {"__new__": raise_, "__getattr__": raise_}),)
 
 
 @contextlib.contextmanager
@@ -378,6 +382,9 @@ def missing_name(error: AttributeError | ImportError) -> str | None:
     if not _place(error):
         return None
     if isinstance(error, AttributeError):
+        if isinstance(error.obj, types.ModuleType):
+            module = re.sub("^tf_keras", "keras", error.obj.__name__)
+            return next((path for path in EVERY if path == f"{module}:{error.name}"), None)
         # Names such as `get` may be missing from what the user gave, too.
         private = error.name if (error.name or "").startswith("_") else None
         return next((path for path in EVERY if re.split("[.:]", path)[-1] == private), None)
@@ -395,7 +402,7 @@ def _place(error: BaseException) -> str:
 
 
 def _versions() -> str:
-    there = dataclasses.asdict(installed_versions())
+    there = dataclasses.asdict(find_versions())
     return _listed({package: there[package] for package in NEWEST_TESTED if there[package]})
 
 

@@ -327,8 +327,8 @@ class Progress(Protocol):
     def examples_seen(self, model: Model) -> float | None:
         """Return the number of examples seen in this epoch, or `None`; waits for the device."""
 
-    def last_batch(self, batch: int, steps: int) -> int:
-        """Return the last batch of a full execution of `steps` batches, where an end hook names `batch`."""
+    def end_names_last_batch(self) -> bool:
+        """Return whether `on_train_batch_end` names the last batch of an execution, and not the first."""
 
     def loss_scale(self, model: Model) -> float | None:
         """Return the loss scale of the next step; `None` without loss scaling."""

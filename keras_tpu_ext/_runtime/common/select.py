@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from keras_tpu_ext._runtime.common.private_names import explain_missing_names
-from keras_tpu_ext._versions import check_versions, installed_versions, newer_than_tested
+from keras_tpu_ext._versions import check_versions, find_versions, newer_than_tested
 from keras_tpu_ext.errors import RuntimeNotSupportedError, UntestedVersionWarning
 
 WORKING = {
@@ -69,8 +69,9 @@ def choose() -> str:
         RuntimeNotSupportedError: If this release does not work on that runtime, its framework is not installed, or
             its packages do not fit each other. The text says what was found, what works and what to write.
     """
-    versions = installed_versions()
-    check_versions(versions, legacy=_is_legacy(os.environ), backend=_backend_to_be(), imported=sys.modules)
+    versions = find_versions()
+    imported = "tensorflow" in sys.modules
+    check_versions(versions, legacy=_is_legacy(os.environ), backend=_backend_to_be(), tensorflow_is_imported=imported)
     version = versions.keras
     backend = _keras3_backend(version)
     name = runtime_name(os.environ, version, backend)
@@ -90,7 +91,8 @@ def load() -> ModuleType:
         RuntimeNotSupportedError: As `chosen`, and if a private name that the runtime needs is gone.
     """
     name = _PACKAGES[chosen()]
-    note = newer_than_tested(installed_versions(), legacy=name == "keras2", backend=_backend_to_be())
+    backend = "jax" if name == "jax" else "tensorflow"
+    note = newer_than_tested(find_versions(), legacy=name == "keras2", backend=backend)
     if note:
         warnings.warn(note, UntestedVersionWarning, stacklevel=2)
     with explain_missing_names():

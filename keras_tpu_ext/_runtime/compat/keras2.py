@@ -21,7 +21,7 @@ tree = types.SimpleNamespace(
 
 
 def private(name: str) -> Any:
-    """Return a module of Keras that is not public, such as `"engine.compile_utils"`, as `private_names.private`."""
+    """Return what is not public in Keras, `"engine.functional:Functional"` say, as `private_names.private`."""
     return private_names.private(f"{PACKAGE}.src.{name}")
 
 
@@ -30,13 +30,13 @@ saves_each_epoch = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheck
 
 # Graphs in which Keras calls layers for the shapes of their outputs.
 _SHAPES_ONLY = ("_scratch_graph", "build_graph", "keras_graph")
-_enable_auto_cast_variables: Any = private("mixed_precision.autocast_variable").enable_auto_cast_variables
-LossScaleOptimizer: Any = private("mixed_precision.loss_scale_optimizer").BaseLossScaleOptimizer
+_enable_auto_cast_variables: Any = private("mixed_precision.autocast_variable:enable_auto_cast_variables")
+LossScaleOptimizer: Any = private("mixed_precision.loss_scale_optimizer:BaseLossScaleOptimizer")
 
 
 def builtin_models() -> tuple[type[Model], ...]:
     """Return Keras's own classes of models."""
-    return (keras.Model, keras.Sequential, private("engine.functional").Functional)
+    return (keras.Model, keras.Sequential, private("engine.functional:Functional"))
 
 
 def compiled_with(model: Model) -> dict[str, Any] | None:
@@ -51,7 +51,7 @@ def save_as(variant: type[Model], cls: type[Model]) -> None:
     for name in ("_keras_api_names", "_keras_api_names_v1"):
         if name in vars(cls):
             setattr(variant, name, vars(cls)[name])
-    names = private("saving.object_registration")._GLOBAL_CUSTOM_NAMES
+    names = private("saving.object_registration:_GLOBAL_CUSTOM_NAMES")
     if cls in names:
         names[variant] = names[cls]
 

@@ -1,4 +1,7 @@
-"""What Keras 3 calls what `compat/__init__.py` offers."""
+"""What Keras 3 calls what `compat/__init__.py` offers, and what differs between its versions.
+
+A branch on `VERSION` goes when the oldest version of `_versions.py` passes it.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +65,8 @@ def execution(first: int, last: int, iterator: Any) -> tuple[Any, ...]:
     return first, last, iterator
 
 
-def show_last_values(names: Iterable[str]) -> None:
-    """Let progress bars show the last value of the log keys `names`, not their average, which Keras 3.15 ends."""
+def mark_stateful_metrics(names: Iterable[str]) -> None:
+    """Let progress bars show the last value of the log keys `names`; before Keras 3.15 they average all."""
     if VERSION >= (3, 15):
         return
     if not _NOT_AVERAGED:
@@ -81,14 +84,9 @@ def _showing_last_values(stock: Callable[..., None]) -> Callable[..., None]:
     return on_epoch_begin
 
 
-def last_batch(batch: int, steps: int) -> int:
-    """Return the last batch of a full execution, where an end hook names `batch`.
-
-    Args:
-        batch: What the hook names: before Keras 3.11 the first batch of the execution.
-        steps: Batches of a full execution.
-    """
-    return batch + steps - 1 if VERSION < (3, 11) else batch
+def end_names_last_batch() -> bool:
+    """Return whether `on_train_batch_end` names the last batch of an execution; until 3.10 it names the first."""
+    return VERSION >= (3, 11)
 
 
 def mask_of(tensor: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""What Keras 3 calls by different names in its versions, on JAX."""
+"""What differs between versions of Keras 3 on JAX, and of JAX."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def share_seed() -> None:
 
 @contextlib.contextmanager
 def keeping_state(model: Model) -> Iterator[None]:
-    """Put the state of the last step into the variables after an error in the block too, as Keras 3.10 does."""
+    """After an error in `fit` too, put the state of the last step into the variables, as Keras does from 3.10 on."""
     try:
         yield
     finally:

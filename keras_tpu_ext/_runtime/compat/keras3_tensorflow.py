@@ -1,4 +1,4 @@
-"""What Keras 3 does differently in its versions, on TensorFlow."""
+"""What differs between versions of Keras 3 on TensorFlow."""
 
 from __future__ import annotations
 

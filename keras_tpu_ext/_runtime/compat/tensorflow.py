@@ -1,4 +1,4 @@
-"""What TensorFlow calls by different names in its versions."""
+"""What differs between versions of TensorFlow."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Keras2Adapter:
 
     exact_compute_loss: Callable[..., tf.Tensor | None]
     whole_batch_patches: Sequence[KerasPatch] = (
-        (private("optimizers.optimizer").Optimizer, "aggregate_gradients", averaging),
+        (private("optimizers.optimizer:Optimizer"), "aggregate_gradients", averaging),
         (keras.optimizers.legacy.Optimizer, "_aggregate_gradients", averaging),
         (keras.losses.Loss, "_get_reduction", _reducing),
     )

@@ -16,7 +16,6 @@ from keras_tpu_ext._runtime.common.private_names import private
 _ControlStatusCtx: Any = private("tensorflow.python.autograph.core.ag_ctx:ControlStatusCtx")
 _Status: Any = private("tensorflow.python.autograph.core.ag_ctx:Status")
 
-_autograph = tf.__internal__.autograph
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -36,5 +35,6 @@ def with_autograph(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def converted(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Convert a user's function if its caller is converted."""
-    convert: Callable[_P, _R] = _autograph.tf_convert(function, _autograph.control_status_ctx())
+    autograph = tf.__internal__.autograph
+    convert: Callable[_P, _R] = autograph.tf_convert(function, autograph.control_status_ctx())
     return convert

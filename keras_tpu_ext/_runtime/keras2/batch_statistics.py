@@ -26,7 +26,7 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     weights_of,
 )
 
-BatchNormalizationBase: Any = private("layers.normalization.batch_normalization").BatchNormalizationBase
+BatchNormalizationBase: Any = private("layers.normalization.batch_normalization:BatchNormalizationBase")
 
 _Place = tuple[Any, str, Callable[[Any], Any]]
 

@@ -12,7 +12,7 @@ from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.compat.keras2 import private
 
 _data_adapter = private("engine.data_adapter")
-_DataHandler: Any = _data_adapter.DataHandler
+_DataHandler: Any = private("engine.data_adapter:DataHandler")
 
 
 class ScheduledDataHandler(_DataHandler):

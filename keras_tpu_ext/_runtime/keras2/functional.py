@@ -15,8 +15,8 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
 
-Functional = private("engine.functional").Functional
-_is_functional_model_init_params = private("engine.training").is_functional_model_init_params
+Functional = private("engine.functional:Functional")
+_is_functional_model_init_params = private("engine.training:is_functional_model_init_params")
 
 
 class FunctionalByShape:

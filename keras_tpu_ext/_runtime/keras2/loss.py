@@ -17,7 +17,7 @@ from keras_tpu_ext._runtime.training.compile_utils import LossShare
 
 _compile_utils = private("engine.compile_utils")
 _losses_utils = private("utils.losses_utils")
-_LossesContainer: Any = _compile_utils.LossesContainer
+_LossesContainer: Any = private("engine.compile_utils:LossesContainer")
 
 
 class Shares(list[Any]):

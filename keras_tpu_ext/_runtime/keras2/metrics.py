@@ -17,7 +17,7 @@ from keras_tpu_ext._runtime.training.compile_utils import is_function, reduces_b
 
 _compile_utils = private("engine.compile_utils")
 _losses_utils = private("utils.losses_utils")
-_MetricsContainer: Any = _compile_utils.MetricsContainer
+_MetricsContainer: Any = private("engine.compile_utils:MetricsContainer")
 
 
 class ExactMetrics(_MetricsContainer):

@@ -18,7 +18,7 @@ from keras_tpu_ext._runtime.training.exact_models import exact_models as exact_m
 from keras_tpu_ext._runtime.training.exact_models import named_as_builtin as named_as_builtin
 from keras_tpu_ext._runtime.training.exact_models import plain_model as plain_model
 
-_BaseRandomLayer = private("engine.base_layer").BaseRandomLayer
+_BaseRandomLayer = private("engine.base_layer:BaseRandomLayer")
 
 
 def inputs_and_outputs(model: tf.keras.Model) -> tuple[Nest, Nest] | None:

@@ -34,9 +34,9 @@ def _with_stateful_metrics(stock: Callable[..., None]) -> Callable[..., None]:
     return on_epoch_begin
 
 
-def last_batch(batch: int, steps: int) -> int:
-    """Return the last batch of a full execution, where an end hook names `batch`: that one, in Keras 2."""
-    return batch
+def end_names_last_batch() -> bool:
+    """Return whether `on_train_batch_end` names the last batch of an execution, and not the first."""
+    return True
 
 
 def loss_scale(model: tf.keras.Model) -> float | None:

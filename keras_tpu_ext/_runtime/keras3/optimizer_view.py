@@ -46,6 +46,8 @@ def _view_class(optimizer_class: Any, members: tuple[tuple[str, Any], ...]) -> A
     def inner_optimizer(self: Any) -> Any:
         return optimizer_view(self.__dict__["inner_optimizer"], members)
 
+    for name in (name for name, _ in members if name.startswith("_")):
+        getattr(optimizer_class, name)  # of one that is gone Keras would not call ours
     namespace: dict[str, Any] = dict(members)
     if issubclass(optimizer_class, keras.optimizers.LossScaleOptimizer):
         namespace["inner_optimizer"] = property(inner_optimizer)

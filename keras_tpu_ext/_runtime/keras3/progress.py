@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import keras
 
-from keras_tpu_ext._runtime.compat.keras3 import last_batch as last_batch
-from keras_tpu_ext._runtime.compat.keras3 import show_last_values
+from keras_tpu_ext._runtime.compat.keras3 import end_names_last_batch as end_names_last_batch
+from keras_tpu_ext._runtime.compat.keras3 import mark_stateful_metrics as mark_stateful_metrics
 from keras_tpu_ext._runtime.training.step_state import step_state_of
-
-
-def mark_stateful_metrics(names: Iterable[str]) -> None:
-    """Let progress bars show the last value of the log keys `names`, not their average; for good."""
-    show_last_values(names)
 
 
 def loss_scale(model: keras.Model) -> float | None:

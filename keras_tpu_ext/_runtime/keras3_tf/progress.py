@@ -1,6 +1,6 @@
 """Counters of a model, and its progress bar, on Keras 3 and TensorFlow."""
 
-from keras_tpu_ext._runtime.keras3.progress import last_batch as last_batch
+from keras_tpu_ext._runtime.keras3.progress import end_names_last_batch as end_names_last_batch
 from keras_tpu_ext._runtime.keras3.progress import loss_scale as loss_scale
 from keras_tpu_ext._runtime.keras3.progress import mark_stateful_metrics as mark_stateful_metrics
 from keras_tpu_ext._runtime.tensorflow.event_file import event_file_class as event_file_class

@@ -36,9 +36,9 @@ def regularizer_of_examples(stock: Any) -> Any:
 
 
 def regularizer_of_whole_batch(stock: Any) -> Any:
-    """Return a regulariser that makes up for the share that a number is taken for a mean of.
+    """Return a regulariser for Keras before 3.14, whose loss is a sum over the batch.
 
-    Where Keras does not divide by the batch, a regulariser's loss is a sum over it.
+    The step takes a number for a mean, and adds up each replica's share of it; this makes up for that.
     """
 
     def regularizer(outputs: tf.Tensor) -> Any:

@@ -120,7 +120,7 @@ def _stablehlo(traced: tf.types.experimental.PolymorphicFunction, specs: list[tf
             raise LoweringError(_TOO_OLD, cure=_NEWER)
         text = str(read(stage="stablehlo", platform_name="CPU"))
     except (ValueError, tf.errors.OpError) as error:
-        if "Invalid stage" in str(error):
+        if "Invalid stage" in str(error):  # before TensorFlow 2.19
             raise LoweringError(_TOO_OLD, cure=_NEWER) from error
         missing = _missing_operation(error, model, graph)
         if missing is None:

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
 
+from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext.data.pipeline import nodes
+
+_get_op_def: Any = private("tensorflow.python.framework.op_def_registry:get")
 
 _READERS = {
     "ReadFile",
@@ -94,7 +96,7 @@ def _operations(node: Any) -> Iterator[Any]:
 
 
 def _is_stateful(name: str) -> bool:
-    definition = op_def_registry.get(name)
+    definition = _get_op_def(name)
     placeholder = name == "Placeholder"
     return not placeholder and (definition is None or definition.is_stateful)
 

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.runtimes("keras3_tf", "keras3_jax"), pytest.mark.gate_on("keras3_jax")]
+pytestmark = pytest.mark.gate_on("keras3_jax")
 
+KERAS2, KERAS3 = pytest.mark.runtimes("keras2_tf"), pytest.mark.runtimes("keras3_tf", "keras3_jax")
 # It imports a Keras in whose source a name is another one everywhere.
 PROGRAM = """
 import importlib.machinery, re, sys
@@ -23,16 +24,18 @@ class Loader(importlib.machinery.SourceFileLoader):
 class Finder:
     @staticmethod
     def find_spec(name, path, target=None):
-        spec = importlib.machinery.PathFinder.find_spec(name, path) if name.split(".")[0] == "keras" else None
+        if name.split(".")[0] not in ("keras", "tf_keras"):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
             spec.loader = Loader(name, spec.origin)
         return spec
 
 sys.meta_path.insert(0, Finder)
 
-import keras
 import numpy as np
 import keras_tpu_ext as kte
+keras = kte._runtime.keras
 
 x, y = np.ones((6, 2), "float32"), np.ones((6, 1), "float32")
 
@@ -48,7 +51,7 @@ def told(function):
 
 def fit():
     model = kte.TPUModel.from_model(network())
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", metrics=["mae"], steps_per_execution="auto")
     model.fit(x, y, verbose=0)
 
 def fit_stock():
@@ -64,10 +67,15 @@ print(fit_stock())
 @pytest.mark.parametrize(
     "name",
     [
-        "functional_init_arguments",  # a function that making a model of inputs and outputs calls
-        pytest.param("CompileLoss", marks=pytest.mark.exhaustive),  # a class that one of ours is made of
+        # A function that making a model of inputs and outputs calls.
+        pytest.param("functional_init_arguments", marks=KERAS3),
+        # Classes that ours are made of.
+        pytest.param("CompileLoss", marks=[KERAS3, pytest.mark.exhaustive]),
+        pytest.param("CompileMetrics", marks=[KERAS3, pytest.mark.exhaustive]),
+        pytest.param("LossesContainer", marks=[KERAS2, pytest.mark.exhaustive]),
         # A method that ours overrides, and that Keras would not call any more.
-        pytest.param("_symbolic_build", marks=pytest.mark.exhaustive),
+        pytest.param("_symbolic_build", marks=[KERAS3, pytest.mark.exhaustive]),
+        pytest.param("get_data_handler", marks=[KERAS2, pytest.mark.exhaustive]),
     ],
 )
 def test_the_package_imports_and_what_needs_the_name_says_so(name):
