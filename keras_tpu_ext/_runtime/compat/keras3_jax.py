@@ -24,7 +24,7 @@ def jax_mesh(distribution: keras.distribution.DataParallel) -> jax.sharding.Mesh
 
 def abstract_mesh(size: int, axis: str) -> jax.sharding.AbstractMesh:
     """Return a mesh of `size` devices that need not be there, along one axis."""
-    if jax.__version_info__ < (0, 6):
+    if jax.__version_info__ < (0, 5, 3):
         return jax.sharding.AbstractMesh(((axis, size),))
     return jax.sharding.AbstractMesh((size,), (axis,))
 
