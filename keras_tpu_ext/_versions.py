@@ -162,12 +162,12 @@ def _problem_of_legacy(versions: Versions) -> str:
             "or unset TF_USE_LEGACY_KERAS"
         )
     problem = _problem_of_keras2(versions)
-    if not problem and tensorflow >= (2, 16) and versions.tf_keras is None:
+    if not problem and versions.tf_keras is None:
         # Without its dependencies: tf-keras asks for `tensorflow`, which overwrites the files of tensorflow-cpu.
         install = f"Write: pip install --no-deps 'tf-keras=={_minor(versions.tensorflow)}.*'"
         return (
             "TF_USE_LEGACY_KERAS is set, and the package tf-keras, which is Keras 2 for tensorflow "
-            f"{versions.tensorflow}, is not installed. {install}; or unset TF_USE_LEGACY_KERAS to use Keras 3."
+            f"{versions.tensorflow}, is not installed. {install}; or unset TF_USE_LEGACY_KERAS."
         )
     return problem
 

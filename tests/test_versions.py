@@ -51,7 +51,13 @@ BAD = [
         Versions("2.21.0", None, "3.15.1"),
         True,
         "TF_USE_LEGACY_KERAS is set, and the package tf-keras, which is Keras 2 for tensorflow 2.21.0, is not "
-        "installed. Write: pip install --no-deps 'tf-keras==2.21.*'; or unset TF_USE_LEGACY_KERAS to use Keras 3.",
+        "installed. Write: pip install --no-deps 'tf-keras==2.21.*'; or unset TF_USE_LEGACY_KERAS.",
+    ),
+    (
+        Versions("2.15.1", None, "2.15.0"),
+        True,
+        "TF_USE_LEGACY_KERAS is set, and the package tf-keras, which is Keras 2 for tensorflow 2.15.1, is not "
+        "installed. Write: pip install --no-deps 'tf-keras==2.15.*'; or unset TF_USE_LEGACY_KERAS.",
     ),
     (
         Versions("2.20.0", None, "3.15.1", None, "2.20.0", "0.0.32"),

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import keras
+import numpy as np
 
 from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Nest
@@ -175,7 +176,12 @@ class _Distributed:
                         "your own must not lose any. Write dataset.batch(scope.global_batch_size(32)) and take care "
                         "of a short last batch, with pad_batches for instance."
                     )
-            yield shard_data(batch, self._distribution, axis=0)
+            yield shard_data(jax.tree.map(_host_array, batch), self._distribution, axis=0)
+
+
+def _host_array(leaf: Any) -> Any:
+    """Return a tensor of TensorFlow as an array, which not every version of JAX takes it for."""
+    return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
 
 
 def _wrap_methods(model: keras.Model) -> None:
