@@ -15,6 +15,15 @@ from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.compat.keras3 import VERSION
 
 
+class BuildsFromIterator:
+    """Mixin for a model whose `_symbolic_build` prepares the batches of an iterator: Keras gives it the iterator."""
+
+    if VERSION >= (3, 16):  # before, Keras called that method itself
+
+        def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+            self._symbolic_build(iterator=iterator, data_batch=data_batch)
+
+
 def jax_mesh(distribution: keras.distribution.DataParallel) -> jax.sharding.Mesh:
     """Return JAX's mesh of a distribution."""
     if VERSION < (3, 10):

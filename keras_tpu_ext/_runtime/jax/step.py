@@ -16,7 +16,7 @@ import keras
 
 from keras_tpu_ext._runtime.common.private_names import override, private
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
-from keras_tpu_ext._runtime.compat.keras3_jax import keeping_state
+from keras_tpu_ext._runtime.compat.keras3_jax import BuildsFromIterator, keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
 from keras_tpu_ext._runtime.jax.loop import (
@@ -56,7 +56,7 @@ class JaxAdapter(Keras3Adapter):
         track_all_variables(model.optimizer)
 
 
-class TrainStep(Augments, ExactKeras3Model, FunctionalByShape):
+class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShape):
     """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
 
     _kte_adapter = JaxAdapter()
