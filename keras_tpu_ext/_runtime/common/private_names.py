@@ -81,7 +81,7 @@ KERAS3 = (
 )
 
 KERAS3_TENSORFLOW = (
-    "keras.src.backend.tensorflow.core:Variable._initialize",
+    "keras:Variable._initialize",
     "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients",
     "keras.src.backend.tensorflow.optimizer:TFOptimizer._apply_weight_decay",
     "keras.src.backend.tensorflow.optimizer:TFOptimizer._backend_apply_gradients",

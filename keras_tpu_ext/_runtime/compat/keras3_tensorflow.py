@@ -6,13 +6,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras3 import VERSION
-
-_Variable: Any = private("keras.src.backend.tensorflow.core:Variable")
 
 
 def is_summed_when_read(variable: Variable) -> bool:
@@ -32,7 +30,7 @@ def sum_when_read() -> None:
     A total that each replica has added to would otherwise be added up once for each replica.
     """
     if VERSION < (3, 10):
-        _Variable._initialize = _initialize(_Variable._initialize)
+        keras.Variable._initialize = _initialize(keras.Variable._initialize)
 
 
 def _initialize(stock: Callable[..., None]) -> Callable[..., None]:
