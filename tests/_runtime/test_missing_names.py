@@ -8,6 +8,7 @@ import pytest
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
 KERAS2, KERAS3 = pytest.mark.runtimes("keras2_tf"), pytest.mark.runtimes("keras3_tf", "keras3_jax")
+TENSORFLOW, JAX = pytest.mark.runtimes("keras3_tf"), pytest.mark.runtimes("keras3_jax")
 # It imports a Keras in whose source a name is another one everywhere.
 PROGRAM = """
 import importlib.machinery, re, sys
@@ -74,7 +75,8 @@ print(fit_stock())
         pytest.param("CompileMetrics", marks=[KERAS3, pytest.mark.exhaustive]),
         pytest.param("LossesContainer", marks=[KERAS2, pytest.mark.exhaustive]),
         # A method that ours overrides, and that Keras would not call any more.
-        pytest.param("_symbolic_build", marks=[KERAS3, pytest.mark.exhaustive]),
+        pytest.param("_symbolic_build", marks=[JAX, pytest.mark.exhaustive]),
+        pytest.param("_maybe_symbolic_build", marks=[TENSORFLOW, pytest.mark.exhaustive]),
         pytest.param("get_data_handler", marks=[KERAS2, pytest.mark.exhaustive]),
     ],
 )

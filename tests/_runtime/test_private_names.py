@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from keras_tpu_ext import errors
-from keras_tpu_ext._runtime.common import private_names, select
+import keras_tpu_ext as kte
+from keras_tpu_ext import _versions, errors
+from keras_tpu_ext._runtime.common import missing_names, private_names, select
 from private_names import IMPORTED, PACKAGE, check_import, files, last, trees
 
 once = pytest.mark.gate_on("keras3_jax")  # about the package's own text
@@ -96,9 +97,7 @@ def test_the_tested_versions_are_those_of_the_environments():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     pinned = set(re.findall(r'"([a-z-]+)==([0-9.]+)"', text))
     names = {"tensorflow": "tensorflow-cpu", "tf_keras": "tf-keras"}
-    assert {
-        (names.get(package, package), version) for package, version in private_names.NEWEST_TESTED.items()
-    } <= pinned
+    assert {(names.get(package, package), version) for package, version in _versions.NEWEST_TESTED.items()} <= pinned
 
 
 def raise_in_the_package(statement):
@@ -122,13 +121,13 @@ def raise_in_the_package(statement):
 def test_an_error_in_the_package_is_explained_if_it_is_about_the_table(statement, name):
     with pytest.raises((AttributeError, ImportError)) as caught:
         raise_in_the_package(statement)
-    assert private_names.missing_name(caught.value) == name
+    assert missing_names.missing_name(caught.value) == name
 
 
 @pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="it names what Keras 3 has")
 @once
 def test_what_users_see_when_a_private_name_is_gone():
-    with pytest.raises(errors.RuntimeNotSupportedError) as caught, private_names.explain_missing_names():
+    with pytest.raises(errors.RuntimeNotSupportedError) as caught, missing_names.explain_missing_names():
         raise_in_the_package("model._compile_loss")
     text = str(caught.value)
     assert text.startswith(
@@ -142,7 +141,7 @@ def test_what_users_see_when_a_private_name_is_gone():
 
 @once
 def test_an_error_of_the_users_own_code_stays_what_it_is():
-    with pytest.raises(AttributeError) as caught, private_names.explain_missing_names():
+    with pytest.raises(AttributeError) as caught, missing_names.explain_missing_names():
         object()._compile_loss  # noqa: B018 (in a file that is not of the package)
     assert Path(traceback.extract_tb(caught.value.__traceback__)[-1].filename).name == Path(__file__).name
 
@@ -164,13 +163,47 @@ def test_a_fit_that_meets_a_missing_name_is_explained(monkeypatch):
     import keras
     import numpy as np
 
-    import keras_tpu_ext as kte
-
     model = kte.TPUModel.from_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
     model.compile("sgd", "mse")
     monkeypatch.setattr(type(model), "_kte_loop", lambda self: raise_in_the_package("model._loss_tracker"))
     with pytest.raises(errors.RuntimeNotSupportedError, match=r"`Trainer\._loss_tracker` is gone"):
         model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+
+
+def remove(monkeypatch, cls, name):
+    """Take an attribute from a class and from all that it inherits from."""
+    for base in cls.__mro__:
+        if name in vars(base):
+            monkeypatch.delattr(base, name)
+
+
+def test_looking_into_a_model_outside_of_fit_is_explained(monkeypatch):
+    model = kte._runtime.keras.Sequential([kte._runtime.keras.layers.Dense(1)])
+    remove(monkeypatch, type(model), "_flatten_layers")
+    with pytest.raises(errors.RuntimeNotSupportedError, match=r"_flatten_layers` is gone"):
+        kte._runtime.models.flatten_layers(model)
+
+
+@pytest.mark.runtimes("keras3_tf", "keras2_tf", reason="tf.data is TensorFlow's")
+def test_looking_into_a_pipeline_is_explained(monkeypatch):
+    tf = pytest.importorskip("tensorflow")
+    from keras_tpu_ext.data.pipeline import nodes
+
+    dataset = tf.data.Dataset.range(4).batch(2)
+    remove(monkeypatch, type(dataset), "_inputs")
+    with pytest.raises(errors.RuntimeNotSupportedError, match=r"Dataset\._inputs` is gone"):
+        nodes.inputs_of(dataset)
+
+
+def test_what_keras_would_not_read_is_not_set():
+    class Trainer:
+        _distribute_strategy = None
+
+    trainer = Trainer()
+    missing_names.override(trainer, "_distribute_strategy", 1)
+    assert trainer._distribute_strategy == 1
+    with pytest.raises(errors.RuntimeNotSupportedError, match=r"`Trainer\._compile_loss` is gone"):
+        missing_names.override(trainer, "_compile_loss", 1)
 
 
 def test_names_are_split_into_their_parts():

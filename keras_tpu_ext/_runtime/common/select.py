@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping
 from types import ModuleType
 
-from keras_tpu_ext._runtime.common.private_names import explain_missing_names
+from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
 from keras_tpu_ext._versions import check_versions, find_versions, newer_than_tested
 from keras_tpu_ext.errors import RuntimeNotSupportedError, UntestedVersionWarning
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common import private_names
+from keras_tpu_ext._runtime.common import missing_names
 from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor, Variable
 
 keras: Any = tf.keras
@@ -21,8 +21,8 @@ tree = types.SimpleNamespace(
 
 
 def private(name: str) -> Any:
-    """Return what is not public in Keras, `"engine.functional:Functional"` say, as `private_names.private`."""
-    return private_names.private(f"{PACKAGE}.src.{name}")
+    """Return what is not public in Keras, `"engine.functional:Functional"` say, as `missing_names.private`."""
+    return missing_names.private(f"{PACKAGE}.src.{name}")
 
 
 # Callbacks whose `save_freq` may be "epoch".

@@ -12,8 +12,8 @@ from typing import Any
 
 import keras as keras
 
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor, Variable
 
 _names_of_exported: Any = private("keras.src.api_export:REGISTERED_OBJS_TO_NAMES")
@@ -47,7 +47,7 @@ def builtin_models() -> tuple[type[Model], ...]:
 
 def compiled_with(model: Model) -> dict[str, Any] | None:
     """Return the arguments with which `model` was compiled; `None` if it was not."""
-    return dict(model._compile_config.config) if getattr(model, "_compile_config", None) is not None else None
+    return dict(model._compile_config.config) if model.compiled else None
 
 
 def save_as(variant: type[Model], cls: type[Model]) -> None:
@@ -141,7 +141,7 @@ def add_counter(layer: Layer, name: str) -> Any:
 
 def loss_tracker_of(model: Model) -> Any:
     """Return the metric in which Keras tracks the loss of `model`, or `None`."""
-    return getattr(model, "_loss_tracker", None)
+    return model._loss_tracker
 
 
 def moments_patches(layers: Sequence[Layer], moments: Callable[..., Any]) -> list[Patch]:

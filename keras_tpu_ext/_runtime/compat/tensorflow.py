@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.private_names import private
+from keras_tpu_ext._runtime.common.missing_names import private
 
 VERSION = tuple(map(int, tf.__version__.split(".")[:2]))
 

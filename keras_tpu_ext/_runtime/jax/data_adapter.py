@@ -16,8 +16,8 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, without_own_weights
-from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.keras3 import execution
 from keras_tpu_ext._runtime.jax.scope import distribution_of, num_replicas, use_distribution

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import keras
 
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
-from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3_jax import share_seed
 from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators

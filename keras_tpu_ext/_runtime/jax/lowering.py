@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.common.lowering_errors import check_dtypes, wrap_lowering_errors
-from keras_tpu_ext._runtime.common.private_names import private
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh

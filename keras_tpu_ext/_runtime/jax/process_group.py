@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_ext._runtime.common.private_names import private
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext.errors import ClusterError
 

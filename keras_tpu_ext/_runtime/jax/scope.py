@@ -16,7 +16,7 @@ import jax
 import keras
 import numpy as np
 
-from keras_tpu_ext._runtime.common.private_names import private
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.sharding import shard_data
 from keras_tpu_ext._runtime.training.exact_models import makes_plain

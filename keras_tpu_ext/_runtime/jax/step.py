@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_ext._runtime.common.private_names import override, private
+from keras_tpu_ext._runtime.common.missing_names import override, private
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import BuildsFromIterator, keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.private_names import private
+from keras_tpu_ext._runtime.common.missing_names import private
 
 _ControlStatusCtx: Any = private("tensorflow.python.autograph.core.ag_ctx:ControlStatusCtx")
 _Status: Any = private("tensorflow.python.autograph.core.ag_ctx:Status")

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
 from keras_tpu_ext._runtime.common.protocols import Call
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras2 import keras, private, tree
@@ -21,6 +22,7 @@ from keras_tpu_ext._runtime.training.exact_models import plain_model as plain_mo
 _BaseRandomLayer = private("engine.base_layer:BaseRandomLayer")
 
 
+@explain_missing_names()
 def inputs_and_outputs(model: tf.keras.Model) -> tuple[Nest, Nest] | None:
     """Return the structures of symbolic inputs and outputs; `None` if `model` has none."""
     functional = functional_of(model)
@@ -32,6 +34,7 @@ def functional_of(model: tf.keras.Model) -> tf.keras.Model | None:
     return model if isinstance(model, Functional) and model.outputs else None
 
 
+@explain_missing_names()
 def calls(model: tf.keras.Model) -> list[Call]:
     """Return the calls of layers in a functional model, without those inside of its layers."""
     nodes = [node for of_depth in model._nodes_by_depth.values() for node in of_depth]
@@ -41,12 +44,14 @@ def calls(model: tf.keras.Model) -> list[Call]:
     ]
 
 
+@explain_missing_names()
 def clone(model: tf.keras.Model, copy_of: Callable[[tf.keras.layers.Layer], tf.keras.layers.Layer]) -> tf.keras.Model:
     """Clone a functional model, with `copy_of(layer)` for each layer; the clone is not compiled."""
     plain = keras.Model(model._nested_inputs, model._nested_outputs, name=model.name)
     return keras.models.clone_model(plain, clone_function=copy_of)
 
 
+@explain_missing_names()
 def output_activations(model: tf.keras.Model) -> list[tuple[str, str, str]]:
     """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
     if functional_of(model) is None:
@@ -55,6 +60,7 @@ def output_activations(model: tf.keras.Model) -> list[tuple[str, str, str]]:
     return [(name, layer.name, _activation(layer)) for name, layer in zip(model.output_names, layers, strict=True)]
 
 
+@explain_missing_names()
 def flatten_layers(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
     """Return all layers of `model` at any depth, in order of creation, without the model itself."""
     return list(model._flatten_layers(include_self=False))

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras2 import keras
@@ -173,7 +174,7 @@ class TrainStep(ExactStep, FunctionalByShape):
                 "scope: model = ... around the lines that make it, or `with scope: model = "
                 "keras.models.clone_model(model)` and then copy the weights, clone.set_weights(model.get_weights())."
             )
-        self._distribution_strategy = strategy
+        override(self, "_distribution_strategy", strategy)
 
     def _kte_prepare(self, call: FitCall) -> None:
         replace_padded_batches(call)

@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.keras3.compile_utils import ExactCompileLoss, ExactMetrics
 from keras_tpu_ext._runtime.training.batch import Batch

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_tpu_ext._runtime.common.private_names import private
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Metric, Nest, Tensor
 from keras_tpu_ext._runtime.compat import mask_of, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch

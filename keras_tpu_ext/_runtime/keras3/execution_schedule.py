@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from keras_tpu_ext._runtime.common.private_names import override
+from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.compat.keras3 import execution
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule

@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from keras_tpu_ext._runtime.common.private_names import private
+from keras_tpu_ext._runtime.common.missing_names import private
 
 _Functional: Any = private("keras.src.models.functional:Functional")
 _functional_init_arguments: Any = private("keras.src.models.model:functional_init_arguments")

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_tpu_ext._runtime.common.private_names import private
+from keras_tpu_ext._runtime.common.missing_names import explain_missing_names, private
 from keras_tpu_ext._runtime.common.protocols import Call
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3 import path_of as path_of
@@ -22,6 +22,7 @@ LogSoftmax: Any = private("keras.src.ops.nn:LogSoftmax")
 Softmax: Any = private("keras.src.ops.nn:Softmax")
 
 
+@explain_missing_names()
 def inputs_and_outputs(model: keras.Model) -> tuple[Nest, Nest] | None:
     """Return the structures of symbolic inputs and outputs; `None` if `model` has none."""
     functional = functional_of(model)
@@ -35,6 +36,7 @@ def functional_of(model: keras.Model) -> Functional:
     return model if isinstance(model, Functional) else None
 
 
+@explain_missing_names()
 def calls(model: keras.Model) -> list[Call]:
     """Return the calls of layers and operations in a functional model, without those inside of its layers."""
     nodes = [node for of_depth in functional_of(model)._nodes_by_depth.values() for node in of_depth]
@@ -44,6 +46,7 @@ def calls(model: keras.Model) -> list[Call]:
     ]
 
 
+@explain_missing_names()
 def clone(model: keras.Model, copy_of: Callable[[keras.Layer], keras.Layer]) -> keras.Model:
     """Clone a functional model, with `copy_of(layer)` for each layer; the clone is not compiled."""
     copies: dict[int, keras.Layer] = {}
@@ -68,6 +71,7 @@ def clone(model: keras.Model, copy_of: Callable[[keras.Layer], keras.Layer]) -> 
     return keras.models.clone_model(plain, like, clone_function=copy_once)
 
 
+@explain_missing_names()
 def output_activations(model: keras.Model) -> list[tuple[str, str, str]]:
     """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
     if not isinstance(model, Functional):
@@ -76,6 +80,7 @@ def output_activations(model: keras.Model) -> list[tuple[str, str, str]]:
     return [(name, layer.name, _activation(layer)) for name, layer in zip(model.output_names, layers, strict=True)]
 
 
+@explain_missing_names()
 def flatten_layers(model: keras.Model) -> list[keras.Layer]:
     """Return all layers of `model` at any depth, in order of creation, without the model itself."""
     return list(model._flatten_layers(include_self=False))

@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch, patched
-from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
 from keras_tpu_ext._runtime.compat.keras3_tensorflow import count_step, is_summed_when_read

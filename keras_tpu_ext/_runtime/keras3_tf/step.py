@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.padding import without_own_weights
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
@@ -73,15 +74,17 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
     def _kte_adopt(self: Any) -> None:
         if not tf.distribute.has_strategy():
             return
-        self._distribute_strategy = strategy = tf.distribute.get_strategy()
+        strategy = tf.distribute.get_strategy()
+        override(self, "_distribute_strategy", strategy)
         self.train_function = self.test_function = self.predict_function = None
         _make_again(self.variables, strategy)
         optimizer = getattr(self, "optimizer", None)
         while optimizer is not None:
             _make_again(optimizer.variables, strategy)
-            optimizer._distribution_strategy = strategy
+            override(optimizer, "_distribution_strategy", strategy)
             trained = getattr(optimizer, "_trainable_variables", [])
-            optimizer._trainable_variables_indices = {optimizer._var_key(v): i for i, v in enumerate(trained)}
+            indices = {optimizer._var_key(v): i for i, v in enumerate(trained)}
+            override(optimizer, "_trainable_variables_indices", indices)
             optimizer = getattr(optimizer, "inner_optimizer", None)
 
     def _kte_loop(self: Any) -> contextlib.AbstractContextManager[None]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.private_names import private
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest
 
 _DefaultExtended: Any = private("tensorflow.python.distribute.distribute_lib:_DefaultDistributionExtended")

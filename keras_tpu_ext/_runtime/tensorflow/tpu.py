@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
-from keras_tpu_ext._runtime.common.private_names import private
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext.errors import TpuUnusableError
 

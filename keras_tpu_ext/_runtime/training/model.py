@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from keras_tpu_ext._runtime.common.private_names import check_overrides, explain_missing_names
+from keras_tpu_ext._runtime.common.missing_names import check_overrides, explain_missing_names
 from keras_tpu_ext._runtime.common.types import Model, Optimizer
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.training.adapter import KerasAdapter

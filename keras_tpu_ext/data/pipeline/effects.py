@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.private_names import private
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext.data.pipeline import nodes
 
 _get_op_def: Any = private("tensorflow.python.framework.op_def_registry:get")

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
+
 _MODULE = "tensorflow.python.data.ops."
 _BASE = frozenset({"_variant_tensor_attr", "_graph_attr", "_options_attr", "_name"})
 _INPUTS = frozenset({"_input_dataset", "_datasets", "_dataset_to_concatenate", "_input_datasets"})
@@ -113,6 +115,7 @@ def node_type(node: Any) -> NodeType | None:
     return known if needed <= found <= needed | arguments | _INPUTS | {"_structure"} else None
 
 
+@explain_missing_names()
 def inputs_of(node: Any) -> list[Any]:
     """Return the datasets that a node reads from."""
     return list(node._inputs())
@@ -146,12 +149,14 @@ def public_attributes(node: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(node).items() if not name.startswith("_")}
 
 
+@explain_missing_names()
 def functions_of(node: Any) -> list[Any]:
     """Return the traced functions of a node."""
     traced = [getattr(wrapper, "function", None) for wrapper in node._functions()]
     return [function for function in traced if hasattr(function, "graph")]
 
 
+@explain_missing_names()
 def function_name(node: Any) -> str:
     """Return the name of the Python function that was given to a transformation."""
     names = [getattr(getattr(wrapper, "_func", None), "__name__", "") for wrapper in node._functions()]
@@ -185,6 +190,7 @@ def rewrite(
     return rewritten(dataset)
 
 
+@explain_missing_names()
 def rebuild(node: Any, inputs: list[Any], into: str = "", **changed: Any) -> Any:
     """Return a node like `node` that reads from `inputs`.
 

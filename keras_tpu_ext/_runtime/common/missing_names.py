@@ -1,0 +1,152 @@
+"""What happens where a private name is gone from the installed version: the import goes on, and its use says so."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import re
+import traceback
+import types
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from keras_tpu_ext._runtime.common import private_names
+from keras_tpu_ext._versions import NEWEST_TESTED, find_versions
+from keras_tpu_ext.errors import RuntimeNotSupportedError
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def private(path: str) -> Any:
+    """Return what a private name stands for; where it is gone, an object that raises when it is used.
+
+    Args:
+        path: `"package.module:Class.name"`, or `"package.module"` for the module.
+    """
+    module, _, names = path.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for name in filter(None, names.split(".")):
+            found = getattr(found, name)
+    except (AttributeError, ImportError) as error:
+        return _Missing(path, error)
+    return found
+
+
+def override(thing: Any, name: str, value: Any) -> None:
+    """Set a private attribute that Keras reads.
+
+    Raises:
+        RuntimeNotSupportedError: If `thing` has none of this name: Keras would not read it.
+    """
+    if not hasattr(thing, name):
+        raise RuntimeNotSupportedError(_gone(f"{type(thing).__name__}.{name}"))
+    setattr(thing, name, value)
+
+
+def check_overrides(cls: type) -> None:
+    """Check that Keras still has the private methods of a model that this package overrides in `cls`.
+
+    Raises:
+        RuntimeNotSupportedError: If one is gone: Keras would not call ours.
+    """
+    ours = [vars(base) for base in cls.__mro__ if _is_of_package(base)]
+    theirs = [vars(base) for base in cls.__mro__ if not _is_of_package(base)]
+    for path in private_names.EVERY:
+        owner, _, name = re.split(":", path)[-1].rpartition(".")
+        overrides = owner in ("Trainer", "Model") and any(name in members for members in ours)
+        if overrides and not any(name in members for members in theirs):
+            raise RuntimeNotSupportedError(_gone(path))
+
+
+def _is_of_package(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+class _Missing:
+    """Stands where a private name is gone, and raises `RuntimeNotSupportedError` when it is used.
+
+    That is where it is called, read, compared or given to `isinstance`, and where a class that inherits from it is.
+    """
+
+    def __init__(self, path: str, error: Exception) -> None:
+        self.__dict__.update(path=path, error=error)
+
+    def _raise(self, *args: object, **kwargs: object) -> NoReturn:
+        raise RuntimeNotSupportedError(_gone(self.__dict__["path"])) from self.__dict__["error"]
+
+    __call__ = __getattr__ = __setattr__ = __getitem__ = __setitem__ = __contains__ = __iter__ = _raise
+    __instancecheck__ = __subclasscheck__ = __eq__ = __hash__ = _raise
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        # A class that inherits from it can be defined; making an object of it, and using one, raises.
+        def raise_(*args: object, **kwargs: object) -> NoReturn:
+            self._raise()
+
+        return (type("_Missing", (), {"__new__": raise_, "__getattr__": raise_}),)
+
+
+@contextlib.contextmanager
+def explain_missing_names() -> Iterator[None]:
+    """Say what to install where the block fails because a private name is gone from the installed version.
+
+    Raises:
+        RuntimeNotSupportedError: In place of the `AttributeError` or `ImportError`, which is its cause.
+    """
+    try:
+        yield
+    except (AttributeError, ImportError) as error:
+        name = missing_name(error)
+        if name is None:
+            raise
+        raise RuntimeNotSupportedError(_gone(name, f" in {_place(error)}")) from error
+
+
+def _gone(name: str, place: str = "") -> str:
+    return (
+        f"`{name}` is gone, a private name that keras_tpu_ext uses{place}. Installed: {_versions()}. This release "
+        f"was tested up to {_listed(NEWEST_TESTED)}. Go back to one of these, or upgrade this package. Write: "
+        f"pip install --upgrade keras-tpu-ext"
+    )
+
+
+def missing_name(error: AttributeError | ImportError) -> str | None:
+    """Return the name of the table that is gone; `None` where the error is about something else.
+
+    Args:
+        error: Of an import or an attribute. Only code of this package uses the table, so an error that comes from
+            other code is none of ours, whatever it is about.
+    """
+    if not _place(error):
+        return None
+    if isinstance(error, AttributeError):
+        if isinstance(error.obj, types.ModuleType):
+            module = re.sub("^tf_keras", "keras", error.obj.__name__)
+            return next((path for path in private_names.EVERY if path == f"{module}:{error.name}"), None)
+        # Names such as `get` may be missing from what the user gave, too.
+        private = error.name if (error.name or "").startswith("_") else None
+        return next((path for path in private_names.EVERY if re.split("[.:]", path)[-1] == private), None)
+    imported = re.search(r"cannot import name '(\w+)'", str(error))
+    wanted = ".".join(filter(None, [error.name, imported and imported[1]]))
+    return next(
+        (path for path in private_names.EVERY if (path.replace(":", ".") + ".").startswith(wanted + ".")), None
+    )
+
+
+def _place(error: BaseException) -> str:
+    """Return the file and line of this package that raised; empty where other code did."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    if not frames or not frames[-1].filename.startswith(_PACKAGE + os.sep):
+        return ""
+    return f"{os.path.relpath(frames[-1].filename, os.path.dirname(_PACKAGE))}, line {frames[-1].lineno}"
+
+
+def _versions() -> str:
+    there = dataclasses.asdict(find_versions())
+    return _listed({package: there[package] for package in NEWEST_TESTED if there[package]})
+
+
+def _listed(versions: dict[str, str]) -> str:
+    return ", ".join(f"{package} {version}" for package, version in versions.items())
