@@ -1,5 +1,13 @@
 """Take an existing Keras model to TPUs: exact at any number of replicas, with live throughput."""
 
+import sys as _sys
+
+# `python -m keras_tpu_ext` imports this file first, and answers help and a wrong call before Keras is imported.
+if _sys.argv[:1] == ["-m"] and _sys.orig_argv[-len(_sys.argv)] == __name__:
+    from keras_tpu_ext_command import parse_arguments as _parse_arguments
+
+    _parse_arguments(_sys.argv[1:])
+
 from keras_tpu_ext import addons as addons
 from keras_tpu_ext import callbacks as callbacks
 from keras_tpu_ext import data as data

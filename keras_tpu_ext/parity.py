@@ -31,6 +31,7 @@ def check_parity(
     backend: str | None = None,
     exact: bool = True,
     timeout_s: float = 600.0,
+    progress: bool = True,
 ) -> ParityReport:
     """Train a model on one device and on N rehearsed replicas, in fresh processes, and compare the two.
 
@@ -63,6 +64,7 @@ def check_parity(
         exact: Whether a plain Keras model takes the exact step, as in `strategy_scope(exact=True)`, the default.
             `False` shows what Keras's own step makes of it.
         timeout_s: Seconds after which each of the two processes is ended. Defaults to 600.
+        progress: Whether to show progress on stderr. Defaults to `True`.
 
     Returns:
         A `ParityReport`; `report.ok` says whether all that was checked agrees.
@@ -86,7 +88,17 @@ def check_parity(
         ```
     """
     function = FunctionReference.of(build_model)
-    return check_function(function, batch, replicas, steps, tolerance, timeout_s, backend=backend, exact=exact)
+    return check_function(
+        function,
+        batch,
+        replicas,
+        steps,
+        tolerance,
+        timeout_s,
+        backend=backend,
+        exact=exact,
+        progress=progress,
+    )
 
 
 def check_function(
@@ -100,6 +112,7 @@ def check_function(
     backend: str | None = None,
     exact: bool = True,
     synthetic: bool = False,
+    progress: bool = True,
 ) -> ParityReport:
     """Do what `check_parity` does for a reference to a function; `synthetic` says so of the batch."""
     refuse_nested_check()
@@ -111,7 +124,7 @@ def check_function(
         path = [os.path.abspath(entry) for entry in sys.path]
         on = backend if distributed and backend else ""
         task = Task(function, arrays, replicas, distributed, steps, start, path, on, exact)
-        return run_worker(task, timeout_s)
+        return run_worker(task, timeout_s, progress=progress)
 
     one = run(distributed=False, start=None)
     if one.parts["steps"].error:

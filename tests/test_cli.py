@@ -65,7 +65,7 @@ def checked(monkeypatch):
     """What the command hands to the check, with one report in its place."""
     calls = []
 
-    def check(function, batch, replicas, steps, tolerance, timeout_s, backend=None, synthetic=False):
+    def check(function, batch, replicas, steps, tolerance, timeout_s, backend=None, synthetic=False, progress=True):
         calls.append((function, batch, replicas, steps, tolerance, timeout_s, synthetic, backend))
         return ParityReport(replicas, steps, 1e-5, "a batch", (ParityRow("one step", "loss", 0.0, 1e-5, check.ok),))
 
@@ -138,6 +138,25 @@ def test_errors_are_one_sentence_and_status_2(folder, capsys, named, text):
     assert shown.err.startswith(f"keras-tpu-ext parity: {text}")
     assert shown.err.count("\n") == 1
     assert shown.out == ""
+
+
+def test_an_error_names_the_flags_of_the_command(folder, capsys, monkeypatch):
+    def check(*arguments, **options):
+        raise kte.errors.ParityCheckError("Give it more time, timeout_s=1200.0, or tolerance=1e-3, or a size=3.")
+
+    monkeypatch.setattr(cli, "check_function", check)
+    assert cli.main(["parity", "cli_models:with_batch"]) == 2
+    text = "Give it more time, --timeout 1200.0, or --tolerance 1e-3, or a size=3."
+    assert capsys.readouterr().err == f"keras-tpu-ext parity: {text}\n"
+
+
+def test_what_cannot_be_written_is_one_line(folder, asked, capsys, monkeypatch):
+    def plot(self, path):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(kte.PreflightReport, "plot", plot)
+    assert cli.main(["preflight", "cli_models:model", "--plot", "drawn.png"]) == 2
+    assert capsys.readouterr().err == "keras-tpu-ext preflight: [Errno 13] Permission denied: 'drawn.png'\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["parity"], ["parity", "m:f", "--replicas", "many"]])

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import keras_tpu_ext as kte
 import keras_tpu_ext_command as command
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -57,11 +58,41 @@ def test_the_other_commands_say_why_in_one_line():
     assert done.stderr == f"keras-tpu-ext: {CAUSE}. Write: {CURE}\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["--help"], 0, "Exit status: 0 if the report is good, 1 if it is not, 2 if there is none."),
+        (["preflight", "--help"], 0, "a TPU slice, v3-8 or v5e-256 say (default: v5e-8)"),
+        (["--version"], 0, f"keras-tpu-ext {kte.__version__}\n"),
+        (["preflite"], 2, "invalid choice: 'preflite'"),
+        (["parity", "m:f", "--steps", "0"], 2, "argument --steps: must be an integer of at least 1; got '0'\n"),
+        (["parity", "m:f", "--tolerance", "2"], 2, "must be a number above 0 and at most 1; got '2'\n"),
+        (["tfrecords", "a", "b", "--quality", "0"], 2, "--quality: must be an integer from 1 to 100; got '0'\n"),
+        (["preflight", "m:f", "--plot", "/no/a.png"], 2, "cannot write '/no/a.png': there is no folder /no\n"),
+    ],
+)
+def test_help_the_version_and_a_wrong_call_are_answered_before_anything_slow_is_imported(arguments, status, text):
+    command = [sys.executable, "-X", "importtime", "-m", "keras_tpu_ext", *arguments]
+    environ = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    assert text in done.stdout + done.stderr
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert "argparse" in imported
+    assert not {"keras", "tf_keras", "tensorflow", "jax", "numpy"} & imported
+
+
+def test_a_folder_is_no_file_to_draw_into(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["preflight", "m:f", "--plot", str(tmp_path)])
+    assert "it is a folder, or not yours to write" in capsys.readouterr().err
+
+
 def test_what_is_no_refusal_is_raised(monkeypatch):
     monkeypatch.setitem(sys.modules, "keras_tpu_ext.cli", None)
     monkeypatch.delattr("keras_tpu_ext.cli", raising=False)
     with pytest.raises(ImportError, match=r"keras_tpu_ext\.cli"):
-        command.main(["parity"])
+        command.main(["parity", "module:function"])
 
 
 def test_where_nothing_is_refused_it_is_the_command_line(capsys, monkeypatch):

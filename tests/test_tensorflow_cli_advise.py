@@ -58,7 +58,7 @@ def test_its_options_are_those_of_advise(capsys):
     [
         (
             "cli_datasets:no_dataset",
-            "kte.data.advise needs a tf.data.Dataset; got list. Write kte.data.advise(tf.data.",
+            "cli_datasets:no_dataset must return a tf.data.Dataset; it returned list.",
         ),
         ("cli_datasets:raises", "cli_datasets:raises failed: ValueError: no such file: images"),
         (

@@ -15,6 +15,7 @@ from keras_tpu_ext._parity.batches import Batch
 from keras_tpu_ext._parity.checks import Part
 from keras_tpu_ext._parity.function_reference import FunctionReference
 from keras_tpu_ext._parity.inspection import Facts
+from keras_tpu_ext._progress import Progress, wait_for
 from keras_tpu_ext.errors import ArgumentError, ParityCheckError
 
 _MARK = "KERAS_TPU_EXT_IN_PARITY_CHECK"
@@ -90,12 +91,13 @@ def refuse_nested_check() -> None:
         )
 
 
-def run_worker(task: Task, timeout_s: float) -> Outcome:
+def run_worker(task: Task, timeout_s: float, *, progress: bool = False) -> Outcome:
     """Run `task` in a fresh process.
 
     Args:
         task: The work.
         timeout_s: Seconds after which it is ended.
+        progress: Whether to show progress on stderr.
 
     Raises:
         ArgumentError: If what the user gave cannot be checked.
@@ -104,7 +106,8 @@ def run_worker(task: Task, timeout_s: float) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="keras_tpu_ext_parity_") as name:
         folder = Path(name)
         (folder / "task").write_bytes(pickle.dumps(task))
-        status = _wait(folder, task, timeout_s)
+        with Progress(f"parity: training {_where(task)}", shown=progress) as line:
+            status = _wait(folder, task, timeout_s, line)
         written = folder / "outcome"
         outcome = pickle.loads(written.read_bytes()) if written.exists() else None
         printed = (folder / "stderr").read_text(errors="replace")
@@ -121,22 +124,18 @@ def run_worker(task: Task, timeout_s: float) -> Outcome:
     )
 
 
-def _wait(folder: Path, task: Task, timeout_s: float) -> int:
+def _wait(folder: Path, task: Task, timeout_s: float, line: Progress) -> int:
     # Files and no pipes: what a process of the user's leaves behind may hold a pipe open for ever.
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         command = [sys.executable, "-m", "keras_tpu_ext._parity.worker", str(folder)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=_environment(task))
         try:
-            return process.wait(timeout=timeout_s)
+            return wait_for(process, timeout_s, line.update)
         except subprocess.TimeoutExpired as error:
             raise ParityCheckError(
                 f"The process {_where(task)} was not done after {timeout_s:g} s. "
                 f"Give it more time, timeout_s={2 * timeout_s:g}, or a smaller batch, model or number of `steps`."
             ) from error
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
 
 
 def _environment(task: Task) -> dict[str, str]:

@@ -12,12 +12,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from keras_tpu_ext._progress import wait_for
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._versions import NEWEST_TESTED
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
@@ -142,22 +142,13 @@ def _run_worker(
     with (folder / "printed").open("wb") as out:
         command = [sys.executable, str(_WORKER), str(folder)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
-        start = time.monotonic()
         try:
-            while process.poll() is None:
-                seconds = time.monotonic() - start
-                if seconds > timeout_s:
-                    raise PreflightError(
-                        f"The compiler was not done for {target.name} after {timeout_s:g} s. Give it more time, "
-                        f"timeout_s={2 * timeout_s:g}, or fewer layers."
-                    )
-                progress(seconds)
-                time.sleep(_POLL_SECONDS)
-            return process.returncode
-        finally:  # also on KeyboardInterrupt
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            return wait_for(process, timeout_s, progress)
+        except subprocess.TimeoutExpired as error:
+            raise PreflightError(
+                f"The compiler was not done for {target.name} after {timeout_s:g} s. Give it more time, "
+                f"timeout_s={2 * timeout_s:g}, or fewer layers."
+            ) from error
 
 
 def _crash_message(target: Target, status: int, printed: str) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._progress import Progress
 from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
 from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._compiler import Compiled, compile_for, compiler_versions, default_cache_dir
-from keras_tpu_ext.preflight._progress import Progress
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import Fault
 from keras_tpu_ext.preflight.targets import Target, parse_target

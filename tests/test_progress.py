@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from keras_tpu_ext.preflight._progress import Progress
+from keras_tpu_ext._progress import Progress
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 

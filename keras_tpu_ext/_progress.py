@@ -1,9 +1,14 @@
-"""A progress line on stderr."""
+"""A progress line on stderr, and waiting for a process with one."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
+
+_POLL_SECONDS = 0.05
 
 
 class Progress:
@@ -40,3 +45,29 @@ class Progress:
 
     def _is_terminal(self) -> bool:
         return bool(getattr(self._file, "isatty", lambda: False)())
+
+
+def wait_for(process: subprocess.Popen[bytes], timeout_s: float, progress: Callable[[float], None]) -> int:
+    """Wait for a process and return its exit status; it is ended where this raises, on `KeyboardInterrupt` too.
+
+    Args:
+        process: The process.
+        timeout_s: Seconds to wait.
+        progress: Called several times a second with the seconds since the start.
+
+    Raises:
+        subprocess.TimeoutExpired: If it takes longer.
+    """
+    start = time.monotonic()
+    try:
+        while process.poll() is None:
+            seconds = time.monotonic() - start
+            if seconds > timeout_s:
+                raise subprocess.TimeoutExpired(process.args, timeout_s)
+            progress(seconds)
+            time.sleep(_POLL_SECONDS)
+        return int(process.returncode)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
