@@ -22,6 +22,6 @@ def new_figure(caller: str, size: tuple[float, float] = (9, 4.5)) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError(
-            f"{caller} needs matplotlib, and this Python has none. Write: pip install 'keras-tpu-ext[plots]'"
+            f"{caller} needs matplotlib, and this Python has none. Write: pip install matplotlib"
         ) from error
     return Figure(figsize=size, dpi=120, layout="constrained")

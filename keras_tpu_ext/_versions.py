@@ -6,7 +6,7 @@ docs/versions.md says how the range is chosen.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from keras_tpu_ext._system import installed_version
 from keras_tpu_ext.errors import RuntimeNotSupportedError
@@ -109,8 +109,26 @@ def newer_than_tested(versions: Versions, *, legacy: bool = False, backend: str 
     return (
         f"{_listed(newer)} {'is' if len(newer) == 1 else 'are'} newer than what this release of keras_tpu_ext was "
         f"tested with, {_listed(tested)}. It goes on; if something fails, write: "
-        "pip install --upgrade keras-tpu-ext"
+        f"{install_tested_command(versions, newer)}"
     )
+
+
+def install_command(*names: str) -> str:
+    """Return the command that installs frameworks, `"keras"` and `"jax"` say, of versions that work here."""
+    wanted = [f"'{name}>={OLDEST[name]}'" for name in names]
+    return f"pip install {' '.join(wanted)}"
+
+
+def install_tested_command(versions: Versions, names: Iterable[str] = tuple(NEWEST_TESTED)) -> str:
+    """Return the command that brings back the versions that this release was tested with.
+
+    Args:
+        versions: What is installed.
+        names: Those of `NEWEST_TESTED` to bring back, where they are installed; by default all.
+    """
+    packages = {"tensorflow": versions.tensorflow_package, "tf_keras": "tf-keras"}
+    wanted = [f"{packages.get(name, name)}=={NEWEST_TESTED[name]}" for name in names if getattr(versions, name)]
+    return f"pip install {' '.join(wanted)}"
 
 
 def problem_of_packages(versions: Versions) -> str:
@@ -157,8 +175,8 @@ def _problem_of_legacy(versions: Versions) -> str:
     tensorflow = _numbers(versions.tensorflow)
     if not tensorflow:
         return (
-            "TF_USE_LEGACY_KERAS is set, and this Python has no TensorFlow. Write: "
-            "pip install 'keras-tpu-ext[tensorflow]' and pip install --no-deps tf-keras of the same version; "
+            f"TF_USE_LEGACY_KERAS is set, and this Python has no TensorFlow. Write: {install_command('tensorflow')} "
+            "and pip install --no-deps tf-keras of the same version; "
             "or unset TF_USE_LEGACY_KERAS"
         )
     problem = _problem_of_keras2(versions)

@@ -16,6 +16,7 @@ from keras_tpu_ext._parity.inspection import findings
 from keras_tpu_ext._parity.process import Outcome, Task, refuse_nested_check, run_worker
 from keras_tpu_ext._parity.report import ParityReport as ParityReport
 from keras_tpu_ext._parity.report import ParityRow as ParityRow
+from keras_tpu_ext._versions import install_command
 from keras_tpu_ext.errors import MissingExtraError, ParityCheckError
 
 _BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
@@ -152,5 +153,5 @@ def _check_arguments(replicas: Any, steps: Any, tolerance: Any, timeout_s: Any, 
     if backend is not None and importlib.util.find_spec(backend) is None:
         raise MissingExtraError(
             f'check_parity(backend="{backend}") trains on {_BACKENDS[backend]} as well, and this Python has none. '
-            f"Write: pip install 'keras-tpu-ext[{backend}]'"
+            f"Write: {install_command('keras', backend)}"
         )

@@ -192,7 +192,7 @@ def test_a_backend_that_is_not_installed_is_named_with_its_extra(monkeypatch):
         kte.check_parity(exact, batch(8), backend="jax")
     assert str(caught.value) == (
         'check_parity(backend="jax") trains on JAX as well, and this Python has none. '
-        "Write: pip install 'keras-tpu-ext[jax]'"
+        "Write: pip install 'keras>=3.8' 'jax>=0.5.2'"
     )
 
 

@@ -154,23 +154,33 @@ def test_packages_that_are_imported_already_work_together():
 
 
 @pytest.mark.parametrize(
-    ("versions", "options", "newer"),
+    ("versions", "options", "newer", "write"),
     [
-        (Versions("2.21.0", None, "3.15.1"), {}, ""),
-        (Versions("2.21.9", None, "3.15.9"), {}, ""),  # of the same minor version
-        (Versions("2.30.0", None, "3.15.1"), {"backend": "jax"}, ""),
-        (Versions(keras="3.99.0", jax="0.10.2"), {"backend": "jax"}, "keras 3.99.0 is newer"),
-        (Versions(keras="3.99.0", jax="0.99.0"), {"backend": "jax"}, "keras 3.99.0 and jax 0.99.0 are newer"),
-        (Versions("2.99.0", None, "3.99.0", "2.99.0"), {"legacy": True}, "tensorflow 2.99.0 and tf_keras 2.99.0 are"),
-        (Versions(keras="3.15.1"), {"backend": "torch"}, ""),
+        (Versions("2.21.0", None, "3.15.1"), {}, "", ""),
+        (Versions("2.21.9", None, "3.15.9"), {}, "", ""),  # of the same minor version
+        (Versions("2.30.0", None, "3.15.1"), {"backend": "jax"}, "", ""),
+        (Versions(keras="3.99.0", jax="0.10.2"), {"backend": "jax"}, "keras 3.99.0 is newer", "keras==3.15.1"),
+        (
+            Versions(keras="3.99.0", jax="0.99.0"),
+            {"backend": "jax"},
+            "keras 3.99.0 and jax 0.99.0 are newer",
+            "keras==3.15.1 jax==0.10.2",
+        ),
+        (
+            Versions("2.99.0", None, "3.99.0", "2.99.0"),
+            {"legacy": True},
+            "tensorflow 2.99.0 and tf_keras 2.99.0 are",
+            "tensorflow==2.21.0 tf-keras==2.21.0",
+        ),
+        (Versions(keras="3.15.1"), {"backend": "torch"}, "", ""),
     ],
 )
-def test_what_is_newer_than_tested_is_a_note(versions, options, newer):
+def test_what_is_newer_than_tested_is_a_note(versions, options, newer, write):
     check_versions(versions, **options)
     note = newer_than_tested(versions, **options)
     assert note.startswith(newer)
     assert bool(note) == bool(newer)
-    assert not note or note.endswith("if something fails, write: pip install --upgrade keras-tpu-ext")
+    assert not note or note.endswith(f"if something fails, write: pip install {write}")
 
 
 def test_other_backends_are_not_judged_by_jax():

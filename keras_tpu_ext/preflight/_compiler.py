@@ -111,7 +111,7 @@ def compiler_versions() -> dict[str, str]:
             if importlib.util.find_spec(name) is None:
                 raise MissingExtraError(
                     f"preflight asks the TPU compiler, and this Python has no {name}. It needs no TPU and takes "
-                    "0.5 GB of disk. Write: pip install 'keras-tpu-ext[preflight]'"
+                    "0.5 GB of disk. Write: pip install jax libtpu"
                 ) from None
             found[name] = "unknown"
     return found

@@ -37,7 +37,7 @@ def test_without_keras_the_error_says_what_to_install():
     with pytest.raises(RuntimeNotSupportedError) as caught:
         select.runtime_name({}, None, None)
     assert str(caught.value) == (
-        "keras_tpu_ext needs Keras, and this Python has none. Write: pip install 'keras-tpu-ext[tensorflow]'"
+        "keras_tpu_ext needs Keras, and this Python has none. Write: pip install 'keras>=3.8' 'tensorflow>=2.18'"
     )
     assert isinstance(caught.value, KteError)
     assert isinstance(caught.value, ImportError)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from keras_tpu_ext._runtime.common import private_names
-from keras_tpu_ext._versions import NEWEST_TESTED, find_versions
+from keras_tpu_ext._versions import NEWEST_TESTED, find_versions, install_tested_command
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -107,8 +107,8 @@ def explain_missing_names() -> Iterator[None]:
 def _gone(name: str, place: str = "") -> str:
     return (
         f"`{name}` is gone, a private name that keras_tpu_ext uses{place}. Installed: {_versions()}. This release "
-        f"was tested up to {_listed(NEWEST_TESTED)}. Go back to one of these, or upgrade this package. Write: "
-        f"pip install --upgrade keras-tpu-ext"
+        f"was tested up to {_listed(NEWEST_TESTED)}. Upgrade this package, or write: "
+        f"{install_tested_command(find_versions())}"
     )
 
 

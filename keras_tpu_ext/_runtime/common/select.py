@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
-from keras_tpu_ext._versions import check_versions, find_versions, newer_than_tested
+from keras_tpu_ext._versions import check_versions, find_versions, install_command, newer_than_tested
 from keras_tpu_ext.errors import RuntimeNotSupportedError, UntestedVersionWarning
 
 WORKING = {
@@ -28,7 +28,7 @@ _CHOOSE_TENSORFLOW = (
     "Before the first import of keras, write: "
     "import os; os.environ['KERAS_BACKEND'] = 'tensorflow'; os.environ.pop('TF_USE_LEGACY_KERAS', None)"
 )
-_INSTALL_TENSORFLOW = "Write: pip install 'keras-tpu-ext[tensorflow]'"
+_INSTALL_TENSORFLOW = f"Write: {install_command('keras', 'tensorflow')}"
 _TRUE = {"1", "true", "yes"}  # what TensorFlow itself accepts for TF_USE_LEGACY_KERAS
 
 

@@ -91,6 +91,6 @@ def _explain_compiled_operations() -> None:
 
 def _install() -> str:
     if PACKAGE == "keras":
-        return "pip install 'keras-tpu-ext[addons]'"
+        return "pip install tensorflow-addons==0.23.0"
     # Without their dependencies: TensorFlow Addons asks for an old typeguard, and for nothing else that is new.
     return "pip install --no-deps tensorflow-addons==0.23.0 typeguard==2.13.3"
