@@ -30,7 +30,8 @@ def doctor(
     `keras-tpu-ext doctor` tells what it can there too.
 
     Args:
-        paths: Where data and checkpoints are to be, to tell whether the TPU can reach them; none by default.
+        paths: Where data and checkpoints are to be, to tell whether they can be reached from where the model trains;
+            none by default.
         start: Whether to start the TPU as well, which takes it and waits for it. Defaults to `False`.
         environ: Environment variables; those of this process by default.
         root: Folder taken for the root of the file system; `"/"` by default.
@@ -54,7 +55,7 @@ def doctor(
     if reached:
         found += checks.check_tpu_framework(framework, versions, reached)
         found += checks.check_holders(checks.chip_holders(root) if reached == "local" else [])
-    found += checks.check_paths([str(path) for path in paths], reached)
+    found += checks.check_paths([os.fspath(path) for path in paths], reached, root)
     if hardware.kind == "gpu":
         found += checks.check_gpus(hardware, _runtime.devices.count_gpus(), _runtime.message_terms.no_gpu)
     found += checks.check_policy(policy, recommended, hardware)
@@ -69,7 +70,7 @@ def doctor(
         versions=dict(versions),
         policy=policy,
         findings=tuple(found),
-        next_step=_next_step(hardware, reached, found),
+        next_step=_next_step(hardware, reached, found, versions),
     )
 
 
@@ -81,15 +82,14 @@ def _started(address: str) -> list[Finding]:
     return [Finding("advice", f"the TPU was started: {scope}")]
 
 
-def _next_step(hardware: Hardware, tpu: str, found: Sequence[Finding]) -> str:
+def _next_step(hardware: Hardware, tpu: str, found: Sequence[Finding], versions: Mapping[str, str]) -> str:
     problem = next((finding for finding in found if finding.kind == "problem"), None)
     if problem is not None:
         return problem.write or "mend the problem above, and run keras-tpu-ext doctor again"
     if tpu:
-        return 'with kte.strategy_scope(require="tpu", precision="auto") as scope: ... # make the model in it'
+        return 'with kte.strategy_scope(require="tpu", precision="auto") as scope:  # and make the model in it'
     if hardware.kind == "gpu":
-        return 'with kte.strategy_scope(precision="auto") as scope: ... # make the model in it'
-    return (
-        "keras-tpu-ext preflight module:function --target v5e-8 asks the TPU compiler from here; "
-        "kte.strategy_scope(replicas=8) rehearses"
-    )
+        return 'with kte.strategy_scope(precision="auto") as scope:  # and make the model in it'
+    if not {"jax", "libtpu"} <= versions.keys():
+        return "pip install jax libtpu  # and keras-tpu-ext preflight asks the TPU compiler from here"
+    return "keras-tpu-ext preflight --help  # it asks the TPU compiler from here"

@@ -47,6 +47,10 @@ def machine(tmp_path):
     return make
 
 
+def in_one_line(report):
+    return " ".join(str(report).split())
+
+
 def own_image():
     return JAX_IMAGE if IS_JAX else TF_IMAGE
 
@@ -69,7 +73,7 @@ def test_kaggle_with_a_tpu(machine):
     assert (report.place, report.tpu, report.hardware.generation.name) == ("Kaggle", "local", "v5e")
     assert report.ok, str(report)
     assert report.framework == f"{message_terms.keras} on {message_terms.framework}"
-    assert "8 chips of 1 device, 16 GiB of memory each" in str(report)
+    assert "8 chips of 1 device, 16 GiB of memory each" in in_one_line(report)
     assert report.next_step.startswith('with kte.strategy_scope(require="tpu"')
 
 
@@ -78,7 +82,7 @@ def test_a_tpu_vm_counts_chips_and_cores(machine):
     environ = {"TPU_ACCELERATOR_TYPE": "v3-8"}
     report = kte.doctor(environ=environ, root=root, versions=own_image())
     assert report.place == "a Cloud TPU VM"
-    assert "4 chips of 2 devices, 16 GiB of memory each" in str(report)
+    assert "4 chips of 2 devices, 16 GiB of memory each" in in_one_line(report)
     assert json.loads(json.dumps(report.to_dict()))["hardware"]["chips"] == 4
 
 
@@ -102,6 +106,7 @@ def test_colab_with_a_tpu_behind_the_network(machine):
     report = kte.doctor(environ=environ, root=machine(), versions=own_image(), paths=paths)
     assert (report.place, report.tpu) == ("Colab", "grpc://10.0.0.2:8470")
     texts = [str(finding) for finding in report.findings if finding.kind == "problem"]
+    assert not any("BUCKET" in text for text in texts)
     assert any("cannot reach /content/checkpoints on this machine's disk" in text for text in texts)
     assert not any("gs://bucket/train" in text for text in texts)
     assert any("JAX reaches the TPU of its own machine only" in text for text in texts) == IS_JAX
@@ -111,7 +116,9 @@ def test_who_holds_the_chip_is_named(machine):
     processes = [(4711, "python train.py", ["/dev/null", "/dev/accel0"]), (4712, "sshd", ["/dev/null"])]
     root = machine(devices=["accel0"], pci="0x0027", chips=1, processes=processes)
     report = kte.doctor(environ={}, root=root, versions=own_image())
-    assert "PROBLEM: process 4711 (python train.py) holds the TPU, and one process at a time can" in str(report)
+    assert "PROBLEM: process 4711 (python train.py) holds the TPU, and one process at a time can" in in_one_line(
+        report
+    )
     assert "4712" not in str(report)
     assert report.next_step == "kill 4711, or restart that notebook's kernel"
 
@@ -125,22 +132,53 @@ def test_this_process_does_not_hold_its_own_chip(machine):
 def test_a_gpu_that_the_framework_does_not_see(machine):
     report = kte.doctor(environ={}, root=machine(devices=["nvidia0"]), versions={"keras": "3.15.1"})
     assert report.place == "a machine with a GPU"
-    assert "PROBLEM: a GPU is there, and the framework sees none. Write: check that `nvidia-smi`" in str(report)
+    assert "PROBLEM: a GPU is there, and the framework sees none.\n    Write: check that `nvidia-smi`" in str(report)
 
 
 def test_a_laptop_is_led_to_the_compiler(machine):
     report = kte.doctor(environ={}, root=machine(), versions={"keras": "3.15.1"})
     assert report.ok
     assert (report.place, report.tpu, report.findings) == ("a machine without accelerators", "", ())
-    assert "keras-tpu-ext preflight module:function" in report.next_step
-    assert "Next: keras-tpu-ext preflight" in report._repr_html_()
+    assert report.next_step.startswith("pip install jax libtpu  # and keras-tpu-ext preflight")
+    assert "Next: pip install jax libtpu" in report._repr_html_()
+    report = kte.doctor(environ={}, root=machine(), versions=JAX_IMAGE)
+    assert report.next_step == "keras-tpu-ext preflight --help  # it asks the TPU compiler from here"
+
+
+def test_paths_are_looked_at_on_a_machine_of_any_kind(machine, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    paths = ["/data", "/data/new/deep", "gs://bucket/train", "file", "/file/checkpoints", "file/more"]
+    report = kte.doctor(environ={}, root=machine(), versions={}, paths=paths)
+    assert not report.ok
+    assert [(finding.kind, finding.text) for finding in report.findings] == [
+        ("problem", "there is nothing at /file/checkpoints, and nothing can be written into /file"),
+        ("problem", f"there is nothing at file/more, and nothing can be written into {tmp_path / 'file'}"),
+        ("advice", "there is nothing at /data/new/deep yet"),
+    ]
+
+
+def test_what_may_not_be_read_is_a_problem(machine, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)
+    (problem,) = kte.doctor(environ={}, root=machine(), versions={}, paths=["/data"]).findings
+    assert (problem.kind, problem.text, problem.write) == ("problem", "/data is not yours to read", "ls -ld /data")
+
+
+def test_it_fits_80_columns_but_for_what_is_to_be_copied(machine):
+    processes = [(4711, "python train.py " + "--option " * 20, ["/dev/accel0"])]
+    root = machine(devices=["accel0"], pci="0x0027", chips=1, processes=processes)
+    lines = str(kte.doctor(environ={}, root=root, versions=own_image(), paths=["/nothing/here"])).splitlines()
+    assert len(lines) > 8
+    assert not [line for line in lines if len(line) > 80 and not line.startswith(("    Write: ", "Next: "))]
 
 
 def test_another_dtype_policy_is_advice_and_no_problem(machine):
     root = machine(devices=["accel0"], pci="0x0063", chips=1)
     report = kte.doctor(environ={}, root=root, versions=own_image())
     assert report.ok
-    assert "advice: the dtype policy is float32, and this hardware is made for mixed_bfloat16" in str(report)
+    assert "advice: the dtype policy is float32, and this hardware is made for mixed_bfloat16" in in_one_line(report)
 
 
 def test_nothing_is_started_unless_that_is_asked_for(machine, monkeypatch):
@@ -159,7 +197,7 @@ def test_nothing_is_started_unless_that_is_asked_for(machine, monkeypatch):
 def test_the_command_prints_it_and_exits_by_the_verdict(capsys, monkeypatch):
     monkeypatch.setenv("COLAB_TPU_ADDR", "10.0.0.2:8470")
     assert cli.main(["doctor", "/tmp/data"]) == 1
-    assert "cannot reach /tmp/data" in capsys.readouterr().out
+    assert "cannot reach /tmp/data" in in_one_line(capsys.readouterr().out)
     assert cli.main(["doctor", "/tmp/data", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["tpu"] == "grpc://10.0.0.2:8470"
 
@@ -168,5 +206,7 @@ def test_packages_that_break_each_other_are_told_on_every_framework(machine):
     versions = {**own_image(), "tensorflow-tpu": "2.20.0", "libtpu": "0.0.51"}
     report = kte.doctor(environ={}, root=machine(), versions=versions)
     assert not report.ok
-    assert "PROBLEM: tensorflow-tpu 2.20.0 ends the process when it is imported with libtpu 0.0.51" in str(report)
+    assert "PROBLEM: tensorflow-tpu 2.20.0 ends the process when it is imported with libtpu 0.0.51" in in_one_line(
+        report
+    )
     assert report.next_step == "pip install 'libtpu==0.0.31'"

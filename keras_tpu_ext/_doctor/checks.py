@@ -114,18 +114,36 @@ def check_holders(found: Sequence[Holder]) -> Iterator[Finding]:
         )
 
 
-def check_paths(paths: Sequence[str], address: str) -> Iterator[Finding]:
-    """Yield the paths that a TPU behind a network cannot read or write."""
-    if address in ("", "local"):
-        return
+def check_paths(paths: Sequence[str], address: str, root: str | os.PathLike[str]) -> Iterator[Finding]:
+    """Yield the paths that cannot be read and written from where the model trains; `gs://` is not asked."""
     for path in paths:
-        if not str(path).startswith("gs://"):
-            yield Finding(
-                "problem",
-                f"the TPU at {address} reads and writes by itself and cannot reach {path} on this machine's disk",
-                f"gs://BUCKET/{str(path).strip('/').rsplit('/', 1)[-1]} instead; or for checkpoints "
-                "tf.train.CheckpointOptions(experimental_io_device='/job:localhost')",
-            )
+        if path.startswith("gs://"):
+            continue
+        if address in ("", "local"):
+            yield from _check_local_path(path, root)
+            continue
+        yield Finding(
+            "problem",
+            f"the TPU at {address} reads and writes by itself and cannot reach {path} on this machine's disk",
+            "a path that begins with gs:// instead; or for checkpoints "
+            "tf.train.CheckpointOptions(experimental_io_device='/job:localhost')",
+        )
+
+
+def _check_local_path(path: str, root: str | os.PathLike[str]) -> Iterator[Finding]:
+    there = os.path.join(root, path.lstrip("/")) if os.path.isabs(path) else os.path.abspath(path)
+    if os.path.exists(there):
+        if not os.access(there, os.R_OK):
+            yield Finding("problem", f"{path} is not yours to read", f"ls -ld {path}")
+        return
+    parent = os.path.dirname(there)
+    while not os.path.exists(parent):
+        parent = os.path.dirname(parent)
+    if os.path.isdir(parent) and os.access(parent, os.W_OK):
+        yield Finding("advice", f"there is nothing at {path} yet")
+    else:
+        shown = f"/{os.path.relpath(parent, root)}" if os.path.isabs(path) else parent
+        yield Finding("problem", f"there is nothing at {path}, and nothing can be written into {shown}")
 
 
 def check_policy(policy: str, recommended: str, hardware: Hardware) -> Iterator[Finding]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from typing import Any, Literal
 
 from keras_tpu_ext._repr import HtmlText
 from keras_tpu_ext.hardware import Hardware
+
+_WIDTH = 80  # columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +88,11 @@ class DoctorReport(HtmlText):
             rows.append(("TPU", f"reached at {self.tpu}"))
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         rows += [("framework", f"{self.framework} ({versions})"), ("dtype policy", self.policy)]
-        lines = [f"{name:<14}{text}" for name, text in rows]
-        marks = {"problem": "PROBLEM", "advice": "advice"}
-        lines += ["", *(f"{marks[finding.kind]}: {finding}" for finding in self.findings)] if self.findings else []
+        lines = [_wrapped(f"{name:<14}{text}", 14) for name, text in rows]
+        for finding in self.findings:
+            mark = "PROBLEM" if finding.kind == "problem" else finding.kind
+            lines += ["", _wrapped(f"{mark}: {finding.text}.", 4)]
+            lines += [f"    Write: {finding.write}"] if finding.write else []  # in one line, to be copied
         return "\n".join([*lines, "", f"Next: {self.next_step}"])
 
     def _chips(self) -> int | None:
@@ -104,3 +109,7 @@ class DoctorReport(HtmlText):
             "" if chips is None else f"; {chips} chip{'' if chips == 1 else 's'} of {cores} device{'s'[: cores - 1]}"
         )
         return f"{self.hardware}{count}, {per}"
+
+
+def _wrapped(text: str, indent: int) -> str:
+    return textwrap.fill(text, _WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
