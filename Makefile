@@ -25,6 +25,7 @@ COMPILER := .envs/keras3-compiler
 # TensorFlow with kernels for TPUs.
 TPU_KERNELS := .envs/keras3-tpu-kernels
 LINT := .envs/lint
+DOCS := .envs/docs
 VERSIONS = $(UV) run --no-project --python $(PYTHON) tests/versions/run.py $(UV) $(PYTHON)
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Trust what the machine trusts, a company's proxy say, as pip does.
@@ -39,7 +40,7 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks docs clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
@@ -222,6 +223,16 @@ $(LINT)/.ready: pyproject.toml | $(UV)
 	$(UV) venv --quiet --clear --python $(PYTHON) $(LINT)
 	$(UV) pip install --quiet --python $(LINT)/bin/python --group lint
 	@touch $@
+
+$(DOCS)/.ready: pyproject.toml | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) $(DOCS)
+	$(UV) pip install --quiet --python $(DOCS)/bin/python --group docs
+	$(UV) pip install --quiet --python $(DOCS)/bin/python --no-deps --editable .
+	@touch $@
+
+# The site, into out/site; what it warns of, a link that leads nowhere say, is an error.
+docs: $(DOCS)/.ready
+	KERAS_BACKEND=jax $(DOCS)/bin/python -m sphinx -q -W --keep-going -E docs out/site
 
 clean:
 	rm -rf .envs build dist out

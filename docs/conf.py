@@ -1,0 +1,58 @@
+"""The site, by Sphinx with the book theme that Orbax, Grain and MaxText have; `make docs` builds it.
+
+Pages are Markdown (MyST), and so are docstrings, as Keras's are: `markdown_to_rst` translates them.
+"""
+
+import re
+import textwrap
+
+import keras_tpu_ext
+
+project = "keras_tpu_ext"
+copyright = "the keras_tpu_ext authors, Apache-2.0"
+release = version = keras_tpu_ext.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["colon_fence", "attrs_inline"]
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+suppress_warnings = ["config.cache"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 80
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Call arguments", "params_style")]
+
+html_theme = "sphinx_book_theme"
+html_title = "keras_tpu_ext"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_theme_options = {"show_navbar_depth": 1, "home_page_in_toc": False, "use_download_button": False}
+copybutton_exclude = ".linenos, .gp"
+linkcheck_anchors = False
+
+
+def markdown_to_rst(app, what, name, obj, options, lines):
+    """Write the Markdown of a docstring, its code blocks and code spans, as reStructuredText."""
+    text = "\n".join(lines)
+    # Odd parts stand between three backticks: a word for the language, and the code.
+    parts = re.split(r"^( *)```(\w*)\n(.*?)^ *```$", text, flags=re.MULTILINE | re.DOTALL)
+    translated = ""
+    for prose, indent, language, code in zip(parts[::4], *([*parts[i::4], ""] for i in (1, 2, 3)), strict=True):
+        translated += re.sub(r"`([^`]+)`", r"``\1``\\ ", prose).replace("|", r"\|")
+        if code:
+            block = textwrap.indent(textwrap.dedent(code), f"{indent}    ")
+            translated += f"{indent}.. code-block:: {language or 'text'}\n\n{block}"
+    lines[:] = translated.split("\n")
+
+
+def setup(app):
+    """Connect the function above; before napoleon, which reads what it writes."""
+    app.connect("autodoc-process-docstring", markdown_to_rst, priority=100)

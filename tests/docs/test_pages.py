@@ -1,0 +1,63 @@
+"""The code on the site: the blocks of a page, one after the other, are a program that runs as a reader would paste it.
+
+A block marked `python` runs. One marked `py` cannot run here, because it needs a TPU or several hosts, and is compiled
+only. A page that needs TensorFlow says so in a comment, `% runs on: keras3_tf`; the others run on JAX too.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kind_of_keras import RUNTIMES
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))]
+# Those that `make test` runs too.
+IN_GATE = ("quickstart.md",)
+
+pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="the pages are about Keras 3")
+
+
+def blocks(page, language):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def runtimes(page):
+    found = re.search(r"^% runs on: (.+)$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1].split() if found else ["keras3_tf", "keras3_jax"]
+
+
+def parameters():
+    for page in PAGES:
+        if blocks(page, "python"):
+            marks = [pytest.mark.runtimes(*runtimes(page))]
+            yield pytest.param(page, marks=marks if page in IN_GATE else [*marks, pytest.mark.exhaustive])
+
+
+@pytest.mark.parametrize("page", parameters())
+def test_the_blocks_of_a_page_run(page, tmp_path):
+    program = tmp_path / "page.py"
+    program.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
+    environ = {**os.environ, "PYTHONPATH": str(DOCS.parent)}
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.gate_on("keras3_jax")
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "py")])
+def test_what_cannot_run_here_is_python(page):
+    for block in blocks(page, "py"):
+        compile(block, page, "exec")
+
+
+@pytest.mark.gate_on("keras3_jax")
+def test_pages_name_runtimes_that_there_are():
+    assert {name for page in PAGES for name in runtimes(page)} <= {"keras3_tf", "keras3_jax"}
+    assert "keras3_jax" in RUNTIMES or "keras3_tf" in RUNTIMES
