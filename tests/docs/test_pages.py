@@ -39,7 +39,7 @@ def parameters():
             yield pytest.param(page, marks=marks if page in IN_GATE else [*marks, pytest.mark.exhaustive])
 
 
-@pytest.mark.parametrize("page", parameters())
+@pytest.mark.parametrize("page", list(parameters()))
 def test_the_blocks_of_a_page_run(page, tmp_path):
     program = tmp_path / "page.py"
     program.write_text("\n".join(blocks(page, "python")), encoding="utf-8")

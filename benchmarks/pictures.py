@@ -1,0 +1,139 @@
+"""The pictures of README.md and the site, each measured or computed here; it writes docs/_static/*.svg.
+
+Run: python benchmarks/pictures.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
+import keras
+import numpy as np
+from matplotlib.figure import Figure
+from sklearn.datasets import load_digits
+
+import keras_tpu_ext as kte
+
+FOLDER = Path(__file__).parents[1] / "docs/_static"
+STOCK, OURS, TEXT, FAINT = "#d9822b", "#1f5fa8", "#333333", "#999999"
+EPOCHS, BATCH = 12, 96
+
+
+def main() -> None:
+    draw_distance()
+    draw_batch()
+
+
+def new_figure(width: float, height: float) -> Figure:
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def save(figure: Figure, name: str) -> None:
+    figure.savefig(FOLDER / name, metadata={"Date": None}, facecolor="white")
+    print(f"wrote docs/_static/{name}")
+
+
+def draw_distance() -> None:
+    """Draw how far a model trained on eight replicas is from the same model trained on one device."""
+    data = load_digits()
+    x, y = (data.images / 16).astype("float32")[..., None], data.target
+    inexact, exact = (kte.strategy_scope(require="cpu", replicas=8, exact=value) for value in (False, True))
+    one = build(x, y, contextlib.nullcontext(), EPOCHS)
+    stock = build(x, y, inexact, EPOCHS, one[0])
+    ours = build(x, y, exact, EPOCHS, one[0])
+    # What rounding alone does: one device again, which adds the examples of each batch in another order.
+    order = np.concatenate([np.arange(i, min(i + BATCH, len(x)))[::-1] for i in range(0, len(x), BATCH)])
+    rounded = build(x[order], y[order], contextlib.nullcontext(), EPOCHS, one[0])
+    figure = new_figure(7.2, 3.6)
+    axes = figure.subplots()
+    epochs = range(1, EPOCHS + 1)
+    lines = (
+        (rounded, FAINT, "rounding alone: one device, batches in reverse order", -18),
+        (stock, STOCK, "stock Keras on 8 replicas", -16),
+        (ours, OURS, "in strategy_scope() on 8 replicas", 12),
+    )
+    for weights, color, label, above in lines:
+        distances = [distance(a, b) for a, b in zip(weights[1:], one[1:], strict=True)]
+        print(label, [f"{d:.1e}" for d in distances])
+        width = 6 if color == FAINT else 2  # the wider one lies below
+        axes.plot(epochs, distances, color=color, linewidth=width, marker="o", markersize=width + 2)
+        axes.annotate(
+            f"{label}: {distances[-1]:.0e}",
+            (EPOCHS, distances[-1]),
+            xytext=(0, above),
+            textcoords="offset points",
+            ha="right",
+            color=color,
+            weight="bold",
+        )
+    axes.set(yscale="log", ylim=(1e-8, 1), xlabel="epoch", xticks=[1, *range(2, EPOCHS + 1, 2)])
+    axes.set_ylabel("distance from one device\n(relative, of all weights)")
+    axes.set_title("8 replicas train as one device does, to rounding; stock Keras does not", loc="left", color=TEXT)
+    style(axes)
+    save(figure, "distance.svg")
+
+
+def build(x, y, scope, epochs, start=None):
+    """Return the weights before the first epoch and after each."""
+    keras.utils.set_random_seed(0)
+    with scope:
+        model = keras.Sequential(
+            [
+                keras.Input((8, 8, 1)),
+                keras.layers.Conv2D(16, 3, activation="tanh"),
+                keras.layers.Flatten(),
+                keras.layers.Dense(10),
+            ]
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss)
+    if start is not None:
+        model.set_weights(start)
+    weights = [model.get_weights()]
+    for _ in range(epochs):
+        model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    return weights
+
+
+def distance(weights, reference) -> float:
+    """Return |a - b| / |b| over all weights together."""
+    a, b = (np.concatenate([array.ravel() for array in arrays]) for arrays in (weights, reference))
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+def draw_batch() -> None:
+    """Draw how eight replicas share a batch of 100 examples, and what an example then counts."""
+    sizes = [13] * 7 + [9]
+    figure = new_figure(7.2, 3.0)
+    axes = figure.subplots()
+    left = 0
+    for number, size in enumerate(sizes):
+        color = OURS if number < 7 else STOCK
+        axes.barh(1, size, left=left, color=color, edgecolor="white", height=0.7)
+        axes.text(left + size / 2, 1, f"{size}", ha="center", va="center", color="white", weight="bold")
+        axes.text(left + size / 2, 0.45, f"replica {number}", ha="center", va="center", color=TEXT, fontsize=8)
+        left += size
+    axes.text(0, 1.6, "one batch of 100 examples over 8 replicas", color=TEXT, fontsize=11)
+    stock = f"stock: the mean of 8 means. An example of replica 7 counts 1/{8 * 9}, all others 1/{8 * 13}"
+    ours = "in strategy_scope(): the sum of all, by 100. Each example counts 1/100, as on one device"
+    axes.text(0, -0.1, stock, color=STOCK, fontsize=10)
+    axes.text(0, -0.55, ours, color=OURS, fontsize=10)
+    axes.set(xlim=(0, 100), ylim=(-0.85, 1.9))
+    axes.axis("off")
+    save(figure, "batch.svg")
+
+
+def style(axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(colors=TEXT)
+    axes.grid(axis="y", color="#eeeeee")
+
+
+if __name__ == "__main__":
+    main()
