@@ -34,6 +34,15 @@ class TpuAddress:
     Args:
         address: `"local"`, a TPU's name, or a `grpc://` address, as `TPUClusterResolver(tpu=...)` takes it.
         found_by: Where the address comes from, such as `"TPU_NAME=local"`.
+
+    Example:
+        ```python
+        import keras_tpu_ext as kte
+
+        found = kte.hardware.find_tpu("grpc://10.0.0.2:8470")
+        print(found.address)  # grpc://10.0.0.2:8470
+        print(found.found_by)  # tpu='grpc://10.0.0.2:8470'
+        ```
     """
 
     address: str

@@ -39,6 +39,16 @@ class TpuGeneration:
         announced_peak_bf16_flops: The rate given at launch, in FLOP/s per chip; `None` where it is the
             same as `peak_bf16_flops`.
         note: Where sources differ, and which was taken; empty where they agree.
+
+    Example:
+        ```python
+        import keras_tpu_ext as kte
+
+        v3 = kte.hardware.TPU_GENERATIONS["v3"]
+        print(v3.peak_bf16_flops_per_core / 1e12)  # 61.5 TFLOP/s
+        print(v3.hbm_bytes_per_core / 2**30)  # 16.0 GiB
+        print(v3.slice_name(chips=4))  # v3-8
+        ```
     """
 
     name: str
@@ -199,6 +209,15 @@ def parse_accelerator_type(text: str) -> tuple[TpuGeneration, int] | None:
 
     Returns:
         The generation and the number of chips, or `None` where the text is no such name.
+
+    Example:
+        ```python
+        import keras_tpu_ext as kte
+
+        generation, chips = kte.hardware.parse_accelerator_type("v3-8")
+        print(generation.name, chips, chips * generation.cores_per_chip)  # v3 4 8
+        print(kte.hardware.parse_accelerator_type("a100-8"))  # None
+        ```
     """
     match = _ACCELERATOR_TYPE.fullmatch(text.strip().lower()) if isinstance(text, str) else None
     if match is None:
@@ -215,7 +234,17 @@ _DEVICE_NAMES = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e", "7x": "7x", "7
 
 
 def generation_of_device(name: str) -> TpuGeneration | None:
-    """Return the generation of what a framework calls a device, such as `"TPU v3"`; `None` where it is not known."""
+    """Return the generation of what a framework calls a device, such as `"TPU v3"`; `None` where it is not known.
+
+    Example:
+        ```python
+        import keras_tpu_ext as kte
+
+        generation = kte.hardware.generation_of_device("TPU v5 lite")  # as jax.devices()[0].device_kind is on a v5e
+        print(generation.name, generation.peak_bf16_flops / 1e12)  # v5e 197.0
+        print(kte.hardware.generation_of_device("cpu"))  # None
+        ```
+    """
     kind, _, rest = name.strip().lower().partition("tpu")
     rest = rest.strip()
     return None if kind else TPU_GENERATIONS.get(_DEVICE_NAMES.get(rest, rest))

@@ -42,7 +42,11 @@ def doctor(
 
     Example:
         ```python
-        print(kte.doctor(paths=["gs://my-bucket/train", "/tmp/checkpoints"]))
+        import keras_tpu_ext as kte
+
+        report = kte.doctor(paths=["gs://my-bucket/train", "/tmp/checkpoints"])
+        print(report)
+        print(report.ok, report.next_step)
         ```
     """
     environ = os.environ if environ is None else environ

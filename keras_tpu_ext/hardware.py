@@ -46,6 +46,17 @@ class Hardware:
         generation: The TPU generation; `None` for other hardware and where it cannot be told.
         supports_bfloat16: Whether it computes in bfloat16; `None` if it cannot be told.
         found_by: Where it showed itself, such as `"TPU_ACCELERATOR_TYPE=v5litepod-8"` or `"/dev/accel0"`.
+
+    Example:
+        ```python
+        import keras_tpu_ext as kte
+
+        hardware = kte.hardware.detect()
+        print(hardware.kind, hardware.name, hardware.num_devices, hardware.supports_bfloat16)
+        t4 = kte.hardware.Hardware("gpu", 2, "Tesla T4", supports_bfloat16=False)
+        print(t4)  # Tesla T4: 2 devices, no bfloat16
+        print(kte.precision.recommended_policy(t4))  # mixed_float16
+        ```
     """
 
     kind: Literal["tpu", "gpu", "cpu"]
@@ -76,6 +87,14 @@ def detect(environ: Mapping[str, str] | None = None, root: str | os.PathLike[str
     Args:
         environ: Environment variables; those of this process by default.
         root: Folder taken for the root of the file system; `"/"` by default.
+
+    Example:
+        ```python
+        import keras_tpu_ext as kte
+
+        print(kte.hardware.detect())
+        print(kte.hardware.detect({"TPU_ACCELERATOR_TYPE": "v5litepod-8"}))  # TPU v5e-8: 8 devices, bfloat16, ...
+        ```
     """
     environ = os.environ if environ is None else environ
     return _detect_tpu(environ, root) or _detect_gpu(environ, root) or _detect_cpu(root)
@@ -95,6 +114,15 @@ def find_tpu(
 
     Raises:
         ArgumentError: If `tpu` is an empty string, `True` or no string.
+
+    Example:
+        ```python
+        import keras_tpu_ext as kte
+
+        print(kte.hardware.find_tpu())  # None where there is no TPU
+        found = kte.hardware.find_tpu(environ={"COLAB_TPU_ADDR": "10.0.0.2:8470"})
+        print(found.address, "by", found.found_by)
+        ```
     """
     if tpu is False:
         return None

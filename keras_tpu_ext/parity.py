@@ -78,14 +78,21 @@ def check_parity(
 
     Example:
         ```python
+        import keras
+        import numpy as np
+        import keras_tpu_ext as kte
+
         def build_model():
             inputs = keras.Input((28, 28, 1))
-            model = kte.TPUModel(inputs, keras.layers.Dense(10)(keras.layers.Flatten()(inputs)))
+            model = keras.Model(inputs, keras.layers.Dense(10)(keras.layers.Flatten()(inputs)))
             model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
             return model
 
         if __name__ == "__main__":
-            print(kte.check_parity(build_model, (images[:64], labels[:64])))
+            images = np.random.default_rng(0).random((64, 28, 28, 1), "float32")
+            report = kte.check_parity(build_model, (images, np.arange(64) % 10))
+            print(report)
+            assert report.ok
         ```
     """
     function = FunctionReference.of(build_model)

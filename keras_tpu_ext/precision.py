@@ -27,6 +27,18 @@ def recommended_policy(hardware: Hardware | None = None) -> str:
 
     Raises:
         ArgumentError: If `hardware` is not a `Hardware`.
+
+    Example:
+        ```python
+        import keras
+        import keras_tpu_ext as kte
+
+        policy = kte.precision.recommended_policy()
+        print(policy)  # float32 on a CPU
+        keras.config.set_dtype_policy(policy)
+        a100 = kte.hardware.Hardware("gpu", 1, "NVIDIA A100-SXM4-40GB", supports_bfloat16=True)
+        print(kte.precision.recommended_policy(a100))  # mixed_bfloat16
+        ```
     """
     hardware = detect() if hardware is None else hardware
     if not isinstance(hardware, Hardware):
@@ -49,6 +61,17 @@ def check_policy(name: str) -> str:
 
     Raises:
         ArgumentError: If it is not.
+
+    Example:
+        ```python
+        import keras_tpu_ext as kte
+
+        print(kte.precision.check_policy("mixed_bfloat16"))  # mixed_bfloat16
+        try:
+            kte.precision.check_policy("bf16")
+        except kte.errors.ArgumentError as error:
+            print(error)  # 'bf16' is no dtype policy. Write ...
+        ```
     """
     try:
         _runtime.policies.parse_dtype_policy(name)
@@ -72,6 +95,17 @@ def policy_scope(name: str) -> Iterator[str]:
 
     Raises:
         ArgumentError: If Keras knows no such policy.
+
+    Example:
+        ```python
+        import keras
+        import keras_tpu_ext as kte
+
+        with kte.precision.policy_scope("mixed_bfloat16") as policy:
+            layer = keras.layers.Dense(4)
+        print(policy, layer.compute_dtype, layer.variable_dtype)  # mixed_bfloat16 bfloat16 float32
+        print(keras.layers.Dense(4).compute_dtype)  # float32 again
+        ```
     """
     policy = check_policy(recommended_policy() if name == "auto" else name)
     before = _runtime.policies.get_dtype_policy()
@@ -152,6 +186,21 @@ def audit(model: Any) -> AuditReport:
 
     Raises:
         ArgumentError: If `model` is no Keras model.
+
+    Example:
+        ```python
+        import keras
+        import keras_tpu_ext as kte
+
+        with kte.precision.policy_scope("mixed_bfloat16"):
+            inputs = keras.Input((8,))
+            x = keras.layers.Dense(16, activation="relu")(inputs)
+            model = keras.Model(inputs, keras.layers.Dense(4, activation="softmax", name="classes")(x))
+        model.compile("adam", "sparse_categorical_crossentropy")
+        report = kte.precision.audit(model)
+        print(report.ok)  # False
+        print(report)  # softmax in bfloat16 in layer 'classes', and the line to write
+        ```
     """
     if not isinstance(model, _runtime.keras.Model):
         raise check.argument_error("audit", "model", "a Keras model", type(model).__name__, "audit(model)")

@@ -49,6 +49,24 @@ class Scope:
         precision: Name of the dtype policy that is set inside the block; `None` leaves the policy alone.
         note: Why this hardware, in words.
         exact: Whether plain Keras models that are made inside the block take the step of `TPUModel`.
+
+    Example:
+        ```python
+        import keras
+        import numpy as np
+        import keras_tpu_ext as kte
+
+        scope = kte.strategy_scope(require="cpu", replicas=8)
+        print(scope)  # 8 replicas on CPU, ... (a rehearsal: virtual CPU devices)
+        print(scope.global_batch_size(32))  # 256
+        with scope:
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        x = np.random.default_rng(0).normal(size=(1000, 4))
+        model.fit(x, x.sum(axis=1), batch_size=scope.global_batch_size(32))
+        with scope:  # as often as you like
+            other = keras.models.clone_model(model)
+        ```
     """
 
     hardware: Hardware
@@ -160,10 +178,15 @@ def strategy_scope(
 
     Example:
         ```python
-        with kte.strategy_scope(replicas=8) as scope:
-            model = kte.TPUModel(inputs, outputs)
+        import keras
+        import numpy as np
+        import keras_tpu_ext as kte
+
+        with kte.strategy_scope() as scope:  # replicas=8 rehearses, on a machine without accelerators
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
             model.compile("adam", "mse")
-        model.fit(dataset.batch(scope.global_batch_size(32)))
+        x = np.random.default_rng(0).normal(size=(1000, 4))
+        model.fit(x, x.sum(axis=1), batch_size=scope.global_batch_size(32), epochs=2)
         ```
     """
     _check_arguments(require, tpu, replicas, precision)

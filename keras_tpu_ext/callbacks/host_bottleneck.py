@@ -79,8 +79,23 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
 
     Example:
         ```python
+        import time
+        import keras
+        import numpy as np
+        import keras_tpu_ext as kte
+
+        class Batches(keras.utils.PyDataset):
+            def __len__(self):
+                return 100
+
+            def __getitem__(self, index):
+                time.sleep(0.01)  # as if decoding took so long
+                return np.ones((32, 4)), np.ones((32, 1))
+
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
         bottleneck = kte.callbacks.HostBottleneck()
-        model.fit(dataset, epochs=5, callbacks=[bottleneck])
+        model.fit(Batches(), epochs=2, verbose=0, callbacks=[bottleneck])
         print(bottleneck.verdict)
         bottleneck.plot("bottleneck.png")
         ```

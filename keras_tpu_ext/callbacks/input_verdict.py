@@ -22,6 +22,19 @@ class InputVerdict:
         costliest_stage: Name of the stage of a `tf.data` pipeline that works longest for a batch; empty where
             nobody knows.
         costliest_seconds: Seconds it works for a batch, over its parallel calls.
+
+    Example:
+        ```python
+        import keras_tpu_ext as kte
+
+        # As HostBottleneck().verdict may be after a training: steps of 10 ms that could take 4 ms.
+        verdict = kte.callbacks.InputVerdict(
+            wait_fraction=0.6, step_seconds=0.010, compute_seconds=0.004, pipeline_seconds=0.0096
+        )
+        print(verdict.verdict)  # highly input-bound
+        print(verdict.most_speedup)  # 2.5
+        print(verdict)
+        ```
     """
 
     wait_fraction: float

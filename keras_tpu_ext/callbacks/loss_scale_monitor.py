@@ -46,9 +46,18 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
 
     Example:
         ```python
-        model.compile("adam", loss, loss_scale="dynamic")
+        import keras
+        import numpy as np
+        import keras_tpu_ext as kte
+
+        with kte.strategy_scope(precision="mixed_float16"):
+            inputs = keras.Input((4,))
+            x = keras.layers.Dense(16, activation="relu")(inputs)
+            model = kte.TPUModel(inputs, keras.layers.Dense(1, dtype="float32")(x))
+            model.compile("adam", "mse", loss_scale=kte.LossScale(initial=2**24))  # far too large at first
+        x = np.random.default_rng(0).normal(size=(512, 4))
         monitor = kte.callbacks.LossScaleMonitor()
-        history = model.fit(dataset, callbacks=[monitor])
+        history = model.fit(x, x.sum(axis=1), epochs=2, callbacks=[monitor])
         print(history.history["loss_scale/skipped_steps"], monitor.overflows)
         ```
     """

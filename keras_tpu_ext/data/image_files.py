@@ -78,8 +78,22 @@ def images(
 
     Example:
         ```python
-        train = kte.data.images("photos/train", batch_size=128, crop="random", shuffle=True)
-        model.fit(train, epochs=5)
+        import keras
+        import numpy as np
+        import tensorflow as tf
+        import keras_tpu_ext as kte
+
+        for number in range(8):  # photos of two classes: photos/cat/0.jpg, photos/dog/1.jpg, ...
+            pixels = np.full((300, 400, 3), 20 * number, "uint8")
+            tf.io.write_file(f"photos/{('cat', 'dog')[number % 2]}/{number}.jpg", tf.io.encode_jpeg(pixels))
+
+        train = kte.data.images("photos", batch_size=4, crop="random", shuffle=True)
+        print(train.class_names)  # ['cat', 'dog']
+        inputs = keras.Input((224, 224, 3), dtype="uint8")
+        x = keras.layers.GlobalAveragePooling2D()(keras.layers.Rescaling(1 / 255)(inputs))
+        model = keras.Model(inputs, keras.layers.Dense(2, activation="softmax")(x))
+        model.compile("adam", "sparse_categorical_crossentropy")
+        model.fit(train, epochs=2)
         ```
     """
     batch_size = integer("images", "batch_size", batch_size, example=128)

@@ -51,10 +51,19 @@ def pad_batches(dataset: Any, batch_size: int, *, batched: bool | None = None) -
 
     Example:
         ```python
+        import keras
+        import numpy as np
+        import tensorflow as tf
         import keras_tpu_ext as kte
 
-        dataset = dataset.shuffle(10_000).batch(1024)
-        model.fit(kte.data.pad_batches(dataset, 1024).prefetch(2))
+        x = np.random.default_rng(0).normal(size=(300, 4)).astype("float32")
+        dataset = tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1))).shuffle(300).batch(128)
+        padded = kte.data.pad_batches(dataset, 128)
+        print([len(batch.x) for batch in padded])  # [128, 128, 128], and not [128, 128, 44]
+        inputs = keras.Input((4,))
+        model = kte.TPUModel(inputs, keras.layers.Dense(1)(inputs))
+        model.compile("adam", "mse")
+        model.fit(padded.prefetch(2))  # the loss is that of 300 examples
         ```
     """
     size = integer("pad_batches", "batch_size", batch_size, example="scope.global_batch_size(128)")

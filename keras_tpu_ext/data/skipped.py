@@ -144,9 +144,20 @@ def skipped(dataset: Any) -> SkippedRecords:
 
     Example:
         ```python
-        train = kte.data.images("photos", batch_size=128, on_error="skip")
-        model.fit(train, epochs=5)
-        print(kte.data.skipped(train))
+        import numpy as np
+        import tensorflow as tf
+        import keras_tpu_ext as kte
+
+        for number in range(8):
+            pixels = np.full((64, 64, 3), 20 * number, "uint8")
+            tf.io.write_file(f"photos/cat/{number}.jpg", tf.io.encode_jpeg(pixels))
+        tf.io.write_file("photos/cat/8.jpg", "no JPEG at all")
+        train = kte.data.images("photos", batch_size=4, size=64, on_error="skip")
+        for images, labels in train:  # or model.fit(train)
+            pass
+        report = kte.data.skipped(train)
+        print(report.failed, report.came)  # 1 8
+        print(report)
         ```
     """
     if not has_ledger(dataset):

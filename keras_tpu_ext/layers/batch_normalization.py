@@ -64,12 +64,17 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
     Example:
         ```python
         import keras
+        import numpy as np
         import keras_tpu_ext as kte
 
         inputs = keras.Input((32, 32, 3))
-        x = keras.layers.Conv2D(64, 3, use_bias=False)(inputs)
-        x = kte.layers.BatchNormalization(ghost_batch_size=128)(x)
-        model = keras.Model(inputs, keras.layers.ReLU()(x))
+        x = keras.layers.Conv2D(16, 3, use_bias=False)(inputs)
+        x = kte.layers.BatchNormalization(ghost_batch_size=32)(x)  # moments of 32 images, on any number of replicas
+        x = keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU()(x))
+        model = keras.Model(inputs, keras.layers.Dense(1)(x))
+        model.compile("adam", "mse")
+        images = np.random.default_rng(0).random((128, 32, 32, 3), "float32")
+        model.fit(images, images.mean(axis=(1, 2, 3)), batch_size=64)
         ```
     """
 

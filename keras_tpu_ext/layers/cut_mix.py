@@ -53,8 +53,11 @@ class CutMix(Mixing):
         import numpy as np
         import keras_tpu_ext as kte
 
-        images, labels = np.ones((8, 32, 32, 3), "float32"), np.eye(8, 10, dtype="float32")
-        images, labels = kte.layers.CutMix(seed=0)((images, labels), training=True)
+        images = np.random.default_rng(0).random((4, 32, 32, 3), "float32")
+        labels = np.eye(4, dtype="float32")  # one-hot
+        cut_mix = kte.layers.CutMix(seed=0)
+        images, labels = cut_mix((images, labels), training=True)
+        print(np.round(labels, 2))  # the labels of neighbours, by the area that each image keeps
         ```
     """
 

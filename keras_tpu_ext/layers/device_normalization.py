@@ -53,11 +53,18 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
     Example:
         ```python
         import keras
+        import numpy as np
         import keras_tpu_ext as kte
 
-        images = keras.Input((224, 224, 3), dtype="uint8")
-        x = kte.layers.DeviceNormalization(mean=[123.675, 116.28, 103.53], variance=[3410.0, 3262.7, 3291.9])(images)
-        model = keras.Model(images, keras.layers.Conv2D(64, 7, strides=2)(x))
+        images = np.random.default_rng(0).integers(0, 256, (64, 32, 32, 3), "uint8")
+        # For ImageNet: mean=[123.675, 116.28, 103.53], variance=[3410.0, 3262.7, 3291.9], and no adapt().
+        normalization = kte.layers.DeviceNormalization()
+        normalization.adapt(images)
+        inputs = keras.Input((32, 32, 3), dtype="uint8")
+        x = keras.layers.Conv2D(8, 3, strides=2)(normalization(inputs))
+        model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(x)))
+        model.compile("adam", "mse")
+        model.fit(images, images.mean(axis=(1, 2, 3)) / 255)
         ```
     """
 

@@ -54,10 +54,15 @@ def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
     Example:
         ```python
         import keras
+        import numpy as np
         import keras_tpu_ext as kte
 
-        model = keras.applications.ResNet50(weights=None)
-        model = kte.TPUModel.from_model(kte.layers.for_tpu(model))
+        model = keras.applications.ResNet50(weights=None, input_shape=(64, 64, 3), classes=10)
+        faster = kte.layers.for_tpu(model)
+        images = np.random.default_rng(0).random((2, 64, 64, 3), "float32")
+        print(np.abs(model.predict(images) - faster.predict(images)).max())  # equal up to rounding
+        faster = kte.TPUModel.from_model(faster)
+        faster.compile("adam", "sparse_categorical_crossentropy")
         ```
     """
     ghost_batch_size = check.optional(check.integer, "for_tpu", "ghost_batch_size", ghost_batch_size, example=128)

@@ -48,8 +48,11 @@ class MixUp(Mixing):
         import numpy as np
         import keras_tpu_ext as kte
 
-        images, labels = np.ones((8, 32, 32, 3), "float32"), np.eye(8, 10, dtype="float32")
-        images, labels = kte.layers.MixUp(seed=0)((images, labels), training=True)
+        images = np.random.default_rng(0).random((4, 32, 32, 3), "float32")
+        labels = np.eye(4, dtype="float32")  # one-hot
+        mix_up = kte.layers.MixUp(alpha=0.2, seed=0)
+        images, labels = mix_up((images, labels), training=True)
+        print(np.round(labels, 2))  # the labels of neighbours, by the parts of their images
         ```
     """
 

@@ -51,11 +51,16 @@ class OneHotEmbedding(_runtime.keras.layers.Embedding):
     Example:
         ```python
         import keras
+        import numpy as np
         import keras_tpu_ext as kte
 
-        ids = keras.Input((128,), dtype="int32")
-        x = kte.layers.OneHotEmbedding(1000, 64, mask_zero=True)(ids)
-        model = keras.Model(ids, keras.layers.GlobalAveragePooling1D()(x))
+        inputs = keras.Input((128,), dtype="int32")
+        x = kte.layers.OneHotEmbedding(1000, 64, mask_zero=True)(inputs)
+        x = keras.layers.GlobalAveragePooling1D()(x)
+        model = keras.Model(inputs, keras.layers.Dense(2, activation="softmax")(x))
+        model.compile("adam", "sparse_categorical_crossentropy")
+        ids = np.random.default_rng(0).integers(0, 1000, (256, 128))
+        model.fit(ids, ids[:, 0] % 2)
         ```
     """
 

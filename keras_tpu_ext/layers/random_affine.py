@@ -70,12 +70,16 @@ class RandomAffine(Augmentation):
     Example:
         ```python
         import keras
+        import numpy as np
         import keras_tpu_ext as kte
 
         inputs = keras.Input((32, 32, 3), dtype="uint8")
         x = kte.layers.RandomAffine(rotation=0.04, zoom=0.1, translation=0.1, seed=0)(inputs)
         x = keras.layers.Rescaling(1 / 255)(x)
-        model = keras.Model(inputs, keras.layers.Conv2D(16, 3)(x))
+        model = keras.Model(inputs, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        images = np.random.default_rng(0).integers(0, 256, (64, 32, 32, 3), "uint8")
+        model.fit(images, np.arange(64) % 10)
         ```
     """
 

@@ -56,11 +56,15 @@ class RandomErasing(Augmentation):
     Example:
         ```python
         import keras
+        import numpy as np
         import keras_tpu_ext as kte
 
         inputs = keras.Input((32, 32, 3))
         x = kte.layers.RandomErasing(probability=0.25, seed=0)(inputs)
-        model = keras.Model(inputs, keras.layers.Conv2D(16, 3)(x))
+        model = keras.Model(inputs, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        images = np.random.default_rng(0).random((64, 32, 32, 3), "float32")
+        model.fit(images, np.arange(64) % 10)
         ```
     """
 

@@ -33,7 +33,17 @@ class LossScale:
 
     Example:
         ```python
-        model.compile("adam", "mse", loss_scale=kte.LossScale(initial=2**12, growth_steps=500))
+        import keras
+        import numpy as np
+        import keras_tpu_ext as kte
+
+        with kte.strategy_scope(precision="mixed_float16"):
+            inputs = keras.Input((4,))
+            x = keras.layers.Dense(16, activation="relu")(inputs)
+            model = kte.TPUModel(inputs, keras.layers.Dense(1, dtype="float32")(x))
+            model.compile("adam", "mse", loss_scale=kte.LossScale(initial=2**12, growth_steps=500))
+        x = np.random.default_rng(0).normal(size=(256, 4))
+        model.fit(x, x.sum(axis=1))
         ```
     """
 

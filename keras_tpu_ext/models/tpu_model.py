@@ -33,13 +33,19 @@ class TPUModel(ExactTrainer, _runtime.keras.Model):
 
     Example:
         ```python
-        with kte.strategy_scope(replicas=8) as scope:
+        import keras
+        import numpy as np
+        import keras_tpu_ext as kte
+
+        with kte.strategy_scope(require="cpu", replicas=8) as scope:  # strategy_scope() takes the hardware there is
             inputs = keras.Input((28, 28, 1))
             outputs = keras.layers.Dense(10)(keras.layers.Flatten()(inputs))
             model = kte.TPUModel(inputs, outputs)
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile("adam", loss, metrics=["accuracy"])
-        model.fit(images, labels, batch_size=scope.global_batch_size(16))
+        images = np.random.default_rng(0).random((300, 28, 28, 1), "float32")
+        labels = np.arange(300) % 10
+        model.fit(images, labels, batch_size=scope.global_batch_size(16))  # batches of 128, 128 and 44
         ```
     """
 

@@ -61,7 +61,16 @@ def preflight(
 
     Example:
         ```python
-        report = kte.preflight(model, (images[:1024], labels[:1024]), target="v3-8")
+        import keras
+        import numpy as np
+        import keras_tpu_ext as kte
+
+        inputs = keras.Input((28, 28, 1))
+        x = keras.layers.Conv2D(32, 3, activation="relu")(inputs)
+        model = keras.Model(inputs, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        images, labels = np.zeros((1024, 28, 28, 1), "float32"), np.zeros(1024, "int32")
+        report = kte.preflight(model, (images, labels), target="v3-8")
         print(report)
         report.plot("preflight.png")
         ```

@@ -50,11 +50,14 @@ def advise(
 
     Example:
         ```python
-        import keras_tpu_ext as kte
         import tensorflow as tf
+        import keras_tpu_ext as kte
 
         dataset = tf.data.Dataset.range(1000).map(lambda x: x * x).cache().batch(100)
-        print(kte.data.advise(dataset, seconds=1.0))
+        advice = kte.data.advise(dataset, seconds=1.0)
+        print(advice)
+        for finding in advice:
+            print(finding.kind, finding.gain, finding.write)
         ```
     """
     checked_dataset(dataset, "kte.data.advise")

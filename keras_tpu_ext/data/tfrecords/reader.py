@@ -89,8 +89,19 @@ def tfrecords(
 
     Example:
         ```python
-        train = kte.data.tfrecords("gs://bucket/shards", batch_size=1024, crop="random", shuffle=True)
-        model.fit(train, epochs=5)
+        import numpy as np
+        import tensorflow as tf
+        import keras_tpu_ext as kte
+
+        for number in range(8):  # photos of two classes: photos/cat/0.jpg, photos/dog/1.jpg, ...
+            pixels = np.full((300, 400, 3), 20 * number, "uint8")
+            tf.io.write_file(f"photos/{('cat', 'dog')[number % 2]}/{number}.jpg", tf.io.encode_jpeg(pixels))
+
+        kte.data.write_tfrecords("photos", "shards", shards=2)  # once; it may be gs://my-bucket/shards
+        train = kte.data.tfrecords("shards", batch_size=4, crop="random", shuffle=True)
+        print(len(train), train.class_names)  # 2 ['cat', 'dog']
+        for images, labels in train:  # or model.fit(train)
+            print(images.shape, labels.numpy())  # (4, 224, 224, 3) and 4 labels
         ```
     """
     batch_size = integer("tfrecords", "batch_size", batch_size, example=128)

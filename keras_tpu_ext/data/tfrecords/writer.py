@@ -63,8 +63,17 @@ def write_tfrecords(
 
     Example:
         ```python
-        kte.data.write_tfrecords("photos/train", "gs://bucket/train", size=256)
-        train = kte.data.tfrecords("gs://bucket/train", batch_size=1024, shuffle=True)
+        import numpy as np
+        import tensorflow as tf
+        import keras_tpu_ext as kte
+
+        for number in range(8):  # photos of two classes: photos/cat/0.jpg, photos/dog/1.jpg, ...
+            pixels = np.full((300, 400, 3), 20 * number, "uint8")
+            tf.io.write_file(f"photos/{('cat', 'dog')[number % 2]}/{number}.jpg", tf.io.encode_jpeg(pixels))
+
+        written = kte.data.write_tfrecords("photos", "shards", shards=2, size=256)  # or "gs://my-bucket/shards"
+        print(written)  # 8 records of 2 classes in 2 shards in shards
+        train = kte.data.tfrecords("shards", batch_size=4, shuffle=True)
         ```
     """
     one_of("write_tfrecords", "on_error", on_error, ("raise", "skip"))
