@@ -24,15 +24,18 @@ EPOCHS, BATCH = 12, 96
 
 
 def main() -> None:
+    """Draw all of them."""
     draw_distance()
     draw_batch()
 
 
 def new_figure(width: float, height: float) -> Figure:
+    """Return a figure on white, which dark pages need."""
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
 def save(figure: Figure, name: str) -> None:
+    """Write a figure; without a date, so that the same numbers make the same file."""
     figure.savefig(FOLDER / name, metadata={"Date": None}, facecolor="white")
     print(f"wrote docs/_static/{name}")
 
@@ -129,6 +132,7 @@ def draw_batch() -> None:
 
 
 def style(axes) -> None:
+    """Give axes the look that all have."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(colors=TEXT)

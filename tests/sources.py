@@ -39,15 +39,16 @@ def cut(arrays, batch_size):
     ]
 
 
-def batched(arrays, batch_size, known=True):
+def batched(arrays, batch_size, known=True, drop_remainder=False):
     """Return batches of `(x, y, ...)`: a `tf.data.Dataset` where TensorFlow is, else what Keras takes without it.
 
-    Without TensorFlow data of unknown length is a generator, good for one epoch.
+    Without TensorFlow data of unknown length is a generator, good for one epoch. `drop_remainder` lets `tf.data` know
+    the size of a batch; the batches must divide.
     """
     if HAS_TF_DATA:
         import tensorflow
 
-        batches = tensorflow.data.Dataset.from_tensor_slices(tuple(arrays)).batch(batch_size)
+        batches = tensorflow.data.Dataset.from_tensor_slices(tuple(arrays)).batch(batch_size, drop_remainder)
         return batches if known else batches.filter(lambda *_: True)
     batches = cut(arrays, batch_size)
     return Batches(batches) if known else (batch for batch in batches)

@@ -283,6 +283,42 @@ def test_plain_keras_sees_rows_of_weight_zero(data):
     assert_close(models[1].get_weights(), models[0].get_weights())
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)], ids=str)
+def test_one_model_takes_batches_of_one_shape_with_weights_and_padding_in_turn(data, scope3, order, replicas):
+    """TensorFlow takes iterators of a tuple and of a named tuple for the same type, and traces once for both."""
+    with scope3 if replicas == 3 else contextlib.nullcontext():
+        model = dense(kte.TPUModel)
+        model.compile(sgd(), "mse", weighted_metrics=["mae"])
+    x, y, weights = data.x[:96], data.y[:96], data.weights[:96].astype("float32")
+    weights[::2] = 0.0
+    cases = [
+        (sources.batched((x, y, weights), SIZE, drop_remainder=True), x, weights),
+        (kte.data.pad_batches(sources.batched((data.x[:71], data.y[:71]), SIZE), SIZE), x[:71], np.ones(71)),
+        (kte.data.pad_batches(sources.batched((x[:71], y[:71], weights[:71]), SIZE), SIZE), x[:71], weights[:71]),
+    ]
+    for batches, rows, weight in [cases[i] for i in order]:
+        predicted = model.predict(batches, verbose=0)
+        assert len(predicted) == len(rows)
+        off = np.abs(model.predict(rows, verbose=0) - y[: len(rows)])[:, 0]
+        evaluated = model.evaluate(batches, verbose=0, return_dict=True)
+        np.testing.assert_allclose(evaluated["loss"], np.sum(weight * off**2) / len(rows), rtol=1e-5)
+        np.testing.assert_allclose(evaluated["mae"], np.sum(weight * off) / np.sum(weight), rtol=1e-5)
+        before = model.get_weights()
+        fitted = model.fit(batches, shuffle=False, verbose=0).history
+        model.set_weights(before)
+        alone = fresh_fit(before, batches)
+        np.testing.assert_allclose(fitted["mae"], alone["mae"], rtol=1e-5)
+        np.testing.assert_allclose(fitted["loss"], alone["loss"], rtol=1e-5)
+
+
+def fresh_fit(weights, batches):
+    model = dense(kte.TPUModel)
+    model.set_weights(weights)
+    model.compile(sgd(), "mse", weighted_metrics=["mae"])
+    return model.fit(batches, shuffle=False, verbose=0).history
+
+
 @pytest.mark.parametrize("steps_per_execution", [1, 4])
 def test_predictions_of_a_single_execution(data, steps_per_execution):
     """Keras then joins nothing, and takes the one result for a tensor."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import warnings
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from keras_tpu_ext._runtime.keras2.functional import FunctionalByShape
 from keras_tpu_ext._runtime.keras2.loss import Shares
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
-from keras_tpu_ext._runtime.tensorflow.loop import make_predict_function, make_steps_function
+from keras_tpu_ext._runtime.tensorflow.loop import kind_of_batches, make_predict_function, make_steps_function
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
 from keras_tpu_ext._runtime.tensorflow.scope import distributing_all
 from keras_tpu_ext._runtime.tensorflow.step import ExactStep
@@ -75,7 +76,17 @@ class TrainStep(ExactStep, FunctionalByShape):
         """Build and return the function that `predict` calls for one execution."""
         if self.predict_function is None or force:
             model: Model = super()
-            self.predict_function = make_predict_function(self, model.make_predict_function(force))
+
+            @functools.cache
+            def predict_of(kind: type) -> Any:
+                ours = self.predict_function
+                made = model.make_predict_function(force=True)
+                self.predict_function = ours  # Keras has put its own there
+                return made
+
+            self.predict_function = make_predict_function(
+                self, lambda iterator: predict_of(kind_of_batches(iterator))(iterator)
+            )
         return self.predict_function
 
     def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -80,21 +81,33 @@ def make_steps_function(
     def run_batch(data: Nest) -> dict[str, Any]:
         return _exact_logs(model, compiled_step(hide_uneven_sizes(strategy, data)))
 
+    @functools.cache
+    def executions_of(kind: type) -> tuple[Any, Any]:
+        return (run_one, run_many) if model.run_eagerly else (_graph(run_one), _graph(run_many))
+
     compiled_step = one_step
     if not model.run_eagerly:
-        compiled_step = _graph(one_step, jit_compile=model.jit_compile)
-        run_one, run_many, run_batch = _graph(run_one), _graph(run_many), _graph(run_batch)
+        compiled_step, run_batch = _graph(one_step, jit_compile=model.jit_compile), _graph(run_batch)
 
     def function(data: Nest) -> dict[str, Any]:
         if isinstance(data, (tf.data.Iterator, tf.distribute.DistributedIterator)):
             find_mixing(model, data)
-            return _run_execution(model, data, run_one, run_many, trains=trains)
+            return _run_execution(model, data, *executions_of(kind_of_batches(data)), trains=trains)
         for _, batch in zip(range(int(model.steps_per_execution)), data, strict=False):
             find_mixing(model, batch)
             logs = run_batch(split_batch(strategy, batch))
         return logs
 
     return function
+
+
+def kind_of_batches(iterator: Any) -> type:
+    """Return the class of the batches that an iterator gives, `tuple` say or `PaddedBatch`.
+
+    There is a graph for each, because TensorFlow takes iterators of tuples and of named tuples for one type: it would
+    run what was traced for the one on the other.
+    """
+    return type(iterator.element_spec)
 
 
 def _count(counter: Any, steps: Any) -> None:
