@@ -84,6 +84,11 @@ def whole_batch_view() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
+def whole_state(variables: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+    """Return a context that changes nothing."""
+    return contextlib.nullcontext()
+
+
 def mixes_examples(function: Callable[..., Any], specs: Sequence[Any]) -> bool:
     """Return `False`: nothing asks for it, because a program on JAX sees the whole batch."""
     return False

@@ -13,7 +13,12 @@ from keras_tpu_ext._runtime.keras2.autograph import converted
 from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
-from keras_tpu_ext._runtime.training.compile_utils import is_function, reduces_batch, respects_weights
+from keras_tpu_ext._runtime.training.compile_utils import (
+    is_function,
+    needs_whole_batch,
+    reduces_batch,
+    respects_weights,
+)
 
 _compile_utils = private("engine.compile_utils")
 _losses_utils = private("utils.losses_utils")
@@ -37,7 +42,8 @@ class ExactMetrics(_MetricsContainer):
         y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.has_examples)
         if not self._built:
             self.build(y_pred, self._conform_to_outputs(y_pred, y_true))
-        if not _tf_batch.needs_gather() or not (_tf_batch.is_padded() or any(map(is_function, self.metrics))):
+        has_own = any(is_function(metric) or needs_whole_batch(metric) for metric in self.metrics)
+        if not _tf_batch.needs_gather() or not (_tf_batch.is_padded() or has_own):
             super().update_state(y_true, y_pred, sample_weight)
             return
         y_true = self._conform_to_outputs(y_pred, y_true)
@@ -63,6 +69,10 @@ def _update(metric: Metric, true: tf.Tensor, predicted: tf.Tensor, weight: tf.Te
         # It hides its examples behind one number: call it with all of them, on every replica alike.
         true, whole, weight = _tf_batch.gather_examples((true, predicted, weight))
         with _tf_batch.whole_batch_view():
+            metric.update_state(true, whole, sample_weight=weight)
+    elif _tf_batch.num_replicas() > 1 and needs_whole_batch(metric):
+        true, whole, weight = _tf_batch.gather_examples((true, predicted, weight))
+        with _tf_batch.whole_state(metric.variables), _tf_batch.whole_batch_view():
             metric.update_state(true, whole, sample_weight=weight)
     elif not _tf_batch.is_padded():
         metric.update_state(true, predicted, sample_weight=weight)

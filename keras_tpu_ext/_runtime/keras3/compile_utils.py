@@ -11,7 +11,13 @@ from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Metric, Nest, Tensor
 from keras_tpu_ext._runtime.compat import mask_of, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
-from keras_tpu_ext._runtime.training.compile_utils import LossShare, is_function, reduces_batch, respects_weights
+from keras_tpu_ext._runtime.training.compile_utils import (
+    LossShare,
+    is_function,
+    needs_whole_batch,
+    reduces_batch,
+    respects_weights,
+)
 
 apply_mask: Any = private("keras.src.losses.loss:apply_mask")
 CompileLoss: Any = private("keras.src.trainers.compile_utils:CompileLoss")
@@ -78,7 +84,7 @@ class ExactMetrics(CompileMetrics):
         if not self.built:
             self.build(y_true, y_pred)
         batch = self._batch
-        if not batch.needs_gather() or (not batch.is_padded() and not self._has_functions()):
+        if not batch.needs_gather() or (not batch.is_padded() and not self._has_own()):
             super().update_state(y_true, y_pred, sample_weight)
             return
         y_true, y_pred = self._flatten_y(y_true), self._flatten_y(y_pred)
@@ -91,9 +97,10 @@ class ExactMetrics(CompileMetrics):
                 for metric in of_output.metrics if of_output is not None else ():
                     _update(batch, metric, true, predicted, weight)
 
-    def _has_functions(self) -> bool:
+    def _has_own(self) -> bool:
         lists = [*self._flat_metrics, *self._flat_weighted_metrics]
-        return any(is_function(metric) for of_output in lists if of_output for metric in of_output.metrics)
+        metrics = [metric for of_output in lists if of_output for metric in of_output.metrics]
+        return any(is_function(metric) or needs_whole_batch(metric) for metric in metrics)
 
 
 def _update(batch: Batch, metric: Metric, true: Tensor, predicted: Tensor, weight: Tensor) -> None:
@@ -101,6 +108,10 @@ def _update(batch: Batch, metric: Metric, true: Tensor, predicted: Tensor, weigh
         # It hides its examples behind one number: call it with all of them, on every replica alike.
         true, whole, weight = batch.gather_examples((true, predicted, weight))
         with batch.whole_batch_view():
+            metric.update_state(true, whole, weight)
+    elif batch.num_replicas() > 1 and needs_whole_batch(metric):
+        true, whole, weight = batch.gather_examples((true, predicted, weight))
+        with batch.whole_state(metric.variables), batch.whole_batch_view():
             metric.update_state(true, whole, weight)
     elif not batch.is_padded() or (
         respects_weights(metric, predicted) and batch.valid_rows_of(predicted) is not None

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch
-from keras_tpu_ext._runtime.common.types import Layer, Nest
+from keras_tpu_ext._runtime.common.types import Layer, Nest, Variable
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty, with_notes
 from keras_tpu_ext._runtime.tensorflow.mixing import mixes_examples as mixes_examples
-from keras_tpu_ext._runtime.tensorflow.replicas import batch_size, gather_batch, holding_whole_batch, num_replicas
+from keras_tpu_ext._runtime.tensorflow.replicas import (
+    batch_size,
+    gather_batch,
+    holding_whole_batch,
+    native,
+    num_replicas,
+)
 from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas as sum_over_replicas
 
 
@@ -120,6 +126,23 @@ def whole_batch_view() -> Iterator[None]:
             yield
     finally:
         BATCH.valid = valid
+
+
+@contextlib.contextmanager
+def whole_state(variables: Sequence[Variable]) -> Iterator[None]:
+    """Within the block each replica holds what metrics have kept of all examples, and after it the first one alone.
+
+    Args:
+        variables: Of metrics. Each replica has its own of these, and their sum is read.
+    """
+    on_read = tf.VariableSynchronization.ON_READ
+    summed = [each for each in map(native, variables) if each.synchronization == on_read]
+    for variable, value in zip(summed, sum_over_replicas([tf.identity(each) for each in summed]), strict=True):
+        variable.assign(value)
+    yield
+    is_first = tf.equal(tf.distribute.get_replica_context().replica_id_in_sync_group, 0)
+    for variable in summed:
+        variable.assign(tf.where(is_first, variable, tf.zeros_like(variable)))
 
 
 def needs_gather() -> bool:

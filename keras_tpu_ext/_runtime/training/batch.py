@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from keras_tpu_ext._runtime.common.types import Nest, Tensor
+from keras_tpu_ext._runtime.common.types import Nest, Tensor, Variable
 
 
 class Batch(Protocol):
@@ -29,6 +29,9 @@ class Batch(Protocol):
 
     def whole_batch_view(self) -> AbstractContextManager[None]:
         """Return a context manager within which this replica holds what `gather_examples` returns."""
+
+    def whole_state(self, variables: Sequence[Variable]) -> AbstractContextManager[None]:
+        """Return a context manager within which a metric's `variables` hold what was kept on all replicas."""
 
     def mixes_examples(self, function: Callable[..., Any], specs: Sequence[Any]) -> bool:
         """Return whether what `function` of tensors like `specs` makes of an example depends on the others."""

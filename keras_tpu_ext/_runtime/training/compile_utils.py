@@ -193,12 +193,27 @@ def reduces_batch(metric: Metric, true: Tensor, predicted: Tensor) -> bool:
     return is_function(metric) and not rank_of(metric._fn(true, predicted, **metric._fn_kwargs))
 
 
+def needs_whole_batch(metric: Metric) -> bool:
+    """Return whether a metric updates itself by code of the user's, and may keep something else than sums.
+
+    The class attribute `keeps_sums = True` of such a metric says that it keeps nothing else.
+    """
+    classes = type(metric).__mro__
+    owner = next((cls for cls in classes if "update_state" in vars(cls)), None)
+    is_known = _is_of_keras(owner) or _is_of_addons(owner)
+    return not (is_known or getattr(metric, "keeps_sums", False))
+
+
 def respects_weights(metric: Metric, predicted: Tensor) -> bool:
     """Return whether weight zero takes a row out of `metric`, and it takes one weight for each row."""
     if isinstance(metric, keras.metrics.MeanMetricWrapper):
         return _is_of_keras(type(metric)) and not is_function(metric)
     takes_rows = len(predicted.shape) <= 2 and not isinstance(metric, keras.metrics.IoU)
     return _is_of_keras(type(metric)) and (takes_rows or mask_of(predicted) is not None)
+
+
+def _is_of_addons(thing: Any) -> bool:
+    return str(getattr(thing, "__module__", "")).startswith("tensorflow_addons.")
 
 
 def _is_of_keras(thing: Any) -> bool:
