@@ -36,7 +36,8 @@ def parameters():
     for page in PAGES:
         if blocks(page, "python"):
             marks = [pytest.mark.runtimes(*runtimes(page))]
-            yield pytest.param(page, marks=marks if page in IN_GATE else [*marks, pytest.mark.exhaustive])
+            tier = pytest.mark.gate_on("keras3_jax") if page in IN_GATE else pytest.mark.exhaustive
+            yield pytest.param(page, marks=[*marks, tier])
 
 
 @pytest.mark.parametrize("page", list(parameters()))

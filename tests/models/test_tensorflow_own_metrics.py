@@ -56,8 +56,8 @@ def evaluated(model_class, scope, metric, **given):
     return model.evaluate(X, Y, sample_weight=WEIGHTS, verbose=0, return_dict=True, **given), model
 
 
-@pytest.mark.parametrize("model_class", [kte.TPUModel, keras.Model])
-@pytest.mark.parametrize("rows", [96, 40])
+@pytest.mark.parametrize("model_class", [kte.TPUModel, pytest.param(keras.Model, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("rows", [pytest.param(96, marks=pytest.mark.exhaustive), 40])
 def test_what_is_no_sum_is_that_of_the_whole_batch(scope8, model_class, rows):
     expected, _ = evaluated(keras.Model, tf.device("CPU:0"), Largest, batch_size=rows)
     got, model = evaluated(model_class, scope8, Largest, batch_size=rows)
@@ -67,16 +67,43 @@ def test_what_is_no_sum_is_that_of_the_whole_batch(scope8, model_class, rows):
     assert [value // 1000 for value in history["largest"]] == [-(-len(X) // rows)] * 2
 
 
+@pytest.mark.exhaustive
 def test_a_metric_that_says_it_keeps_sums_is_taken_at_its_word(scope8):
     got, _ = evaluated(kte.TPUModel, scope8, Summed, batch_size=103)
     assert got["largest"] // 1000 == 8
 
 
+@pytest.mark.exhaustive
 def test_padded_rows_count_in_none(scope8):
     expected, model = evaluated(kte.TPUModel, scope8, Largest, batch_size=103)
     batches = tf.data.Dataset.from_tensor_slices((X, Y, WEIGHTS)).batch(103)
     got = model.evaluate(kte.data.pad_batches(batches, 128), verbose=0, return_dict=True)
     np.testing.assert_allclose([got[name] for name in expected], list(expected.values()), rtol=1e-5)
+
+
+class Late(keras.metrics.Metric):
+    """Makes its variable when it is updated."""
+
+    total = None
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        if self.total is None:
+            self.total = self.add_weight(name="total", initializer="zeros")
+        self.total.assign_add(tf.reduce_sum(tf.cast(y_true, "float32")))
+
+    def reset_state(self):
+        if self.total is not None:
+            self.total.assign(0.0)
+
+    def result(self):
+        return 0.0 if self.total is None else self.total + 0.0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.runtimes("keras2_tf")  # Keras 3 makes no variable while it traces
+def test_a_metric_that_makes_its_variables_late_keeps_sums(scope8):
+    got, _ = evaluated(kte.TPUModel, scope8, Late, batch_size=40)
+    np.testing.assert_allclose(got["late"], np.sum(Y), rtol=1e-4)
 
 
 @pytest.mark.skipif(IS_KERAS2, reason="Keras 2 calls an untyped mean otherwise")

@@ -1,8 +1,8 @@
-"""A step or metric that is written for one device, on replicas: each runs it on the whole batch, as one device does.
+"""A step that is written for one device, on replicas: each runs it on the whole batch, with what one device has.
 
 The gradients that its optimizers sum are all the same, and so their mean is taken, which keeps the replicas together
-also where they draw random numbers of their own. Keras's losses are not divided by the number of replicas. What
-metrics keep only the first replica holds, because the sum over all is read.
+also where they draw random numbers of their own. Keras's losses are not divided by the number of replicas. Of what
+metrics count each replica keeps its share, because their sum is read.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
     batch_context,
     gather_examples,
     place_in_batch,
     whole_batch_view,
-    whole_state,
 )
-from keras_tpu_ext._runtime.tensorflow.replicas import holds_whole_batch
+from keras_tpu_ext._runtime.tensorflow.replicas import holds_whole_batch, native
 from keras_tpu_ext._runtime.training.exact_models import is_inside
 
 # A class or module of Keras, the name of a function in it, and what makes the new function of the old one.
@@ -53,13 +52,19 @@ def install(patches: Sequence[KerasPatch]) -> None:
 
 def on_whole_batch(model: Model, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return `step`, which takes a batch, as one that takes a replica's part of it."""
+    replicas = model.distribute_strategy.num_replicas_in_sync
 
     def whole_step(data: Nest) -> Any:
         with batch_context(data):
             data = gather_examples(data)
-            kept = [variable for metric in model.metrics for variable in metric.variables]
-            with whole_state(kept), whole_batch_view():
+            # Not by `whole_state`: Keras 2 makes metrics while it traces the first replica, which then has none.
+            sums = _sums_over_replicas(model)
+            for variable in sums:
+                variable.assign(variable * tf.cast(replicas, variable.dtype))
+            with whole_batch_view():
                 logs = step(data)
+            for variable in sums:
+                variable.assign(variable / tf.cast(replicas, variable.dtype))
         return logs
 
     return whole_step
@@ -106,3 +111,10 @@ def _part_of_sum(gradient: Any, replicas: int) -> Any:
     number = tf.distribute.get_replica_context().replica_id_in_sync_group
     begin, end = (count * one // replicas for one in (number, number + 1))
     return tf.IndexedSlices(gradient.values[begin:end], gradient.indices[begin:end], gradient.dense_shape)
+
+
+def _sums_over_replicas(model: Model) -> list[Variable]:
+    """Return the variables of metrics of which each replica has its own, and their sum is read."""
+    on_read = tf.VariableSynchronization.ON_READ
+    variables = [native(variable) for metric in model.metrics for variable in metric.variables]
+    return [each for each in variables if each.synchronization == on_read and each.dtype.is_floating]

@@ -12,6 +12,8 @@ from keras_tpu_ext._runtime.common.types import Metric, Tensor
 from keras_tpu_ext._runtime.compat import keras, mask_of, ops, tree
 from keras_tpu_ext._runtime.training.batch import Batch
 
+_NEEDS_WHOLE_BATCH = "_kte_needs_whole_batch"
+
 
 class LossShare:
     """A loss that returns this replica's share of its value over the whole batch.
@@ -196,12 +198,14 @@ def reduces_batch(metric: Metric, true: Tensor, predicted: Tensor) -> bool:
 def needs_whole_batch(metric: Metric) -> bool:
     """Return whether a metric updates itself by code of the user's, and may keep something else than sums.
 
-    The class attribute `keeps_sums = True` of such a metric says that it keeps nothing else.
+    The class attribute `keeps_sums = True` of such a metric says that it keeps nothing else. One that makes its
+    variables when it is updated is taken for such: the replica that is traced first finds none, and all do alike.
     """
-    classes = type(metric).__mro__
-    owner = next((cls for cls in classes if "update_state" in vars(cls)), None)
-    is_known = _is_of_keras(owner) or _is_of_addons(owner)
-    return not (is_known or getattr(metric, "keeps_sums", False))
+    if not hasattr(metric, _NEEDS_WHOLE_BATCH):
+        owner = next((cls for cls in type(metric).__mro__ if "update_state" in vars(cls)), None)
+        is_known = _is_of_keras(owner) or _is_of_addons(owner) or getattr(metric, "keeps_sums", False)
+        setattr(metric, _NEEDS_WHOLE_BATCH, bool(metric.variables) and not is_known)
+    return bool(getattr(metric, _NEEDS_WHOLE_BATCH))
 
 
 def respects_weights(metric: Metric, predicted: Tensor) -> bool:
