@@ -33,9 +33,9 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
 
     Reading the scale waits for the device, so it is read before every `window`-th execution and at the end of an
     epoch; after a batch `logs` show what was read last. While the callback is there the train step looks at each
-    variable's gradient on each replica; that step is traced anew at the beginning of a `fit`. Names come from a
-    `TPUModel` only, and so does the count of skipped steps. Where several
-    processes train together, all of them need the callback, and only the chief prints.
+    variable's gradient on each replica; that step is traced anew at the beginning of a `fit`. Names come from
+    models with the step of this package, in a scope or as a `TPUModel`, and so does the count of skipped steps.
+    Where several processes train together, all of them need the callback, and only the chief prints.
 
     Args:
         window: Number of executions from one reading to the next. Defaults to 20.

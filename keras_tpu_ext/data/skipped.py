@@ -46,10 +46,11 @@ class SkippedRecords(HtmlText):
         if self.ok:
             return f"Nothing was left out of {self.came} records."
         if self.failed is None:
-            head = f"{len(self.places)} records were left out so far; no pass has ended"
+            verb = "was" if len(self.places) == 1 else "were"
+            head = f"{_records(len(self.places))} {verb} left out so far; no pass has ended"
         else:
             least = "at least " if self.at_least else ""
-            head = f"The last pass left out {least}{self.failed} records and gave {self.came}"
+            head = f"The last pass left out {least}{_records(self.failed)} and gave {self.came}"
         more = f" and {len(self.places) - _SHOWN} more" if len(self.places) > _SHOWN else ""
         return f"{head}: {', '.join(self.places[:_SHOWN])}{more}."
 
@@ -168,3 +169,7 @@ def skipped(dataset: Any) -> SkippedRecords:
         )
     ledger: Ledger = getattr(dataset, _LEDGER)
     return ledger.read()
+
+
+def _records(count: int) -> str:
+    return f"{count} record{'' if count == 1 else 's'}"

@@ -17,7 +17,7 @@ class PreflightReport(HtmlText, PreflightResult):
     Attributes:
         model: Name of the model.
         target: The TPU slice, such as `"v5e-8"`.
-        framework: What lowered the step, such as `"Keras 3 on JAX"`.
+        framework: What lowered the step, such as `"JAX"`.
         chips: Number of chips of the slice.
         devices: Number of its devices, each of which is a replica.
         global_batch: Examples in a batch of all replicas.

@@ -78,7 +78,9 @@ class WrittenRecords(HtmlText):
         kept = f" ({before} of them were there from a run before)" if before else ""
         lines = [f"{self.records} records{classes} in {self.shards} shards{kept} in {self.folder}"]
         if self.skipped:
-            lines.append(f"{len(self.skipped)} files could not be read and are left out, such as {self.skipped[0]}")
+            count = len(self.skipped)
+            files = "1 file could not be read and is" if count == 1 else f"{count} files could not be read and are"
+            lines.append(f"{files} left out, such as {self.skipped[0]}")
         return "\n".join([*lines, f'Read them with kte.data.tfrecords("{self.folder}", batch_size=128)'])
 
 

@@ -237,10 +237,10 @@ def test_a_pipeline_that_waits_for_ever_is_given_up(monkeypatch):
 
 
 def slow_source(x):
-    """Give an element every 5 ms, as a file on a network does, without Python."""
+    """Give an element every 20 ms, as a file on a network does, without Python."""
     source = tf.data.experimental.to_variant(tf.data.Dataset.range(500).map(lambda y: x + y))
     slow = tf.raw_ops.SleepDataset(
-        input_dataset=source, sleep_microseconds=5000, output_types=[tf.int64], output_shapes=[[]]
+        input_dataset=source, sleep_microseconds=20_000, output_types=[tf.int64], output_shapes=[[]]
     )
     return tf.data.experimental.from_variant(slow, tf.TensorSpec([], tf.int64))
 
