@@ -61,6 +61,7 @@ lint: $(LINT)/.ready
 	$(LINT)/bin/ruff format --check .
 	$(LINT)/bin/lint-imports
 	$(LINT)/bin/mypy
+	$(LINT)/bin/mypy tests/type_checking/user_script.py
 	$(LINT)/bin/python benchmarks/docs_tables.py --check
 
 test-keras3-tf: $(TF)/.ready

@@ -3,14 +3,17 @@
 `common/protocols.py` says what each namespace holds.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_tpu_ext._runtime.common import protocols
 from keras_tpu_ext._runtime.common.select import load as _load
 
 _runtime: Any = _load()
 
-keras: Any = _runtime.keras
+if TYPE_CHECKING:
+    import keras as keras  # so that type checkers know what `TPUModel` and the layers inherit
+else:
+    keras = _runtime.keras
 tree: Any = _runtime.tree
 PyDataset: Any = _runtime.PyDataset
 TrainStep: Any = _runtime.TrainStep

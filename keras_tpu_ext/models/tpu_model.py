@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.models.exact_trainer import ExactTrainer
+from keras_tpu_ext.models.loss_scale import LossScale
 
 Self = TypeVar("Self", bound="TPUModel")
 
@@ -48,6 +49,25 @@ class TPUModel(ExactTrainer, _runtime.keras.Model):
         model.fit(images, labels, batch_size=scope.global_batch_size(16))  # batches of 128, 128 and 44
         ```
     """
+
+    if TYPE_CHECKING:
+        # The arguments by name, for editors and type checkers; at run time `ExactTrainer` takes what its Keras takes.
+        def compile(  # type: ignore[override]
+            self,
+            optimizer: Any = "rmsprop",
+            loss: Any = None,
+            loss_weights: Any = None,
+            metrics: Any = None,
+            weighted_metrics: Any = None,
+            run_eagerly: bool = False,
+            steps_per_execution: int | Literal["auto"] = 1,
+            jit_compile: bool | Literal["auto"] = "auto",
+            auto_scale_loss: bool = True,
+            *,
+            loss_scale: float | Literal["dynamic"] | LossScale | None = None,
+            gradient_accumulation_steps: int = 1,
+        ) -> None:
+            """Configure the model for training; see `ExactTrainer.compile`."""
 
     @classmethod
     def from_model(cls: type[Self], model: Any) -> Self:
