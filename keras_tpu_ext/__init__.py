@@ -28,3 +28,29 @@ from keras_tpu_ext.strategy import Scope as Scope
 from keras_tpu_ext.strategy import strategy_scope as strategy_scope
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "addons",
+    "callbacks",
+    "data",
+    "errors",
+    "hardware",
+    "layers",
+    "precision",
+    "DoctorReport",
+    "doctor",
+    "KteError",
+    "LossScale",
+    "TPUModel",
+    "ParityReport",
+    "check_parity",
+    "PreflightReport",
+    "preflight",
+    "Scope",
+    "strategy_scope",
+    "__version__",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

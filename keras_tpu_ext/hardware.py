@@ -20,6 +20,17 @@ from keras_tpu_ext._tpu_table import TpuGeneration as TpuGeneration
 from keras_tpu_ext._tpu_table import generation_of_device as generation_of_device
 from keras_tpu_ext._tpu_table import parse_accelerator_type as parse_accelerator_type
 
+__all__ = [
+    "TpuAddress",
+    "TPU_GENERATIONS",
+    "TpuGeneration",
+    "generation_of_device",
+    "parse_accelerator_type",
+    "Hardware",
+    "detect",
+    "find_tpu",
+]
+
 _NVIDIA_FOLDER = "proc/driver/nvidia/gpus"
 # NVIDIA GPUs by name, and whether they compute in bfloat16.
 # The order matters: "RTX 2000 Ada" is no RTX 20 series, and "Quadro RTX 4000" no RTX 40 series.
@@ -234,3 +245,7 @@ def _detect_cpu(root: str | os.PathLike[str]) -> Hardware:
     name = f"CPU, {cores} core{'' if cores == 1 else 's'}" if cores else "CPU"
     # Frameworks show one CPU device, however many cores it has.
     return Hardware("cpu", num_devices=1, name=name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -13,6 +13,14 @@ from keras_tpu_ext._repr import HtmlText
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.hardware import Hardware, detect
 
+__all__ = [
+    "recommended_policy",
+    "check_policy",
+    "policy_scope",
+    "Finding",
+    "AuditReport",
+    "audit",
+]
 _LOW = ("bfloat16", "float16")
 
 
@@ -224,3 +232,7 @@ def audit(model: Any) -> AuditReport:
 
 def _in_float32(made_by: str) -> str:
     return f"write {made_by}(..., dtype='float32')"
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
@@ -97,6 +97,23 @@ class Scope:
                 stack.enter_context(_runtime.models.exact_models(PlainTrainer))
             stack.enter_context(_runtime.devices.scope(self.strategy))
             yield
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """`num_replicas`, by the name that a `tf.distribute.Strategy` has for it."""
+        return self.num_replicas
+
+    def __copy__(self) -> Scope:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Scope:
+        return self  # the devices of a process are there once
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "A Scope cannot be pickled: it holds devices that this process has opened. Write "
+            "kte.strategy_scope(...) in the process that is to use them."
+        )
 
     def __str__(self) -> str:
         replicas = f"{self.num_replicas} replica{'' if self.num_replicas == 1 else 's'}"

@@ -1,8 +1,10 @@
 """What `strategy_scope` chooses and says, and what its `Scope` does and undoes."""
 
 import contextlib
+import copy
 import dataclasses
 import logging
+import pickle
 import threading
 import warnings
 
@@ -567,3 +569,11 @@ def test_only_the_chief_logs_the_choice(caplog, monkeypatch, chief):
     with caplog.at_level(logging.INFO, logger="keras_tpu_ext"):
         kte.strategy_scope()
     assert len(caplog.records) == int(chief)
+
+
+def test_a_scope_is_copied_as_itself_and_not_pickled(scope8):
+    assert scope8.num_replicas_in_sync == 8
+    assert copy.copy(scope8) is scope8
+    assert copy.deepcopy({"scope": scope8})["scope"] is scope8
+    with pytest.raises(TypeError, match=r"cannot be pickled: it holds devices .* Write kte\.strategy_scope"):
+        pickle.dumps(scope8)

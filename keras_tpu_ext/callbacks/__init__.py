@@ -4,3 +4,14 @@ from keras_tpu_ext.callbacks.host_bottleneck import HostBottleneck as HostBottle
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict as InputVerdict
 from keras_tpu_ext.callbacks.loss_scale_monitor import LossScaleMonitor as LossScaleMonitor
 from keras_tpu_ext.callbacks.throughput import Throughput as Throughput
+
+__all__ = [
+    "HostBottleneck",
+    "InputVerdict",
+    "LossScaleMonitor",
+    "Throughput",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -13,3 +13,23 @@ from keras_tpu_ext.data.skipped import skipped as skipped
 from keras_tpu_ext.data.tfrecords.manifest import WrittenRecords as WrittenRecords
 from keras_tpu_ext.data.tfrecords.reader import tfrecords as tfrecords
 from keras_tpu_ext.data.tfrecords.writer import write_tfrecords as write_tfrecords
+
+__all__ = [
+    "images",
+    "pad_batches",
+    "Advice",
+    "Finding",
+    "advise",
+    "OptimizationReport",
+    "optimization_report",
+    "optimize",
+    "SkippedRecords",
+    "skipped",
+    "WrittenRecords",
+    "tfrecords",
+    "write_tfrecords",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

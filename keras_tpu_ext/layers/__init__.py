@@ -9,3 +9,19 @@ from keras_tpu_ext.layers.one_hot_embedding import OneHotEmbedding as OneHotEmbe
 from keras_tpu_ext.layers.random_affine import RandomAffine as RandomAffine
 from keras_tpu_ext.layers.random_erasing import RandomErasing as RandomErasing
 from keras_tpu_ext.layers.random_flip_crop import RandomFlipCrop as RandomFlipCrop
+
+__all__ = [
+    "BatchNormalization",
+    "CutMix",
+    "DeviceNormalization",
+    "for_tpu",
+    "MixUp",
+    "OneHotEmbedding",
+    "RandomAffine",
+    "RandomErasing",
+    "RandomFlipCrop",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

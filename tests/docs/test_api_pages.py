@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.test_docstring_examples import PUBLIC
+import keras_tpu_ext as kte
+from docs.test_docstring_examples import PUBLIC, exported
 
 API = Path(__file__).parents[2] / "docs" / "api"
 
@@ -22,3 +23,9 @@ def test_every_public_name_has_one_place():
 
 def test_errors_stand_together():
     assert "automodule:: keras_tpu_ext.errors" in (API / "errors.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("module", [kte, kte.callbacks, kte.data, kte.layers, kte.precision, kte.hardware])
+def test_dir_shows_the_public_names_only(module):
+    assert set(dir(module)) - {"__version__"} == set(exported(module))
+    assert sorted(module.__all__) == dir(module)
