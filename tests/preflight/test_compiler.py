@@ -281,7 +281,7 @@ def test_what_is_there_without_a_version_is_unknown(monkeypatch):
 def test_without_the_compiler_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", no_version)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    message = r"this Python has no jax\. It needs no TPU.*Write: pip install 'keras-tpu-ext\[preflight\]'"
+    message = r"this Python has no jax\. It needs no TPU.*Write: pip install jax libtpu"
     with pytest.raises(MissingExtraError, match=message):
         compile_for(V5E, STEP, timeout_s=1.0, cache_dir=None, progress=print)
 

@@ -74,6 +74,6 @@ def test_nothing_to_draw_says_why(changes, why, tmp_path):
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    message = r"PreflightReport\.plot\(\) needs matplotlib.*keras-tpu-ext\[plots\]"
+    message = r"PreflightReport\.plot\(\) needs matplotlib.*pip install matplotlib"
     with pytest.raises(MissingExtraError, match=message):
         report().plot()
