@@ -62,3 +62,18 @@ def test_what_cannot_run_here_is_python(page):
 def test_pages_name_runtimes_that_there_are():
     assert {name for page in PAGES for name in runtimes(page)} <= {"keras3_tf", "keras3_jax"}
     assert "keras3_jax" in RUNTIMES or "keras3_tf" in RUNTIMES
+
+
+@pytest.mark.gate_on("keras3_jax")
+def test_one_page_says_how_to_get_this_package():
+    """It is not on PyPI: what tells to install it from there must fail."""
+    root = DOCS.parent
+    files = [path for folder in ("keras_tpu_ext", "docs", "examples") for path in (root / folder).rglob("*.*")]
+    texts = {
+        path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
+        for path in [*files, root / "README.md"]
+        if path.suffix in (".py", ".md", ".ipynb")
+    }
+    wrong = [name for name, text in texts.items() if re.search(r"pip install[^\n`#]*keras[-_]tpu[-_]ext", text)]
+    assert not wrong
+    assert "not on PyPI" in texts["docs/quickstart.md"]
