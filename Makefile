@@ -48,13 +48,13 @@ demo: $(TF)/.ready
 # What is cheap first, and then one runtime on each core: a process of its own imports and collects only once. The
 # longest come first. Which tests these are stands at the tests (tests/conftest.py).
 RUNTIMES := test-keras3-tf test-keras3-jax test-keras2-tf215 test-compiler test-keras2-tf221 test-oldest-tensorflow \
-	test-oldest-jax test-keras3-both check-wheel
+	test-oldest-jax test-keras3-both docs check-wheel
 JOBS ?= 2
 test: lint
 	$(MAKE) --no-print-directory --jobs=$(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(RUNTIMES)
 	@echo "Ran: ruff, import-linter and mypy; the tests that are in the gate on Keras 3 on TensorFlow, on Keras 3 on JAX"
 	@echo "without TensorFlow, and on Keras 2 on TensorFlow 2.15 and 2.21 (make exhaustive runs all tests on each); what is"
-	@echo "about Keras 3 on JAX with TensorFlow and Grain beside it; what asks the TPU compiler; and the wheel."
+	@echo "about Keras 3 on JAX with TensorFlow and Grain beside it; what asks the TPU compiler; the site; and the wheel."
 
 lint: $(LINT)/.ready
 	$(LINT)/bin/ruff check .
