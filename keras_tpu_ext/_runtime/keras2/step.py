@@ -76,13 +76,12 @@ class TrainStep(ExactStep, FunctionalByShape):
         """Build and return the function that `predict` calls for one execution."""
         if self.predict_function is None or force:
             model: Model = super()
+            # Made now: its loop depends on `steps_per_execution`, which is less while what is left is predicted.
+            predict = model.make_predict_function(force)
 
             @functools.cache
             def predict_of(kind: type) -> Any:
-                ours = self.predict_function
-                made = model.make_predict_function(force=True)
-                self.predict_function = ours  # Keras has put its own there
-                return made
+                return predict if self.run_eagerly else tf.function(predict.python_function, reduce_retracing=True)
 
             self.predict_function = make_predict_function(
                 self, lambda iterator: predict_of(kind_of_batches(iterator))(iterator)
