@@ -27,7 +27,6 @@ _CACHE_VERSION = 3
 _WORKER = Path(__file__).with_name("_compile_worker.py")
 # They describe this machine's own TPU, which the compiler must not look for.
 _TPU_VARIABLES = ("TPU_", "CLOUD_TPU_", "MEGASCALE_", "XRT_")
-_POLL_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)

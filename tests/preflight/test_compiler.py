@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_tpu_ext import _progress
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
 from keras_tpu_ext.preflight import _compiler
@@ -45,7 +46,7 @@ else:
 def worker(monkeypatch, tmp_path):
     """Set what the compiler's process does."""
     monkeypatch.setattr(_compiler, "compiler_versions", lambda: VERSIONS)
-    monkeypatch.setattr(_compiler, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(_progress, "_POLL_SECONDS", 0.02)
     monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
     monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
 
