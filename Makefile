@@ -40,7 +40,7 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks docs clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist docs clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
@@ -63,6 +63,10 @@ lint: $(LINT)/.ready
 	$(LINT)/bin/mypy
 	$(LINT)/bin/mypy tests/type_checking/user_script.py
 	$(LINT)/bin/python benchmarks/docs_tables.py --check
+	$(LINT)/bin/zizmor --offline --quiet --persona=pedantic .github
+	$(LINT)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(LINT)/bin/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	$(LINT)/bin/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
@@ -168,6 +172,12 @@ versions: $(UV)
 test-oldest-%: $(UV)
 	@echo "The oldest versions:"
 	$(VERSIONS) oldest-$*
+
+# What is published: the wheel and the sources, and how PyPI will show the README.
+dist: $(UV)
+	rm -rf dist
+	$(UV) build --quiet --python $(PYTHON) --out-dir dist
+	$(UV) run --quiet --no-project --python $(PYTHON) --with 'twine==7.0.0' twine check --strict dist/*
 
 check-wheel: $(UV)
 	$(UV) run --no-project --python $(PYTHON) .ci/check_wheel.py $(UV) $(PYTHON)

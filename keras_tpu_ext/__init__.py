@@ -27,7 +27,7 @@ from keras_tpu_ext.preflight import preflight as preflight
 from keras_tpu_ext.strategy import Scope as Scope
 from keras_tpu_ext.strategy import strategy_scope as strategy_scope
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "addons",
