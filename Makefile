@@ -40,7 +40,7 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist docs clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle docs clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
@@ -178,6 +178,11 @@ dist: $(UV)
 	rm -rf dist
 	$(UV) build --quiet --python $(PYTHON) --out-dir dist
 	$(UV) run --quiet --no-project --python $(PYTHON) --with 'twine==7.0.0' twine check --strict dist/*
+
+# What one uploads to Kaggle, into out/kaggle; its two kernels are run here, offline, with the versions of the image. With
+# KAGGLE_USERNAME the metadata has your name there; KAGGLE=--store keeps what the kernels printed in examples/.
+kaggle: $(UV)
+	$(UV) run --no-project --python $(PYTHON) tests/versions/kaggle.py $(UV) $(PYTHON) $(KAGGLE)
 
 check-wheel: $(UV)
 	$(UV) run --no-project --python $(PYTHON) .ci/check_wheel.py $(UV) $(PYTHON)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from keras_tpu_ext._runtime.common.executions import BatchesAhead, Execution, Stage
 
-_MAX_BYTES_AHEAD = 2**28  # of batches taken ahead, which are in memory all at once
+MAX_BYTES_AHEAD = 2**28  # of batches taken ahead, which are in memory all at once
 _BUFFERED = 0.1  # of a step: what came quicker was in a buffer
+_WORTH_TELLING = 0.05  # of an epoch
 _ENOUGH = 10  # executions from which on the longest is left out
 
 
@@ -64,7 +65,7 @@ class InputProbe:
         """Run an execution; call this for each one until the probe is `done`."""
         try:
             return self._steps.send(execution)
-        except _DataEndedError as ended:
+        except DataEndedError as ended:
             self.done = True
             raise StopIteration from ended
         except BaseException:  # among them how TensorFlow says that the data has ended
@@ -77,56 +78,57 @@ class InputProbe:
 
     def _measure(self) -> Generator[Any, Execution, None]:
         execution = yield None
-        result = _call(execution.run)
+        result = call_execution(execution.run)
         execution.wait_for(result)  # what was dispatched before is not to be timed
         begin = self._clock()
         steps = 0
         for i in range(self._count):
             execution = yield result
-            result, steps = _call(execution.run), steps + execution.steps
+            result, steps = call_execution(execution.run), steps + execution.steps
             if i == self._count - 1:
                 execution.wait_for(result)
         step_seconds = (self._clock() - begin) / steps
         execution = yield result
 
         begin, stages = self._clock(), tuple(execution.stages())
-        ahead = execution.take_ahead(self._count + 1, _MAX_BYTES_AHEAD, self._clock)
+        ahead = execution.take_ahead(self._count + 1, MAX_BYTES_AHEAD, self._clock)
         cost = self._clock() - begin
         if ahead is None:
-            result = _call(execution.run)  # which raises where the data has ended
+            result = call_execution(execution.run)  # which raises where the data has ended
             self.refused = self.done = True
             yield result
             return
-        result = _call(execution.run_on, ahead)
+        result = call_execution(execution.run_on, ahead)
         execution.wait_for(result)
         begin = self._clock()
         for i in range(1, ahead.executions):
             execution = yield result
-            result = _call(execution.run_on, ahead)
+            result = call_execution(execution.run_on, ahead)
             if i == ahead.executions - 1:
                 execution.wait_for(result)
         timed = ahead.batches - ahead.steps_of_first
         if timed > 0 and self._is_valid:
             compute_seconds = (self._clock() - begin) / timed
-            own = _pipeline_seconds(ahead, compute_seconds)
+            own = pipeline_seconds(ahead, compute_seconds)
             saved = (step_seconds - compute_seconds) * ahead.batches
             self.result = ProbedInput(step_seconds, compute_seconds, own, max(cost - saved, 0.0), stages)
         if ahead.error is not None:
             execution = yield result
-            _call(execution.run_on, ahead)  # which raises it
+            call_execution(execution.run_on, ahead)  # which raises it
         self.done = True
         yield result
 
 
-class _DataEndedError(Exception):
+class DataEndedError(Exception):
     """Stands for a `StopIteration` inside a generator, which may raise none."""
 
 
-def _call(call: Callable[..., Any], *args: Any) -> Any:
+def call_execution(call: Callable[..., Any], *args: Any) -> Any:
+    """Call `call` inside a generator, where the end of the data is a `DataEndedError`."""
     try:
         return call(*args)
     except StopIteration as ended:
-        raise _DataEndedError from ended
+        raise DataEndedError from ended
 
 
 def probe_length(count: int) -> int:
@@ -134,10 +136,19 @@ def probe_length(count: int) -> int:
     return 2 * (count + 1)
 
 
-def _pipeline_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | None:
-    """Return the seconds for one batch of the second half of those taken; the first may come out of a buffer."""
-    half = ahead.seconds[len(ahead.seconds) // 2 :]
-    seconds = sum(half) / sum(ahead.steps[-len(half) :])
+def pipeline_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | None:
+    """Return the seconds for one batch of those that were not in a buffer; `None` if that is all of them.
+
+    At first batches come out of a buffer, and the one after them was begun before: it comes too early. So the mean is
+    over the second half, and over less where the buffer lasted longer.
+    """
+    count = len(ahead.seconds)
+    each = [seconds / steps for seconds, steps in zip(ahead.seconds, ahead.steps, strict=True)]
+    made = next((i for i, seconds in enumerate(each) if seconds > _BUFFERED * compute_seconds), None)
+    if made is None:
+        return None
+    first = max(count // 2, min(made + 1, count - 1)) if made else count // 2
+    seconds = sum(ahead.seconds[first:]) / sum(ahead.steps[first:])
     return seconds if seconds > _BUFFERED * compute_seconds else None
 
 
@@ -168,12 +179,14 @@ class StepMeter:
         self._counted = 0
         self._longest = (0.0, 1)
         self._last: tuple[float, int] | None = None
+        self._began: float | None = None
+        self._ended, self._steps, self._steps_of_last = 0.0, 0, 0
         self.executions = 0
         self.pending.clear()
 
     def begin(self, now: float, steps: int) -> None:
         """Add the begin of an execution of `steps` steps."""
-        self.executions += 1
+        self._add(now, steps)
         # The first two of an epoch meet empty buffers, or are compiled.
         if self._last is not None and self.executions > 3:
             seconds, of = now - self._last[0], self._last[1]
@@ -185,16 +198,33 @@ class StepMeter:
                 self._longest = seconds, of
         self._last = (now, steps)
 
+    def _add(self, now: float, steps: int) -> None:
+        self.executions += 1
+        if self._began is None:
+            self._began = now
+        self._ended, self._steps, self._steps_of_last = now, self._steps + steps, steps
+
     def flush(self, steps: int) -> None:
         """Process pending begins, of executions of `steps` steps each."""
         for now in self.pending:
             self.begin(now, steps)
         self.pending.clear()
 
-    def pause(self) -> None:
+    def pause(self, now: float, steps: int) -> None:
         """Count an execution, but neither its time nor that since the last begin."""
-        self.executions += 1
+        self._add(now, steps)
         self._last = None
+
+    def left_out(self, step_seconds: float) -> float:
+        """Return the seconds of the epoch that its steps do not need at `step_seconds` each.
+
+        0 where they are less than a twentieth of it.
+        """
+        if self._began is None:
+            return 0.0
+        seconds = self._ended - self._began
+        left_out = seconds - step_seconds * (self._steps - self._steps_of_last)
+        return left_out if left_out > _WORTH_TELLING * seconds else 0.0
 
     def rolling_average(self) -> float | None:
         """Return the seconds of a step over the window; `None` where it is empty."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import statistics
@@ -156,13 +157,24 @@ def plot_input(verdicts: Sequence[tuple[int, InputVerdict]]) -> Any:
         )
     figure = new_figure("HostBottleneck.plot()")
     left, right = figure.subplots(1, 2)
-    last = verdicts[-1][1]
+    whole = _over_epochs([verdict for _, verdict in verdicts])
     _plot_step_times(left, verdicts)
-    _plot_rates(right, last)
-    figure.suptitle(
-        f"{last.verdict}: {last.wait_fraction:.0%} of the time waits for data", x=0.01, ha="left", fontweight="bold"
-    )
+    _plot_rates(right, whole)
+    title = f"{whole.verdict}: {whole.wait_fraction:.0%} of the time waits for data"
+    if len(verdicts) > 1:
+        fractions = [verdict.wait_fraction for _, verdict in verdicts]
+        title += f", {min(fractions):.0%} to {max(fractions):.0%} in each of {len(verdicts)} epochs"
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     return figure
+
+
+def _over_epochs(verdicts: Sequence[InputVerdict]) -> InputVerdict:
+    """Return the verdict on all epochs together."""
+    step = statistics.fmean(verdict.step_seconds for verdict in verdicts)
+    waits = statistics.fmean(verdict.wait_fraction * verdict.step_seconds for verdict in verdicts)
+    return dataclasses.replace(
+        verdicts[-1], wait_fraction=waits / step, step_seconds=step, compute_seconds=step - waits
+    )
 
 
 def _plot_step_times(axes: Any, verdicts: Sequence[tuple[int, InputVerdict]]) -> None:
@@ -193,4 +205,4 @@ def _plot_rates(axes: Any, verdict: InputVerdict) -> None:
     axes.set_xlim(right=_LABEL_ROOM * max(rates))
     axes.invert_yaxis()
     axes.set(xlabel="batches per second")
-    axes.set_title(f"better input: at most {verdict.most_speedup:.3g} times as fast", loc="left", fontsize=10)
+    axes.set_title(verdict.gain, loc="left", fontsize=10)

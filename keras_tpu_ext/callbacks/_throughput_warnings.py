@@ -7,6 +7,10 @@ UNCOUNTED_EXAMPLES = (
     "loss tracker (or has one example per step and replica, which looks the same), so examples cannot be "
     "counted. Write: Throughput(batch_size=<examples per step over all replicas>)"
 )
+TWICE = (
+    "Throughput: the same object is in `callbacks` twice, so that it would count every step twice. Write it once: "
+    "fit(..., callbacks=[throughput])"
+)
 _NO_FLOPS = (
     "Throughput shows no MFU: the FLOPs of a step cannot be counted, because {why}. Write: Throughput("
     "flops_per_sample=<FLOPs of the forward and the backward pass for one example>), or flops_per_sample=None to do "
@@ -22,7 +26,7 @@ _SUSPECTS = {
     "batch_size": "batch_size={value} is too large: it is the number of examples per step over all replicas. Write: "
     "Throughput() to have them counted",
     "peak_flops": "peak_flops={value:.6g} is too small: it is in FLOP/s, and that of one framework device: a chip, "
-    "on TPU v2 and v3 a core. Write: Throughput() to take it from the table",
+    "on TPU v2, v3 and 7x a core. Write: Throughput() to take it from the table",
 }
 _NOT_GIVEN = (
     "this TPU is faster than the table says, or the steps were not over in the time that was measured. Write: "

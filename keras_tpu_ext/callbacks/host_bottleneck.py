@@ -14,6 +14,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput, StepMeter, probe_length
 from keras_tpu_ext.callbacks._plots import plot_input
+from keras_tpu_ext.callbacks._short_epochs import EpochProbe, EpochTimes, ShortEpochs
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 
 _WAIT_FRACTION = "input/wait_fraction"
@@ -32,8 +33,8 @@ _GROWING = (
     'steps_per_execution="auto" was looking for its number until the end. Train for longer, or compile with a number'
 )
 _TOO_SHORT = (
-    "an epoch had {executions} executions, and a probe needs {needed}. Give `fit` more batches in an epoch, as by "
-    "dataset.repeat() and steps_per_epoch, or a smaller steps_per_execution"
+    "an epoch had {executions} executions. With fewer than {needed} it takes three epochs, four where there is one. "
+    "Train for more epochs, give `fit` more batches in an epoch, or choose a smaller steps_per_execution"
 )
 
 
@@ -42,7 +43,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
 
     Puts `input/wait_fraction` into `logs`, after batches and at the end of an epoch, once it is known (NaN at the end
     of an epoch before): 0 where the devices never wait, 0.5 where they do half of the time. After the first epoch in
-    which it is known, and whenever the verdict is another one, it prints that:
+    which it is known, and when the verdict has been another one for two epochs, it prints that:
 
         HostBottleneck: epoch 1: highly input-bound: 62% of the time waits for data. On its own the pipeline gives
         418 batches/s; the step could do 1102 batches/s, and does 416. Better input makes this at most 2.65 times as
@@ -57,11 +58,15 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     Such a probe runs once an epoch, with up to 1 % of its executions on either side, and at least three. The devices
     stand still while it takes batches, which costs time only where they do not wait for data anyway; an epoch has no
     probe where the last one cost more than 0.5 % of the time since. In epochs of fewer than 300 executions there is
-    one probe in a `fit`. The first executions, which compile, and validation do not count, and neither does a probe;
-    nor does, of ten or more, the longest one: a single pause is the process's, and better input does not cure it.
+    one probe in a `fit`. Epochs of fewer than 10 are measured whole: the second as it comes, with its wait for the
+    first batch, and the third with all of its batches taken ahead.
+
+    The first executions of an epoch and validation do not count, and neither does a probe; nor does, of ten or more,
+    the longest one: a single pause is the process's, and better input does not cure it. Where that is more than a
+    twentieth of an epoch, the verdict says how many seconds it is, since `Throughput` counts them.
 
     Where the devices are this machine's CPU cores, the pipeline works on the same cores, and both slow each other
-    down: a step then computes for longer while data is made, and that is no waiting.
+    down: a step then computes for longer while data is made, and that is no waiting. The verdict says so.
 
     It works for any Keras model. Where several processes train together it says that it cannot know.
 
@@ -114,6 +119,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self.verbose = verbose
         self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
         self._fitted: Any = None
+        self._shares_cores = False
         self._shown: float | None = None
         self._probed_at = self._show_at = 0.0
         self._interception: Interception | None = None
@@ -151,10 +157,11 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Reset."""
-        _runtime.progress.mark_stateful_metrics([_WAIT_FRACTION])
+        _runtime.progress.show_in_progress_bar({_WAIT_FRACTION: "input_wait"})
         self._start()
         # On JAX even `self.model` has its price, so it is asked for once.
         self._fitted = self.model
+        self._shares_cores = _runtime.devices.device_name(self._fitted) == "cpu"
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Restore the train function, and warn where nothing is known."""
@@ -189,7 +196,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the rolling value into `logs`."""
         if not self._is_shown:
-            self._shown, self._is_shown = self._wait_fraction(self._meter.rolling_average()), self._only_times
+            seconds = self._short.step_seconds or self._meter.rolling_average()
+            self._shown, self._is_shown = self._wait_fraction(seconds), self._only_times
         if logs is not None and self._shown is not None:
             logs[_WAIT_FRACTION] = self._shown
 
@@ -197,17 +205,24 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         """Put the value of the epoch into `logs`, and print a new verdict."""
         if self._probe is not None:
             self._probe.invalidate()
+            self._close_probe()
         self._meter.flush(self._steps)
         self._executions_of_epoch = self._meter.executions
-        step_seconds = self._meter.epoch_average() or (self._found[-1].step_seconds if self._found else None)
+        step_seconds = self._short.step_seconds or self._meter.epoch_average()
+        if step_seconds is None and self._found:
+            step_seconds = self._found[-1].step_seconds
         fraction = self._wait_fraction(step_seconds)
         if logs is not None:
             logs[_WAIT_FRACTION] = math.nan if fraction is None else fraction
         if fraction is None or step_seconds is None:
             return
-        before, now = self.verdict, _verdict(self._found, fraction, step_seconds)
+        left_out = self._meter.left_out(step_seconds)
+        before, now = self.verdict, _verdict(self._found, fraction, step_seconds, left_out, self._shares_cores)
         self._verdicts.append((epoch, now))
-        if self.verbose and _runtime.devices.is_chief() and (before is None or before.verdict != now.verdict):
+        is_new = before is None or (before.verdict == now.verdict != self._said)
+        if is_new:
+            self._said = now.verdict
+        if is_new and self.verbose and _runtime.devices.is_chief():
             print(f"\nHostBottleneck: epoch {epoch + 1}: {now}")
 
     def _start(self) -> None:
@@ -215,7 +230,9 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._pending = self._meter.pending
         self._found: list[ProbedInput] = []
         self._verdicts: list[tuple[int, InputVerdict]] = []
-        self._probe: InputProbe | None = None
+        self._said = ""  # the verdict printed last
+        self._probe: InputProbe | EpochProbe | None = None
+        self._short = ShortEpochs()
         self._failure = ""
         self._batch = 0
         self._is_announced = False
@@ -238,15 +255,14 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             self._restore()
             return execution.run()
         self._is_announced = False
-        if self._probe is None and self._should_probe(execution):
-            self._probe = InputProbe(self._count(execution), self.clock)
-            self._may_probe = False
+        if self._probe is None:
+            self._probe = self._next_probe(execution)
         if self._probe is None:
             self._steps = execution.steps
             self._meter.begin(self.clock(), self._steps)
             self._release_if_no_probe_is_left()
             return execution.run()
-        self._meter.pause()
+        self._meter.pause(self.clock(), execution.steps)
         try:
             return self._probe.run(execution)
         finally:
@@ -266,15 +282,38 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     def _close_probe(self) -> None:
         if self._probe is None or not self._probe.done:
             return
-        if self._probe.result is not None:
-            self._found.append(self._probe.result)
+        result = self._probe.result
+        if isinstance(result, EpochTimes):
+            self._short.add(result, self._meter.executions)
+            result = self._short.result if result.is_ahead else None
+        if result is not None:
+            self._found.append(result)
             self._probed_at = self.clock()
         elif self._probe.refused:
             self._failure = _NONE_AHEAD
         self._probe = None
 
-    def _should_probe(self, execution: Execution) -> bool:
+    def _next_probe(self, execution: Execution) -> InputProbe | EpochProbe | None:
+        """Return the probe that begins with this execution, if one does."""
         self._was_growing = not execution.is_settled()
+        short = self._executions_if_short(execution)
+        if short and not self._meter.executions and not self._failure:
+            return self._short.probe(short, (self.params or {}).get("steps"), self.clock)
+        if short or not self._should_probe(execution):
+            return None
+        self._may_probe = False
+        return InputProbe(self._count(execution), self.clock)
+
+    def _executions_if_short(self, execution: Execution) -> int | None:
+        """Return the number of executions of this epoch, where it is not the first and too short for a probe."""
+        before = self._executions_of_epoch
+        if before is None or self._was_growing:
+            return None
+        steps = (self.params or {}).get("steps")
+        executions = -(-steps // execution.steps) if steps else before
+        return executions if executions < _MIN_EXECUTIONS else None
+
+    def _should_probe(self, execution: Execution) -> bool:
         if not self._may_probe or self._failure or self._was_growing or self._meter.executions < _WARMUP:
             return False
         if self._has_enough_probes():
@@ -302,7 +341,9 @@ def _compute_seconds(found: list[ProbedInput], step_seconds: float) -> float:
     return min(found[-1].compute_seconds, step_seconds)
 
 
-def _verdict(found: list[ProbedInput], fraction: float, step_seconds: float) -> InputVerdict:
+def _verdict(
+    found: list[ProbedInput], fraction: float, step_seconds: float, left_out: float, shares_cores: bool
+) -> InputVerdict:
     last = found[-1]
     stage = max(last.stages, key=lambda stage: stage.seconds, default=None)
     return InputVerdict(
@@ -312,4 +353,6 @@ def _verdict(found: list[ProbedInput], fraction: float, step_seconds: float) -> 
         last.pipeline_seconds,
         "" if stage is None else stage.name,
         0.0 if stage is None else stage.seconds,
+        left_out,
+        shares_cores,
     )

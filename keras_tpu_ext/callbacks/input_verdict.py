@@ -22,6 +22,9 @@ class InputVerdict:
         costliest_stage: Name of the stage of a `tf.data` pipeline that works longest for a batch; empty where
             nobody knows.
         costliest_seconds: Seconds it works for a batch, over its parallel calls.
+        left_out_seconds: Seconds of the epoch that do not count, at its start, in a probe and in the longest pause; 0
+            where they are less than a twentieth of it.
+        shares_cores: Whether the devices are the CPU cores that also make the batches.
 
     Example:
         ```python
@@ -43,6 +46,8 @@ class InputVerdict:
     pipeline_seconds: float | None
     costliest_stage: str = ""
     costliest_seconds: float = 0.0
+    left_out_seconds: float = 0.0
+    shares_cores: bool = False
 
     @property
     def verdict(self) -> str:
@@ -56,14 +61,25 @@ class InputVerdict:
         """The largest factor by which better input alone can speed up `fit`."""
         return 1 / (1 - self.wait_fraction) if self.wait_fraction < 1 else math.inf
 
+    @property
+    def gain(self) -> str:
+        """What better input can gain, in words."""
+        if self.wait_fraction < _MODERATE:
+            return "Better input would not help"
+        return f"Better input makes this at most {self.most_speedup:.3g} times as fast"
+
     def __str__(self) -> str:
         own = f"{1 / self.pipeline_seconds:.4g} batches/s" if self.pipeline_seconds else "more than the step takes"
         text = (
             f"{self.verdict}: {self.wait_fraction:.0%} of the time waits for data. On its own the pipeline gives "
             f"{own}; the step could do {1 / self.compute_seconds:.4g} batches/s, and does "
-            f"{1 / self.step_seconds:.4g}. Better input makes this at most {self.most_speedup:.3g} times as fast."
+            f"{1 / self.step_seconds:.4g}. {self.gain}."
         )
         if self.costliest_stage and self.wait_fraction >= _MODERATE:
             took = f"{1e3 * self.costliest_seconds:.3g} ms for a batch"
             text += f" Its costliest stage is {self.costliest_stage}, {took}."
+        if self.left_out_seconds:
+            text += f" {self.left_out_seconds:.3g} s at the epoch's start, in a probe and in a pause are left out."
+        if self.shares_cores:
+            text += " Devices and pipeline share this machine's CPU cores, so each slows the other down."
         return text

@@ -87,7 +87,7 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Start watching for overflows."""
         self._overflows, self._executions, self._logs = [], 0, {}
-        _runtime.progress.mark_stateful_metrics([_SCALE, _SKIPPED])
+        _runtime.progress.show_in_progress_bar({_SCALE: "loss_scale", _SKIPPED: "skipped_steps"})
         self._read_overflows = _runtime.probes.watch_overflow(self.model)
         self._skipped_before = _runtime.progress.skipped_steps(self.model) or 0
 

@@ -24,9 +24,10 @@ from keras_tpu_ext.callbacks._rates import (
     ThroughputRecord,
 )
 from keras_tpu_ext.callbacks._scalar_writer import ScalarWriter
-from keras_tpu_ext.errors import NothingMeasuredError
+from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
 
 _KEYS = (BATCHES_PER_SEC, SAMPLES_PER_SEC, DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC)
+_SHORT = {SAMPLES_PER_SEC: "samples/s", MFU: "mfu"}
 
 
 class Throughput(_runtime.keras.callbacks.Callback):
@@ -74,6 +75,9 @@ class Throughput(_runtime.keras.callbacks.Callback):
         peak_flops: Highest FLOP/s of one framework device. `None` (default) takes it from the table of TPU
             generations; it is not known for a CPU or a GPU.
         tokens_per_sample: Tokens in an example, or `None` (default).
+        progress_bar: Which keys progress bars show: with `"short"` (default) `samples/s` and `mfu`, `tokens/s` where
+            there is `tokens_per_sample`, and `batches/s` where examples cannot be counted; with `"all"` all, by their
+            full names. `logs` and `History` have all of them.
         log_dir: Folder for TensorBoard, or `None` (default). All of it is written there every `window` executions,
             by the number of the step, and for each epoch under names that begin with `epoch_`, with the percentiles
             of step time. Of several processes only the chief writes. On JAX it needs the package `tensorboard`.
@@ -81,8 +85,8 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     Raises:
         ArgumentError: If `window`, `batch_size` or `tokens_per_sample` is not an integer of at least 1, `warmup`
-            not one of at least 0, `flops_per_sample` or `peak_flops` not a number above 0, or `clock` cannot be
-            called.
+            not one of at least 0, `flops_per_sample` or `peak_flops` not a number above 0, `progress_bar` another
+            word, or `clock` cannot be called. In `fit`, if this object is in `callbacks` twice.
         MissingExtraError: If `log_dir` is given and nothing is installed that could write there.
 
     Example:
@@ -114,6 +118,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         flops_per_sample: float | Literal["auto"] | None = "auto",
         peak_flops: float | None = None,
         tokens_per_sample: int | None = None,
+        progress_bar: Literal["short", "all"] = "short",
         log_dir: str | PathLike[str] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -135,10 +140,11 @@ class Throughput(_runtime.keras.callbacks.Callback):
         self.tokens_per_sample = check.optional(
             check.integer, caller, "tokens_per_sample", tokens_per_sample, example=512
         )
+        self.progress_bar = check.one_of(caller, "progress_bar", progress_bar, ("short", "all"))
         self.log_dir = log_dir
         self._open_scalars = None if log_dir is None else _runtime.progress.event_file_class()
         self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
-        self._fitting = False
+        self._fitting = self._is_beginning = False
         self._rolling: dict[str, float] = {}
         self._scalars: ScalarWriter | None = None
         self._start_fit()
@@ -204,12 +210,19 @@ class Throughput(_runtime.keras.callbacks.Callback):
             figure.savefig(path)
         return figure
 
+    def set_params(self, params: dict[str, Any]) -> None:
+        """Note that a `fit` is about to begin."""
+        self._is_beginning = False
+        super().set_params(params)
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Reset: each `fit` may compile anew."""
-        _runtime.progress.mark_stateful_metrics(_KEYS)
+        if self._is_beginning:
+            raise ArgumentError(messages.TWICE)
         self._end_last_fit()  # which may have been broken off
         self._start_fit(self.model)
-        self._fitting = True
+        self._fitting = self._is_beginning = True
+        self._show_in_progress_bar()
         if self.log_dir is not None and self._open_scalars is not None and _runtime.devices.is_chief():
             self._scalars = ScalarWriter(self._open_scalars, os.fspath(self.log_dir), every=self.window)
 
@@ -220,6 +233,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Reset the sums of the epoch."""
+        self._is_beginning = False
         self._meter.begin_epoch(epoch)
         self._examples_at_test: tuple[int, float | None] | None = None
         self._steps_before = _runtime.progress.train_steps(self.model)
@@ -270,6 +284,20 @@ class Throughput(_runtime.keras.callbacks.Callback):
         if self._scalars is not None:
             self._scalars.end_epoch(epoch, {**rates, **self._step_seconds_of_epoch()})
         self._warn()
+
+    def _show_in_progress_bar(self, *, batches: bool = False) -> None:
+        """Choose the keys for progress bars; of samples and batches one is enough."""
+        if self.progress_bar == "all":
+            names: dict[str, str | None] = {key: key for key in _KEYS}
+            # On one device it says the same as that of all.
+            names[DEVICE_SAMPLES_PER_SEC] = None if self._devices.replicas == 1 else DEVICE_SAMPLES_PER_SEC
+        else:
+            names = {**dict.fromkeys(_KEYS), **_SHORT}
+            if self.tokens_per_sample is not None:
+                names |= {TOKENS_PER_SEC: "tokens/s", SAMPLES_PER_SEC: None}
+            if batches:
+                names[BATCHES_PER_SEC] = "batches/s"
+        _runtime.progress.show_in_progress_bar(names)
 
     def _begin(self, batch: int, now: float) -> None:
         """Process pending times, and update the rolling rates."""
@@ -348,6 +376,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
             found["examples"] = messages.mismatched_batch_size(self.batch_size, *counter.mismatch)
         elif counter.per_step is None and self._meter.completed:
             found["examples"] = messages.UNCOUNTED_EXAMPLES
+            self._show_in_progress_bar(batches=True)
         for topic in found.keys() - self._warned:
             self._warned.add(topic)
             if _runtime.devices.is_chief():

@@ -215,16 +215,16 @@ def test_an_error_of_the_pipeline_comes_in_its_turn(steps, at):
         np.testing.assert_array_equal(one, other)
 
 
-def test_where_an_epoch_is_too_short_it_says_so():
+def test_where_epochs_are_short_and_few_it_says_so():
     model = built(kte.TPUModel, None)
     x, y = arrays()
     with pytest.warns(UserWarning, match="HostBottleneck could not find out") as told:
         history = model.fit(x[:64], y[:64], batch_size=BATCH, verbose=0, callbacks=[HostBottleneck()]).history
     (warning,) = [one for one in told if "HostBottleneck" in str(one.message)]
     assert str(warning.message) == (
-        "HostBottleneck could not find out how long this model waits for data: an epoch had 4 executions, and a "
-        "probe needs 10. Give `fit` more batches in an epoch, as by dataset.repeat() and steps_per_epoch, or a "
-        "smaller steps_per_execution"
+        "HostBottleneck could not find out how long this model waits for data: an epoch had 4 executions. With fewer "
+        "than 10 it takes three epochs, four where there is one. Train for more epochs, give `fit` more batches in "
+        "an epoch, or choose a smaller steps_per_execution"
     )
     assert all(map(math.isnan, history[KEY]))
 
@@ -265,7 +265,15 @@ def test_the_text_of_a_verdict():
     )
     assert str(InputVerdict(0.01, 0.04, 0.04, None, "ParallelMapV2", 0.001)) == (
         "not input-bound: 1% of the time waits for data. On its own the pipeline gives more than the step takes; the "
-        "step could do 25 batches/s, and does 25. Better input makes this at most 1.01 times as fast."
+        "step could do 25 batches/s, and does 25. Better input would not help."
+    )
+
+
+def test_a_verdict_says_what_its_numbers_leave_out():
+    text = str(InputVerdict(0.5, 0.02, 0.01, None, left_out_seconds=4.125, shares_cores=True))
+    assert text.endswith(
+        "Better input makes this at most 2 times as fast. 4.12 s at the epoch's start, in a probe and in a pause are "
+        "left out. Devices and pipeline share this machine's CPU cores, so each slows the other down."
     )
 
 
@@ -282,7 +290,8 @@ class Scripted:
             "keras_tpu_ext.callbacks.host_bottleneck.InputProbe", lambda count, clock: ScriptedProbe(self, count)
         )
         values = []
-        for epoch in range(epochs):
+        for epoch, word in enumerate(epochs if isinstance(epochs, str) else "-" * epochs):
+            self.seconds = {"n": 1.0, "h": 2.0, "-": self.seconds}[word]
             self.callback.on_epoch_begin(epoch)
             for batch in range(self.executions):
                 self.callback._batch, self.callback._is_announced = batch, True
@@ -337,6 +346,26 @@ def test_the_part_is_what_a_step_takes_above_one_whose_batches_are_there(monkeyp
     assert loop.fit(monkeypatch, epochs=3) == pytest.approx([fraction] * 3)
     assert len(callback.probes) == (1 if executions == 30 else 3)
     assert (callback.verdict.costliest_stage, callback.verdict.costliest_seconds) == ("Batch", 0.2)
+
+
+def test_what_an_epoch_leaves_out_is_what_its_steps_do_not_need(monkeypatch):
+    callback = HostBottleneck(verbose=False)
+    loop = Scripted(callback, 1.0, 1.0, 30)
+    callback.clock = lambda: loop.now
+    loop.fit(monkeypatch, epochs=2)
+    probed, without = (verdict.left_out_seconds for _, verdict in callback._verdicts)
+    assert probed == pytest.approx(8 * 49.0)  # of eight executions, 50 s and not 1 s each
+    assert without == 0.0
+
+
+@pytest.mark.parametrize(("words", "said"), [("nnnn", "n"), ("nhnhn", "n"), ("nhhn", "nh"), ("hhnnhh", "hnh")])
+def test_a_new_verdict_is_said_once_it_has_stood_for_two_epochs(monkeypatch, capsys, words, said):
+    callback = HostBottleneck()
+    loop = Scripted(callback, 1.0, 1.0, 30)
+    callback.clock = lambda: loop.now
+    loop.fit(monkeypatch, words)
+    printed = [line.split(": ")[2] for line in capsys.readouterr().out.splitlines() if line]
+    assert printed == [{"n": "not input-bound", "h": "highly input-bound"}[word] for word in said]
 
 
 @pytest.mark.parametrize(("cost", "probes"), [(0.0, 6), (7.9, 6), (8.1, 3), (16.5, 2)])

@@ -110,14 +110,22 @@ def test_a_steps_time_is_what_it_computes_and_what_it_waits():
     assert [bottom for bottom, _, _ in bars(epochs)] == pytest.approx([0.0, 0.0, 10.0, 10.0])
     assert [tick.get_text() for tick in epochs.get_xticklabels()] == ["1", "2"]
     assert [text.get_text() for text in epochs.get_legend().get_texts()] == ["computes", "waits for data"]
-    assert rates.get_title(loc="left") == "better input: at most 1 times as fast"
+    assert rates.get_title(loc="left") == "Better input makes this at most 2.5 times as fast"
 
 
-def test_the_rates_are_those_of_the_last_epoch():
+def test_the_rates_and_the_title_are_those_of_all_epochs():
     _, rates = plot_input([(0, WELL), (1, WAITS)]).axes
-    assert [width for _, width, _ in bars(rates)] == pytest.approx([25.0, 100.0, 1 / 0.039])
-    assert [text.get_text() for text in rates.texts] == ["25", "100", "25.64"]
-    assert rates.figure._suptitle.get_text() == "highly input-bound: 75% of the time waits for data"
+    assert [width for _, width, _ in bars(rates)] == pytest.approx([40.0, 100.0, 1 / 0.039])
+    assert [text.get_text() for text in rates.texts] == ["40", "100", "25.64"]
+    assert rates.figure._suptitle.get_text() == (
+        "highly input-bound: 60% of the time waits for data, 0% to 75% in each of 2 epochs"
+    )
+
+
+def test_one_epoch_is_all_of_them():
+    figure = plot_input([(0, WELL)])
+    assert figure._suptitle.get_text() == "not input-bound: 0% of the time waits for data"
+    assert figure.axes[1].get_title(loc="left") == "Better input would not help"
 
 
 def test_a_pipeline_of_which_nothing_is_known_has_no_bar():

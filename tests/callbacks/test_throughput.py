@@ -285,7 +285,7 @@ def test_progress_bar_and_csv_show_the_keys(tmp_path, capsys):
         rows = list(csv.DictReader(file))
     assert [float(row[SAMPLES]) for row in rows] == [2.0, 3.2]
     printed = capsys.readouterr().out
-    assert re.findall(rf"{SAMPLES}: ([\d.]+)", printed) == ["2.0000", "3.2000"]
+    assert re.findall(r" samples/s: ([\d.]+)", printed) == ["2.0000", "3.2000"]
 
 
 def test_the_progress_bar_shows_the_last_rate_not_an_average(capsys):
@@ -294,7 +294,10 @@ def test_the_progress_bar_shows_the_last_rate_not_an_average(capsys):
         dataset(32, 4),
         verbose=1,
         shuffle=False,
-        callbacks=[Throughput(clock=clock, window=1), Passing(clock, [9.0, 1, 2, 4, 8, 16, 1, 1])],
+        callbacks=[
+            Throughput(clock=clock, window=1, progress_bar="all"),
+            Passing(clock, [9.0, 1, 2, 4, 8, 16, 1, 1]),
+        ],
     )
     shown = re.findall(rf"{BATCHES}: ([\d.]+)", capsys.readouterr().out)
     assert shown[-1] == f"{6 / 32:.4f}"  # the whole epoch
@@ -427,3 +430,63 @@ def test_steps_that_loss_scaling_skips_are_steps():
         assert int(keras.ops.convert_to_numpy(optimizer.iterations)) < 8
     assert history[BATCHES] == pytest.approx([8 / 6])
     assert history[SAMPLES] == pytest.approx([30 / 6])
+
+
+def printed_by(capsys, throughput, model=None, **fit):
+    """Return the line of the last epoch, and the history."""
+    model = model or model_of()
+    history = model.fit(*arrays(64), batch_size=8, epochs=2, verbose=2, callbacks=[throughput], **fit).history
+    return capsys.readouterr().out.splitlines()[-1], history
+
+
+@on_both
+def test_a_progress_bar_shows_the_samples_and_history_has_every_key(capsys):
+    line, history = printed_by(capsys, Throughput())
+    assert " - samples/s: " in line
+    assert "throughput/" not in line
+    assert {key for key in history if key.startswith("throughput/")} == {
+        BATCHES,
+        SAMPLES,
+        "throughput/device/samples_per_sec",
+    }
+
+
+def test_a_progress_bar_shows_tokens_in_place_of_samples(capsys):
+    line, _ = printed_by(capsys, Throughput(tokens_per_sample=7))
+    assert " - tokens/s: " in line
+    assert "samples" not in line
+
+
+def test_a_progress_bar_shows_all_on_request_and_on_one_device_none_twice(capsys):
+    line, _ = printed_by(capsys, Throughput(progress_bar="all"))
+    assert f" - {BATCHES}: " in line
+    assert f" - {SAMPLES}: " in line
+    assert "throughput/device" not in line
+
+
+def test_on_several_devices_all_is_that_of_one_device_too(capsys, scope3):
+    with scope3:
+        model = model_of()
+    line, _ = printed_by(capsys, Throughput(progress_bar="all"), model)
+    assert " - throughput/device/samples_per_sec: " in line
+
+
+def test_without_a_count_of_examples_a_progress_bar_shows_batches(capsys):
+    x = keras.Input((2,))
+    model = OwnStep(x, keras.layers.Dense(1)(x))
+    model.compile("sgd", "mse")
+    with pytest.warns(UserWarning, match="shows no samples per second"):
+        line, _ = printed_by(capsys, Throughput(), model)
+    assert " - batches/s: " in line
+
+
+def test_the_same_object_twice_is_an_error_and_does_no_harm():
+    throughput = Throughput()
+    text = (
+        "Throughput: the same object is in `callbacks` twice, so that it would count every step twice. Write it "
+        "once: fit(..., callbacks=[throughput])"
+    )
+    with pytest.raises(ArgumentError) as caught:
+        model_of().fit(*arrays(16), verbose=0, callbacks=[throughput, throughput])
+    assert str(caught.value) == text
+    assert SAMPLES in model_of().fit(*arrays(64), batch_size=8, verbose=0, callbacks=[throughput]).history

@@ -333,8 +333,8 @@ class Progress(Protocol):
     def loss_scale(self, model: Model) -> float | None:
         """Return the loss scale of the next step; `None` without loss scaling."""
 
-    def mark_stateful_metrics(self, names: Iterable[str]) -> None:
-        """Let progress bars show the last value of the log keys `names`, not their average; for good."""
+    def show_in_progress_bar(self, names: Mapping[str, str | None]) -> None:
+        """Let progress bars show log keys by these names, as they are and not averaged; `None` hides one."""
 
     def event_file_class(self) -> EventFileClass:
         """Return the class of event files for TensorBoard.

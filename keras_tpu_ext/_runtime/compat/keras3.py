@@ -5,8 +5,7 @@ A branch on `VERSION` goes when the oldest version of `_versions.py` passes it.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -27,8 +26,6 @@ _Functional: Any = private("keras.src.models.functional:Functional")
 VERSION = tuple(map(int, keras.__version__.split(".")[:2]))
 # Whether the loss of an activity regulariser is divided by the size of the batch.
 DIVIDES_REGULARIZERS = VERSION >= (3, 14)
-# Log keys that progress bars show as they are.
-_NOT_AVERAGED: set[str] = set()
 
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 tree = keras.tree
@@ -63,25 +60,6 @@ def execution(first: int, last: int, iterator: Any) -> tuple[Any, ...]:
     if VERSION < (3, 11):
         return first, iterator
     return first, last, iterator
-
-
-def mark_stateful_metrics(names: Iterable[str]) -> None:
-    """Let progress bars show the last value of the log keys `names`; before Keras 3.15 they average all."""
-    if VERSION >= (3, 15):
-        return
-    if not _NOT_AVERAGED:
-        logger = keras.callbacks.ProgbarLogger
-        logger.on_epoch_begin = _showing_last_values(logger.on_epoch_begin)
-    _NOT_AVERAGED.update(names)
-
-
-def _showing_last_values(stock: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(stock)
-    def on_epoch_begin(self: Any, *args: object, **kwargs: object) -> None:
-        stock(self, *args, **kwargs)
-        self.progbar.stateful_metrics.update(_NOT_AVERAGED)
-
-    return on_epoch_begin
 
 
 def end_names_last_batch() -> bool:

@@ -1,37 +1,15 @@
-"""Counters of a model, and its progress bar, on Keras 2: that averages log keys that are no metrics of the model."""
+"""Counters of a model, and its progress bar, on Keras 2."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
-
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.tensorflow.event_file import event_file_class as event_file_class
 from keras_tpu_ext._runtime.training.progress import examples_seen as examples_seen
 from keras_tpu_ext._runtime.training.progress import train_steps as train_steps
+from keras_tpu_ext._runtime.training.progress_bar import show_in_progress_bar as show_in_progress_bar
 from keras_tpu_ext._runtime.training.step_state import step_state_of
-
-_STATEFUL_METRICS: set[str] = set()
-
-
-def mark_stateful_metrics(names: Iterable[str]) -> None:
-    """Let progress bars show the last value of the log keys `names`, not their average; for good."""
-    if not _STATEFUL_METRICS:
-        logger = keras.callbacks.ProgbarLogger
-        logger.on_epoch_begin = _with_stateful_metrics(logger.on_epoch_begin)
-    _STATEFUL_METRICS.update(names)
-
-
-def _with_stateful_metrics(stock: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(stock)
-    def on_epoch_begin(self: tf.keras.callbacks.ProgbarLogger, *args: object, **kwargs: object) -> None:
-        self.stateful_metrics = {*self.stateful_metrics, *_STATEFUL_METRICS}
-        stock(self, *args, **kwargs)
-
-    return on_epoch_begin
 
 
 def end_names_last_batch() -> bool:

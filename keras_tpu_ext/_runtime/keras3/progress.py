@@ -5,7 +5,6 @@ from __future__ import annotations
 import keras
 
 from keras_tpu_ext._runtime.compat.keras3 import end_names_last_batch as end_names_last_batch
-from keras_tpu_ext._runtime.compat.keras3 import mark_stateful_metrics as mark_stateful_metrics
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 
 

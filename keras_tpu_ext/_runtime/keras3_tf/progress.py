@@ -2,8 +2,8 @@
 
 from keras_tpu_ext._runtime.keras3.progress import end_names_last_batch as end_names_last_batch
 from keras_tpu_ext._runtime.keras3.progress import loss_scale as loss_scale
-from keras_tpu_ext._runtime.keras3.progress import mark_stateful_metrics as mark_stateful_metrics
 from keras_tpu_ext._runtime.tensorflow.event_file import event_file_class as event_file_class
 from keras_tpu_ext._runtime.training.overflow import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime.training.progress import examples_seen as examples_seen
 from keras_tpu_ext._runtime.training.progress import train_steps as train_steps
+from keras_tpu_ext._runtime.training.progress_bar import show_in_progress_bar as show_in_progress_bar

@@ -96,5 +96,10 @@ def num_replicas(model: Model) -> int:
 
 
 def device_name(model: Model) -> str:
-    """Return `"TPU"`, whose generation TensorFlow does not tell, for a model on a TPU; else an empty string."""
-    return "TPU" if isinstance(model.distribute_strategy, tf.distribute.TPUStrategy) else ""
+    """Return `"TPU"`, whose generation TensorFlow does not tell, or `"cpu"`; for a GPU an empty string."""
+    strategy = model.distribute_strategy
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return "TPU"
+    if strategy is _default_strategy():  # which places each operation by itself
+        return "" if tf.config.list_logical_devices("GPU") else "cpu"
+    return "cpu" if "CPU" in strategy.extended.worker_devices[0] else ""

@@ -1,5 +1,6 @@
 import keras
 import numpy as np
+import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
@@ -28,18 +29,42 @@ def test_a_skipped_step_is_counted_and_halves_the_scale(make):
     assert progress.loss_scale(model) == 4.0
 
 
-def test_a_stateful_metric_is_shown_as_it_is(capsys):
-    progress.mark_stateful_metrics(["conformance/last"])
+@pytest.fixture
+def names():
+    from keras_tpu_ext._runtime.training import progress_bar
 
+    before = dict(progress_bar._names)
+    yield
+    progress_bar._names.clear()
+    progress_bar._names.update(before)
+
+
+def shown(capsys, keys):
     class Shows(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            logs["conformance/last"] = float(batch)
+            logs.update({key: float(batch) for key in keys})
 
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     bar = keras.callbacks.ProgbarLogger()
     model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=4, verbose=1, callbacks=[Shows(), bar])
-    assert "conformance/last: 1.0000" in capsys.readouterr().out
+    return capsys.readouterr().out
+
+
+def test_a_progress_bar_shows_the_last_value_by_another_name(capsys, names):
+    progress.show_in_progress_bar({"conformance/last": "last", "conformance/hidden": None})
+    text = shown(capsys, ["conformance/last", "conformance/hidden"])
+    assert " last: 1.0000" in text
+    assert "conformance" not in text
+
+
+def test_of_short_names_three_are_shown_and_all_that_keep_theirs(capsys, names):
+    keys = [f"conformance/{i}" for i in range(5)]
+    progress.show_in_progress_bar({key: f"short{key[-1]}" for key in keys[:4]} | {keys[4]: keys[4]})
+    text = shown(capsys, keys)
+    assert all(f"short{i}: 1.0000" in text for i in range(3))
+    assert "short3" not in text
+    assert "conformance/4: 1.0000" in text
 
 
 def test_event_files_are_written_into_the_folder(tmp_path):

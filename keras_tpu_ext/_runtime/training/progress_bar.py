@@ -1,0 +1,62 @@
+"""What progress bars show of the log keys that callbacks of this package add: a few, by short names."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from keras_tpu_ext._runtime.compat import keras
+
+_MOST_SHORT = 3
+# By log key: its name in a progress bar, or `None` where none shows it.
+_names: dict[str, str | None] = {}
+
+
+def show_in_progress_bar(names: Mapping[str, str | None]) -> None:
+    """Let progress bars show log keys by other names from now on, as they are and not averaged.
+
+    Of the keys whose names are others, a progress bar shows the first three.
+
+    Args:
+        names: For each key the name to show it by, or `None` not to show it.
+    """
+    if not _names:
+        logger = keras.callbacks.ProgbarLogger
+        logger.on_epoch_begin = _with_names(logger.on_epoch_begin)
+    _names.update(names)
+
+
+def _with_names(stock: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(stock)
+    def on_epoch_begin(self: Any, *args: object, **kwargs: object) -> None:
+        stock(self, *args, **kwargs)
+        bar = self.progbar
+        shown = {name for name in _names.values() if name is not None}
+        # Keras 2 keeps its own set, and hands it on again at each batch. From Keras 3.15 on nothing is averaged.
+        for owner in (self, bar):
+            if getattr(owner, "stateful_metrics", None) is not None:
+                owner.stateful_metrics = {*owner.stateful_metrics, *shown}
+        bar.update = _renaming(bar.update)
+
+    return on_epoch_begin
+
+
+def _renaming(update: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(update)
+    def wrapped(current: Any, values: Any = None, *args: object, **kwargs: object) -> None:
+        update(current, _renamed(values), *args, **kwargs)
+
+    return wrapped
+
+
+def _renamed(values: Any) -> Any:
+    """Return the pairs of key and value that a progress bar shows."""
+    short = 0
+    renamed = []
+    for key, value in values or ():
+        name = _names.get(key, key)
+        short += name not in (key, None)
+        if name == key or (name is not None and short <= _MOST_SHORT):
+            renamed.append((name, value))
+    return renamed

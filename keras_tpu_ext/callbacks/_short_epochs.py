@@ -1,0 +1,145 @@
+"""The time of a step in epochs too short for a probe: of one as it comes, then of one whose batches are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from keras_tpu_ext._runtime.common.executions import Execution, Stage
+from keras_tpu_ext.callbacks._input_probe import (
+    MAX_BYTES_AHEAD,
+    DataEndedError,
+    ProbedInput,
+    call_execution,
+    pipeline_seconds,
+)
+
+
+class EpochTimes(NamedTuple):
+    """What one epoch took.
+
+    Attributes:
+        step_seconds: Seconds for one batch.
+        is_ahead: Whether its batches had been taken ahead of their turn.
+        pipeline_seconds: Seconds in which the pipeline made one of these; `None` where that is not known.
+        stages: What the stages of the pipeline cost, where that is known.
+    """
+
+    step_seconds: float
+    is_ahead: bool
+    pipeline_seconds: float | None = None
+    stages: tuple[Stage, ...] = ()
+
+
+class EpochProbe:
+    """Runs the executions of an epoch as they come, or on batches that were taken ahead, and times them.
+
+    As they come, all of the epoch counts, its wait for the first batch included. Of batches taken ahead the first
+    execution is not timed where there are others; what does not fit into memory is run as it comes.
+
+    Args:
+        executions: Number of executions of the epoch.
+        steps: Number of its batches, or `None` where nobody knows.
+        clock: Returns the time in seconds.
+        is_ahead: Whether to take the batches ahead of their turn.
+
+    Attributes:
+        result: The times; `None` before the end, or where they could not be taken.
+        done: Whether the probe is over.
+        refused: Whether this pipeline gives no batches ahead of their turn.
+    """
+
+    def __init__(self, executions: int, steps: int | None, clock: Callable[[], float], *, is_ahead: bool) -> None:
+        self._executions = executions
+        self._steps = steps
+        self._clock = clock
+        self._runs = self._time_ahead() if is_ahead else self._time_as_it_comes()
+        next(self._runs)
+        self.result: EpochTimes | None = None
+        self.done = False
+        self.refused = False
+
+    def run(self, execution: Execution) -> Any:
+        """Run an execution; call this for each one until the probe is `done`."""
+        try:
+            return self._runs.send(execution)
+        except DataEndedError as ended:
+            self.done = True
+            raise StopIteration from ended
+        except BaseException:  # among them how TensorFlow says that the data has ended
+            self.done = True
+            raise
+
+    def invalidate(self) -> None:
+        """End it: the epoch was shorter than the one before."""
+        self.done = True
+
+    def _time_as_it_comes(self) -> Generator[Any, Execution, None]:
+        execution = yield None
+        begin, steps, result = self._clock(), 0, None
+        for i in range(self._executions):
+            if i:
+                execution = yield result
+            result, steps = call_execution(execution.run), steps + execution.steps
+        execution.wait_for(result)
+        self.result = EpochTimes((self._clock() - begin) / (self._steps or steps), is_ahead=False)
+        self.done = True
+        yield result
+
+    def _time_ahead(self) -> Generator[Any, Execution, None]:
+        execution = yield None
+        stages = tuple(execution.stages())
+        ahead = execution.take_ahead(self._executions, MAX_BYTES_AHEAD, self._clock)
+        if ahead is None:
+            result = call_execution(execution.run)  # which raises where the data has ended
+            self.refused = self.done = True
+            yield result
+            return
+        begin, timed = self._clock(), ahead.batches
+        result = call_execution(execution.run_on, ahead)
+        if ahead.executions > 1:
+            execution.wait_for(result)
+            begin, timed = self._clock(), timed - ahead.steps_of_first
+        for _ in range(1, ahead.executions):
+            execution = yield result
+            result = call_execution(execution.run_on, ahead)
+        execution.wait_for(result)
+        seconds = (self._clock() - begin) / timed
+        self.result = EpochTimes(seconds, True, pipeline_seconds(ahead, seconds), stages)
+        if ahead.error is not None:
+            execution = yield result
+            call_execution(execution.run_on, ahead)  # which raises it
+        self.done = True
+        yield result
+
+
+class ShortEpochs:
+    """Measures epochs that are too short for a probe: one as it comes, the next on batches that are there.
+
+    From then on every epoch is timed as it comes.
+
+    Attributes:
+        step_seconds: Seconds for one batch in the last epoch that was timed as it came; `None` before.
+        result: The measurements; `None` before there are both kinds.
+    """
+
+    def __init__(self) -> None:
+        self.step_seconds: float | None = None
+        self.result: ProbedInput | None = None
+        self._warms_up = False
+
+    def probe(self, executions: int, steps: int | None, clock: Callable[[], float]) -> EpochProbe:
+        """Return the probe for an epoch of so many executions, and steps where that is known."""
+        is_ahead = self.step_seconds is not None and self.result is None
+        return EpochProbe(executions, steps, clock, is_ahead=is_ahead)
+
+    def add(self, times: EpochTimes, executions: int) -> None:
+        """Add the times of an epoch of so many executions."""
+        if not times.is_ahead:
+            self.step_seconds = times.step_seconds
+        elif executions == 1 and not self._warms_up:
+            self._warms_up = True  # its only execution may have been traced anew, for batches of another source
+        elif self.step_seconds is not None:
+            self.result = ProbedInput(
+                self.step_seconds, times.step_seconds, times.pipeline_seconds, 0.0, times.stages
+            )

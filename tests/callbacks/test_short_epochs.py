@@ -1,0 +1,130 @@
+"""Epochs of fewer executions than a probe has: one is timed as it comes, and one on batches that are there."""
+
+import math
+import time
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tpu_ext as kte
+import sources
+from keras_tpu_ext.callbacks import HostBottleneck
+from keras_tpu_ext.callbacks._short_epochs import EpochProbe, ShortEpochs
+from probed_loop import Fit
+
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
+KEY = "input/wait_fraction"
+
+
+def run_epoch(probe, loop):
+    while not probe.done:
+        probe.run(loop.execution())
+
+
+def measured(host, compute, executions, steps=1, epochs=4, **options):
+    """Return what is known after each epoch of a loop whose clock only the test moves."""
+    short, known, trained = ShortEpochs(), [], []
+    for _ in range(epochs):
+        loop = Fit(host, compute, batches=executions * steps, steps=steps, **options)
+        probe = short.probe(executions, executions * steps, loop.clock)
+        run_epoch(probe, loop)
+        if probe.result is not None:
+            short.add(probe.result, executions)
+        known.append((short.step_seconds, None if short.result is None else short.result.compute_seconds))
+        trained.append(loop.trained == list(range(executions * steps)))
+    assert all(trained)
+    return known, short.result
+
+
+@pytest.mark.parametrize(("executions", "steps"), [(2, 1), (4, 1), (9, 1), (4, 8)])
+def test_the_second_epoch_says_what_a_step_takes_and_the_third_what_it_computes(executions, steps):
+    known, result = measured(3.0, 1.0, executions, steps)
+    assert known == [(4.0, None), (4.0, 1.0), (4.0, 1.0), (4.0, 1.0)]
+    assert result.pipeline_seconds == 3.0
+
+
+def test_a_single_execution_is_taken_ahead_twice():
+    known, _ = measured(3.0, 1.0, executions=1, steps=8)
+    assert known == [(4.0, None), (4.0, None), (4.0, 1.0), (4.0, 1.0)]
+
+
+def test_a_pipeline_that_gives_nothing_ahead_is_refused():
+    short = ShortEpochs()
+    for _ in range(2):
+        loop = Fit(1.0, 1.0, batches=4, gives_ahead=False)
+        probe = short.probe(4, 4, loop.clock)
+        run_epoch(probe, loop)
+        short.add(probe.result, 4) if probe.result else None
+    assert probe.refused
+    assert short.result is None
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_an_epoch_that_ends_early_is_no_epoch(is_ahead):
+    loop = Fit(1.0, 1.0, batches=3)
+    probe = EpochProbe(4, 4, loop.clock, is_ahead=is_ahead)
+    for _ in range(3):
+        probe.run(loop.execution())
+        if probe.done:  # so many batches were there
+            break
+    if not is_ahead:
+        with pytest.raises(StopIteration):
+            probe.run(loop.execution())
+    assert probe.done
+    assert loop.trained == [0, 1, 2]
+    assert (probe.result is None) == (not is_ahead)
+
+
+def built(**options):
+    keras.utils.set_random_seed(4)
+    model = kte.TPUModel.from_model(keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)]))
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], **options)
+    return model
+
+
+class Late(sources.Batches):
+    """Batches that take their time."""
+
+    def __init__(self, batches, seconds):
+        super().__init__(batches)
+        self.seconds = seconds
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return super().__getitem__(index)
+
+
+def data(examples=331):
+    x = np.random.default_rng(3).normal(size=(examples, 6)).astype("float32")
+    return x, x[:, :1] * 2
+
+
+@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+@pytest.mark.parametrize("steps", [5, pytest.param(21, marks=pytest.mark.exhaustive)])
+def test_epochs_of_few_executions_change_nothing_and_are_known(steps):
+    callback = HostBottleneck(verbose=False)
+    results = []
+    for callbacks in ([], [callback]):
+        model = built(steps_per_execution=steps)
+        batches = Late(sources.cut(data(), 16), 0.005)
+        fitted = model.fit(batches, epochs=5, verbose=0, shuffle=False, callbacks=callbacks)
+        results.append((fitted.history, model.get_weights()))
+    (history, weights), (with_it, same_weights) = results
+    assert with_it["loss"] == history["loss"]
+    for one, other in zip(weights, same_weights, strict=True):
+        np.testing.assert_array_equal(other, one)
+    known = [not math.isnan(value) for value in with_it[KEY]]
+    assert known == ([False, False, True, True, True] if steps == 5 else [False, False, False, True, True])
+    assert with_it[KEY][-1] > 0.5  # 5 ms a batch, for a step of less than one
+    assert callback.verdict.verdict == "highly input-bound"
+
+
+def test_executions_that_have_found_their_number_are_measured():
+    callback = HostBottleneck(verbose=False)
+    x, y = data(4000)
+    history = built(steps_per_execution="auto").fit(
+        x, y, batch_size=16, epochs=12, verbose=0, shuffle=False, callbacks=[callback]
+    )
+    assert not math.isnan(history.history[KEY][-1])

@@ -1,0 +1,75 @@
+"""A loop over batches for probes, whose clock only the test moves."""
+
+from keras_tpu_ext._runtime.common.executions import BatchesAhead, Stage
+
+
+class Fit:
+    """A loop over batches: `host` seconds to make one, of which `ready` are in a buffer, `compute` to train on it."""
+
+    def __init__(self, host, compute, batches=100, steps=1, ready=0, gives_ahead=True):
+        self.host, self.compute, self.steps, self.ready = host, compute, steps, ready
+        self.left = list(range(batches))
+        self.trained, self.waited_for = [], []
+        self.now = 0.0
+        self.gives_ahead = gives_ahead
+
+    def clock(self):
+        return self.now
+
+    def next(self):
+        if not self.left:
+            raise StopIteration
+        if self.ready:
+            self.ready -= 1
+        else:
+            self.now += self.host
+        return self.left.pop(0)
+
+    def run(self, take):
+        some = []
+        for _ in range(self.steps):
+            try:
+                some.append(take())
+            except (StopIteration, IndexError):
+                break
+            self.now += self.compute
+        if not some:
+            raise StopIteration
+        self.trained += some
+        return some[-1]
+
+    def execution(self):
+        return FakeExecution(self)
+
+
+class FakeExecution:
+    def __init__(self, fit):
+        self.fit = fit
+        self.steps = fit.steps
+
+    def run(self):
+        return self.fit.run(self.fit.next)
+
+    def run_on(self, ahead):
+        return self.fit.run(lambda: ahead.source.pop(0))
+
+    def take_ahead(self, executions, most_bytes, clock):
+        if not self.fit.gives_ahead:
+            return None
+        items, seconds = [], []
+        for _ in range(executions * self.steps):
+            begin = clock()
+            try:
+                items.append(self.fit.next())
+            except StopIteration:
+                break
+            seconds.append(clock() - begin)
+        return BatchesAhead(
+            items, -(-len(items) // self.steps), tuple(seconds), (1,) * len(items), min(self.steps, len(items))
+        )
+
+    def wait_for(self, result):
+        self.fit.waited_for.append(result)
+
+    def stages(self):
+        return [Stage("Map", 0.5)]

@@ -1,0 +1,17 @@
+"""Runs a notebook in place: `python kaggle_execute.py NOTEBOOK FOLDER`, with FOLDER as its working directory.
+
+Kernel and client talk through files, since there may be no network at all.
+"""
+
+import sys
+
+import nbclient
+import nbformat
+from jupyter_client.manager import AsyncKernelManager
+
+path, folder = sys.argv[1:]
+notebook = nbformat.read(path, as_version=4)
+manager = AsyncKernelManager(transport="ipc", kernel_name="python3")
+resources = {"metadata": {"path": folder}}
+nbclient.NotebookClient(notebook, km=manager, timeout=600, resources=resources, record_timing=False).execute()
+nbformat.write(notebook, path)
