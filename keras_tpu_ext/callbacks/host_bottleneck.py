@@ -120,6 +120,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
         self._fitted: Any = None
         self._shares_cores = False
+        self._said = ""  # the verdict that was printed last
         self._shown: float | None = None
         self._probed_at = self._show_at = 0.0
         self._interception: Interception | None = None
@@ -230,9 +231,9 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._pending = self._meter.pending
         self._found: list[ProbedInput] = []
         self._verdicts: list[tuple[int, InputVerdict]] = []
-        self._said = ""  # the verdict printed last
+        self._said = ""
         self._probe: InputProbe | EpochProbe | None = None
-        self._short = ShortEpochs()
+        self._short: ShortEpochs = ShortEpochs()
         self._failure = ""
         self._batch = 0
         self._is_announced = False

@@ -21,6 +21,15 @@ class OnHost(keras.layers.Layer):
         return inputs * np.asarray(inputs).max()  # on_host
 
 
+class WithoutGradient(keras.layers.Layer):
+    def call(self, inputs):
+        import jax
+
+        shape = jax.ShapeDtypeStruct(inputs.shape, inputs.dtype)
+        found = jax.pure_callback(np.abs, shape, jax.lax.stop_gradient(inputs))  # called
+        return inputs + jax.lax.stop_gradient(found)
+
+
 class Model(keras.Model):
     def __init__(self, layer):
         super().__init__(name="faulty")
@@ -53,6 +62,26 @@ def test_a_shape_that_depends_on_values():
 def test_numpy_inside_of_a_layer():
     report = report_of(OnHost(name="on_host"))
     assert (report.fault.layer, report.fault.line) == ("on_host", line_of("on_host"))
+    assert "no Python runs on a TPU" in report.fault.cure
+
+
+def test_a_callback_without_a_gradient_keeps_its_reason():
+    import jax
+
+    def double(x):
+        return jax.pure_callback(lambda x: 2 * x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)  # double
+
+    report = report_of(keras.layers.Lambda(double, output_shape=(8,), name="double"))
+    assert (report.fault.layer, report.fault.line) == ("double", line_of("double"))
+    assert "Pure callbacks do not support JVP" in report.fault.cause
+    assert "\x1b" not in report.fault.cause
+    assert "no Python runs on a TPU" in report.fault.cure
+
+
+def test_a_callback_that_can_be_traced():
+    report = report_of(WithoutGradient(name="called"))
+    assert (report.fault.layer, report.fault.line) == ("called", line_of("called"))
+    assert report.fault.cause.startswith("pure_callback calls Python on the host in every step")
     assert "no Python runs on a TPU" in report.fault.cure
 
 

@@ -17,6 +17,9 @@ _IN_CALL = re.compile(r"calling (?:layer ['\"](?P<quoted>[^'\"]+)['\"]|(?P<kind>
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 _NUMBER = re.compile(r"_\d+$")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+# What Keras makes of an error in a layer; the group is what the layer raised.
+_WRAPPED = re.compile(r"Exception encountered when calling [^\n]*\n\n(.*?)\n\nArguments received by", re.DOTALL)
 _LIBRARIES = ("site-packages", "dist-packages", os.path.join("lib", "python"), "keras_tpu_ext" + os.sep, "<")
 _LOOKUPS = ("StringLookup", "IntegerLookup", "TextVectorization", "Hashing", "HashedCrossing")
 
@@ -34,7 +37,20 @@ NO_PYTHON = (
 
 # The cure for a message that has one of these words in it.
 _CURES = (
-    (("EagerPyFunc", "PyFunc", "pure_callback", "io_callback", "TracerArrayConversion", "numpy()"), NO_PYTHON),
+    (
+        (
+            "EagerPyFunc",
+            "PyFunc",
+            "pure_callback",
+            "io_callback",
+            "Pure callback",
+            "IO callback",
+            "calls Python",
+            "TracerArrayConversion",
+            "numpy()",
+        ),
+        NO_PYTHON,
+    ),
     (("String", "LookupTable", "DT_STRING", "string"), IN_PIPELINE),
     (
         ("Concretization", "NonConcrete", "TracerBoolConversion", "TracerIntegerConversion", "dynamic shape"),
@@ -158,7 +174,9 @@ def _name(layer: Layer | None) -> str:
 
 
 def _message(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    text = _COLOURS.sub("", str(error))
+    wrapped = _WRAPPED.search(text)
+    return f"{type(error).__name__}: {wrapped[1] if wrapped else text}"
 
 
 def _cure_for(text: str) -> str:

@@ -54,13 +54,13 @@ def _flops_of(equation: jax.extend.core.JaxprEqn, used: list[bool]) -> float:
         return max(flops_of_jaxpr(branch.jaxpr, used) for branch in parameters["branches"])
     if name == "scan":
         return float(parameters["length"]) * flops_of_jaxpr(parameters["jaxpr"].jaxpr)
-    inner = list(_jaxprs(parameters))
+    inner = list(jaxprs_of(parameters))
     if name == "while" and any(map(flops_of_jaxpr, inner)):
         raise UncountableError(LOOP)
     return math.fsum(flops_of_jaxpr(one, used if len(one.outvars) == len(used) else None) for one in inner)
 
 
-def _jaxprs(parameters: Mapping[str, object]) -> Iterator[jax.extend.core.Jaxpr]:
+def jaxprs_of(parameters: Mapping[str, object]) -> Iterator[jax.extend.core.Jaxpr]:
     """Yield the jaxprs among the parameters of an equation."""
     for value in jax.tree.leaves(list(parameters.values()), is_leaf=lambda value: hasattr(value, "eqns")):
         if hasattr(value, "eqns"):

@@ -11,11 +11,12 @@ import keras
 from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
-from keras_tpu_ext._runtime.common.lowering_errors import check_dtypes, wrap_lowering_errors
+from keras_tpu_ext._runtime.common.lowering_errors import check_dtypes, error_of_operation, wrap_lowering_errors
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh
+from keras_tpu_ext._runtime.jax.jaxpr_flops import jaxprs_of
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import use_distribution
 from keras_tpu_ext._runtime.jax.step import TrainStep
@@ -24,6 +25,9 @@ from keras_tpu_ext._runtime.keras3.models import flatten_layers
 _module_to_bytecode: Any = private("jax._src.interpreters.mlir:module_to_bytecode")
 
 _AXIS = "batch"
+_CALLS_PYTHON = (
+    "{} calls Python on the host in every step, for which a TPU would wait; without a TPU it cannot be compiled"
+)
 _State = tuple[list[keras.Variable], ...]
 
 
@@ -41,7 +45,9 @@ def lower_step(model: keras.Model, batch: Nest, replicas: int) -> LoweredStep:
         donated = tuple(range(len(arguments)))
         outputs = (None, *[everywhere] * len(arguments))
         jitted = jax.jit(step, donate_argnums=donated, out_shardings=outputs)
-        lowered = jitted.trace(*arguments, _sharded(data, split)).lower(lowering_platforms=("tpu",))
+        traced = jitted.trace(*arguments, _sharded(data, split))
+        _check_callbacks(traced.jaxpr, model)
+        lowered = traced.lower(lowering_platforms=("tpu",))
         program = _module_to_bytecode(lowered.compiler_ir("stablehlo"))
     leaves = jax.tree.leaves(data)
     return LoweredStep(
@@ -55,6 +61,21 @@ def lower_step(model: keras.Model, batch: Nest, replicas: int) -> LoweredStep:
         framework="JAX",
         without_lines=lowered.as_text().encode(),
     )
+
+
+def _check_callbacks(jaxpr: jax.extend.core.ClosedJaxpr, model: keras.Model) -> None:
+    """Raise a `LoweringError` for a step that calls Python, which needs the TPU at hand to be lowered."""
+    pending = [("", jaxpr.jaxpr)]
+    while pending:
+        scope, inner = pending.pop()
+        for equation in inner.eqns:
+            source = equation.source_info
+            name = f"{scope}/{source.name_stack}".replace("(", "/").replace(")", "")  # jvp(layer)
+            if "callback" in equation.primitive.name or equation.primitive.name == "debug_print":
+                frames = [] if source.traceback is None else source.traceback.frames
+                lines = [(frame.file_name, frame.line_num) for frame in frames[::-1]]
+                raise error_of_operation([name], _CALLS_PYTHON.format(equation.primitive.name), model, lines)
+            pending += [(name, one) for one in jaxprs_of(equation.params)]
 
 
 def _argument_names(state: _State) -> dict[str, str]:
