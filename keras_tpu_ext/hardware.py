@@ -13,6 +13,7 @@ from typing import Literal
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _system
+from keras_tpu_ext._repr import HtmlSentence
 from keras_tpu_ext._tpu_evidence import TpuAddress as TpuAddress
 from keras_tpu_ext._tpu_evidence import gather_tpu_evidence, possible_slices
 from keras_tpu_ext._tpu_table import TPU_GENERATIONS as TPU_GENERATIONS
@@ -46,7 +47,7 @@ _GPU_BFLOAT16 = (
 
 
 @dataclass(frozen=True)
-class Hardware:
+class Hardware(HtmlSentence):
     """The hardware that a program would run on.
 
     Args:

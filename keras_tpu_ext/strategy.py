@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any, Literal, NoReturn
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext import precision as _precision
+from keras_tpu_ext._repr import HtmlSentence
 from keras_tpu_ext.errors import (
     ArgumentError,
     HardwareNotFoundError,
@@ -27,6 +29,7 @@ from keras_tpu_ext.models.exact_trainer import PlainTrainer
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _KINDS = ("tpu", "gpu", "cpu")
+_TOLD: set[str] = set()
 
 Kind = Literal["tpu", "gpu", "cpu"]
 
@@ -39,7 +42,7 @@ class _Entered(threading.local):
 
 
 @dataclasses.dataclass(frozen=True)
-class Scope:
+class Scope(HtmlSentence):
     """The hardware and strategy that models train with; use it in a `with` statement, as often as you like.
 
     Attributes:
@@ -170,7 +173,8 @@ def strategy_scope(
 
     Args:
         require: `"tpu"`, `"gpu"` or `"cpu"`: accept nothing else. `None` (default) takes the best there is and
-            logs the choice in one line.
+            logs the choice in one line, to the logger `keras_tpu_ext` at level `INFO`; where no level is set for
+            it and `INFO` is not shown, it is printed on stderr.
         tpu: `"auto"` (default) looks where TPUs show themselves; `"local"`, a name or a `grpc://` address says
             where it is, and then nothing else is accepted; `False` uses none.
         replicas: Number of replicas. On a machine without accelerators, more than one is a rehearsal: that many
@@ -216,8 +220,17 @@ def strategy_scope(
         policy = _precision.recommended_policy(scope.hardware) if precision == "auto" else precision
         scope = dataclasses.replace(scope, precision=policy)
     if _runtime.devices.is_chief():
-        _LOG.info("strategy_scope: %s", scope)
+        _tell(f"strategy_scope: {scope}")
     return scope
+
+
+def _tell(text: str) -> None:
+    """Log a line; where nobody has set up logging, print it on stderr once, since it says what trains."""
+    if _LOG.isEnabledFor(logging.INFO) or _LOG.level != logging.NOTSET:
+        _LOG.info(text)
+    elif text not in _TOLD:
+        _TOLD.add(text)
+        print(text, file=sys.stderr)
 
 
 def _open(require: Kind | None, address: TpuAddress | None, replicas: int | None) -> Scope:

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import html
 import logging
 import pickle
 import threading
@@ -309,6 +310,36 @@ def test_options_are_keywords():
 
 
 # The log line
+
+
+def test_where_nobody_has_set_up_logging_the_choice_is_printed_once(capsys, monkeypatch):
+    logger = logging.getLogger("keras_tpu_ext")
+    monkeypatch.setattr("keras_tpu_ext.strategy._TOLD", set())
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    logger.manager._clear_cache()
+    scopes = [kte.strategy_scope(replicas=8) for _ in range(2)]
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", f"strategy_scope: {scopes[0]}\n")
+
+
+def test_who_wants_no_such_line_says_so_to_the_logger(capsys, monkeypatch):
+    monkeypatch.setattr("keras_tpu_ext.strategy._TOLD", set())
+    logger = logging.getLogger("keras_tpu_ext")
+    logger.setLevel(logging.WARNING)
+    try:
+        kte.strategy_scope(replicas=8)
+    finally:
+        logger.setLevel(logging.NOTSET)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_notebook_shows_scope_hardware_and_verdict_as_they_are_printed():
+    scope = kte.strategy_scope(replicas=8)
+    verdict = kte.callbacks.InputVerdict(0.5, 0.02, 0.01, None)
+    for shown in (scope, scope.hardware, verdict):
+        assert shown._repr_html_() == (
+            f'<pre style="font-family: monospace; white-space: pre-wrap">{html.escape(str(shown))}</pre>'
+        )
 
 
 @pytest.mark.parametrize("precision", [None, "mixed_bfloat16"])

@@ -44,7 +44,7 @@ def test_it_prints_the_advice_and_exits_with_1(capsys):
 
 def test_a_good_pipeline_exits_with_0(capsys):
     assert cli.main(["advise", "cli_datasets:good", "--json", "--seconds", "0.1"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"ok": True, "findings": [], "note": ""}
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "findings": [], "left_out": [], "note": ""}
 
 
 def test_its_options_are_those_of_advise(capsys):

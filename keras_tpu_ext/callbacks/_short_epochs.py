@@ -11,7 +11,6 @@ from keras_tpu_ext.callbacks._input_probe import (
     DataEndedError,
     ProbedInput,
     call_execution,
-    pipeline_seconds,
 )
 
 
@@ -21,7 +20,7 @@ class EpochTimes(NamedTuple):
     Attributes:
         step_seconds: Seconds for one batch.
         is_ahead: Whether its batches had been taken ahead of their turn.
-        pipeline_seconds: Seconds in which the pipeline made one of these; `None` where that is not known.
+        pipeline_seconds: Seconds in which the pipeline made one of these, its start included; `None` as they come.
         stages: What the stages of the pipeline cost, where that is known.
     """
 
@@ -105,7 +104,8 @@ class EpochProbe:
             result = call_execution(execution.run_on, ahead)
         execution.wait_for(result)
         seconds = (self._clock() - begin) / timed
-        self.result = EpochTimes(seconds, True, pipeline_seconds(ahead, seconds), stages)
+        # With its start, as that of the epoch as it comes.
+        self.result = EpochTimes(seconds, True, sum(ahead.seconds) / ahead.batches, stages)
         if ahead.error is not None:
             execution = yield result
             call_execution(execution.run_on, ahead)  # which raises it

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from keras_tpu_ext._repr import HtmlSentence
+
 # The words and the bands of xprof's input pipeline analyzer.
 _MODERATE, _HIGH = 0.05, 0.20
 
 
 @dataclasses.dataclass(frozen=True)
-class InputVerdict:
+class InputVerdict(HtmlSentence):
     """The part of a `fit` that waits for data, and the times that it follows from.
 
     Attributes:

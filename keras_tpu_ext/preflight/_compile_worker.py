@@ -46,7 +46,9 @@ def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str,
             module = ir.Module.parse(_replace_mhlo_copy(program))
             if job["results"] is not None:
                 _donate_arguments(module, job["results"])
-            executable = devices[0].client.compile(module, xla_client.DeviceList(tuple(devices)), options)
+            executable = _compile(devices[0].client, module, xla_client.DeviceList(tuple(devices)), options)
+    except TypeError:  # a fault of this program
+        raise
     except Exception as error:  # any error of the compiler is a result
         return {"error": f"{type(error).__name__}: {error}"}
     seconds = time.monotonic() - start
@@ -64,6 +66,20 @@ def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str,
         "flops": cost.get("flops"),
         "accessed_bytes": cost.get("bytes accessed"),
     }
+
+
+def _compile(client: Any, module: Any, devices: Any, options: Any) -> Any:
+    """Compile a module; JAX before 0.8 takes it as bytes, and before 0.7 without devices."""
+    from jax._src.interpreters import mlir
+
+    try:
+        return client.compile(module, devices, options)
+    except TypeError:
+        program = mlir.module_to_bytecode(module)
+    try:
+        return client.compile(program, devices, options)
+    except TypeError:
+        return client.compile(program, options)
 
 
 def _replace_mhlo_copy(program: bytes) -> Any:

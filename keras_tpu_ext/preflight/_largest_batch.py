@@ -6,51 +6,90 @@ import dataclasses
 from collections.abc import Callable
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
+from keras_tpu_ext.errors import PreflightError
 from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_out_of_memory
 from keras_tpu_ext.preflight._compiler import Compiled
 from keras_tpu_ext.preflight.report import PreflightReport
+from keras_tpu_ext.preflight.results import MemoryUse
 from keras_tpu_ext.preflight.targets import Target
+
+CompileStep = Callable[[int], tuple[LoweredStep, Compiled]]
 
 _MAX_COMPILES = 6
 _RESOLUTION = 16  # the search ends within a sixteenth of the batch
 _TILE_ROWS = 8  # larger batches are multiples of it
+_PARTS_OF_GUESS = (1.0, 0.75, 0.5)  # tried one after the other, for a batch that fits
 
 
 def with_largest_batch(
-    report: PreflightReport, target: Target, compile_step: Callable[[int], tuple[LoweredStep, Compiled]] | None
+    report: PreflightReport, target: Target, compile_step: CompileStep, *, search: bool
 ) -> PreflightReport:
-    """Return `report` with the largest per-replica batch that fits.
+    """Return `report` with the largest per-replica batch that fits; where its own does not, with the buffers of that.
 
     Args:
         report: Report of a batch that compiles or runs out of memory.
         target: The TPU slice.
-        compile_step: Compiles the step for a global batch size; `None` to extrapolate from `report`.
+        compile_step: Compiles the step for a global batch size.
+        search: Whether to search by compiling, and not to extrapolate from `report`.
     """
     assert report.memory is not None
     needed = {report.per_replica_batch: report.memory.needed}
     available = report.memory.available
     fixed = 0 if report.memory.arguments is None else report.memory.arguments - report.host_bytes // report.devices
     guess = _extrapolate(needed, available, fixed)
-    if compile_step is None:
-        return dataclasses.replace(report, largest_per_replica_batch=guess)
+    if not search:
+        return _with_extrapolated(report, target, compile_step, guess)
     fits = {batch: size is not None and size <= available for batch, size in needed.items()}
+    found: dict[int, MemoryUse] = {}
     for _ in range(_MAX_COMPILES):
         batch = _next_batch(guess, fits)
         if batch is None:
             break
         try:
-            lowered, compiled = compile_step(batch * target.devices)
+            memory = _memory_of(batch, target, compile_step)
         except LoweringError:  # a model may take some batch sizes only
             break
-        if compiled.error:
-            memory = parse_out_of_memory(compiled.error, target)
-        else:
-            memory = StepAnalysis(lowered, compiled, target).memory()
         needed[batch] = None if memory is None else memory.needed
         fits[batch] = memory is not None and memory.fits
+        if memory is not None:
+            found[batch] = memory
         guess = _extrapolate(needed, available, fixed) or guess
     best = max((batch for batch, does in fits.items() if does), default=None)
-    return dataclasses.replace(report, largest_per_replica_batch=best, largest_was_compiled=best is not None)
+    return _with_batch(report, best, found.get(best) if best is not None else None)
+
+
+def _with_extrapolated(
+    report: PreflightReport, target: Target, compile_step: CompileStep, guess: int | None
+) -> PreflightReport:
+    """Return `report` with the batch of the guess, or with one that was compiled where its own does not fit."""
+    assert report.memory is not None
+    if guess and not report.memory.fits:
+        for batch in dict.fromkeys(max(_round_down(part * guess), 1) for part in _PARTS_OF_GUESS):
+            try:
+                memory = _memory_of(batch, target, compile_step)
+            except (LoweringError, PreflightError):  # it was more than asked for: the report stands without
+                break
+            if memory is not None and memory.fits:
+                return _with_batch(report, batch, memory)
+    return dataclasses.replace(report, largest_per_replica_batch=guess)
+
+
+def _with_batch(report: PreflightReport, batch: int | None, fitting: MemoryUse | None) -> PreflightReport:
+    """Return `report` with a batch that was compiled, and with the buffers of that if its own does not fit."""
+    memory = report.memory
+    if memory is not None and not memory.fits and fitting is not None:
+        memory = dataclasses.replace(memory, buffers=fitting.buffers, buffers_batch=batch)
+    return dataclasses.replace(
+        report, memory=memory, largest_per_replica_batch=batch, largest_was_compiled=batch is not None
+    )
+
+
+def _memory_of(batch: int, target: Target, compile_step: CompileStep) -> MemoryUse | None:
+    """Return the memory use of a per-replica batch; `None` where it fails to compile for another reason."""
+    lowered, compiled = compile_step(batch * target.devices)
+    if compiled.error:
+        return parse_out_of_memory(compiled.error, target)
+    return StepAnalysis(lowered, compiled, target).memory()
 
 
 def _extrapolate(needed: dict[int, int | None], available: int, fixed: int) -> int | None:

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterator, Mapping
 
 from keras_tpu_ext.preflight.results import LEFT_OUT, Fault, LayerTime, MemoryUse, PreflightResult, StepTime
 
 _NUM_LAYERS = 10
+_NAME = 28  # letters of a layer's name
 _NEARLY_FULL = 0.85
 
 
-def report_lines(report: PreflightResult) -> Iterator[str]:
-    """Yield the lines of the text."""
+def report_text(report: PreflightResult, *, width: int = 80) -> str:
+    """Return the text, with lines below the first one wrapped to `width` letters."""
+    first, *rest = _lines(report)
+    return "\n".join([first, *(line for long in rest for line in _wrapped(long, width))])
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    begin = re.match(r" *(- )?", line)
+    indent = " " * (len(begin[0]) if begin and not line.startswith("  ") else 12)
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _lines(report: PreflightResult) -> Iterator[str]:
     yield headline(report)
     if report.fault is not None:
         yield from _fault_lines(report.fault)
@@ -70,7 +86,8 @@ def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
         largest = report.largest_per_replica_batch
         yield _row("", f"largest batch a replica that fits: {largest} ({largest * report.devices} in all; {how})")
     if memory.buffers:
-        yield _row("", "largest buffers when it is fullest:")
+        at = "" if memory.buffers_batch is None else f", at a batch of {memory.buffers_batch} a replica"
+        yield _row("", f"largest buffers when it is fullest{at}:")
     for buffer in memory.buffers[:5]:
         way = ", backward" if buffer.backward else ""
         yield _row("", f"{_memory_size(buffer.bytes):>10}  {buffer.layer}{way}  {buffer.shape}")
@@ -115,17 +132,17 @@ def _pipeline_line(made: float, time: StepTime) -> str:
 
 def _layer_lines(layers: tuple[LayerTime, ...]) -> Iterator[str]:
     total = sum(layer.seconds for layer in layers) or 1.0
-    yield "  time by layer                                   of step   backward   FLOPs/byte   padding"
+    yield f"  {'time by layer':<{_NAME}}{'':>10}{'of step':>9}{'backward':>10}{'FLOPs/byte':>12}{'padding':>9}"
     for layer in layers[:_NUM_LAYERS]:
         part, back = layer.seconds / total, layer.backward_seconds / layer.seconds if layer.seconds else 0.0
         intensity = layer.flops / layer.moved_bytes if layer.moved_bytes else 0.0
-        name = layer.layer if len(layer.layer) <= 34 else f"…{layer.layer[-33:]}"
-        cells = f"{_seconds(layer.seconds):>11} {100 * part:>6.1f} % {100 * back:>8.0f} % {intensity:>12.0f}"
-        yield f"  {name:<34} {cells} {100 * layer.padding:>7.0f} %"
+        name = layer.layer if len(layer.layer) <= _NAME else f"…{layer.layer[1 - _NAME :]}"
+        shares = f"{100 * part:>7.1f} %{100 * back:>8.0f} %{intensity:>12.0f}{100 * layer.padding:>7.0f} %"
+        yield f"  {name:<{_NAME}}{_seconds(layer.seconds):>10}{shares}"
     rest = layers[_NUM_LAYERS:]
     if rest:
         seconds = sum(layer.seconds for layer in rest)
-        yield f"  {f'({len(rest)} more)':<34} {_seconds(seconds):>11} {100 * seconds / total:>6.1f} %"
+        yield f"  {f'({len(rest)} more)':<{_NAME}}{_seconds(seconds):>10}{100 * seconds / total:>7.1f} %"
 
 
 def _row(name: str, text: str) -> str:

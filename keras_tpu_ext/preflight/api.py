@@ -43,7 +43,8 @@ def preflight(
         per_replica_batch: Batch size of one replica, in place of that of `batch`. Defaults to `None`, an even share
             of `batch`.
         find_largest_batch: Whether to search for the largest batch that fits, with a few more compiles. Defaults to
-            `False`, which extrapolates from one compile.
+            `False`, which extrapolates from one compile; where `batch` does not fit, it compiles one that does,
+            for its largest buffers.
         pipeline: An iterable of batches, such as a `tf.data.Dataset`, whose rate is measured for two seconds and
             compared with the step's. Defaults to `None`.
         timeout_s: Seconds after which the compiler is stopped. Defaults to 600.
@@ -109,7 +110,7 @@ def preflight(
     report = _report(facts, lowered, compiled, parsed)
     if report.fault is not None:
         return report
-    return with_largest_batch(report, parsed, compile_step if find_largest_batch else None)
+    return with_largest_batch(report, parsed, compile_step, search=find_largest_batch)
 
 
 def _report(facts: dict[str, Any], lowered: LoweredStep, compiled: Compiled, target: Target) -> PreflightReport:

@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_tpu_ext._repr import HtmlText
 from keras_tpu_ext.preflight._plot import draw_report
-from keras_tpu_ext.preflight._text import report_lines
+from keras_tpu_ext.preflight._text import report_text
 from keras_tpu_ext.preflight.results import PreflightResult
 
 
@@ -36,7 +36,7 @@ class PreflightReport(HtmlText, PreflightResult):
     """
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Draw the time by layer, and the memory use of a device.
+        """Draw the memory use of a device, with the time by layer, or the largest buffers of what does not fit.
 
         Args:
             path: Image file to write, such as `"preflight.png"`; `None` (default) writes none.
@@ -45,7 +45,7 @@ class PreflightReport(HtmlText, PreflightResult):
             The `matplotlib.figure.Figure`; no display is needed.
 
         Raises:
-            NothingMeasuredError: If the step does not compile.
+            NothingMeasuredError: If the step does not compile, or the compiler does not say how much memory it needs.
             MissingExtraError: If matplotlib is not installed.
         """
         figure = draw_report(self)
@@ -54,4 +54,4 @@ class PreflightReport(HtmlText, PreflightResult):
         return figure
 
     def __str__(self) -> str:
-        return "\n".join(report_lines(self))
+        return report_text(self)

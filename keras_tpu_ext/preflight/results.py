@@ -61,6 +61,7 @@ class MemoryUse:
         arguments: Bytes of the weights, the optimizer's and metrics' state, and the batch.
         temporaries: Bytes of activations, gradients and other intermediate results.
         buffers: The largest buffers at peak use.
+        buffers_batch: Batch of a replica that has these buffers, where the one asked for does not fit; else `None`.
     """
 
     needed: int | None
@@ -68,6 +69,7 @@ class MemoryUse:
     arguments: int | None = None
     temporaries: int | None = None
     buffers: tuple[Buffer, ...] = ()
+    buffers_batch: int | None = None
 
     @property
     def fits(self) -> bool:

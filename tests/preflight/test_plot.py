@@ -6,24 +6,30 @@ import pytest
 
 from keras_tpu_ext.errors import MissingExtraError, NothingMeasuredError
 from keras_tpu_ext.preflight.results import Fault, LayerTime, MemoryUse
-from preflight.reports import GIB, report
+from preflight.reports import GIB, MEMORY, report
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
 
-def legend(axes):
-    return [text.get_text() for text in axes.get_legend().get_texts()]
+def legend(figure):
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()]
 
 
-def test_layers_are_bars_of_both_passes_the_dearest_on_top():
-    times, _ = report().plot().axes
+def notes(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_layers_are_bars_of_both_passes_the_slowest_on_top():
+    figure = report().plot()
+    times, _ = figure.axes
     forward, backward = times.containers
     assert [bar.get_width() for bar in forward] == pytest.approx([1.0, 3.0, 1.5])
     assert [bar.get_width() for bar in backward] == pytest.approx([0.0, 0.0, 4.5])
     assert [bar.get_x() for bar in backward] == pytest.approx([1.0, 3.0, 1.5])
     assert [tick.get_text() for tick in times.get_yticklabels()] == ["(optimizer)", "dense", "conv1"]
-    assert legend(times) == ["forward", "backward"]
-    assert times.get_title() == "Time by layer"
+    assert legend(figure) == ["forward", "backward"]
+    assert times.get_title(loc="left") == "Time by layer"
     assert times.get_xlabel() == "ms of a step, as the compiler estimates it"
 
 
@@ -33,26 +39,47 @@ def test_memory_is_stacked_below_what_is_there():
     (there,) = memory.get_lines()
     assert list(there.get_ydata()) == [16, 16]
     assert memory.get_ylim() == (0, pytest.approx(1.15 * 16))
-    assert memory.get_title() == "GiB of HBM a chip"
-    assert legend(memory) == ["weights, state, batch", "temporaries"]
+    assert memory.get_title(loc="left") == "GiB of HBM\na chip"
+    # The first is too low for its name.
+    assert notes(memory) == ["temporaries", "available HBM"]
 
 
 def test_memory_that_does_not_fit_is_in_the_picture_too():
     _, memory = report(chips=4, memory=MemoryUse(32 * GIB, 16 * GIB, 1 * GIB, 31 * GIB)).plot().axes
     assert memory.get_ylim() == (0, pytest.approx(1.15 * 32))
-    assert memory.get_title() == "GiB of HBM a core"
+    assert memory.get_title(loc="left") == "GiB of HBM\na core"
+
+
+def test_what_does_not_fit_is_drawn_with_the_buffers_of_a_batch_that_does():
+    memory = MemoryUse(51 * GIB, 16 * GIB, buffers=MEMORY.buffers, buffers_batch=152)
+    figure = report(time=None, layers=(), memory=memory).plot()
+    buffers, use = figure.axes
+    forward, backward = buffers.containers
+    assert [bar.get_width() for bar in forward] == pytest.approx([0, 0.5])
+    assert [bar.get_width() for bar in backward] == pytest.approx([1010 / 1024, 0])
+    assert buffers.get_title(loc="left") == (
+        "The largest buffers when memory is fullest, at a batch of 152 a replica, which fits"
+    )
+    assert notes(use) == ["needed", "available HBM"]
+    assert legend(figure) == ["forward", "backward"]
+
+
+def test_what_does_not_fit_is_drawn_without_buffers_too():
+    figure = report(time=None, layers=(), memory=MemoryUse(51 * GIB, 16 * GIB)).plot()
+    assert notes(figure.axes[1]) == ["needed", "available HBM"]
+    assert not figure.legends
 
 
 def test_many_layers_are_cut_off_and_that_is_said():
     layers = tuple(LayerTime(f"l{i}", 0.1 - i / 1000, 0.0, 0.0, 1, 0.0) for i in range(40))
     times, _ = report(layers=layers).plot().axes
     assert [tick.get_text() for tick in times.get_yticklabels()] == [f"l{i}" for i in reversed(range(15))]
-    assert times.get_title() == "The 15 dearest layers of 40"
+    assert times.get_title(loc="left") == "The 15 slowest of 40 layers"
 
 
 def test_the_picture_says_what_it_is_of_and_is_written_where_it_is_wanted(tmp_path):
     figure = report().plot(tmp_path / "preflight.png")
-    assert figure.get_suptitle() == str(report()).splitlines()[0]
+    assert figure.get_suptitle().replace("\n", " ") == str(report()).splitlines()[0]
     assert (tmp_path / "preflight.png").read_bytes().startswith(b"\x89PNG")
 
 

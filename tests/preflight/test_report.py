@@ -15,9 +15,13 @@ pytestmark = pytest.mark.gate_on("keras3_jax")
 FAULT = Fault("a shape is not known", "dense", "model.py:12", "tf.image.resize(x, (224, 224))")
 
 
+def unwrapped(found):
+    return _text.report_text(found, width=10_000)
+
+
 def line(found, begin):
     """Return the one line that begins so, without what is before it."""
-    (only,) = (text for text in str(found).splitlines() if text.strip().startswith(begin))
+    (only,) = (text for text in unwrapped(found).splitlines() if text.strip().startswith(begin))
     return re.sub(" +", " ", only.strip())
 
 
@@ -132,7 +136,7 @@ def test_five_buffers_are_told_with_layer_pass_and_shape():
 def test_time_is_told_with_its_source_and_what_bounds_it():
     found = report()
     assert line(found, "step") == "step 10 ms estimated: 102,400 examples/s, 12,800 a chip"
-    assert "  75 % of that the compiler states" in str(found)
+    assert "  75 % of that the compiler states" in unwrapped(found)
     assert line(found, "FLOPs") == "FLOPs 1.5e+12 a device and step, 50 % of the bfloat16 peak (MFU)"
     assert line(found, "bound by") == (
         "bound by memory (of the time: matrix units 25 %, memory 70 %, collectives 5 %); "
@@ -177,12 +181,22 @@ def test_many_layers_are_summed_up_and_long_names_keep_their_end():
     )
     found = report(layers=layers)
     assert line(found, "(3 more)").split() == ["(3", "more)", "150", "ms", "13.6", "%"]
-    assert line(found, "…").split()[0] == f"…{long[-33:]}"
+    assert line(found, "…").split()[0] == f"…{long[-27:]}"
 
 
 def test_what_is_left_out_is_said():
-    assert str(report()).splitlines()[-2:] == [f"- {sentence}" for sentence in LEFT_OUT]
+    assert unwrapped(report()).splitlines()[-2:] == [f"- {sentence}" for sentence in LEFT_OUT]
     assert "step " not in str(report(time=None)).split("- Times")[0]
+
+
+def test_below_the_first_line_it_has_80_columns_and_loses_nothing():
+    found = report(memory=dataclasses.replace(MEMORY, buffers_batch=64), pipeline_batches_per_sec=25.0)
+    lines = str(found).splitlines()
+    assert max(map(len, lines[1:])) <= 80
+    assert " ".join(str(found).split()) == " ".join(unwrapped(found).split())
+    after = lines[next(i for i, text in enumerate(lines) if text.startswith("  memory")) + 1]
+    assert after[:12].isspace()
+    assert lines[-1].startswith("  ")
 
 
 def test_html_shows_the_same_text():

@@ -178,7 +178,8 @@ def run(kernel: Kernel, python: Path, *, store: bool) -> None:
     missing = [name for name in kernel.writes if not (working / name).is_file()]
     if missing:
         raise CommandError(f"{kernel.notebook} has ended without {', '.join(missing)} in its working folder.")
-    give_back(executed, uploaded, {str(OUT / "input"): INPUT, str(working): WORKING})
+    texts = {str(OUT / "input"): INPUT, str(working): WORKING, str(python.parents[1]): "/usr/local"}
+    give_back(executed, uploaded, texts)
     if store:
         shutil.copy(executed, EXAMPLES)
     shutil.copy(executed, OUT / "kernels" / kernel.slug)
@@ -213,6 +214,8 @@ def offline(python: Path, *command: Path, read_only: Path) -> None:
         **os.environ,
         "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
         "JAX_PLATFORMS": "cpu",
+        # A TPU's devices are there from the start.
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={REPLICAS}",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "IPYTHONDIR": str(OUT / "ipython"),
         "JUPYTER_RUNTIME_DIR": str(OUT / "runtime"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -57,6 +58,8 @@ def _renamed(values: Any) -> Any:
     for key, value in values or ():
         name = _names.get(key, key)
         short += name not in (key, None)
+        if key in _names and math.isnan(value):  # not known yet
+            continue
         if name == key or (name is not None and short <= _MOST_SHORT):
             renamed.append((name, value))
     return renamed

@@ -47,31 +47,42 @@ class Finding(HtmlText):
 
 
 class Advice(HtmlText, list[Finding]):
-    """The findings of `advise`, the greatest gain first; print it, or show it in a notebook.
+    """The findings of `advise` that are worth their line, the greatest gain first; print it, or show it.
 
     Attributes:
         note: A remark on the measurement, such as why there was none; may be empty.
+        left_out: The findings whose measured gain is below 1.1: noise, or a loss.
     """
 
     def __init__(self, findings: list[Finding] | tuple[Finding, ...] = (), note: str = "") -> None:
-        super().__init__(sorted(findings, key=lambda one: (not one.matters, -(one.gain or 1.0), not one.measured)))
+        ordered = sorted(findings, key=lambda one: (-(one.gain or 1.0), not one.measured))
+        super().__init__(one for one in ordered if one.matters)
         self.note = note
+        self.left_out = tuple(one for one in ordered if not one.matters)
 
     @property
     def ok(self) -> bool:
-        """Whether no finding matters."""
-        return not any(finding.matters for finding in self)
+        """Whether nothing was found that is worth a line."""
+        return not self
 
     def to_dict(self) -> dict[str, Any]:
         """Return the advice as plain data for JSON."""
-        return {"ok": self.ok, "findings": [finding.to_dict() for finding in self], "note": self.note}
+        return {
+            "ok": self.ok,
+            "findings": [finding.to_dict() for finding in self],
+            "left_out": [finding.to_dict() for finding in self.left_out],
+            "note": self.note,
+        }
 
     def __str__(self) -> str:
         lines = [self._verdict(), *(f"{number}. {one}" for number, one in enumerate(self, 1))]
+        if self.left_out:
+            gains = ", ".join(f"{one.kind} ({one.gain:.2f} times as fast)" for one in self.left_out)
+            lines.append(f"Measured, and not worth a line: {gains}.")
         return "\n".join(lines + ([self.note] if self.note else []))
 
     def _verdict(self) -> str:
-        count = sum(finding.matters for finding in self)
+        count = len(self)
         if not count:
             return "Nothing in this pipeline needs another line."
         return f"{count} thing{'' if count == 1 else 's'} to change in this pipeline:"

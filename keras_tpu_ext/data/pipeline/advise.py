@@ -29,7 +29,7 @@ def advise(
     touched. A pipeline that runs Python of yours, keeps a state or writes files is not run.
 
     With autotuning TensorFlow makes stateless maps and batches parallel and prefetches the end by itself. Such a
-    finding is listed all the same, with the gain that is left.
+    finding is listed where a gain is left. What was measured to gain nothing is in `left_out`.
 
     Args:
         dataset: The `tf.data.Dataset` of batches that goes to `fit`.

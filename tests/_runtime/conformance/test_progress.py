@@ -1,3 +1,5 @@
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -39,10 +41,10 @@ def names():
     progress_bar._names.update(before)
 
 
-def shown(capsys, keys):
+def shown(capsys, keys, value=None):
     class Shows(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            logs.update({key: float(batch) for key in keys})
+            logs.update({key: float(batch) if value is None else value for key in keys})
 
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -56,6 +58,11 @@ def test_a_progress_bar_shows_the_last_value_by_another_name(capsys, names):
     text = shown(capsys, ["conformance/last", "conformance/hidden"])
     assert " last: 1.0000" in text
     assert "conformance" not in text
+
+
+def test_what_is_not_known_yet_is_not_shown(capsys, names):
+    progress.show_in_progress_bar({"conformance/unknown": "unknown"})
+    assert "unknown" not in shown(capsys, ["conformance/unknown"], math.nan)
 
 
 def test_of_short_names_three_are_shown_and_all_that_keep_theirs(capsys, names):
