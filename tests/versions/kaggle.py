@@ -42,12 +42,14 @@ class Kernel:
         notebook: Its file name in the examples.
         competitions: The competitions whose data it reads.
         writes: What is in its working folder when it has ended.
+        says: What is to be read in its outputs.
     """
 
     title: str
     notebook: str
     competitions: tuple[str, ...]
     writes: tuple[str, ...]
+    says: str
 
     @property
     def slug(self) -> str:
@@ -79,8 +81,15 @@ KERNELS = (
         "kaggle_flowers.ipynb",
         ("tpu-getting-started",),
         ("submission.csv", "flowers.keras"),
+        "8 replicas on",
     ),
-    Kernel("Images with keras tpu ext", "kaggle_image_classification.ipynb", (), ("submission.csv", "model.keras")),
+    Kernel(
+        "Images with keras tpu ext",
+        "kaggle_image_classification.ipynb",
+        (),
+        ("submission.csv", "model.keras"),
+        "compiles and fits",
+    ),
 )
 
 
@@ -179,6 +188,8 @@ def run(kernel: Kernel, python: Path, *, store: bool) -> None:
     if missing:
         raise CommandError(f"{kernel.notebook} has ended without {', '.join(missing)} in its working folder.")
     texts = {str(OUT / "input"): INPUT, str(working): WORKING, str(python.parents[1]): "/usr/local"}
+    if kernel.says not in executed.read_text(encoding="utf-8"):
+        raise CommandError(f"{kernel.notebook} has ended, and {kernel.says!r} is not in its outputs.")
     give_back(executed, uploaded, texts)
     if store:
         shutil.copy(executed, EXAMPLES)

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_tpu_ext._runtime.common.missing_names import private
+from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.compat.keras3 import VERSION
 
@@ -36,6 +37,25 @@ def abstract_mesh(size: int, axis: str) -> jax.sharding.AbstractMesh:
     if jax.__version_info__ < (0, 5, 3):
         return jax.sharding.AbstractMesh(((axis, size),))
     return jax.sharding.AbstractMesh((size,), (axis,))
+
+
+def unsharded_state_patches(model: Model) -> list[Patch]:
+    """Return patches for a step of Keras that is lowered for devices that are not there.
+
+    Keras before 3.12 ties the state to where its variables are.
+    """
+    if VERSION >= (3, 12):
+        return []
+
+    def as_it_is(
+        trainable_variables: Any = None,
+        non_trainable_variables: Any = None,
+        optimizer_variables: Any = None,
+        metrics_variables: Any = None,
+    ) -> tuple[Any, ...]:
+        return trainable_variables, non_trainable_variables, optimizer_variables, metrics_variables
+
+    return [(model, "_enforce_jax_state_sharding", lambda stock: as_it_is)]
 
 
 def share_seed() -> None:

@@ -13,9 +13,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.common.lowering_errors import check_dtypes, error_of_operation, wrap_lowering_errors
 from keras_tpu_ext._runtime.common.missing_names import private
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3 import path_of
-from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh
+from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh, unsharded_state_patches
 from keras_tpu_ext._runtime.jax.jaxpr_flops import jaxprs_of
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import use_distribution
@@ -36,7 +37,7 @@ def lower_step(model: keras.Model, batch: Nest, replicas: int) -> LoweredStep:
     parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
     check_dtypes(jax.tree.leaves(parts), model)
     data = jax.tree.map(_shape, parts)
-    with use_distribution(None), wrap_lowering_errors(model):
+    with use_distribution(None), patched(unsharded_state_patches(model)), wrap_lowering_errors(model):
         _build(model, data)
         step, state = _stateless(model)
         mesh = abstract_mesh(replicas, _AXIS)

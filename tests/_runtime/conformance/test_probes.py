@@ -1,3 +1,5 @@
+import importlib.util
+
 import keras
 import numpy as np
 import pytest
@@ -73,17 +75,30 @@ def test_a_watched_step_notes_what_is_not_finite(make):
     model.fit(np.ones((4, 2), "float32"), np.full((4, 1), np.inf, "float32"), verbose=0)
 
 
-def test_a_step_is_lowered_for_tpus(make, rows):
-    class Shape:
-        def __init__(self, *shape):
-            self.shape, self.dtype = shape, "float32"
+class Shape:
+    def __init__(self, *shape):
+        self.shape, self.dtype = shape, "float32"
 
-    batch = (Shape(4, 2), Shape(4, 1), None)
+
+BATCH = (Shape(4, 2), Shape(4, 1), None)
+
+
+@pytest.mark.parametrize("kind", ["TPUModel", "keras.Model"])
+def test_a_step_is_lowered_for_tpus(make, kind):
+    model = make(kte.TPUModel if kind == "TPUModel" else keras.Model)
     if tensorflow_version() < (2, 19):
         with pytest.raises(LoweringError, match="cannot write what the TPU compiler reads"):
-            probes.lower_step(make(kte.TPUModel), batch, 2)
+            probes.lower_step(model, BATCH, 2)
         return
-    lowered = probes.lower_step(make(kte.TPUModel), batch, 2)
+    lowered = probes.lower_step(model, BATCH, 2)
     assert lowered.examples == 4
     assert lowered.program
     assert {"hidden", "out"} <= set(lowered.layers)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is not installed")
+@pytest.mark.skipif(tensorflow_version() < (2, 19), reason="TensorFlow cannot write what the TPU compiler reads")
+def test_the_compiler_at_hand_takes_a_step(make):
+    report = kte.preflight(make(keras.Model), (np.ones((8, 2)), np.ones((8, 1))), cache_dir=False, progress=False)
+    assert report.fault is None
+    assert report.ok
