@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterator, Mapping
 
@@ -22,9 +21,10 @@ def report_text(report: PreflightResult, *, width: int = 80) -> str:
 def _wrapped(line: str, width: int) -> list[str]:
     if len(line) <= width:
         return [line]
-    begin = re.match(r" *(- )?", line)
-    indent = " " * (len(begin[0]) if begin and not line.startswith("  ") else 12)
-    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    indent = " " * (12 if line[:12].endswith(" ") else 2)  # below the text of a row; else of a sentence
+    joined = line.replace(" %", "\N{NO-BREAK SPACE}%")  # a number and its sign stay in one line
+    lines = textwrap.wrap(joined, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [one.replace("\N{NO-BREAK SPACE}", " ") for one in lines]
 
 
 def _lines(report: PreflightResult) -> Iterator[str]:

@@ -196,6 +196,7 @@ def test_below_the_first_line_it_has_80_columns_and_loses_nothing():
     assert " ".join(str(found).split()) == " ".join(unwrapped(found).split())
     after = lines[next(i for i, text in enumerate(lines) if text.startswith("  memory")) + 1]
     assert after[:12].isspace()
+    assert not any(text.lstrip().startswith("%") for text in lines)
     assert lines[-1].startswith("  ")
 
 
