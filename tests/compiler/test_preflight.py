@@ -121,6 +121,7 @@ def test_the_model_trains_as_if_nothing_had_been(folder):
 
 
 @pytest.mark.gate_on("keras3_jax")
+@pytest.mark.exhaustive
 def test_a_batch_that_does_not_fit_is_told_and_the_largest_is_found(tmp_path):
     inputs = keras.Input((1024,))
     x = keras.layers.Dense(2**15, activation="tanh", use_bias=False)(inputs)

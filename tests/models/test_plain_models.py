@@ -191,6 +191,7 @@ SAVED = {
 }
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_their_files_load_without_this_package_and_with_it(data, scope3, tmp_path):
     models, files, x = [], [], np.linspace(-1, 1, 42, dtype="float32").reshape(7, 6)
 
