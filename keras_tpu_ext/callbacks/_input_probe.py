@@ -34,7 +34,36 @@ class ProbedInput(NamedTuple):
     stages: tuple[Stage, ...]
 
 
-class InputProbe:
+class Probe:
+    """Runs executions one after the other, as a generator says, which gets each of them and yields its result.
+
+    Args:
+        runs: The generator.
+
+    Attributes:
+        done: Whether the probe is over.
+        refused: Whether this pipeline gives no batches ahead of their turn.
+    """
+
+    def __init__(self, runs: Generator[Any, Execution, None]) -> None:
+        self._runs = runs
+        self.done = False
+        self.refused = False
+        next(runs)
+
+    def run(self, execution: Execution) -> Any:
+        """Run an execution; call this for each one until the probe is `done`."""
+        try:
+            return self._runs.send(execution)
+        except _DataEndedError as ended:
+            self.done = True
+            raise StopIteration from ended
+        except BaseException:  # among them how TensorFlow says that the data has ended
+            self.done = True
+            raise
+
+
+class InputProbe(Probe):
     """Runs some executions as they come, then takes the batches of as many ahead of their turn and runs them.
 
     Every batch is trained on once and in its order, by the same compiled step: a probe changes nothing of what is
@@ -47,30 +76,14 @@ class InputProbe:
 
     Attributes:
         result: The measurements; `None` before the end, or where they could not be made.
-        done: Whether the probe is over.
-        refused: Whether this pipeline gives no batches ahead of their turn.
     """
 
     def __init__(self, count: int, clock: Callable[[], float]) -> None:
         self._count = count
         self._clock = clock
-        self._steps = self._measure()
         self._is_valid = True
-        next(self._steps)
         self.result: ProbedInput | None = None
-        self.done = False
-        self.refused = False
-
-    def run(self, execution: Execution) -> Any:
-        """Run an execution; call this for each one until the probe is `done`."""
-        try:
-            return self._steps.send(execution)
-        except DataEndedError as ended:
-            self.done = True
-            raise StopIteration from ended
-        except BaseException:  # among them how TensorFlow says that the data has ended
-            self.done = True
-            raise
+        super().__init__(self._measure())
 
     def invalidate(self) -> None:
         """Discard the times: something else has happened between the executions."""
@@ -119,16 +132,16 @@ class InputProbe:
         yield result
 
 
-class DataEndedError(Exception):
+class _DataEndedError(Exception):
     """Stands for a `StopIteration` inside a generator, which may raise none."""
 
 
 def call_execution(call: Callable[..., Any], *args: Any) -> Any:
-    """Call `call` inside a generator, where the end of the data is a `DataEndedError`."""
+    """Call `call` inside a generator, where the end of the data is a `_DataEndedError`."""
     try:
         return call(*args)
     except StopIteration as ended:
-        raise DataEndedError from ended
+        raise _DataEndedError from ended
 
 
 def probe_length(count: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from keras_tpu_ext._runtime.common.executions import Execution, Stage
 from keras_tpu_ext.callbacks._input_probe import (
     MAX_BYTES_AHEAD,
-    DataEndedError,
+    Probe,
     ProbedInput,
     call_execution,
 )
@@ -30,7 +30,7 @@ class EpochTimes(NamedTuple):
     stages: tuple[Stage, ...] = ()
 
 
-class EpochProbe:
+class EpochProbe(Probe):
     """Runs the executions of an epoch as they come, or on batches that were taken ahead, and times them.
 
     As they come, all of the epoch counts, its wait for the first batch included. Of batches taken ahead the first
@@ -44,30 +44,14 @@ class EpochProbe:
 
     Attributes:
         result: The times; `None` before the end, or where they could not be taken.
-        done: Whether the probe is over.
-        refused: Whether this pipeline gives no batches ahead of their turn.
     """
 
     def __init__(self, executions: int, steps: int | None, clock: Callable[[], float], *, is_ahead: bool) -> None:
         self._executions = executions
         self._steps = steps
         self._clock = clock
-        self._runs = self._time_ahead() if is_ahead else self._time_as_it_comes()
-        next(self._runs)
         self.result: EpochTimes | None = None
-        self.done = False
-        self.refused = False
-
-    def run(self, execution: Execution) -> Any:
-        """Run an execution; call this for each one until the probe is `done`."""
-        try:
-            return self._runs.send(execution)
-        except DataEndedError as ended:
-            self.done = True
-            raise StopIteration from ended
-        except BaseException:  # among them how TensorFlow says that the data has ended
-            self.done = True
-            raise
+        super().__init__(self._time_ahead() if is_ahead else self._time_as_it_comes())
 
     def invalidate(self) -> None:
         """End it: the epoch was shorter than the one before."""
