@@ -122,7 +122,7 @@ class InputProbe(Probe):
         timed = ahead.batches - ahead.steps_of_first
         if timed > 0 and self._is_valid:
             compute_seconds = (self._clock() - begin) / timed
-            own = pipeline_seconds(ahead, compute_seconds)
+            own = _pipeline_seconds(ahead, compute_seconds)
             saved = (step_seconds - compute_seconds) * ahead.batches
             self.result = ProbedInput(step_seconds, compute_seconds, own, max(cost - saved, 0.0), stages)
         if ahead.error is not None:
@@ -149,7 +149,7 @@ def probe_length(count: int) -> int:
     return 2 * (count + 1)
 
 
-def pipeline_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | None:
+def _pipeline_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | None:
     """Return the seconds for one batch of those that were not in a buffer; `None` if that is all of them.
 
     At first batches come out of a buffer, and the one after them was begun before: it comes too early. So the mean is
