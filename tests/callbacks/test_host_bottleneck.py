@@ -130,13 +130,11 @@ def test_it_shows_the_part_and_says_what_it_means(capsys):
     callback = HostBottleneck()
     model = built(kte.TPUModel, None)
     x, y = arrays()
-    history = model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, callbacks=[callback]).history
-    assert len(history[KEY]) == 2
-    assert all(0 <= value <= 1 for value in history[KEY])
-    assert history[KEY][-1] == callback.verdict.wait_fraction
+    history = model.fit(x, y, batch_size=BATCH, epochs=1, verbose=0, callbacks=[callback]).history
+    assert 0 <= history[KEY][0] <= 1
+    assert history[KEY] == [callback.verdict.wait_fraction]
     printed = [line for line in capsys.readouterr().out.splitlines() if line]
-    assert printed[0].startswith("HostBottleneck: epoch 1: ")
-    assert printed[-1].split(": ", 2)[2].startswith(callback.verdict.verdict)
+    assert printed == [f"HostBottleneck: epoch 1: {callback.verdict}"]
 
 
 @pytest.mark.gate_on("keras3_jax")
