@@ -24,6 +24,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
+toc_object_entries_show_parents = "hide"
 python_maximum_signature_line_length = 80
 napoleon_use_rtype = False
 napoleon_custom_sections = [("Call arguments", "params_style")]
@@ -34,7 +35,12 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
-html_theme_options = {"show_navbar_depth": 1, "home_page_in_toc": False, "use_download_button": False}
+html_theme_options = {
+    "show_navbar_depth": 1,
+    "home_page_in_toc": False,
+    "use_download_button": False,
+    "navbar_persistent": [],  # the sidebar has the search already
+}
 copybutton_exclude = ".linenos, .gp"
 linkcheck_anchors = False
 
@@ -53,6 +59,12 @@ def markdown_to_rst(app, what, name, obj, options, lines):
     lines[:] = translated.split("\n")
 
 
+def skip_what_keras_calls(app, what, name, obj, skip, options):
+    """Leave out of a page what Keras calls and a user never does."""
+    return True if re.match(r"on_|set_params$|build$|call$|compute_output_|get_config$|from_config$", name) else None
+
+
 def setup(app):
-    """Connect the function above; before napoleon, which reads what it writes."""
+    """Connect the functions above; the first before napoleon, which reads what it writes."""
     app.connect("autodoc-process-docstring", markdown_to_rst, priority=100)
+    app.connect("autodoc-skip-member", skip_what_keras_calls)
