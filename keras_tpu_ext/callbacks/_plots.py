@@ -9,18 +9,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_ext._figure import new_figure
+from keras_tpu_ext._figure import FIRST, NEUTRAL, SECOND, new_figure, set_legend, set_title
 from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimePercentiles, ThroughputRecord
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.errors import NothingMeasuredError
 
-_RATE = "#1f5fa8"
-_EPOCH = "#d9822b"
-_MEDIAN = "#555555"
 _BETWEEN_EPOCHS = "#eeeeee"
-_COMPUTES = "#1f5fa8"
-_WAITS = "#d9822b"
-_BOTH = "#777777"
+_MANY_RECORDS = 200  # too many for a dot each
 _LABEL_ROOM = 1.22  # of the longest bar, for the number beside it
 
 
@@ -59,29 +54,29 @@ def plot_throughput(
     _plot_epochs(axes, epochs, unit)
     rates = _plot_rolling(axes, records, unit)
     median = statistics.median(rates)
-    axes.axhline(median, color=_MEDIAN, linestyle="--", linewidth=1.2, label=f"median {median:,.4g} {unit}/s")
+    axes.axhline(median, color=NEUTRAL, linestyle="--", linewidth=1.2, label=f"median {median:,.4g} {unit}/s")
     # From nought, so that a dip looks as deep as it is; room at the top for the names of the epochs.
     axes.set_ylim(bottom=0, top=1.15 * axes.dataLim.y1)
     axes.set_xlim(left=0)
     axes.set(xlabel="seconds since the start of fit", ylabel=f"{unit} per second")
     axes.yaxis.set_major_formatter("{x:,.6g}")
-    axes.set_title(f"Training throughput: {median:,.4g} {unit}/s", loc="left", fontweight="bold")
-    axes.set_title(_subtitle(window, step_times), loc="right", fontsize=9, color=_MEDIAN)
+    set_title(figure, f"Training throughput: {median:,.4g} {unit}/s")
+    axes.set_title(_subtitle(window, step_times), loc="left", fontsize=10)
     if second_axis is not None and unit == "samples":
         label, factor = second_axis
         right = axes.secondary_yaxis("right", functions=(lambda rate: rate * factor, lambda shown: shown / factor))
         right.set_ylabel(label)
-    figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    set_legend(figure, axes, columns=4)
     return figure
 
 
 def _subtitle(window: int, step_times: StepTimePercentiles | None) -> str:
-    rolling = f"rolling over {window} executions"
+    rolling = f"rates over {window} executions"
     if step_times is None:
         return rolling
     in_ms = [1000 * seconds for seconds in step_times]
     p50, p90, p99 = (f"{one:,.0f}" if one >= 100 else f"{one:.3g}" for one in in_ms)
-    return f"{rolling}\nstep: median {p50} ms, p90 {p90} ms, p99 {p99} ms"
+    return f"step: median {p50} ms, p90 {p90} ms, p99 {p99} ms; {rolling}"
 
 
 def _plot_epochs(axes: Any, epochs: Sequence[EpochThroughput], unit: str) -> None:
@@ -89,7 +84,7 @@ def _plot_epochs(axes: Any, epochs: Sequence[EpochThroughput], unit: str) -> Non
     for epoch in epochs:
         rate = epoch.samples_per_sec if unit == "samples" else epoch.batches_per_sec
         if rate is not None and not math.isnan(rate):
-            axes.plot([epoch.began, epoch.ended], [rate, rate], color=_EPOCH, linewidth=2.5, alpha=0.9, label=label)
+            axes.plot([epoch.began, epoch.ended], [rate, rate], color=SECOND, linewidth=2.5, alpha=0.9, label=label)
             label = None
     for epoch in _labelled(epochs):
         axes.annotate(
@@ -99,7 +94,7 @@ def _plot_epochs(axes: Any, epochs: Sequence[EpochThroughput], unit: str) -> Non
             xytext=(3, -12),
             textcoords="offset points",
             fontsize=8,
-            color=_MEDIAN,
+            color=NEUTRAL,
         )
     label = "between epochs (validation, callbacks)"
     for before, after in itertools.pairwise(epochs):
@@ -133,10 +128,10 @@ def _plot_rolling(axes: Any, records: Sequence[ThroughputRecord], unit: str) -> 
         rates.append(rate)
         seconds.append(record.seconds)
         line.append(rate)
-    marker = "." if len(rates) < 200 else None
+    marker = "." if len(rates) < _MANY_RECORDS else None
     across = [(second, rate) for second, rate in zip(seconds, line, strict=True) if not math.isnan(rate)]
-    axes.plot(*zip(*across, strict=True), color=_RATE, linewidth=0.8, alpha=0.25)
-    axes.plot(seconds, line, color=_RATE, linewidth=1.4, marker=marker, label="rolling rate")
+    axes.plot(*zip(*across, strict=True), color=FIRST, linewidth=0.8, alpha=0.25)
+    axes.plot(seconds, line, color=FIRST, linewidth=1.4, marker=marker, label="rolling rate")
     return rates
 
 
@@ -159,12 +154,13 @@ def plot_input(verdicts: Sequence[tuple[int, InputVerdict]]) -> Any:
     left, right = figure.subplots(1, 2)
     whole = _over_epochs([verdict for _, verdict in verdicts])
     _plot_step_times(left, verdicts)
+    set_legend(figure, left)
     _plot_rates(right, whole)
-    title = f"{whole.verdict}: {whole.wait_fraction:.0%} of the time waits for data"
+    title = f"{whole.verdict.capitalize()}: {whole.wait_fraction:.0%} of the time waits for data"
     if len(verdicts) > 1:
         fractions = [verdict.wait_fraction for _, verdict in verdicts]
         title += f", {min(fractions):.0%} to {max(fractions):.0%} in each of {len(verdicts)} epochs"
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    set_title(figure, title)
     return figure
 
 
@@ -181,24 +177,22 @@ def _plot_step_times(axes: Any, verdicts: Sequence[tuple[int, InputVerdict]]) ->
     places = [epoch + 1 for epoch, _ in verdicts]
     waits = [1e3 * verdict.wait_fraction * verdict.step_seconds for _, verdict in verdicts]
     computes = [1e3 * verdict.step_seconds - wait for (_, verdict), wait in zip(verdicts, waits, strict=True)]
-    axes.bar(places, computes, color=_COMPUTES, label="computes", width=0.7)
-    axes.bar(places, waits, bottom=computes, color=_WAITS, label="waits for data", width=0.7)
+    axes.bar(places, computes, color=FIRST, label="computes", width=0.7)
+    axes.bar(places, waits, bottom=computes, color=SECOND, label="waits for data", width=0.7)
     axes.set_xlim(min(places) - 1, max(places) + 1)
     every = math.ceil(len(places) / 10)
     axes.set_xticks(places[::every])
-    axes.set_ylim(top=1.2 * axes.dataLim.y1)
     axes.set(xlabel="epoch", ylabel="ms for a batch")
-    axes.set_title("where the time of a step goes", loc="left", fontsize=10)
-    axes.legend(loc="upper right", fontsize=9, frameon=False, ncols=2)
+    axes.set_title("Where the time of a step goes", loc="left", fontsize=10)
 
 
 def _plot_rates(axes: Any, verdict: InputVerdict) -> None:
     bars = [
-        ("fit, as it is", 1 / verdict.step_seconds, _BOTH),
-        ("step, on data\nthat is there", 1 / verdict.compute_seconds, _COMPUTES),
+        ("fit, as it is", 1 / verdict.step_seconds, NEUTRAL),
+        ("step, on data\nthat is there", 1 / verdict.compute_seconds, FIRST),
     ]
     if verdict.pipeline_seconds:
-        bars.append(("pipeline, alone", 1 / verdict.pipeline_seconds, _WAITS))
+        bars.append(("pipeline, alone", 1 / verdict.pipeline_seconds, SECOND))
     names, rates, colours = zip(*bars, strict=True)
     drawn = axes.barh(names, rates, color=colours, height=0.6)
     axes.bar_label(drawn, [f"{rate:,.4g}" for rate in rates], padding=4, fontsize=9)

@@ -56,8 +56,8 @@ def test_percentiles_and_an_axis_for_the_device():
     figure.draw_without_rendering()
     assert right.get_ylabel() == "MFU in %"
     assert right.get_ylim() == (0, pytest.approx(0.5 * 1.15 * 32))
-    note = figure.axes[0].get_title(loc="right")
-    assert note == "rolling over 20 executions\nstep: median 12.3 ms, p90 20 ms, p99 1,500 ms"
+    note = figure.axes[0].get_title(loc="left")
+    assert note == "step: median 12.3 ms, p90 20 ms, p99 1,500 ms; rates over 20 executions"
 
 
 def test_batches_are_drawn_where_samples_are_not_known():
@@ -109,7 +109,8 @@ def test_a_steps_time_is_what_it_computes_and_what_it_waits():
     assert heights == pytest.approx([10.0, 10.0, 30.0, 0.0])
     assert [bottom for bottom, _, _ in bars(epochs)] == pytest.approx([0.0, 0.0, 10.0, 10.0])
     assert [tick.get_text() for tick in epochs.get_xticklabels()] == ["1", "2"]
-    assert [text.get_text() for text in epochs.get_legend().get_texts()] == ["computes", "waits for data"]
+    (legend,) = epochs.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["computes", "waits for data"]
     assert rates.get_title(loc="left") == "Better input makes this at most 2.5 times as fast"
 
 
@@ -117,14 +118,14 @@ def test_the_rates_and_the_title_are_those_of_all_epochs():
     _, rates = plot_input([(0, WELL), (1, WAITS)]).axes
     assert [width for _, width, _ in bars(rates)] == pytest.approx([40.0, 100.0, 1 / 0.039])
     assert [text.get_text() for text in rates.texts] == ["40", "100", "25.64"]
-    assert rates.figure._suptitle.get_text() == (
-        "highly input-bound: 60% of the time waits for data, 0% to 75% in each of 2 epochs"
+    assert rates.figure.get_suptitle() == (
+        "Highly input-bound: 60% of the time waits for data, 0% to 75% in each of 2 epochs"
     )
 
 
 def test_one_epoch_is_all_of_them():
     figure = plot_input([(0, WELL)])
-    assert figure._suptitle.get_text() == "not input-bound: 0% of the time waits for data"
+    assert figure.get_suptitle() == "Not input-bound: 0% of the time waits for data"
     assert figure.axes[1].get_title(loc="left") == "Better input would not help"
 
 
