@@ -88,19 +88,20 @@ class ExampleCounter:
 
     Args:
         batch_size: Examples per step over all replicas as the user gave it, or `None` to go by the readings.
-        replicas: Number of replicas. A count of one per step and replica comes from a `train_step` that does
-            not weigh the loss tracker by the batch size, so it is no count of examples.
+        ambiguous: Count per step up to which it may be no count of examples: the number of replicas where
+            `train_step` is one that may not weigh the loss tracker by the batch size, so that it adds one per step
+            and replica. Defaults to 0.
 
     Attributes:
         per_step: Examples per step, or `None` while they are not known.
         mismatch: Examples in an epoch and its steps, where `batch_size` does not fit them; else `None`.
     """
 
-    def __init__(self, batch_size: int | None, replicas: int = 1) -> None:
+    def __init__(self, batch_size: int | None, ambiguous: int = 0) -> None:
         self.per_step: float | None = batch_size
         self.mismatch: tuple[float, int] | None = None
         self._batch_size = batch_size
-        self._replicas = replicas
+        self._ambiguous = ambiguous
         self.start_epoch()
 
     def start_epoch(self) -> None:
@@ -119,7 +120,7 @@ class ExampleCounter:
         """Take a reading: `examples` after `steps` whole steps of this epoch."""
         if steps <= self._steps or examples is None:
             return
-        if examples <= steps * self._replicas:
+        if examples <= steps * self._ambiguous:
             self.per_step = None
         elif examples < self._examples:
             self._was_reset = True  # something evaluated the model in the middle of the epoch
@@ -139,7 +140,7 @@ class ExampleCounter:
 
         Where there is no such count, as in an epoch longer than its data type can hold, it is the estimate.
         """
-        counted = examples if examples is not None and examples > steps * self._replicas else None
+        counted = examples if examples is not None and examples > steps * self._ambiguous else None
         if self._batch_size is not None:
             return self._total_of_given(self._batch_size, steps, counted)
         if examples is None:

@@ -74,9 +74,9 @@ def test_without_a_reading_the_total_tells_examples_per_step():
     assert counter.per_step == 7.5
 
 
-@pytest.mark.parametrize(("replicas", "count"), [(1, 5.0), (8, 40.0)])
-def test_one_example_per_step_and_replica_is_no_count(replicas, count):
-    counter = ExampleCounter(None, replicas)
+@pytest.mark.parametrize(("ambiguous", "count"), [(1, 5.0), (8, 40.0)])
+def test_one_example_per_step_and_replica_is_no_count(ambiguous, count):
+    counter = ExampleCounter(None, ambiguous)
     counter.read(5, count)
     assert counter.per_step is None
     assert counter.total(5, count) is None
@@ -120,7 +120,7 @@ def test_where_the_count_has_run_out_of_digits_the_readings_tell():
     ("counted", "total"), [(None, 32.0), (30.0, 30.0), (32.0, 32.0), (4.0, 32.0), (64.0, 32.0), (24.0, 32.0)]
 )
 def test_a_given_batch_size_is_used_and_the_count_only_for_the_last_batch(counted, total):
-    counter = ExampleCounter(8)
+    counter = ExampleCounter(8, 1)
     assert not counter.needs_readings
     assert counter.estimate(3) == 24
     assert counter.total(4, counted) == total

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-import keras_tpu_ext
+import keras_tpu_ext as kte
 import sources
 from keras_tpu_ext.callbacks import Throughput
 from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
@@ -219,6 +219,18 @@ def test_where_examples_cannot_be_counted_their_rate_is_left_out_with_a_warning(
     assert throughput.records[-1].samples_per_sec is None
 
 
+@on_both
+@pytest.mark.parametrize("model_class", [kte.TPUModel, keras.Model])
+def test_a_batch_smaller_than_the_replicas_is_counted(scope3, model_class):
+    """A count of two examples a step on three replicas is no count of steps: the train step is Keras's or ours."""
+    with scope3:
+        x = keras.Input((2,))
+        model = model_class(x, keras.layers.Dense(1)(x))
+        model.compile("sgd", "mse")
+    history, _, _ = run(model, dataset(8, 2), [9.0, 1, 1, 9] + [1.0] * 4, 2)
+    assert history[SAMPLES] == [2.0, 2.0]
+
+
 def test_batch_size_stands_in_where_examples_cannot_be_counted():
     model = model_of(lambda: TrainStepOfItsOwn(False))
     history, logs, _ = run(model, dataset(16, 4), [9.0, 1, 1, 9] + [2.0] * 4, 2, batch_size=4)
@@ -246,10 +258,8 @@ def test_batch_size_of_one():
 
 def test_reading_the_count_is_rare(monkeypatch):
     reads = []
-    original = keras_tpu_ext._runtime.progress.examples_seen
-    monkeypatch.setattr(
-        keras_tpu_ext._runtime.progress, "examples_seen", lambda model: reads.append(1) or original(model)
-    )
+    original = kte._runtime.progress.examples_seen
+    monkeypatch.setattr(kte._runtime.progress, "examples_seen", lambda model: reads.append(1) or original(model))
     run(model_of(), dataset(400, 4), [1.0] * 100, window=20)
     assert len(reads) == 5  # after executions 1, 21, 41, 81 and at the end
 

@@ -324,6 +324,9 @@ class Ops(KerasOps, Protocol):
 class Progress(Protocol):
     """Counters of a model, and where they are shown."""
 
+    def counts_examples(self, model: Model) -> bool:
+        """Return whether `examples_seen` surely counts examples, and not steps and replicas."""
+
     def examples_seen(self, model: Model) -> float | None:
         """Return the number of examples seen in this epoch, or `None`; waits for the device."""
 

@@ -4,6 +4,7 @@ from keras_tpu_ext._runtime.keras3.progress import end_names_last_batch as end_n
 from keras_tpu_ext._runtime.keras3.progress import loss_scale as loss_scale
 from keras_tpu_ext._runtime.tensorflow.event_file import event_file_class as event_file_class
 from keras_tpu_ext._runtime.training.overflow import skipped_steps as skipped_steps
+from keras_tpu_ext._runtime.training.progress import counts_examples as counts_examples
 from keras_tpu_ext._runtime.training.progress import examples_seen as examples_seen
 from keras_tpu_ext._runtime.training.progress import train_steps as train_steps
 from keras_tpu_ext._runtime.training.progress_bar import show_in_progress_bar as show_in_progress_bar

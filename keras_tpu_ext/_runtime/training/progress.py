@@ -18,7 +18,7 @@ def examples_seen(model: Model) -> float | None:
 
     Keras weighs its loss tracker by the batch size, so the tracker's `count` is exact with short batches and, summed
     over replicas, under `tf.distribute`; `evaluate` sets it back. A `train_step` of the user's own may leave it at
-    zero (`None` here) or add one per step and replica (for the caller to tell). Waits for the device.
+    zero (`None` here) or add one per step and replica (see `counts_examples`). Waits for the device.
     """
     count = getattr(loss_tracker_of(model), "count", None)
     if count is None:
@@ -26,6 +26,11 @@ def examples_seen(model: Model) -> float | None:
     seen = float(ops.convert_to_numpy(count))
     exact_below = _EXACT_BELOW.get(getattr(count.dtype, "name", str(count.dtype)), 0.0)
     return seen if 0.0 < seen < exact_below else None
+
+
+def counts_examples(model: Model) -> bool:
+    """Return whether the train step is Keras's or this package's, which weigh the loss tracker by the batch size."""
+    return type(model).train_step.__module__.partition(".")[0] in ("keras", "tf_keras", "keras_tpu_ext")
 
 
 def train_steps(model: Model) -> int | None:
