@@ -19,6 +19,7 @@ from keras_tpu_ext._parity.function_reference import FunctionReference
 from keras_tpu_ext._parity.inspection import Facts, disable_dropout, findings, inspect_model
 from keras_tpu_ext._parity.process import Outcome
 from keras_tpu_ext._parity.worker import perturb_weights
+from keras_tpu_ext._runtime.common.error_messages import summary_of
 from keras_tpu_ext.parity import ParityReport, ParityRow
 from kind_of_keras import IMPORT_KERAS, keras
 from plain_models import batch, rows_by_key
@@ -260,7 +261,7 @@ def vectors(*values, names=()):
 def test_arrays_are_compared_as_one_vector_and_the_worst_is_named():
     found = compare.difference(vectors([3, 0], [4], names=("a", "b")), vectors([3, 0], [4.5], names=("a", "b")))
     assert found.off == pytest.approx(0.1)
-    assert found.note == "most in b, which is 1.2e-01 off"
+    assert found.note == "most in b, which is 0.12 off"
 
 
 @pytest.mark.parametrize(
@@ -367,22 +368,59 @@ def report(*rows, findings=()):
 
 
 GOOD = ParityRow("one step", "loss", 1.2e-7, 1e-5, True)
-BAD = ParityRow("one step", "<weights>", 0.39, 1e-5, False, "most in dense/kernel")
+BAD = ParityRow("one step", "<weights>", 0.39, 1e-5, False, "a bias")
 UNKNOWN = ParityRow("an inf in one replica", "all", None, 1e-5, None, "no sample weights")
 
 
 def test_a_report_reads_as_a_table():
     assert str(report(GOOD, BAD, UNKNOWN, findings=("Write this.",))).splitlines() == [
         "8 replicas do not equal one device: 1 of 2 quantities differs; 1 not checked",
-        "a batch of 64 examples; 3 steps; numbers agree up to a relative difference of 1e-5",
+        "a batch of 64 examples; 3 steps; numbers agree up to a relative difference of",
+        "1e-5",
         "",
         "what is done           what is compared  off by  allowed  verdict",
         "one step               loss              1.2e-7  1e-5     agrees",
-        "one step               <weights>         0.39    1e-5     DIFFERS      most in dense/kernel",
-        "an inf in one replica  all               -       -        not checked  no sample weights",
+        "one step               <weights>         0.39    1e-5     DIFFERS      a bias",
+        "an inf in one replica  all               -       -        not checked  [1]",
+        "",
+        "[1] no sample weights",
         "",
         "- Write this.",
     ]
+
+
+def test_a_long_note_stands_once_below_the_table_and_all_lines_have_80_columns():
+    fails = "fails on 8 replicas: IndivisibleError: " + "a batch that cannot be split, " * 5
+    rows = [ParityRow(f"step {i}", "all", None, 1e-5, False, fails) for i in range(3)]
+    text = str(report(*rows, findings=("Write this. " * 20,)))
+    assert [line[-3:] for line in text.splitlines() if line.startswith("step")] == ["[1]"] * 3
+    assert text.count("IndivisibleError") == 1
+    assert max(map(len, text.splitlines())) <= 80
+    assert rows[0].note == fails
+
+
+def wrapped_by_keras(text):
+    return ValueError(
+        f"Exception encountered when calling Bad.call().\n\n\x1b[1mCould not automatically infer the output shape "
+        f"of 'bad'. Error encountered:\n\n{text}\x1b[0m\n\nArguments received by Bad.call():\n  • args=()"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "summary"),
+    [
+        (wrapped_by_keras("no such axis"), "ValueError: no such axis"),
+        (
+            ValueError("7 root error(s) found.\n  (0) INVALID_ARGUMENT:  Shapes: [4] vs. [3]\n"),
+            "ValueError: Shapes: [4] vs. [3]",
+        ),
+        (ValueError("{{function_node __wrapped__AddN}} Sizes differ\nmore"), "ValueError: Sizes differ"),
+        (ValueError("x" * 400), f"ValueError: {'x' * 299}…"),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_an_error_is_summed_up_by_its_cause(error, summary):
+    assert summary_of(error) == summary
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from typing import Any, Literal
 
-from keras_tpu_ext._repr import HtmlText
+from keras_tpu_ext._repr import HtmlText, wrap
 from keras_tpu_ext.hardware import Hardware
-
-_WIDTH = 80  # columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +85,10 @@ class DoctorReport(HtmlText):
             rows.append(("TPU", f"reached at {self.tpu}"))
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         rows += [("framework", f"{self.framework} ({versions})"), ("dtype policy", self.policy)]
-        lines = [_wrapped(f"{name:<14}{text}", 14) for name, text in rows]
+        lines = [line for name, text in rows for line in wrap(f"{name:<14}{text}", 14)]
         for finding in self.findings:
             mark = "PROBLEM" if finding.kind == "problem" else finding.kind
-            lines += ["", _wrapped(f"{mark}: {finding.text}.", 4)]
+            lines += ["", *wrap(f"{mark}: {finding.text}.", 4)]
             lines += [f"    Write: {finding.write}"] if finding.write else []  # in one line, to be copied
         return "\n".join([*lines, "", f"Next: {self.next_step}"])
 
@@ -109,7 +106,3 @@ class DoctorReport(HtmlText):
             "" if chips is None else f"; {chips} chip{'' if chips == 1 else 's'} of {cores} device{'s'[: cores - 1]}"
         )
         return f"{self.hardware}{count}, {per}"
-
-
-def _wrapped(text: str, indent: int) -> str:
-    return textwrap.fill(text, _WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)

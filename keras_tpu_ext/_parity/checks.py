@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._parity import batches
+from keras_tpu_ext._runtime.common.error_messages import summary_of
 
 Key = tuple[str, str]  # the scenario, and the quantity that is compared
 
@@ -109,18 +110,7 @@ def _run(part: Callable[[Setup], Quantities], setup: Setup) -> Part:
     except NotCheckedError as reason:
         return Part(unchecked=str(reason))
     except Exception as error:  # a model of the user's own may fail in any way, and the report says how
-        return Part(error=summarize_error(error))
-
-
-def summarize_error(error: BaseException) -> str:
-    """Return the type and the most telling line of an error, without a compiler's stack of nodes."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    told = [
-        line for line in lines if line and not line.startswith(("Graph execution error", "Detected at node", "File"))
-    ]
-    told = [line for line in told if not line.startswith(("<stack", "The stack trace"))]
-    text = told[-1] if isinstance(error, RuntimeError) and told else (told or [""])[0]
-    return f"{type(error).__name__}: {text[:300]}".rstrip(": ")
+        return Part(error=summary_of(error))
 
 
 def _steps(setup: Setup) -> Quantities:
@@ -201,7 +191,7 @@ def _infinity(setup: Setup) -> Quantities:
     try:
         _fit(model, good, batches.num_examples(good))
     except Exception as error:
-        raise NotCheckedError(f"the model does not train with sample weights ({summarize_error(error)})") from error
+        raise NotCheckedError(f"the model does not train with sample weights ({summary_of(error)})") from error
     before = _trainable(model)
     _fit(model, bad, batches.num_examples(bad))
     after = _trainable(model)

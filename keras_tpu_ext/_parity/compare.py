@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_tpu_ext._parity.checks import PARTS, Key, Part, Quantity
 from keras_tpu_ext._parity.process import Outcome
-from keras_tpu_ext._parity.report import ParityRow
+from keras_tpu_ext._parity.report import ParityRow, short_number
 
 # float32 adds in another order on N replicas: a sum is off by about 1e-7 of its size, and a few steps on top of
 # each other make some 1e-6. A wrong denominator is never below 1e-3.
@@ -137,10 +137,10 @@ def _judge_by_rounding(key: Key, found: Difference, by_rounding: float, toleranc
     explained = ROUNDING_FACTOR * by_rounding
     allowed = max(tolerance, min(explained, widest))
     if off <= allowed:
-        note = f"rounding: with it alone changed, one device is {by_rounding:.1e} off itself"
+        note = f"rounding: with it alone changed, one device is {short_number(by_rounding)} off itself"
         return ParityRow(*key, off, allowed, True, note)
     if off <= explained:
-        note = f"rounding alone moves one device by {by_rounding:.1e}, so nothing can be told"
+        note = f"rounding alone moves one device by {short_number(by_rounding)}, so nothing can be told"
         return ParityRow(*key, off, allowed, None, note)
     return ParityRow(*key, off, allowed, False, found.note)
 
@@ -169,7 +169,7 @@ def _of_arrays(pairs: list[tuple[np.ndarray, np.ndarray]], names: tuple[str, ...
         return Difference(off)
     worst = int(np.argmax(differences))
     return Difference(
-        off, f"most in {names[worst]}, which is {differences[worst] / max(sizes[worst], _TINY):.1e} off"
+        off, f"most in {names[worst]}, which is {short_number(differences[worst] / max(sizes[worst], _TINY))} off"
     )
 
 

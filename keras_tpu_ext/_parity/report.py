@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from keras_tpu_ext._repr import HtmlText
+from keras_tpu_ext._repr import WIDTH, HtmlText, wrap
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +39,8 @@ class ParityRow:
         return (
             self.scenario,
             self.quantity,
-            _number(self.off) if self.off is not None else "-",
-            ("equal" if self.tolerance == 0 else _number(self.tolerance)) if checked else "-",
+            short_number(self.off) if self.off is not None else "-",
+            ("equal" if self.tolerance == 0 else short_number(self.tolerance)) if checked else "-",
             self.verdict,
             self.note,
         )
@@ -91,12 +91,25 @@ class ParityReport(HtmlText):
         }
 
     def __str__(self) -> str:
+        lines = [self._verdict(), *wrap(self._circumstances()), "", *self._table()]
+        lines += (
+            ["", *(line for finding in self.findings for line in wrap(f"- {finding}", 2))] if self.findings else []
+        )
+        return "\n".join(lines)
+
+    def _table(self) -> list[str]:
+        """Return the lines of the table; notes that have no room beside their row stand once, below it."""
         cells = [_HEAD, *(row._cells() for row in self.rows)]
         widths = [max(len(row[column]) for row in cells) for column in range(len(_HEAD) - 1)]
-        lines = [self._verdict(), self._circumstances(), ""]
-        lines += ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]) for row in cells]
-        lines += ["", *(f"- {finding}" for finding in self.findings)] if self.findings else []
-        return "\n".join(line.rstrip() for line in lines)
+        room = WIDTH - sum(width + 2 for width in widths)
+        below = list(dict.fromkeys(note for *_, note in cells if len(note) > room))
+        lines = []
+        for *row, note in cells:
+            shown = f"[{below.index(note) + 1}]" if note in below else note
+            padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            lines.append("  ".join([*padded, shown]).rstrip())
+        notes = [line for number, note in enumerate(below, 1) for line in wrap(f"[{number}] {note}", 4)]
+        return [*lines, "", *notes] if notes else lines
 
     def _verdict(self) -> str:
         one, many = "one device", f"{self.replicas} replicas"
@@ -108,7 +121,7 @@ class ParityReport(HtmlText):
         if not checked:
             return f"Nothing could be compared between {many} and {one}{more}"
         if self.ok:
-            agree = f"{len(checked)} of {len(checked)} quantities agree to {_number(self.tolerance)}"
+            agree = f"{len(checked)} of {len(checked)} quantities agree to {short_number(self.tolerance)}"
             wider = sum(row.ok is True and row.off is not None and row.off > self.tolerance for row in self.rows)
             agree += f", {wider} of them only to what rounding makes here" if wider else ""
             return f"{many} equal {one}: {agree}{more}"
@@ -118,10 +131,10 @@ class ParityReport(HtmlText):
 
     def _circumstances(self) -> str:
         steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
-        return f"{self.batch}; {steps}; numbers agree up to a relative difference of {_number(self.tolerance)}"
+        return f"{self.batch}; {steps}; numbers agree up to a relative difference of {short_number(self.tolerance)}"
 
 
-def _number(value: float) -> str:
+def short_number(value: float) -> str:
     """Return a short number: 1e-5, 2.4e-7, 0.39."""
     if not math.isfinite(value) or value == 0 or value >= 0.01:
         return f"{value:.3g}"

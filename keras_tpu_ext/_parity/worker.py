@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._parity.checks import PARTS, Part, Setup, run_checks, summarize_error
+from keras_tpu_ext._parity.checks import PARTS, Part, Setup, run_checks
 from keras_tpu_ext._parity.function_reference import check_compiled_model
 from keras_tpu_ext._parity.inspection import disable_dropout, inspect_model
 from keras_tpu_ext._parity.process import Failure, Outcome, Task
+from keras_tpu_ext._runtime.common.error_messages import summary_of
 from keras_tpu_ext.errors import ArgumentError, KteError
 from keras_tpu_ext.models.exact_trainer import PlainTrainer
 from keras_tpu_ext.strategy import strategy_scope
@@ -38,7 +39,7 @@ def main(folder: str) -> int:
     except Exception as error:
         traceback.print_exc()
         known = isinstance(error, KteError)
-        outcome = Failure(str(error) if known else summarize_error(error), is_argument=False)
+        outcome = Failure(str(error) if known else summary_of(error), is_argument=False)
     (Path(folder) / "outcome").write_bytes(pickle.dumps(outcome))
     return 0
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping
 
+from keras_tpu_ext._repr import WIDTH, wrap
 from keras_tpu_ext.preflight.results import LEFT_OUT, Fault, LayerTime, MemoryUse, PreflightResult, StepTime
 
 _NUM_LAYERS = 10
@@ -12,7 +12,7 @@ _NAME = 28  # letters of a layer's name
 _NEARLY_FULL = 0.85
 
 
-def report_text(report: PreflightResult, *, width: int = 80) -> str:
+def report_text(report: PreflightResult, *, width: int = WIDTH) -> str:
     """Return the text, with lines below the first one wrapped to `width` letters."""
     first, *rest = _lines(report)
     return "\n".join([first, *(line for long in rest for line in _wrapped(long, width))])
@@ -21,10 +21,8 @@ def report_text(report: PreflightResult, *, width: int = 80) -> str:
 def _wrapped(line: str, width: int) -> list[str]:
     if len(line) <= width:
         return [line]
-    indent = " " * (12 if line[:12].endswith(" ") else 2)  # below the text of a row; else of a sentence
-    joined = line.replace(" %", "\N{NO-BREAK SPACE}%")  # a number and its sign stay in one line
-    lines = textwrap.wrap(joined, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return [one.replace("\N{NO-BREAK SPACE}", " ") for one in lines]
+    indent = 12 if line[:12].endswith(" ") else 2  # below the text of a row; else of a sentence
+    return wrap(line, indent, width=width)
 
 
 def _lines(report: PreflightResult) -> Iterator[str]:

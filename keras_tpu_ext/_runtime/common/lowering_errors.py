@@ -9,6 +9,7 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 
+from keras_tpu_ext._runtime.common.error_messages import message_of, shorten
 from keras_tpu_ext._runtime.common.lowering import LoweringError
 from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor
 from keras_tpu_ext.errors import KteError
@@ -17,9 +18,6 @@ _IN_CALL = re.compile(r"calling (?:layer ['\"](?P<quoted>[^'\"]+)['\"]|(?P<kind>
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 _NUMBER = re.compile(r"_\d+$")
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-# What Keras makes of an error in a layer; the group is what the layer raised.
-_WRAPPED = re.compile(r"Exception encountered when calling [^\n]*\n\n(.*?)\n\nArguments received by", re.DOTALL)
 _LIBRARIES = ("site-packages", "dist-packages", os.path.join("lib", "python"), "keras_tpu_ext" + os.sep, "<")
 _LOOKUPS = ("StringLookup", "IntegerLookup", "TextVectorization", "Hashing", "HashedCrossing")
 
@@ -109,7 +107,7 @@ def _error_of_exception(error: BaseException, model: Model) -> LoweringError:
     layers = (_layer_of_traceback(one, model) or _layer_of_message(str(one), model) for one in chain)
     layer = next((layer for layer in layers if layer is not None), None)
     line = next((line for one in chain if (line := _users_line(_frames_of(one)))), "") or _line_of_layer(layer)
-    return LoweringError(_shorten(message), layer=_name(layer), line=line, cure=_cure_for(message))
+    return LoweringError(_first_part(message), layer=_name(layer), line=line, cure=_cure_for(message))
 
 
 def _layers_of(model: Model) -> list[Layer]:
@@ -174,15 +172,12 @@ def _name(layer: Layer | None) -> str:
 
 
 def _message(error: BaseException) -> str:
-    text = _COLOURS.sub("", str(error))
-    wrapped = _WRAPPED.search(text)
-    return f"{type(error).__name__}: {wrapped[1] if wrapped else text}"
+    return f"{type(error).__name__}: {message_of(error)}"
 
 
 def _cure_for(text: str) -> str:
     return next((cure for words, cure in _CURES if any(word in text for word in words)), "")
 
 
-def _shorten(text: str, most: int = 300) -> str:
-    line = " ".join(text.split("\n\n")[0].split("The op is created at")[0].split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+def _first_part(text: str) -> str:
+    return shorten(" ".join(text.split("\n\n")[0].split("The op is created at")[0].split()))
