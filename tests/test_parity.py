@@ -261,7 +261,7 @@ def vectors(*values, names=()):
 def test_arrays_are_compared_as_one_vector_and_the_worst_is_named():
     found = compare.difference(vectors([3, 0], [4], names=("a", "b")), vectors([3, 0], [4.5], names=("a", "b")))
     assert found.off == pytest.approx(0.1)
-    assert found.note == "most in b, which is 0.12 off"
+    assert found.note == "most in b, which is 0.125 off"
 
 
 @pytest.mark.parametrize(
