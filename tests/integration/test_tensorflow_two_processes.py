@@ -24,7 +24,7 @@ from kind_of_keras import IS_KERAS2
 
 pytestmark = [
     pytest.mark.runtimes("keras3_tf", "keras2_tf"),
-    pytest.mark.gate_on("keras3_tf"),  # on Keras 2 it takes three minutes
+    pytest.mark.exhaustive,  # minutes; tests/integration/test_jax_two_processes.py has one for the gate
 ]
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -204,7 +204,7 @@ def test_symbols_and_a_mixed_policy_keep_the_dtype(layer_class, dtype):
 @pytest.mark.parametrize(
     "count",
     [
-        pytest.param(64, marks=pytest.mark.gate_on("keras3_tf")),
+        pytest.param(64, marks=pytest.mark.exhaustive),
         pytest.param(61, marks=pytest.mark.gate_on("keras3_tf", "keras3_jax")),
     ],
 )

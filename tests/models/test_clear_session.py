@@ -11,7 +11,7 @@ from keras.backend import clear_session  # before any block
 import keras_tpu_ext as kte
 from closeness import assert_close
 
-pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
 X = np.random.default_rng(0).normal(size=(20, 4)).astype("float32")
 Y = X[:, :1] * 0.5
 

@@ -377,19 +377,15 @@ def test_metrics_validation_evaluate_and_predict(twins, data):
     logs = pair.agree(fit(data.x, labels, data.weights, batch_size=50, epochs=2, validation_data=validation))
     assert {"loss", "accuracy", "auc", "mse", "val_loss", "val_auc"} <= set(logs)
     pair.agree(fit(data.x, labels, batch_size=50, validation_split=0.3))
-    for batch_size, as_dict in ((100, True), (33, False)):
-        pair.agree(
-            lambda model, batch_size=batch_size, as_dict=as_dict: model.evaluate(
-                data.x, labels, batch_size, sample_weight=data.weights, verbose=0, return_dict=as_dict
-            )
-        )
+    pair.agree(lambda model: model.evaluate(data.x, labels, 33, sample_weight=data.weights, verbose=0))
 
 
 @pytest.mark.gate_on("keras3_tf", "keras2_tf215")
 @pytest.mark.parametrize("steps_per_execution", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
-def test_predict(twins, data, steps_per_execution):
+@pytest.mark.parametrize("sizes", [(96, 20), pytest.param((103, 3), marks=pytest.mark.exhaustive)])
+def test_predict(twins, data, steps_per_execution, sizes):
     pair = twins(two_outputs, lambda: {"loss": ["mse", None], "steps_per_execution": steps_per_execution})
-    for batch_size in (103, 96, 20, 3):
+    for batch_size in sizes:
         a, b = pair.agree(lambda model, size=batch_size: model.predict(data.x, batch_size=size, verbose=0))
         assert a.shape == (103, 1)
         assert b.shape == (103, 3)

@@ -63,7 +63,9 @@ def train(scope, batches, eagerly):
 
 
 @pytest.mark.gate_on("keras3_tf")
-@pytest.mark.parametrize("case", ["any size", "static", pytest.param("eager", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "case", ["any size", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("static", "eager"))]
+)
 def test_what_is_looked_up_once_a_batch_is_so_on_replicas(scope3, case):
     rng = np.random.default_rng(0)
     data = tf.data.Dataset.from_tensor_slices(

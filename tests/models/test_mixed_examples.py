@@ -103,14 +103,16 @@ def assert_same(got, expected):
         assert_close(np.asarray(got[name]), np.asarray(values), message=name)
 
 
-@pytest.mark.parametrize("loss", [Contrasts, CalledAsAWhole, ByExample])
+@pytest.mark.parametrize(
+    "loss", [Contrasts, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in (CalledAsAWhole, ByExample))]
+)
 def test_a_loss_of_ones_own(scope3, data, loss):
     expected = outcome(contextlib.nullcontext(), data, lambda: model_of(None), loss)
     assert_same(outcome(scope3, data, lambda: model_of(None), loss), expected)
 
 
 @TOLD
-@pytest.mark.parametrize("model_class", [keras.Model, kte.TPUModel])
+@pytest.mark.parametrize("model_class", [keras.Model, pytest.param(kte.TPUModel, marks=pytest.mark.exhaustive)])
 def test_a_layer_that_takes_a_mean_over_its_batch(scope3, data, model_class):
     expected = outcome(contextlib.nullcontext(), data, lambda: model_of(Centers), ByExample)
     assert_same(outcome(scope3, data, lambda: model_of(Centers, model_class), ByExample), expected)

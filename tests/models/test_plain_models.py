@@ -13,6 +13,7 @@ import keras_tpu_ext as kte
 from closeness import assert_close
 from kind_of_keras import IS_KERAS2
 
+ON_JAX_IN_GATE = pytest.mark.gate_on("keras3_jax")
 ON_JAX = not IS_KERAS2 and keras.backend.backend() == "jax"
 
 
@@ -103,7 +104,15 @@ def seeded(build):
     return build()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind
+        if kind in ("functional", "unbuilt sequential", "subclassed")
+        else pytest.param(kind, marks=ON_JAX_IN_GATE)
+        for kind in KINDS
+    ],
+)
 def test_it_trains_as_on_one_device_and_is_what_it_was(data, scope3, kind):
     plain = compiled(seeded(KINDS[kind]))
     with scope3:
@@ -239,7 +248,7 @@ def test_nothing_else_is_changed_where_nothing_is_asked_for(scope3):
     assert config["optimizer"].keys() == plain.get_compile_config()["optimizer"].keys()
 
 
-@pytest.mark.parametrize("dense", [True, False])
+@pytest.mark.parametrize("dense", [pytest.param(True, marks=ON_JAX_IN_GATE), False])
 def test_batch_normalization_has_the_statistics_of_the_whole_batch(data, scope3, dense):
     plain = compiled(seeded(lambda: normalized(dense)))
     with scope3:
@@ -269,7 +278,7 @@ def compiled_after_the_block(scope, model):
     return with_objects(ours)
 
 
-@pytest.mark.parametrize("make", [of_layers_outside, compiled_after_the_block])
+@pytest.mark.parametrize("make", [of_layers_outside, pytest.param(compiled_after_the_block, marks=ON_JAX_IN_GATE)])
 def test_what_was_made_outside_is_taken_in_or_told(data, scope3, make):
     plain = with_objects(seeded(functional))
     if IS_KERAS2:
@@ -294,7 +303,7 @@ def train_one_that_was_made_outside(how, scope, data):
         return model, trained(model, data)
 
 
-@pytest.mark.parametrize("how", ["compiled inside", "fitted inside"])
+@pytest.mark.parametrize("how", [pytest.param("compiled inside", marks=ON_JAX_IN_GATE), "fitted inside"])
 def test_a_model_that_was_made_outside_moves_in_or_is_told(data, scope3, how):
     expected = trained(compiled(seeded(functional)), data)
     if IS_KERAS2:

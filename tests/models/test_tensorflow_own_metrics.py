@@ -8,7 +8,7 @@ import tensorflow as tf
 import keras_tpu_ext as kte
 from kind_of_keras import IS_KERAS2
 
-pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf", "keras2_tf215")]
+pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
 
 X = np.random.default_rng(0).normal(size=(103, 3)).astype("float32")
 Y = X @ np.array([[1.0], [-2.0], [0.5]], "float32")

@@ -54,7 +54,7 @@ def assert_same(got, stock):
         assert_close(np.asarray(got[name]), np.asarray(values), message=name)
 
 
-@pytest.mark.parametrize("as_dataset", [False, True])
+@pytest.mark.parametrize("as_dataset", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 @pytest.mark.parametrize("options", [{}, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in MORE)])
 def test_sparse_inputs_give_the_numbers_of_one_device(dense, as_dataset, options):
     stock = outcome(compiled(contextlib.nullcontext()), dense, as_dataset)
