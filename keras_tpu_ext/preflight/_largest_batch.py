@@ -18,6 +18,8 @@ CompileStep = Callable[[int], tuple[LoweredStep, Compiled]]
 _MAX_COMPILES = 6
 _RESOLUTION = 16  # the search ends within a sixteenth of the batch
 _TILE_ROWS = 8  # larger batches are multiples of it
+# Of the memory, for a step from which to extrapolate: a small one is kept in the core's own memory, not in HBM.
+_LEAST_PART = 0.01
 _PARTS_OF_GUESS = (1.0, 0.75, 0.5)  # tried one after the other, for a batch that fits
 
 
@@ -38,6 +40,8 @@ def with_largest_batch(
     fixed = 0 if report.memory.arguments is None else report.memory.arguments - report.host_bytes // report.devices
     guess = _extrapolate(needed, available, fixed)
     if not search:
+        if (report.memory.needed or available) < _LEAST_PART * available:
+            guess = None
         return _with_extrapolated(report, target, compile_step, guess)
     fits = {batch: size is not None and size <= available for batch, size in needed.items()}
     found: dict[int, MemoryUse] = {}

@@ -28,7 +28,8 @@ class PreflightReport(HtmlText, PreflightResult):
         layers: Cost of each layer, the slowest first.
         collectives: Collectives of a step; `None` if the step does not compile.
         host_bytes: Bytes of a batch that the input pipeline must deliver for each step.
-        largest_per_replica_batch: The largest batch of a replica that fits; `None` if it is not known.
+        largest_per_replica_batch: The largest batch of a replica that fits; `None` if it is not known, as from a step
+            that needs less than a hundredth of the memory.
         largest_was_compiled: Whether that batch was compiled, not extrapolated from this one.
         pipeline_batches_per_sec: Measured rate of the `pipeline` argument; `None` without one.
         compile_seconds: Time that the compiler took.

@@ -91,6 +91,13 @@ def test_nothing_is_worked_out_where_a_batch_seems_to_take_nothing():
     )
 
 
+@pytest.mark.parametrize(("needed", "is_told"), [(AVAILABLE // 101, False), (AVAILABLE // 99, True)])
+def test_nothing_is_worked_out_from_a_step_that_hardly_needs_memory(needed, is_told):
+    """What it computes stays in the core's own memory, so that HBM would seem to hold 291304 examples of 12 KiB."""
+    found = with_largest_batch(report(8, needed), V5E, never, search=False)
+    assert (found.largest_per_replica_batch is not None) is is_told
+
+
 @pytest.mark.parametrize(("extra", "asked"), [(0, [464]), (3 * GIB, [464, 344]), (9 * GIB, [464, 344, 232])])
 def test_a_batch_that_does_not_fit_comes_with_the_buffers_of_one_that_does(extra, asked):
     compiler = Compiler(lambda size: 2 * GIB + size * 30 * MIB + (extra if size > asked[-1] else 0))
