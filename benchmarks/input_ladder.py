@@ -2,11 +2,11 @@
 
     python benchmarks/input_ladder.py [--images 2000] [--open-ms 20] [--picture input_ladder.png]
 
-The images are crops of scikit-learn's two photographs, written as JPEG files, the same ones each time. Every rung
-reads them, crops the middle, makes them 160 x 160 and gives batches of 64, which nothing trains on: what is counted
-is what the host delivers. It runs on this machine's disk as it is, and once more with files that take 20 ms to open,
-as on a network: a library that is preloaded (_slow_open.c, which needs a C compiler) sleeps in each open of these
-files. The shards of TFRecords are written beforehand, which is not counted.
+The images are crops of scikit-learn's two photographs, 4 to 3, written as JPEG files, the same ones each time. Every
+rung reads them, takes the square in the middle, makes it 160 x 160 and gives batches of 64, which nothing trains on:
+what is counted is what the host delivers. It runs on this machine's disk as it is, and once more with files that take
+20 ms to open, as on a network: a library that is preloaded (_slow_open.c, which needs a C compiler) sleeps in each
+open of these files. The shards of TFRecords are written beforehand, which is not counted.
 
 Every row is a process of its own. Pipelines run for at least two seconds and at least 256 images; the one that has
 a cache to fill does so before. The rows "optimize alone" are what `kte.data.optimize` makes of the pipeline of that
@@ -70,12 +70,13 @@ def write_images(folder: pathlib.Path, count: int) -> None:
     for i in range(count):
         label = i % 2
         photograph = photographs[label]
-        side = int(rng.integers(240, 400))
-        top = int(rng.integers(0, photograph.shape[0] - side + 1))
-        left = int(rng.integers(0, photograph.shape[1] - side + 1))
+        height = int(rng.integers(240, 400))
+        width = height * 4 // 3
+        top = int(rng.integers(0, photograph.shape[0] - height + 1))
+        left = int(rng.integers(0, photograph.shape[1] - width + 1))
         path = folder / "data" / "jpeg" / f"class_{label}" / f"{i:05d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(photograph[top : top + side, left : left + side]).save(path, quality=90)
+        Image.fromarray(photograph[top : top + height, left : left + width]).save(path, quality=90)
     command = [sys.executable, "-m", "keras_tpu_ext.cli", "tfrecords", str(folder / "data" / "jpeg")]
     subprocess.run([*command, str(folder / "data" / "shards"), "--shards", "8", "--quiet"], check=True)
 
@@ -134,7 +135,7 @@ def python_loop(data: pathlib.Path) -> Any:
     def images() -> Iterator[Any]:
         for path, label in zip(*files(data), strict=True):
             image = Image.open(path).convert("RGB")
-            side = min(image.size) * 7 // 8
+            side = min(image.size)
             left, top = (image.size[0] - side) // 2, (image.size[1] - side) // 2
             image = image.crop((left, top, left + side, top + side)).resize((SIZE, SIZE), Image.BILINEAR)
             yield np.asarray(image, "float32") / 255.0, label
@@ -145,7 +146,7 @@ def python_loop(data: pathlib.Path) -> Any:
 
 def middle(shape: Any) -> tuple[Any, Any, Any]:
     """Return top, left and side of the square in the middle."""
-    side = tf.minimum(shape[0], shape[1]) * 7 // 8
+    side = tf.minimum(shape[0], shape[1])
     return (shape[0] - side) // 2, (shape[1] - side) // 2, side
 
 

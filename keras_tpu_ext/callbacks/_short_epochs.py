@@ -33,39 +33,39 @@ class EpochTimes(NamedTuple):
 class EpochProbe(Probe):
     """Runs the executions of an epoch as they come, or on batches that were taken ahead, and times them.
 
-    As they come, all of the epoch counts, its wait for the first batch included. Of batches taken ahead the first
+    As they come, all of the epoch counts, the start of its pipeline included. Of batches taken ahead the first
     execution is not timed where there are others; what does not fit into memory is run as it comes.
 
     Args:
         executions: Number of executions of the epoch.
         steps: Number of its batches, or `None` where nobody knows.
         clock: Returns the time in seconds.
-        is_ahead: Whether to take the batches ahead of their turn.
+        began: Time at which the epoch began; `None` to take its batches ahead of their turn.
 
     Attributes:
         result: The times; `None` before the end, or where they could not be taken.
     """
 
-    def __init__(self, executions: int, steps: int | None, clock: Callable[[], float], *, is_ahead: bool) -> None:
+    def __init__(self, executions: int, steps: int | None, clock: Callable[[], float], began: float | None) -> None:
         self._executions = executions
         self._steps = steps
         self._clock = clock
         self.result: EpochTimes | None = None
-        super().__init__(self._time_ahead() if is_ahead else self._time_as_it_comes())
+        super().__init__(self._time_ahead() if began is None else self._time_as_it_comes(began))
 
     def invalidate(self) -> None:
         """End it: the epoch was shorter than the one before."""
         self.done = True
 
-    def _time_as_it_comes(self) -> Generator[Any, Execution, None]:
+    def _time_as_it_comes(self, began: float) -> Generator[Any, Execution, None]:
         execution = yield None
-        begin, steps, result = self._clock(), 0, None
+        steps, result = 0, None
         for i in range(self._executions):
             if i:
                 execution = yield result
             result, steps = call_execution(execution.run), steps + execution.steps
         execution.wait_for(result)
-        self.result = EpochTimes((self._clock() - begin) / (self._steps or steps), is_ahead=False)
+        self.result = EpochTimes((self._clock() - began) / (self._steps or steps), is_ahead=False)
         self.done = True
         yield result
 
@@ -112,10 +112,10 @@ class ShortEpochs:
         self.result: ProbedInput | None = None
         self._warms_up = False
 
-    def probe(self, executions: int, steps: int | None, clock: Callable[[], float]) -> EpochProbe:
-        """Return the probe for an epoch of so many executions, and steps where that is known."""
+    def probe(self, executions: int, steps: int | None, clock: Callable[[], float], began: float) -> EpochProbe:
+        """Return the probe for an epoch of so many executions, and steps where that is known, which then began."""
         is_ahead = self.step_seconds is not None and self.result is None
-        return EpochProbe(executions, steps, clock, is_ahead=is_ahead)
+        return EpochProbe(executions, steps, clock, None if is_ahead else began)
 
     def add(self, times: EpochTimes, executions: int) -> None:
         """Add the times of an epoch of so many executions."""

@@ -58,8 +58,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     Such a probe runs once an epoch, with up to 1 % of its executions on either side, and at least three. The devices
     stand still while it takes batches, which costs time only where they do not wait for data anyway; an epoch has no
     probe where the last one cost more than 0.5 % of the time since. In epochs of fewer than 300 executions there is
-    one probe in a `fit`. Epochs of fewer than 10 are measured whole: the second as it comes, with its wait for the
-    first batch, and the third with all of its batches taken ahead.
+    one probe in a `fit`. Epochs of fewer than 10 are measured whole: the second as it comes, with the start of the
+    pipeline, and the third with all of its batches taken ahead.
 
     The first executions of an epoch and validation do not count, and neither does a probe; nor does, of ten or more,
     the longest one: a single pause is the process's, and better input does not cure it. Where that is more than a
@@ -122,7 +122,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._shares_cores = False
         self._said = ""  # the verdict that was printed last
         self._shown: float | None = None
-        self._probed_at = self._show_at = 0.0
+        self._probed_at = self._epoch_began = self._show_at = 0.0
         self._interception: Interception | None = None
         self._executions_of_epoch: int | None = None
         self._start()
@@ -177,7 +177,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         """Reset the sums of the epoch."""
         self._meter.start_epoch()
         cost = self._found[-1].cost_seconds if self._found else 0.0
-        self._may_probe = cost <= _MAX_COST * (self.clock() - self._probed_at)
+        self._epoch_began = self.clock()
+        self._may_probe = cost <= _MAX_COST * (self._epoch_began - self._probed_at)
         self._only_times = self._is_shown = False
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -240,7 +241,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._was_growing = False
         self._executions_of_epoch = None
         self._may_probe = True
-        self._probed_at = 0.0
+        self._probed_at = self._epoch_began = 0.0
         self._only_times = False  # until the next epoch, where no probe is left for this one
         self._shown, self._is_shown, self._show_at = None, False, 0.0
         self._steps: int = 1
@@ -299,7 +300,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._was_growing = not execution.is_settled()
         short = self._executions_if_short(execution)
         if short and not self._meter.executions and not self._failure:
-            return self._short.probe(short, (self.params or {}).get("steps"), self.clock)
+            return self._short.probe(short, (self.params or {}).get("steps"), self.clock, self._epoch_began)
         if short or not self._should_probe(execution):
             return None
         self._may_probe = False

@@ -23,12 +23,12 @@ def run_epoch(probe, loop):
         probe.run(loop.execution())
 
 
-def measured(host, compute, executions, steps=1, epochs=4, **options):
+def measured(host, compute, executions, steps=1, epochs=4, start=0.0, **options):
     """Return what is known after each epoch of a loop whose clock only the test moves."""
     short, known, trained = ShortEpochs(), [], []
     for _ in range(epochs):
         loop = Fit(host, compute, batches=executions * steps, steps=steps, **options)
-        probe = short.probe(executions, executions * steps, loop.clock)
+        probe = short.probe(executions, executions * steps, loop.clock, loop.clock() - start)
         run_epoch(probe, loop)
         if probe.result is not None:
             short.add(probe.result, executions)
@@ -45,6 +45,11 @@ def test_the_second_epoch_says_what_a_step_takes_and_the_third_what_it_computes(
     assert result.pipeline_seconds == 3.0
 
 
+def test_the_start_of_the_pipeline_is_waiting():
+    known, _ = measured(3.0, 1.0, executions=4, start=2.0)
+    assert known[-1] == (4.5, 1.0)
+
+
 def test_a_single_execution_is_taken_ahead_twice():
     known, _ = measured(3.0, 1.0, executions=1, steps=8)
     assert known == [(4.0, None), (4.0, None), (4.0, 1.0), (4.0, 1.0)]
@@ -54,7 +59,7 @@ def test_a_pipeline_that_gives_nothing_ahead_is_refused():
     short = ShortEpochs()
     for _ in range(2):
         loop = Fit(1.0, 1.0, batches=4, gives_ahead=False)
-        probe = short.probe(4, 4, loop.clock)
+        probe = short.probe(4, 4, loop.clock, loop.clock())
         run_epoch(probe, loop)
         short.add(probe.result, 4) if probe.result else None
     assert probe.refused
@@ -64,7 +69,7 @@ def test_a_pipeline_that_gives_nothing_ahead_is_refused():
 @pytest.mark.parametrize("is_ahead", [False, True])
 def test_an_epoch_that_ends_early_is_no_epoch(is_ahead):
     loop = Fit(1.0, 1.0, batches=3)
-    probe = EpochProbe(4, 4, loop.clock, is_ahead=is_ahead)
+    probe = EpochProbe(4, 4, loop.clock, None if is_ahead else loop.clock())
     for _ in range(3):
         probe.run(loop.execution())
         if probe.done:  # so many batches were there
