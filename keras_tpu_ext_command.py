@@ -17,6 +17,7 @@ from typing import Any
 
 _PACKAGE = "keras_tpu_ext"
 _STATUS = "Exit status: 0 if the report is good, 1 if it is not, 2 if there is none."
+_STATUS_OF_WRITER = "Exit status: 0 if there are records now, 2 if there are none."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,7 +59,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     _add(commands, "doctor", "what machine is this, and what is to be mended?", _add_doctor)
     _add(commands, "preflight", "does a train step fit a TPU, and how fast is it?", _add_preflight)
     _add(commands, "advise", "what makes an input pipeline slow?", _add_advise)
-    _add(commands, "tfrecords", "write images into TFRecord shards", _add_tfrecords)
+    _add(commands, "tfrecords", "write images into TFRecord shards", _add_tfrecords, _STATUS_OF_WRITER)
     return parser.parse_args(arguments)
 
 
@@ -73,8 +74,10 @@ def _version() -> str:
     return found[1]
 
 
-def _add(commands: Any, name: str, text: str, add: Callable[[argparse.ArgumentParser], None]) -> None:
-    command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:], epilog=_STATUS)
+def _add(
+    commands: Any, name: str, text: str, add: Callable[[argparse.ArgumentParser], None], status: str = _STATUS
+) -> None:
+    command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:], epilog=status)
     add(command)
     command.add_argument("--json", action="store_true", help="print the report as JSON")
 

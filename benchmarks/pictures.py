@@ -56,7 +56,7 @@ def draw_distance() -> None:
     epochs = range(1, EPOCHS + 1)
     lines = (
         (rounded, FAINT, "rounding alone: one device, batches in reverse order", -18),
-        (stock, STOCK, "stock Keras on 8 replicas", -16),
+        (stock, STOCK, "stock tf.distribute on 8 replicas", -16),
         (ours, OURS, "in strategy_scope() on 8 replicas", 12),
     )
     for weights, color, label, above in lines:
@@ -75,7 +75,7 @@ def draw_distance() -> None:
         )
     axes.set(yscale="log", ylim=(1e-8, 1), xlabel="epoch", xticks=[1, *range(2, EPOCHS + 1, 2)])
     axes.set_ylabel("distance from one device\n(relative, of all weights)")
-    axes.set_title("8 replicas train as one device does, to rounding; stock Keras does not", loc="left", color=TEXT)
+    axes.set_title("8 replicas train as one device does, to rounding; stock tf.distribute does not", loc="left", color=TEXT)
     style(axes)
     save(figure, "distance.svg")
 

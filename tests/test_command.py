@@ -62,6 +62,7 @@ def test_the_other_commands_say_why_in_one_line():
     ("arguments", "status", "text"),
     [
         (["--help"], 0, "Exit status: 0 if the report is good, 1 if it is not, 2 if there is none."),
+        (["tfrecords", "--help"], 0, "Exit status: 0 if there are records now, 2 if there are none."),
         (["preflight", "--help"], 0, "a TPU slice, v3-8 or v5e-256 say (default: v5e-8)"),
         (["--version"], 0, f"keras-tpu-ext {kte.__version__}\n"),
         (["preflite"], 2, "invalid choice: 'preflite'"),

@@ -12,6 +12,7 @@ from keras_tpu_ext._runtime.common.protocols import Overflow
 
 _SCALE, _SKIPPED = "loss_scale/value", "loss_scale/skipped_steps"
 _MAX_NAMES = 3
+_IN_SUM = "Each replica's gradients were finite, and their sum was not"
 _UNSCALED = (
     "LossScaleMonitor has nothing to show: the loss of this model is not scaled. "
     'Write model.compile(..., loss_scale="dynamic"), or leave the callback out'
@@ -28,8 +29,9 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         LossScaleMonitor: epoch 1 skipped 1 step, the loss scale is 16384. Update 5: dense/kernel on replica 1
 
     All variables of one replica at once mean that the loss was not finite there, or the data; a few of them, that
-    their gradients alone were too large. A few skipped steps at the start of a training are how a dynamic scale
-    finds its value. On JAX no replica is named: a gradient is first seen when it is that of all of them.
+    their gradients alone were too large. Where each replica's are finite and only their sum is not, it says that.
+    A few skipped steps at the start of a training are how a dynamic scale finds its value. On JAX no replica is
+    named: a gradient is first seen when it is that of all of them.
 
     Reading the scale waits for the device, so it is read before every `window`-th execution and at the end of an
     epoch; after a batch `logs` show what was read last. While the callback is there the train step looks at each
@@ -136,7 +138,10 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         scale = self._logs.get(_SCALE)
         parts = [f"epoch {epoch + 1} skipped {skipped} step{'' if skipped == 1 else 's'}"]
         parts += [] if scale is None else [f"the loss scale is {scale:g}"]
-        return ". ".join([", ".join(parts), *(_sentence(overflow) for overflow in found[-_MAX_NAMES:])])
+        sentences = [_sentence(overflow) for overflow in found[-_MAX_NAMES:]]
+        if not found and self._read_overflows is not None:
+            sentences = [_IN_SUM]
+        return ". ".join([", ".join(parts), *sentences])
 
 
 def _sentence(overflow: Overflow) -> str:

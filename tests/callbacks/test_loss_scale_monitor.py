@@ -117,6 +117,20 @@ def test_a_loss_that_is_not_finite_is_all_variables(scope4, data, capsys):
     )
 
 
+@pytest.mark.skipif(ON_JAX, reason="on JAX a gradient is first seen when it is that of all replicas")
+def test_an_overflow_of_the_sum_alone_is_told(scope3, capsys):
+    with scope3:
+        inputs = keras.Input((1,))
+        model = kte.TPUModel(inputs, keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")(inputs))
+        loss = keras.losses.MeanAbsoluteError(reduction="sum")
+        model.compile(keras.optimizers.SGD(0.01), loss, loss_scale=kte.LossScale(initial=1.0))
+    x = np.full((3, 1), 3e38, "float32")
+    model.fit(x, np.ones((3, 1)), batch_size=3, verbose=0, callbacks=[kte.callbacks.LossScaleMonitor()])
+    printed = capsys.readouterr().out.strip()
+    assert printed.startswith("LossScaleMonitor: epoch 1 skipped 1 step, the loss scale is ")
+    assert printed.endswith(". Each replica's gradients were finite, and their sum was not")
+
+
 def test_an_overflow_in_a_window_is_named_by_its_batch(scope4, data):
     model, monitor = compiled(scope4, gradient_accumulation_steps=3), kte.callbacks.LossScaleMonitor(verbose=False)
     history = fit(model, data, monitor, spoiled(data[2], (5, 1)))
