@@ -75,7 +75,8 @@ def draw_distance() -> None:
         )
     axes.set(yscale="log", ylim=(1e-8, 1), xlabel="epoch", xticks=[1, *range(2, EPOCHS + 1, 2)])
     axes.set_ylabel("distance from one device\n(relative, of all weights)")
-    axes.set_title("8 replicas train as one device does, to rounding; stock tf.distribute does not", loc="left", color=TEXT)
+    title = "8 replicas train as one device does, to rounding; stock tf.distribute does not"
+    axes.set_title(title, loc="left", color=TEXT)
     style(axes)
     save(figure, "distance.svg")
 
