@@ -1,12 +1,18 @@
 """The pictures of README.md and the site, each measured or computed here; it writes docs/_static/*.svg.
 
-Run: python benchmarks/pictures.py
+    python benchmarks/pictures.py [distance] [batch] [epochs]
+
+That of preflight, where the TPU compiler is, is drawn by the command itself:
+
+    cd examples; keras-tpu-ext preflight fashion_mnist:for_preflight --plot ../docs/_static/preflight.svg
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import time
 from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -24,9 +30,10 @@ EPOCHS, BATCH = 12, 96
 
 
 def main() -> None:
-    """Draw all of them."""
-    draw_distance()
-    draw_batch()
+    """Draw those that were asked for, or all of them."""
+    drawn = {"distance": draw_distance, "batch": draw_batch, "epochs": draw_epochs}
+    for name in sys.argv[1:] or drawn:
+        drawn[name]()
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -130,6 +137,28 @@ def draw_batch() -> None:
     axes.set(xlim=(0, 100), ylim=(-0.85, 1.9))
     axes.axis("off")
     save(figure, "batch.svg")
+
+
+class SlowBatches(keras.utils.PyDataset):
+    """Batches that each take 6 ms to make."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int):
+        time.sleep(0.006)
+        return np.ones((32, 64), "float32"), np.ones((32, 1), "float32")
+
+
+def draw_epochs() -> None:
+    """Draw where the time of six epochs on slow batches goes, as the callbacks do it."""
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(512), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    throughput, bottleneck = kte.callbacks.Throughput(), kte.callbacks.HostBottleneck()
+    batches = SlowBatches()
+    model.fit(batches, epochs=6, verbose=0, callbacks=[throughput, bottleneck], validation_data=batches)
+    save(throughput.plot(), "throughput.svg")
+    save(bottleneck.plot(), "bottleneck.svg")
 
 
 def style(axes) -> None:

@@ -21,7 +21,8 @@ def report_text(report: PreflightResult, *, width: int = WIDTH) -> str:
 def _wrapped(line: str, width: int) -> list[str]:
     if len(line) <= width:
         return [line]
-    indent = 12 if line[:12].endswith(" ") else 2  # below the text of a row; else of a sentence
+    is_row = line.startswith("  ") and line[:12].endswith(" ")  # else a sentence
+    indent = 12 if is_row else 2
     return wrap(line, indent, width=width)
 
 
