@@ -2,9 +2,7 @@
 
     python benchmarks/pictures.py [distance] [batch] [epochs]
 
-That of preflight, where the TPU compiler is, is drawn by the command itself:
-
-    cd examples; keras-tpu-ext preflight fashion_mnist:for_preflight --plot ../docs/_static/preflight.svg
+That of preflight is drawn by the command in docs/tools/preflight.md, where the TPU compiler is.
 """
 
 from __future__ import annotations
