@@ -1,7 +1,7 @@
 """The code on the site: the blocks of a page, one after the other, are a program that runs as pasted.
 
 A block marked `python` runs. One marked `py` cannot run here, because it needs a TPU or several hosts; it is compiled
-only. A page that needs TensorFlow says so in a comment, `% runs on: keras3_tf`; the others run on JAX too.
+only. A page that needs one backend says so in a comment, `% runs on: keras3_tf`; the others run on both.
 """
 
 import os
