@@ -59,7 +59,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     stand still while it takes batches, which costs time only where they do not wait for data anyway; an epoch has no
     probe where the last one cost more than 0.5 % of the time since. In epochs of fewer than 300 executions there is
     one probe in a `fit`. Epochs of fewer than 10 are measured whole: the second as it comes, with the start of the
-    pipeline, and the third with all of its batches taken ahead.
+    pipeline, and the third with all of its batches taken ahead. The end of the pipeline, after the last batch, is not
+    seen: some 5 ms an epoch on TensorFlow.
 
     The first executions of an epoch and validation do not count, and neither does a probe; nor does, of ten or more,
     the longest one: a single pause is the process's, and better input does not cure it. Where that is more than a
