@@ -133,6 +133,7 @@ def test_compile_takes_what_that_of_tpumodel_takes(data, scope3):
     assert int(model.optimizer.iterations.numpy()) == 4
 
 
+@ON_JAX_IN_GATE
 def test_a_compile_of_ones_own_is_above_ours(data, scope3):
     plain = seeded(OwnCompile)
     plain.compile(0.1)
@@ -142,6 +143,7 @@ def test_a_compile_of_ones_own_is_above_ours(data, scope3):
     assert_same(trained(ours, data), trained(plain, data))
 
 
+@ON_JAX_IN_GATE
 @pytest.mark.skipif(IS_KERAS2, reason="Keras 2 forgets the loss")
 def test_compiled_again_without_a_loss_it_shuffles_as_on_one_device(data, scope3):
     def trained_twice(block):
