@@ -92,9 +92,8 @@ class ParityReport(HtmlText):
 
     def __str__(self) -> str:
         lines = [self._verdict(), *wrap(self._circumstances()), "", *self._table()]
-        lines += (
-            ["", *(line for finding in self.findings for line in wrap(f"- {finding}", 2))] if self.findings else []
-        )
+        if self.findings:
+            lines += ["", *(line for finding in self.findings for line in wrap(f"- {finding}", 2))]
         return "\n".join(lines)
 
     def _table(self) -> list[str]:

@@ -88,7 +88,7 @@ class ExampleCounter:
 
     Args:
         batch_size: Examples per step over all replicas as the user gave it, or `None` to go by the readings.
-        ambiguous: Count per step up to which it may be no count of examples: the number of replicas where
+        untrusted_per_step: Count per step up to which it may be no count of examples: the number of replicas where
             `train_step` is one that may not weigh the loss tracker by the batch size, so that it adds one per step
             and replica. Defaults to 0.
 
@@ -97,11 +97,11 @@ class ExampleCounter:
         mismatch: Examples in an epoch and its steps, where `batch_size` does not fit them; else `None`.
     """
 
-    def __init__(self, batch_size: int | None, ambiguous: int = 0) -> None:
+    def __init__(self, batch_size: int | None, untrusted_per_step: int = 0) -> None:
         self.per_step: float | None = batch_size
         self.mismatch: tuple[float, int] | None = None
         self._batch_size = batch_size
-        self._ambiguous = ambiguous
+        self._untrusted_per_step = untrusted_per_step
         self.start_epoch()
 
     def start_epoch(self) -> None:
@@ -120,7 +120,7 @@ class ExampleCounter:
         """Take a reading: `examples` after `steps` whole steps of this epoch."""
         if steps <= self._steps or examples is None:
             return
-        if examples <= steps * self._ambiguous:
+        if examples <= steps * self._untrusted_per_step:
             self.per_step = None
         elif examples < self._examples:
             self._was_reset = True  # something evaluated the model in the middle of the epoch
@@ -140,7 +140,7 @@ class ExampleCounter:
 
         Where there is no such count, as in an epoch longer than its data type can hold, it is the estimate.
         """
-        counted = examples if examples is not None and examples > steps * self._ambiguous else None
+        counted = examples if examples is not None and examples > steps * self._untrusted_per_step else None
         if self._batch_size is not None:
             return self._total_of_given(self._batch_size, steps, counted)
         if examples is None:

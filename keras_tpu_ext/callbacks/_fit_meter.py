@@ -21,7 +21,7 @@ class FitMeter:
         warmup: Number of executions left out at the start; unless it is 0, the last one of the first epoch is
             left out too.
         batch_size: Examples per step over all replicas, or `None` to go by readings.
-        ambiguous: Count per step up to which it may be no count of examples, see `ExampleCounter`.
+        untrusted_per_step: Count per step up to which it may be no count of examples, see `ExampleCounter`.
         began: Clock time in seconds at which the `fit` began.
 
     Attributes:
@@ -33,8 +33,10 @@ class FitMeter:
         max_pending: Number of pending begins from which on it may not.
     """
 
-    def __init__(self, *, window: int, warmup: int, batch_size: int | None, ambiguous: int, began: float) -> None:
-        self.examples = ExampleCounter(batch_size, ambiguous)
+    def __init__(
+        self, *, window: int, warmup: int, batch_size: int | None, untrusted_per_step: int, began: float
+    ) -> None:
+        self.examples = ExampleCounter(batch_size, untrusted_per_step)
         self.records: DecimatedList[ThroughputRecord] = DecimatedList(_MAX_RECORDS)
         self.epochs: list[EpochThroughput] = []
         self.completed = 0

@@ -63,7 +63,7 @@ class DeviceRates:
 
     Attributes:
         replicas: Number of replicas, which is the number of framework devices.
-        ambiguous: Count per step up to which it may be no count of examples, see `ExampleCounter`.
+        untrusted_per_step: Count per step up to which it may be no count of examples, see `ExampleCounter`.
         flops_per_sample: FLOPs of a step for one example; `None` while they are not known.
         counted: The FLOPs that were counted, if any.
         has_mfu: Whether there is an MFU, now or once the FLOPs are counted.
@@ -77,7 +77,7 @@ class DeviceRates:
         self.warnings: dict[str, str] = {}
         self.impossible_mfu: float | None = None
         self.replicas = 1 if model is None else _runtime.devices.num_replicas(model)
-        self.ambiguous = 0 if model is None or _runtime.progress.counts_examples(model) else self.replicas
+        self.untrusted_per_step = 0 if model is None or _runtime.progress.counts_examples(model) else self.replicas
         self._options = options
         self._peak = self._find_peak(model)
         self.has_mfu = options.flops_per_sample is not None and self._peak.flops is not None
@@ -130,7 +130,7 @@ class DeviceRates:
             return
         batch_size = self._options.batch_size
         examples = read_examples() if batch_size is None else None
-        if examples and examples > steps * self.ambiguous:
+        if examples and examples > steps * self.untrusted_per_step:
             batch_size = round(examples / steps)
         self._counter.count(batch_size)
         self.counted = self._counter.result

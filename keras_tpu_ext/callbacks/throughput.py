@@ -331,7 +331,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
             window=self.window,
             warmup=self.warmup,
             batch_size=self.batch_size,
-            ambiguous=self._devices.ambiguous,
+            untrusted_per_step=self._devices.untrusted_per_step,
             began=self.clock(),
         )
         self._begins, self._ends = self._meter.begins, self._meter.ends

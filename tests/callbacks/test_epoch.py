@@ -74,9 +74,9 @@ def test_without_a_reading_the_total_tells_examples_per_step():
     assert counter.per_step == 7.5
 
 
-@pytest.mark.parametrize(("ambiguous", "count"), [(1, 5.0), (8, 40.0)])
-def test_one_example_per_step_and_replica_is_no_count(ambiguous, count):
-    counter = ExampleCounter(None, ambiguous)
+@pytest.mark.parametrize(("untrusted_per_step", "count"), [(1, 5.0), (8, 40.0)])
+def test_one_example_per_step_and_replica_is_no_count(untrusted_per_step, count):
+    counter = ExampleCounter(None, untrusted_per_step)
     counter.read(5, count)
     assert counter.per_step is None
     assert counter.total(5, count) is None

@@ -27,7 +27,7 @@ class Late(list):
 
 
 def test_an_end_that_comes_in_the_meantime_is_not_lost():
-    meter = FitMeter(window=20, warmup=1, batch_size=8, ambiguous=0, began=0.0)
+    meter = FitMeter(window=20, warmup=1, batch_size=8, untrusted_per_step=0, began=0.0)
     meter.ends = Late([(0, 3.0), (1, 6.0)])
     meter.flush()
     assert (meter.executions.last_batch, meter.executions.ended) == (1, 6.0)

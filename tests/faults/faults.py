@@ -1041,7 +1041,7 @@ _CALLBACKS = (
     Fault(
         "one-example-a-step-and-replica-is-believed",
         "callbacks/_epoch.py",
-        "if examples <= steps * self._ambiguous:",
+        "if examples <= steps * self._untrusted_per_step:",
         "if examples <= steps:",
         _ANY,
         ("tests/callbacks/test_epoch.py",),
