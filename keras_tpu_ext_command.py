@@ -95,6 +95,9 @@ def _add_parity(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--backend", choices=("jax", "tensorflow"), help="Keras's backend for the replicas (default: the same)"
     )
+    command.add_argument(
+        "--as-on-tpu", action="store_true", help="let the replicas take Keras's paths for a TPU (JAX only)"
+    )
     _add_timeout(command, "seconds for each process")
     _add_quiet(command)
 

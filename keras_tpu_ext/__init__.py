@@ -15,6 +15,7 @@ from keras_tpu_ext import errors as errors
 from keras_tpu_ext import hardware as hardware
 from keras_tpu_ext import layers as layers
 from keras_tpu_ext import precision as precision
+from keras_tpu_ext import testing as testing
 from keras_tpu_ext.doctor import DoctorReport as DoctorReport
 from keras_tpu_ext.doctor import doctor as doctor
 from keras_tpu_ext.errors import KteError as KteError
@@ -37,6 +38,7 @@ __all__ = [
     "hardware",
     "layers",
     "precision",
+    "testing",
     "DoctorReport",
     "doctor",
     "KteError",

@@ -74,6 +74,7 @@ def _parity_report(options: argparse.Namespace) -> ParityReport:
         options.tolerance,
         options.timeout,
         backend=options.backend,
+        as_on_tpu=options.as_on_tpu,
         synthetic=synthetic,
         progress=not options.quiet,
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import _arguments as check
+from keras_tpu_ext import _runtime
 from keras_tpu_ext._parity import batches
 from keras_tpu_ext._parity.compare import compare, default_tolerance
 from keras_tpu_ext._parity.function_reference import FunctionReference
@@ -31,6 +32,7 @@ def check_parity(
     tolerance: float | None = None,
     backend: str | None = None,
     exact: bool = True,
+    as_on_tpu: bool = False,
     timeout_s: float = 600.0,
     progress: bool = True,
 ) -> ParityReport:
@@ -64,6 +66,9 @@ def check_parity(
             `None` (default) takes the one of this process for both.
         exact: Whether a plain Keras model takes the exact step, as in `strategy_scope(exact=True)`, the default.
             `False` shows what Keras's own step makes of it.
+        as_on_tpu: Whether the replicas take the paths that Keras takes on a TPU, with its kernels interpreted on the
+            CPU (`keras_tpu_ext.testing.as_on_tpu`), which is slow. So it is known whether a model computes on a TPU
+            what it computes on a CPU. On JAX only. Defaults to `False`.
         timeout_s: Seconds after which each of the two processes is ended. Defaults to 600.
         progress: Whether to show progress on stderr. Defaults to `True`.
 
@@ -72,6 +77,7 @@ def check_parity(
 
     Raises:
         ArgumentError: If an argument cannot work, or `build_model` returns no compiled model.
+        RuntimeNotSupportedError: If `as_on_tpu` is asked for on TensorFlow.
         MissingExtraError: If `build_model` can be imported from nowhere and cloudpickle is not installed, or the
             framework of `backend` is not.
         ParityCheckError: If `build_model` raises, the model cannot train on the batch, or a process fails.
@@ -105,6 +111,7 @@ def check_parity(
         timeout_s,
         backend=backend,
         exact=exact,
+        as_on_tpu=as_on_tpu,
         progress=progress,
     )
 
@@ -119,6 +126,7 @@ def check_function(
     *,
     backend: str | None = None,
     exact: bool = True,
+    as_on_tpu: bool = False,
     synthetic: bool = False,
     progress: bool = True,
 ) -> ParityReport:
@@ -126,12 +134,16 @@ def check_function(
     refuse_nested_check()
     _check_arguments(replicas, steps, tolerance, timeout_s, backend)
     check.one_of("check_parity", "exact", exact, (True, False), example="False")
+    check.one_of("check_parity", "as_on_tpu", as_on_tpu, (True, False), example="True")
+    if as_on_tpu and backend != "jax":
+        _runtime.devices.as_on_tpu()  # which TensorFlow refuses
     arrays = batches.parse_batch(batch)
 
     def run(*, distributed: bool, start: list[Any] | None) -> Outcome:
         path = [os.path.abspath(entry) for entry in sys.path]
         on = backend if distributed and backend else ""
-        task = Task(function, arrays, replicas, distributed, steps, start, path, on, exact)
+        paths_of_tpu = distributed and as_on_tpu
+        task = Task(function, arrays, replicas, distributed, steps, start, path, on, exact, paths_of_tpu)
         return run_worker(task, timeout_s, progress=progress)
 
     one = run(distributed=False, start=None)
@@ -147,6 +159,7 @@ def check_function(
     rows = compare(one, many, allowed, replicas)
     examples = batches.num_examples(arrays)
     words = f"a {'made-up ' if synthetic else ''}batch of {examples} example{'' if examples == 1 else 's'}"
+    words += "; the replicas take the paths of a TPU" if as_on_tpu else ""
     return ParityReport(replicas, steps, float(allowed), words, rows, findings(many.facts, rows), frameworks)
 
 

@@ -35,6 +35,7 @@ class Task:
         path: The `sys.path` under which the function is found.
         backend: Keras's backend in this process; empty for that of the process which started it.
         exact: Whether plain Keras models take the exact step.
+        as_on_tpu: Whether Keras takes the paths of a TPU.
     """
 
     build_model: FunctionReference
@@ -46,6 +47,7 @@ class Task:
     path: list[str]
     backend: str = ""
     exact: bool = True
+    as_on_tpu: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,6 +46,11 @@ def main(folder: str) -> int:
 
 def run(task: Task) -> Outcome:
     """Run all parts of the check, and on one device once more with rounding alone changed."""
+    with _runtime.devices.as_on_tpu() if task.as_on_tpu else contextlib.nullcontext():
+        return _run(task)
+
+
+def _run(task: Task) -> Outcome:
     scope: Any = _runtime.models.exact_models(PlainTrainer) if task.exact else contextlib.nullcontext()
     if task.distributed:  # before the user's file is loaded, which may start the framework's devices
         scope = strategy_scope(require="cpu", replicas=task.replicas, tpu=False, exact=task.exact)

@@ -1,4 +1,4 @@
-"""Patch methods of objects that replicas share, for the time of a block."""
+"""Patch attributes of objects, classes and modules that replicas share, for the time of a block."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def patched(patches: Sequence[Patch]) -> Iterator[None]:
     for target, name, make in patches:
         inside, before = _ACTIVE.get((id(target), name), (0, vars(target).get(name, _MISSING)))
         if not inside:
-            target.__dict__[name] = make(getattr(target, name))
+            _set(target, name, make(getattr(target, name)))
         _ACTIVE[id(target), name] = (inside + 1, before)
     try:
         yield
@@ -40,7 +40,16 @@ def _leave(target: object, name: str) -> None:
     inside, before = _ACTIVE.pop((id(target), name))
     if inside > 1:
         _ACTIVE[id(target), name] = (inside - 1, before)
-    elif before is _MISSING:
-        del vars(target)[name]
+    elif before is not _MISSING:
+        _set(target, name, before)
+    elif isinstance(target, type):
+        delattr(target, name)
     else:
-        vars(target)[name] = before
+        del vars(target)[name]
+
+
+def _set(target: Any, name: str, value: object) -> None:
+    if isinstance(target, type):
+        setattr(target, name, value)
+    else:
+        vars(target)[name] = value  # a layer would track it

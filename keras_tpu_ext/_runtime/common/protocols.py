@@ -89,6 +89,13 @@ class Call(NamedTuple):
 class Devices(Protocol):
     """Devices, the strategies over them, and the processes that train together."""
 
+    def as_on_tpu(self) -> AbstractContextManager[None]:
+        """Return a context in which Keras is traced for a TPU that is not there, and its kernels are interpreted.
+
+        Raises:
+            RuntimeNotSupportedError: If the runtime knows no such thing.
+        """
+
     def count_gpus(self) -> int:
         """Return the number of GPUs that the framework sees, without starting one."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -37,6 +37,17 @@ def abstract_mesh(size: int, axis: str) -> jax.sharding.AbstractMesh:
     if jax.__version_info__ < (0, 5, 3):
         return jax.sharding.AbstractMesh(((axis, size),))
     return jax.sharding.AbstractMesh((size,), (axis,))
+
+
+def shard_map(
+    function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any
+) -> Callable[..., Any]:
+    """Return `function` of each device's shards; what it returns is not checked to be replicated."""
+    if jax.__version_info__ < (0, 7):
+        from jax.experimental.shard_map import shard_map as sharded
+
+        return sharded(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_rep=False)
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
 def unsharded_state_patches(model: Model) -> list[Patch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,8 @@ from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh, unsharded_state_patches
+from keras_tpu_ext._runtime.jax.as_on_tpu import tracing_for_tpu
+from keras_tpu_ext._runtime.jax.attention import exact_attention
 from keras_tpu_ext._runtime.jax.jaxpr_flops import jaxprs_of
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import use_distribution
@@ -37,10 +40,12 @@ def lower_step(model: keras.Model, batch: Nest, replicas: int) -> LoweredStep:
     parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
     check_dtypes(jax.tree.leaves(parts), model)
     data = jax.tree.map(_shape, parts)
-    with use_distribution(None), patched(unsharded_state_patches(model)), wrap_lowering_errors(model):
+    mesh = abstract_mesh(replicas, _AXIS)
+    exact = exact_attention(mesh, _AXIS) if isinstance(model, TrainStep) else contextlib.nullcontext()
+    no_distribution, own_patches = use_distribution(None), patched(unsharded_state_patches(model))
+    with no_distribution, own_patches, wrap_lowering_errors(model), tracing_for_tpu(), exact:
         _build(model, data)
         step, state = _stateless(model)
-        mesh = abstract_mesh(replicas, _AXIS)
         everywhere, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(_AXIS))
         arguments = [_sharded([variable.value for variable in part], everywhere) for part in state]
         donated = tuple(range(len(arguments)))

@@ -18,6 +18,7 @@ from keras_tpu_ext._runtime.common.missing_names import override, private
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import BuildsFromIterator, keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
+from keras_tpu_ext._runtime.jax.attention import exact_attention_of
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
 from keras_tpu_ext._runtime.jax.loop import (
     GroupExecutionSchedule,
@@ -188,7 +189,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
 
     @contextlib.contextmanager
     def _kte_loop(self) -> Iterator[None]:
-        with use_distribution(None), keeping_state(self):
+        with use_distribution(None), keeping_state(self), exact_attention_of(distribution_of(self)):
             yield
 
     def _kte_prepare(self: Any, call: FitCall) -> None:

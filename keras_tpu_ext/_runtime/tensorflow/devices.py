@@ -20,11 +20,20 @@ from keras_tpu_ext._runtime.tensorflow.rehearsal import make_virtual_cpus, skip_
 from keras_tpu_ext._runtime.tensorflow.scope import distribute as distribute
 from keras_tpu_ext._runtime.tensorflow.scope import scope as scope
 from keras_tpu_ext._runtime.tensorflow.tpu import open_tpu as open_tpu
+from keras_tpu_ext.errors import RuntimeNotSupportedError
 
 _get_default_strategy: Any = private("tensorflow.python.distribute.distribute_lib:_get_default_strategy")
 
 # CUDA compute capability of Ampere, the first with bfloat16 matrix units
 MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
+
+
+def as_on_tpu() -> contextlib.AbstractContextManager[None]:
+    """Raise an error: on TensorFlow nothing is traced in another way for a TPU."""
+    raise RuntimeNotSupportedError(
+        "as_on_tpu is for Keras 3 on JAX, where Keras asks for the platform while it traces. On TensorFlow Keras builds "
+        "one graph for every device, and what a TPU makes of it only its compiler knows: write keras_tpu_ext.preflight."
+    )
 
 
 def count_gpus() -> int:

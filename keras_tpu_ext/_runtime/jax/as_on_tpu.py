@@ -1,0 +1,102 @@
+"""Take the paths of a TPU where there is none: Keras asks JAX for the platform while it traces."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from keras_tpu_ext._runtime.common.patches import Patch, patched
+
+# The modules that compute by the answer; others, such as Keras's distribution_lib, look for devices to use.
+_ASKERS = (
+    "keras.src.backend.jax.nn.",
+    "keras.src.backend.jax.numpy.",
+    "keras.src.backend.jax.rnn.",
+    "keras.src.backend.jax.trainer.",
+    "keras.src.ops.nn.",
+    "keras_hub.",
+)
+
+
+class _Tracing(threading.local):
+    """Whether this thread traces for a TPU that is not there, and whether it interprets kernels."""
+
+    for_tpu = False
+    interprets = False
+
+
+_TRACING = _Tracing()
+
+
+def traces_for_tpu() -> bool:
+    """Return whether what is traced now is for a TPU: one that is there, or one that is not."""
+    return _TRACING.for_tpu or jax.default_backend() == "tpu"
+
+
+@contextlib.contextmanager
+def tracing_for_tpu(*, interprets: bool = False) -> Iterator[None]:
+    """Let Keras and this package take the paths of a TPU in what this thread traces within the block.
+
+    Args:
+        interprets: Whether Pallas kernels are interpreted, so that a CPU can run them.
+    """
+    before = _TRACING.for_tpu, _TRACING.interprets
+    with patched([*_platform_patches(), *(_kernel_patches() if interprets else ())]):
+        _TRACING.for_tpu, _TRACING.interprets = True, interprets
+        try:
+            yield
+        finally:
+            _TRACING.for_tpu, _TRACING.interprets = before
+
+
+def as_on_tpu() -> contextlib.AbstractContextManager[None]:
+    """Return the context of `testing.as_on_tpu`; see `common/protocols.py`."""
+    return tracing_for_tpu(interprets=True)
+
+
+class _TpuStandIn:
+    """A device that says it is a TPU."""
+
+    platform = "tpu"
+    device_kind = "TPU v5 lite"
+
+    def __init__(self, device: jax.Device) -> None:
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+
+def _platform_patches() -> list[Patch]:
+    def devices(original: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            found = original(*args, **kwargs)
+            return [_TpuStandIn(device) for device in found] if _is_asker(sys._getframe(1)) else found
+
+        return answer
+
+    def default_backend(original: Callable[[], str]) -> Callable[[], str]:
+        return lambda: "tpu" if _is_asker(sys._getframe(1)) else original()
+
+    return [(jax, "devices", devices), (jax, "default_backend", default_backend)]
+
+
+def _is_asker(frame: Any) -> bool:
+    return _TRACING.for_tpu and f"{frame.f_globals.get('__name__', '')}.".startswith(_ASKERS)
+
+
+def _kernel_patches() -> list[Patch]:
+    from jax.experimental import pallas
+
+    def pallas_call(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return original(*args, **({**kwargs, "interpret": True} if _TRACING.interprets else kwargs))
+
+        return call
+
+    return [(pallas, "pallas_call", pallas_call)]

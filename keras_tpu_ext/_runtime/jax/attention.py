@@ -1,0 +1,315 @@
+"""Attention on a TPU that is what Keras computes on a CPU: JAX's Splash kernel where it can, XLA where it cannot.
+
+Keras 3.10 to 3.15 gives the kernel a causal mask and unscaled logits where neither was asked for, and on several
+chips the compiler refuses it; see docs/on_a_tpu.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from keras_tpu_ext._runtime.common.missing_names import private
+from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh, shard_map
+from keras_tpu_ext._runtime.jax.as_on_tpu import traces_for_tpu
+
+_nn: Any = private("keras.src.backend.jax.nn")
+
+_LOG = logging.getLogger("keras_tpu_ext")
+_LAYERS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+# Lengths that the kernel can cut into blocks, and blocks that it may be given: MaxText takes 512 where it can.
+_BLOCKS = (512, 256, 128)
+_DTYPES = ("float32", "bfloat16")
+_TOLD: set[str] = set()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mask:
+    """What a query sees, as the kernel can be told.
+
+    Attributes:
+        before: Number of positions before its own; `None` for all.
+        after: Number of positions after its own; `None` for all.
+        queries: Boolean array of batch and queries, true for those that see anything; `None` for all.
+        keys: Boolean array of batch and keys, true for those that can be seen; `None` for all.
+    """
+
+    before: int | None = None
+    after: int | None = None
+    queries: jax.Array | None = None
+    keys: jax.Array | None = None
+
+
+class _Context(threading.local):
+    """The mesh that this thread traces for, and the masks of the attention layer that it is in."""
+
+    active = False
+    mesh: Any = None
+    batch_axis = ""
+    computed: tuple[Any, _Mask] | None = None  # a layer's mask and its meaning
+    mask: _Mask | None = None  # that of the running layer
+
+
+_CONTEXT = _Context()
+
+
+@contextlib.contextmanager
+def exact_attention(mesh: Any, batch_axis: str) -> Iterator[None]:
+    """Within the block, let Keras's attention be exact where it is traced for a TPU.
+
+    Args:
+        mesh: The mesh of the devices, also an abstract one; `None` for one device.
+        batch_axis: Its axis that batches are sharded along; heads are sharded along the others.
+    """
+    before = _CONTEXT.active, _CONTEXT.mesh, _CONTEXT.batch_axis
+    with patched(_patches()):
+        _CONTEXT.active, _CONTEXT.mesh, _CONTEXT.batch_axis = True, mesh, batch_axis
+        try:
+            yield
+        finally:
+            _CONTEXT.active, _CONTEXT.mesh, _CONTEXT.batch_axis = before
+
+
+def exact_attention_of(
+    distribution: keras.distribution.Distribution | None,
+) -> contextlib.AbstractContextManager[None]:
+    """Return `exact_attention` on the devices of a distribution; `None` is one device."""
+    if distribution is None:
+        return exact_attention(None, "")
+    return exact_attention(jax_mesh(distribution), distribution.batch_dim_name)
+
+
+def _patches() -> list[Patch]:
+    patches: list[Patch] = [(_nn, "dot_product_attention", _exact)]
+    for layer in _LAYERS:
+        patches += [
+            (layer, "_compute_attention_mask", _remembering_mask),
+            (layer, "_compute_attention", _with_remembered_mask),
+        ]
+    return patches
+
+
+def _remembering_mask(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a layer's method that makes one mask of all remember what they were."""
+
+    @functools.wraps(original)
+    def compute(
+        layer: Any,
+        query: Any,
+        value: Any,
+        query_mask: Any = None,
+        value_mask: Any = None,
+        key_mask: Any = None,
+        attention_mask: Any = None,
+        use_causal_mask: bool = False,
+        **more: Any,
+    ) -> Any:
+        masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
+        mask = original(
+            layer, query, value, **masks, attention_mask=attention_mask, use_causal_mask=use_causal_mask, **more
+        )
+        _CONTEXT.computed = None
+        if mask is not None and attention_mask is None and not more:
+            window = getattr(layer, "_sliding_window", None) or getattr(layer, "sliding_window", None)
+            reach = None if window is None else window - 1
+            keys = [jnp.asarray(one, bool) for one in (value_mask, key_mask) if one is not None]
+            queries = None if query_mask is None else jnp.asarray(query_mask, bool)
+            both = functools.reduce(jnp.logical_and, keys) if keys else None
+            _CONTEXT.computed = mask, _Mask(reach, 0 if use_causal_mask else reach, queries, both)
+        return mask
+
+    return compute
+
+
+def _with_remembered_mask(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let Keras's own attention within a layer have the meaning of the layer's mask."""
+
+    @functools.wraps(original)
+    def compute(layer: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *rest: Any, **kwargs: Any):
+        remembered, _CONTEXT.computed = _CONTEXT.computed, None
+        known = remembered is not None and remembered[0] is attention_mask
+        before, _CONTEXT.mask = _CONTEXT.mask, remembered[1] if known else None
+        try:
+            return original(layer, query, key, value, attention_mask, *rest, **kwargs)
+        finally:
+            _CONTEXT.mask = before
+
+    return compute
+
+
+def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    @functools.wraps(original)
+    def attention(
+        query: Any,
+        key: Any,
+        value: Any,
+        bias: Any = None,
+        mask: Any = None,
+        scale: float | None = None,
+        is_causal: bool = False,
+        flash_attention: bool | None = None,
+        attn_logits_soft_cap: float | None = None,
+    ) -> jax.Array:
+        given = {"bias": bias, "mask": mask, "scale": scale, "is_causal": is_causal}
+        cap = {} if attn_logits_soft_cap is None else {"attn_logits_soft_cap": attn_logits_soft_cap}
+        if not _CONTEXT.active or not traces_for_tpu():
+            return original(query, key, value, **given, flash_attention=flash_attention, **cap)
+        query, key, value = _of_one_dtype(query, key, value)
+        scale = 1 / query.shape[-1] ** 0.5 if scale is None else scale
+        seen = _CONTEXT.mask if mask is not None else _Mask()
+        if seen is not None and bias is None and flash_attention is not False and _kernel_takes(query, key, value):
+            if is_causal:
+                seen = dataclasses.replace(seen, after=0)
+            _tell_once(original)
+            return _by_kernel(query, key, value, seen, scale, attn_logits_soft_cap)
+        if cap:
+            return _capped(query, key, value, bias, mask, scale, is_causal, attn_logits_soft_cap)
+        return original(query, key, value, **{**given, "scale": scale}, flash_attention=False)
+
+    return attention
+
+
+def _of_one_dtype(*arrays: Any) -> list[jax.Array]:
+    arrays = [keras.ops.convert_to_tensor(array) for array in arrays]
+    dtype = keras.backend.result_type(*(array.dtype for array in arrays))
+    return [array.astype(dtype) for array in arrays]
+
+
+def _kernel_takes(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
+    """Return whether JAX's kernel takes these arrays, and the mesh can share them."""
+    if any(array.ndim != 4 or str(array.dtype) not in _DTYPES for array in (query, key, value)):
+        return False
+    if query.shape[1] % _BLOCKS[-1] or key.shape[1] % _BLOCKS[-1] or query.shape[2] % key.shape[2]:
+        return False
+    if _CONTEXT.mesh is None:
+        return True
+    over_batch, over_heads = _mesh_sizes()
+    return not (query.shape[0] % over_batch or key.shape[2] % over_heads)
+
+
+def _mesh_sizes() -> tuple[int, int]:
+    shape = dict(_CONTEXT.mesh.shape)
+    over_batch = shape.pop(_CONTEXT.batch_axis, 1)
+    return over_batch, int(np.prod(list(shape.values()), dtype=int))
+
+
+def _by_kernel(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: _Mask, scale: float, cap: float | None
+) -> jax.Array:
+    """Return attention by the Splash kernel; arrays are of batch, length, heads and depth."""
+    segments = None
+    if mask.keys is not None:
+        visible = mask.keys.astype(jnp.int32)
+        segments = jnp.ones(query.shape[:2], jnp.int32), jnp.broadcast_to(visible, key.shape[:2])
+    attend = functools.partial(_splash, mask=mask, cap=cap)
+    query = query * jnp.asarray(scale, query.dtype)
+    if _CONTEXT.mesh is not None and _CONTEXT.mesh.size > 1:
+        heads = tuple(name for name in _CONTEXT.mesh.axis_names if name != _CONTEXT.batch_axis) or None
+        split, rows = PartitionSpec(_CONTEXT.batch_axis, None, heads), PartitionSpec(_CONTEXT.batch_axis)
+        attend = shard_map(attend, _CONTEXT.mesh, (split, split, split, rows), split)
+    found = attend(query, key, value, segments)
+    seen = _sees_anything(mask, query.shape[1], key.shape[1])
+    if seen is None:
+        return found
+    # Keras gives a query that sees nothing the mean of all values: its logits are all alike.
+    mean = jnp.mean(value.astype(jnp.float32), axis=1, keepdims=True).astype(found.dtype)
+    mean = jnp.repeat(mean, query.shape[2] // key.shape[2], axis=2)
+    return jnp.where(seen[:, :, None, None], found, mean)
+
+
+def _splash(
+    query: jax.Array, key: jax.Array, value: jax.Array, segments: Any, *, mask: _Mask, cap: float | None
+) -> jax.Array:
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    lengths = query.shape[1], key.shape[1]
+    if mask.before is None and mask.after is None:
+        one: Any = masks.FullMask(lengths)
+    elif mask.before is None and mask.after == 0:
+        one = masks.CausalMask(lengths)
+    else:
+        one = masks.LocalMask(lengths, (mask.before, mask.after), 0)
+    kernel = kernels.make_splash_mha(
+        masks.MultiHeadMask([one] * query.shape[2]),
+        head_shards=1,
+        q_seq_shards=1,
+        attn_logits_soft_cap=cap,
+        block_sizes=_block_sizes(kernels, *lengths),
+    )
+    if segments is not None:
+        segments = kernels.SegmentIds(*segments)
+    heads_first = (jnp.swapaxes(array, 1, 2) for array in (query, key, value))
+    return jnp.swapaxes(jax.vmap(kernel)(*heads_first, segments), 1, 2)
+
+
+def _block_sizes(kernels: Any, queries: int, keys: int) -> Any:
+    q, kv = (next(block for block in _BLOCKS if not length % block) for length in (queries, keys))
+    return kernels.BlockSizes(
+        block_q=q,
+        block_kv=kv,
+        block_kv_compute=kv,
+        block_q_dkv=q,
+        block_kv_dkv=kv,
+        block_kv_dkv_compute=kv,
+        block_q_dq=q,
+        block_kv_dq=kv,
+    )
+
+
+def _sees_anything(mask: _Mask, queries: int, keys: int) -> jax.Array | None:
+    """Return a boolean array of batch and queries, true for those that see a key; `None` where all surely do."""
+    position = np.arange(queries)
+    first = np.zeros(queries, int) if mask.before is None else np.clip(position - mask.before, 0, keys)
+    last = np.full(queries, keys) if mask.after is None else np.clip(position + mask.after + 1, 0, keys)
+    seen: Any = None if np.all(last > first) else jnp.asarray(last > first)[None]
+    if mask.keys is not None:
+        count = jnp.pad(jnp.cumsum(mask.keys.astype(jnp.int32), axis=1), ((0, 0), (1, 0)))
+        seen = jnp.take(count, last, axis=1) > jnp.take(count, np.minimum(first, last), axis=1)
+    if mask.queries is not None:
+        seen = mask.queries if seen is None else seen & mask.queries
+    return seen
+
+
+def _capped(
+    query: jax.Array, key: jax.Array, value: jax.Array, bias: Any, mask: Any, scale: float, causal: bool, cap: float
+) -> jax.Array:
+    """Return attention with capped logits, which JAX's own function has not: `cap * tanh(logits / cap)`.
+
+    Source: https://arxiv.org/abs/2408.00118, section 2.
+    """
+    groups = query.shape[2] // key.shape[2]
+    key, value = (jnp.repeat(array, groups, axis=2) for array in (key, value))
+    logits = jnp.einsum("btnh,bsnh->bnts", query, key, preferred_element_type=jnp.float32) * scale
+    logits = cap * jnp.tanh(logits / cap)
+    if bias is not None:
+        logits += jnp.asarray(bias, logits.dtype)
+    lowest = -0.7 * float(jnp.finfo(logits.dtype).max)
+    if mask is not None:
+        logits = jnp.where(jnp.asarray(mask, bool), logits, lowest)
+    if causal:
+        logits = jnp.where(jnp.tril(jnp.ones(logits.shape[2:], bool)), logits, lowest)
+    return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(logits).astype(value.dtype), value)
+
+
+def _tell_once(original: Callable[..., jax.Array]) -> None:
+    """Say once where Keras itself would compute something else."""
+    text = (
+        f"Keras {keras.__version__} computes attention on a TPU as if it were causal and unscaled; keras-tpu-ext "
+        "computes what it is on a CPU. Text for Keras: docs/upstream/attention_on_tpu.md"
+    )
+    if hasattr(_nn, "wrap_flash_attention") and text not in _TOLD:
+        _TOLD.add(text)
+        _LOG.warning(text)
