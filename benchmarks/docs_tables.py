@@ -40,6 +40,17 @@ def published_rates() -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+def platform_places() -> Iterator[str]:
+    """Yield a row for each place where Keras or keras-hub asks for the platform."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from platform_places import HUB, PLACES
+
+    yield "| place | since | what is another one on a TPU | right? | here |"
+    yield "| --- | --- | --- | --- | --- |"
+    for place, known in {**PLACES, **HUB}.items():
+        yield f"| `{place.replace('.src.', '.', 1)}` | {' | '.join(known)} |"
+
+
 def tpu_program() -> Iterator[str]:
     """Yield a row for each framework and slice: the step of `TPUModel` beside that of plain Keras."""
     yield "| framework | slice | step | by that of Keras | HBM | by that of Keras | collectives | of Keras |"
@@ -235,6 +246,7 @@ def programs_equal() -> Iterator[str]:
 TABLES = {
     table.__name__: table
     for table in (
+        platform_places,
         published_rates,
         tpu_program,
         memory_limit,

@@ -15,7 +15,14 @@ TOLERANCE = 1e-5  # float32 keeps 7 digits; the replicas add the same numbers in
 
 
 def update_difference(
-    build: Callable[[], Any], loss: Callable[[], Any], scope: kte.Scope, x: Any, y: Any, *, batch_size: int
+    build: Callable[[], Any],
+    loss: Callable[[], Any],
+    scope: kte.Scope,
+    x: Any,
+    y: Any,
+    *,
+    batch_size: int,
+    as_on_tpu: bool = False,
 ) -> float:
     """Return ||w_N - w_1|| / ||w_1 - w_0|| after the same batches from the same weights.
 
@@ -29,6 +36,7 @@ def update_difference(
         x: Inputs. Their number need not be a multiple of `batch_size`: an uneven last batch is the harder case.
         y: Labels.
         batch_size: Examples in a batch, over all replicas.
+        as_on_tpu: Whether the replicas take the paths that Keras takes on a TPU.
     """
     with same_precision(scope):
         one = build()
@@ -36,11 +44,12 @@ def update_difference(
     start = one.get_weights()
     for first in range(0, len(x), batch_size):
         one.train_on_batch(x[first : first + batch_size], y[first : first + batch_size])
-    with scope:
-        many = kte.TPUModel.from_model(build())
-        many.compile(keras.optimizers.SGD(0.1), loss())
-    many.set_weights(start)
-    many.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0)
+    with kte.testing.as_on_tpu() if as_on_tpu else contextlib.nullcontext():
+        with scope:
+            many = kte.TPUModel.from_model(build())
+            many.compile(keras.optimizers.SGD(0.1), loss())
+        many.set_weights(start)
+        many.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0)
     return distance(many.get_weights(), one.get_weights()) / distance(one.get_weights(), start)
 
 

@@ -16,6 +16,7 @@ from keras_tpu_ext._runtime.common.patches import Patch, patched
 _ASKERS = (
     "keras.src.backend.jax.nn.",
     "keras.src.backend.jax.numpy.",
+    "keras.src.backend.jax.ops.",  # where the two before are from Keras 3.16 on
     "keras.src.backend.jax.rnn.",
     "keras.src.backend.jax.trainer.",
     "keras.src.ops.nn.",

@@ -25,7 +25,7 @@ from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh, shard_map
 from keras_tpu_ext._runtime.jax.as_on_tpu import traces_for_tpu
 
-_nn: Any = private("keras.src.backend.jax.nn")
+_nn: Any = private("keras.src.backend.jax.nn")  # where keras.ops calls it
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _LAYERS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
@@ -169,7 +169,8 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         query, key, value = _of_one_dtype(query, key, value)
         scale = 1 / query.shape[-1] ** 0.5 if scale is None else scale
         seen = _CONTEXT.mask if mask is not None else _Mask()
-        if seen is not None and bias is None and flash_attention is not False and _kernel_takes(query, key, value):
+        wanted = flash_attention is not False and keras.config.is_flash_attention_enabled() is not False
+        if wanted and seen is not None and bias is None and _kernel_takes(query, key, value):
             if is_causal:
                 seen = dataclasses.replace(seen, after=0)
             _tell_once(original)
