@@ -32,6 +32,8 @@ class TpuGeneration:
         tensorcores_per_chip: TensorCores that are physically there; `v4-8` counts these.
         pod_chips: Chips of a whole pod.
         ici_bandwidth: Rate at which a chip sends to others of its slice over all of its links, in bytes/s.
+        matrix_unit: Rows, and columns, of each of its matrix units. Source: `mxu_column_size` in JAX's
+            jax/_src/pallas/mosaic/tpu_info.py.
         clock_hz: Clock of a core in cycles/s, as libtpu's compiler takes it: what turns its cycles into seconds. It
             is the rate that it gives a large product, by the FLOPs that the matrix units do in a cycle.
         usable_hbm_bytes_per_core: Bytes that it leaves a program of the memory of one framework device.
@@ -64,6 +66,7 @@ class TpuGeneration:
     source: str
     announced_peak_bf16_flops: float | None = None
     note: str = ""
+    matrix_unit: int = 128
 
     @property
     def peak_bf16_flops_per_core(self) -> float:
@@ -173,6 +176,7 @@ _ROWS = (
         clock_hz=1750 * _MEGA,
         usable_hbm_bytes_per_core=int(31.24 * _GIB),
         source=f"{_DOCS}v6e; {_DOCS}tpu7x",
+        matrix_unit=256,
         note="The v6e page writes 32 GB, the tpu7x page 32 GiB; the bandwidth was once given as 1640 GB/s.",
     ),
     TpuGeneration(
@@ -187,6 +191,7 @@ _ROWS = (
         clock_hz=1900 * _MEGA,
         usable_hbm_bytes_per_core=int(94.74 * _GIB),
         source=f"{_DOCS}tpu7x",
+        matrix_unit=256,
         note="The page's table says 192 GiB and 7380 GB/s, its text 192 GB and 7.37 TB/s.",
     ),
 )

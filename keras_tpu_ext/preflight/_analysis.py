@@ -56,7 +56,9 @@ class StepAnalysis:
         """Return the time estimate of a step."""
         costs = self._timeline.costs
         seconds = sum(cost.seconds for cost in costs)
-        by_compiler = sum(cost.seconds for cost in costs if cost.source == "compiler")
+        by_compiler, by_kernels = (
+            sum(cost.seconds for cost in costs if cost.source == source) for source in ("compiler", "kernel")
+        )
         flops, accessed = sum(cost.flops for cost in costs), sum(cost.bytes_accessed for cost in costs)
         shares = self._time_shares(seconds)
         peak = self._target.generation.peak_bf16_flops_per_core
@@ -69,6 +71,7 @@ class StepAnalysis:
             bound=max(shares, key=lambda name: shares[name]),  # type: ignore[arg-type]
             shares=shares,
             unknown_loops=len(self._timeline.unknown_loops),
+            by_kernels=by_kernels / seconds if seconds else 0.0,
         )
 
     def layers(self) -> tuple[LayerTime, ...]:

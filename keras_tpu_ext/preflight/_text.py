@@ -98,10 +98,13 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
         "step",
         f"{_seconds(time.seconds)} estimated: {rate:,.0f} examples/s, {rate / report.chips:,.0f} a chip",
     )
+    kernels = ""
+    if time.by_kernels:
+        kernels = f", {100 * time.by_kernels:.0f} % are kernels, by their products at the peak of the matrix units"
     yield _row(
         "",
-        f"{100 * time.by_compiler:.0f} % of that the compiler states; the rest is the least time that bytes take "
-        "over the chip's memory and links",
+        f"{100 * time.by_compiler:.0f} % of that the compiler states{kernels}; the rest is the least time that bytes "
+        "take over the chip's memory and links",
     )
     yield _row("FLOPs", f"{time.flops:.3g} a device and step, {100 * time.mfu:.0f} % of the bfloat16 peak (MFU)")
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in time.shares.items())

@@ -120,6 +120,8 @@ class StepTime:
     Attributes:
         seconds: Time of a step.
         by_compiler: Fraction of it that the compiler states; the rest is a bound by bytes and bandwidth.
+        by_kernels: Fraction of it that is Pallas kernels, such as attention's, by their own estimate or by their
+            matrix products at the device's peak.
         flops: FLOPs of the matrix products and convolutions on one device.
         mfu: Model FLOPs utilization: the fraction of the device's bfloat16 peak.
         intensity: FLOPs per byte read from and written to HBM.
@@ -136,6 +138,7 @@ class StepTime:
     bound: Literal["matrix units", "memory", "collectives"]
     shares: dict[str, float]
     unknown_loops: int = 0
+    by_kernels: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

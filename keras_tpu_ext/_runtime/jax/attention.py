@@ -253,11 +253,32 @@ def _splash(
     if segments is not None:
         segments = kernels.SegmentIds(*segments)
     heads_first = (jnp.swapaxes(array, 1, 2) for array in (query, key, value))
-    return jnp.swapaxes(jax.vmap(kernel)(*heads_first, segments), 1, 2)
+    with jax.named_scope(_visited_blocks(mask, *lengths)):
+        return jnp.swapaxes(jax.vmap(kernel)(*heads_first, segments), 1, 2)
+
+
+def _block_size(length: int) -> int:
+    return next(block for block in _BLOCKS if not length % block)
+
+
+def _visited_blocks(mask: _Mask, queries: int, keys: int) -> str:
+    """Return how many of its blocks the kernel visits, as preflight reads it: `"blocks_10_of_16"`."""
+    q, kv = _block_size(queries), _block_size(keys)
+    first, last = _reach(mask, queries, keys)
+    visited = sum(-(-max(last[i : i + q]) // kv) - min(first[i : i + q]) // kv for i in range(0, queries, q))
+    return f"blocks_{visited}_of_{queries // q * keys // kv}"
+
+
+def _reach(mask: _Mask, queries: int, keys: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each query the first key that its position lets it see, and the one after the last."""
+    position = np.arange(queries)
+    first = np.zeros(queries, int) if mask.before is None else np.clip(position - mask.before, 0, keys)
+    last = np.full(queries, keys) if mask.after is None else np.clip(position + mask.after + 1, 0, keys)
+    return first, last
 
 
 def _block_sizes(kernels: Any, queries: int, keys: int) -> Any:
-    q, kv = (next(block for block in _BLOCKS if not length % block) for length in (queries, keys))
+    q, kv = _block_size(queries), _block_size(keys)
     return kernels.BlockSizes(
         block_q=q,
         block_kv=kv,
@@ -272,9 +293,7 @@ def _block_sizes(kernels: Any, queries: int, keys: int) -> Any:
 
 def _sees_anything(mask: _Mask, queries: int, keys: int) -> jax.Array | None:
     """Return a boolean array of batch and queries, true for those that see a key; `None` where all surely do."""
-    position = np.arange(queries)
-    first = np.zeros(queries, int) if mask.before is None else np.clip(position - mask.before, 0, keys)
-    last = np.full(queries, keys) if mask.after is None else np.clip(position + mask.after + 1, 0, keys)
+    first, last = _reach(mask, queries, keys)
     seen: Any = None if np.all(last > first) else jnp.asarray(last > first)[None]
     if mask.keys is not None:
         count = jnp.pad(jnp.cumsum(mask.keys.astype(jnp.int32), axis=1), ((0, 0), (1, 0)))

@@ -16,6 +16,7 @@ from keras_tpu_ext.preflight._hlo.shape import Shape, parse_shape
 
 _NAME = r"%?[\w.\-]+"
 _COMPUTATION = re.compile(rf"^(?P<entry>ENTRY )?(?P<name>{_NAME}) \(.*\{{$")
+_COMPUTATION_END = re.compile(r"^\}(, execution_thread=.*)?$")
 _INSTRUCTION = re.compile(rf"^  (?P<root>ROOT )?(?P<name>{_NAME}) = (?P<rest>.*)$")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
@@ -80,11 +81,12 @@ class Instruction:
     @cached_property
     def trip_count(self) -> int | None:
         """Number of iterations of a loop; `None` if the compiler does not know it."""
-        found = self._backend_config.get("known_trip_count", {}).get("n")
+        found = self.backend_config.get("known_trip_count", {}).get("n")
         return None if found is None else int(found)
 
     @cached_property
-    def _backend_config(self) -> dict[str, Any]:
+    def backend_config(self) -> dict[str, Any]:
+        """What the compiler writes for itself; empty if there is nothing."""
         start = self.attributes.find("backend_config={")
         if start < 0:
             return {}
@@ -136,10 +138,12 @@ class Module:
                 start = _COMPUTATION.match(line)
                 if start:
                     name, is_entry, lines = start["name"].lstrip("%"), bool(start["entry"]), []
-            elif line.startswith("}"):
+            elif _COMPUTATION_END.match(line):
                 computations[name] = Computation(name, tuple(_parse_instructions(lines)))
                 entry = computations[name] if is_entry else entry
                 name = ""
+            elif lines and not _INSTRUCTION.match(line):  # metadata of a kernel goes over several lines
+                lines[-1] += line
             else:
                 lines.append(line)
         if entry is None:

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from keras_tpu_ext.hardware import TpuGeneration
 from keras_tpu_ext.preflight._hlo.flops import flops_of
+from keras_tpu_ext.preflight._hlo.kernels import is_kernel, kernel_cost
 from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
 from keras_tpu_ext.preflight._hlo.shape import Shape
 
@@ -35,8 +36,9 @@ class OpCost(NamedTuple):
         instruction: The instruction.
         runs: Number of runs in a step.
         seconds: Estimated time.
-        source: Source of the estimate: the compiler's cycles, a bound by HBM or interconnect (ICI) bandwidth, or
-            `"none"` for an instruction that takes no time of its own.
+        source: Source of the estimate: the compiler's cycles; what a Pallas kernel does, by the peak of the matrix
+            units or the HBM's bandwidth; a bound by HBM or interconnect (ICI) bandwidth; or `"none"` for an
+            instruction that takes no time of its own.
         flops: FLOPs of its dots and convolutions.
         bytes_accessed: Bytes read from and written to HBM, padding included.
         unpadded_bytes: The same without padding.
@@ -45,7 +47,7 @@ class OpCost(NamedTuple):
     instruction: Instruction
     runs: int
     seconds: float
-    source: Literal["compiler", "hbm", "ici", "none"]
+    source: Literal["compiler", "kernel", "hbm", "ici", "none"]
     flops: float
     bytes_accessed: int
     unpadded_bytes: int
@@ -108,6 +110,14 @@ class Timeline:
             seconds = runs * instruction.estimated_cycles / self._generation.clock_hz
             return OpCost(instruction, runs, seconds, "compiler", flops, padded, unpadded)
         seconds = padded / self._generation.hbm_bandwidth_per_core
+        if is_kernel(instruction):
+            operands = [computation.by_name[name].shape for name in instruction.operands if name in computation.by_name]
+            kernel = kernel_cost(instruction, operands, self._generation.matrix_unit)
+            by_products = runs * kernel.padded_flops / self._generation.peak_bf16_flops_per_core
+            source = "hbm" if kernel.source == "bytes" else "kernel"
+            return OpCost(
+                instruction, runs, max(seconds, by_products), source, runs * kernel.flops, padded, unpadded
+            )
         return OpCost(instruction, runs, seconds, "hbm" if seconds else "none", flops, padded, unpadded)
 
     def _flops(self, computation: Computation, instruction: Instruction) -> float:
