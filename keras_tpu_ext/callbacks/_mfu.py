@@ -62,7 +62,7 @@ class DeviceRates:
         model: The model, which is in `fit`; `None` for no fit at all.
 
     Attributes:
-        replicas: Number of replicas, which is the number of framework devices.
+        devices: Number of framework devices.
         untrusted_per_step: Count per step up to which it may be no count of examples, see `ExampleCounter`.
         flops_per_sample: FLOPs of a step for one example; `None` while they are not known.
         counted: The FLOPs that were counted, if any.
@@ -76,8 +76,9 @@ class DeviceRates:
         self.counted: FlopsCount | None = None
         self.warnings: dict[str, str] = {}
         self.impossible_mfu: float | None = None
-        self.replicas = 1 if model is None else _runtime.devices.num_replicas(model)
-        self.untrusted_per_step = 0 if model is None or _runtime.progress.counts_examples(model) else self.replicas
+        self.devices = 1 if model is None else _runtime.devices.num_devices(model)
+        trusted = model is None or _runtime.progress.counts_examples(model)
+        self.untrusted_per_step = 0 if trusted else _runtime.devices.num_replicas(model)
         self._options = options
         self._peak = self._find_peak(model)
         self.has_mfu = options.flops_per_sample is not None and self._peak.flops is not None
@@ -92,7 +93,7 @@ class DeviceRates:
         """Return the rates that are known, by their names in `logs`; without an MFU above 1."""
         if samples is None:
             return {BATCHES_PER_SEC: batches}
-        per_device = samples / self.replicas
+        per_device = samples / self.devices
         logs = {BATCHES_PER_SEC: batches, SAMPLES_PER_SEC: samples, DEVICE_SAMPLES_PER_SEC: per_device}
         if self._options.tokens_per_sample is not None:
             logs[TOKENS_PER_SEC] = samples * self._options.tokens_per_sample
@@ -117,7 +118,7 @@ class DeviceRates:
         per_sample = self._mfu(1.0)
         if per_sample is not None and self.impossible_mfu is None:
             return "MFU in %", 100 * per_sample
-        return ("samples per second and device", 1 / self.replicas) if self.replicas > 1 else None
+        return ("samples per second and device", 1 / self.devices) if self.devices > 1 else None
 
     def count_flops(self, steps: int, read_examples: Callable[[], float | None]) -> None:
         """Count the FLOPs of a step, once an execution has run.
@@ -150,7 +151,7 @@ class DeviceRates:
         """Return the MFU at so many samples per second, also above 1; `None` if not known."""
         if self.flops_per_sample is None or self._peak.flops is None:
             return None
-        return samples / self.replicas * self.flops_per_sample / self._peak.flops
+        return samples / self.devices * self.flops_per_sample / self._peak.flops
 
     def _mfu_warning(self, mfu: float) -> str:
         flops = self._options.flops_per_sample

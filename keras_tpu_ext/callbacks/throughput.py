@@ -290,7 +290,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         if self.progress_bar == "all":
             names: dict[str, str | None] = {key: key for key in _KEYS}
             # On one device it says the same as that of all.
-            names[DEVICE_SAMPLES_PER_SEC] = None if self._devices.replicas == 1 else DEVICE_SAMPLES_PER_SEC
+            names[DEVICE_SAMPLES_PER_SEC] = None if self._devices.devices == 1 else DEVICE_SAMPLES_PER_SEC
         else:
             names = {**dict.fromkeys(_KEYS), **_SHORT}
             if self.tokens_per_sample is not None:

@@ -136,7 +136,10 @@ class Devices(Protocol):
         """Return `dataset` with each batch split over the replicas of `strategy`."""
 
     def num_replicas(self, model: Model) -> int:
-        """Return the number of replicas that train `model` in step."""
+        """Return the number of replicas that train `model` in step: parts that a batch is split into."""
+
+    def num_devices(self, model: Model) -> int:
+        """Return the number of devices that train `model`; a replica may have several of them."""
 
     def device_name(self, model: Model) -> str:
         """Return the framework's name for a device that trains `model`, such as `"TPU v3"`.

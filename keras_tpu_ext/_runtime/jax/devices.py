@@ -24,6 +24,7 @@ from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
 from keras_tpu_ext._runtime.jax.process_group import num_workers as num_workers
 from keras_tpu_ext._runtime.jax.scope import device_name as device_name
 from keras_tpu_ext._runtime.jax.scope import distribute as distribute
+from keras_tpu_ext._runtime.jax.scope import num_devices as num_devices
 from keras_tpu_ext._runtime.jax.scope import num_replicas as num_replicas
 from keras_tpu_ext._runtime.jax.scope import scope as scope
 from keras_tpu_ext._runtime.jax.sharding import data_parallel

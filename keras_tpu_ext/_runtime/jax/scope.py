@@ -131,7 +131,19 @@ def use_distribution(distribution: keras.distribution.DataParallel | None) -> It
 
 
 def num_replicas(model: keras.Model) -> int:
-    """Return the number of replicas that train `model` in step."""
+    """Return the number of replicas that train `model` in step: the size of the mesh's axis for batches."""
+    distribution = distribution_of(model) or keras.distribution.distribution()
+    return 1 if distribution is None else batch_shards(distribution)
+
+
+def batch_shards(distribution: keras.distribution.Distribution) -> int:
+    """Return into how many parts a distribution splits a batch."""
+    mesh = distribution.device_mesh
+    return int(mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)])
+
+
+def num_devices(model: keras.Model) -> int:
+    """Return the number of devices that train `model`, which share the work of its replicas."""
     distribution = distribution_of(model) or keras.distribution.distribution()
     return 1 if distribution is None else int(distribution.device_mesh.devices.size)
 
@@ -167,7 +179,7 @@ class _Distributed:
         self._dataset = dataset
 
     def __iter__(self) -> Iterator[Nest]:
-        replicas = self._distribution.device_mesh.devices.size
+        replicas = batch_shards(self._distribution)
         for batch in self._dataset:
             for leaf in jax.tree.leaves(batch):
                 if len(leaf) % replicas:

@@ -104,6 +104,11 @@ def num_replicas(model: Model) -> int:
     return int(model.distribute_strategy.num_replicas_in_sync)
 
 
+def num_devices(model: Model) -> int:
+    """Return the number of devices that train `model`: each replica has one."""
+    return num_replicas(model)
+
+
 def device_name(model: Model) -> str:
     """Return `"TPU"`, whose generation TensorFlow does not tell, or `"cpu"`; for a GPU an empty string."""
     strategy = model.distribute_strategy

@@ -38,11 +38,13 @@ def test_a_model_belongs_to_the_strategy_of_its_block(make, replicas):
     with _runtime.devices.scope(_runtime.devices.open_cpu(replicas).strategy):
         model = make(keras.Model)
     assert _runtime.devices.num_replicas(model) == replicas
+    assert _runtime.devices.num_devices(model) == replicas
     assert _runtime.devices.device_name(model).upper() in ("", "CPU")  # TensorFlow has no name for it
 
 
 def test_num_replicas_and_device_name_without_a_block(plain):
     assert _runtime.devices.num_replicas(plain) == 1
+    assert _runtime.devices.num_devices(plain) == 1
 
 
 def test_distribute_gives_every_row_once(rows):
