@@ -48,14 +48,14 @@ PLACES = {
     ),
     "keras.src.ops.nn:dot_product_attention": Place(
         "3.10",
-        "`attn_logits_soft_cap` is an error everywhere else; where the kernel is not taken it is left out in silence, "
-        "and its docstring has another formula than the kernel's tanh",
+        "`attn_logits_soft_cap` is an error everywhere else; where the kernel is not taken it is left out in "
+        "silence, and its docstring has another formula than the kernel's tanh",
         "**wrong** where the kernel is not taken",
         "`cap * tanh(logits / cap)` on both ways",
     ),
     "keras.src.backend.jax.numpy:_uses_cpu": Place(
         "3.14",
-        "`argmax` and `argmin` take -0.0 for less than 0.0 on a CPU, and for equal on a TPU, where the first of them wins",
+        "`argmax` and `argmin` take -0.0 for less than 0.0 on a CPU, and for equal on a TPU, where the first wins",
         "right; zeros of different sign only",
         _NOTHING,
     ),

@@ -85,7 +85,7 @@ def test_devices_stay():
 def test_it_ends_after_an_error():
     x = np.ones((1, 128, 1, 8), "float32")
     with pytest.raises(ZeroDivisionError), as_on_tpu():
-        1 / 0
+        raise ZeroDivisionError
     row = np.arange(128.0, dtype="float32")[None, :, None, None] * np.ones((1, 128, 1, 8), "float32")
     assert np.allclose(keras.ops.dot_product_attention(x, x, row), 63.5)  # the mean of all, and not of those before
 

@@ -72,8 +72,10 @@ def test_attention_is_sharded_over_batch_and_heads(rows, columns, kv_heads, by_k
     key, value = rng.standard_normal((2, 8, 128, kv_heads, 8)).astype("float32")
     expected = keras.ops.dot_product_attention(query, key, value, is_causal=True)
     seen = []
-    splash = attention._splash
-    monkeypatch.setattr(attention, "_splash", lambda *args, **kw: seen.append(args[0].shape) or splash(*args, **kw))
+    splash = attention.splash_attention
+    monkeypatch.setattr(
+        attention, "splash_attention", lambda *args, **kw: seen.append(args[0].shape) or splash(*args, **kw)
+    )
     with as_on_tpu(), exact_attention_of(model_parallel(rows, columns)):
         attend = jax.jit(lambda *arrays: keras.ops.dot_product_attention(*arrays, is_causal=True))
         got = attend(query, key, value)

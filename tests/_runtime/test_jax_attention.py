@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from keras.src.backend.common.masking import set_keras_mask
 
-from keras_tpu_ext._runtime.jax import attention
-from keras_tpu_ext._runtime.jax.attention import exact_attention, exact_attention_of
+from keras_tpu_ext._runtime.jax import attention, splash
+from keras_tpu_ext._runtime.jax.attention import exact_attention_of
 from keras_tpu_ext.testing import as_on_tpu
 
 pytestmark = pytest.mark.runtimes("keras3_jax", reason="Keras has a kernel for TPUs on JAX only")
@@ -203,3 +203,16 @@ def test_of_a_layer_with_masks(kind, masks):
 @pytest.mark.parametrize("kind", LAYERS)
 def test_of_a_layer_with_a_window(kind, masks):
     check_layer(LAYERS[kind](sliding_window=20), masks)
+
+
+@pytest.mark.parametrize(
+    ("mask", "blocks"),
+    [
+        (splash.Mask(), "blocks_16_of_16"),
+        (splash.Mask(after=0), "blocks_10_of_16"),
+        (splash.Mask(before=511, after=0), "blocks_7_of_16"),
+        (splash.Mask(before=512, after=512), "blocks_10_of_16"),
+    ],
+)
+def test_blocks_that_the_kernel_visits(mask, blocks):
+    assert splash.visited_blocks(mask, 2048, 2048) == blocks

@@ -243,3 +243,10 @@ def test_sizes_on_the_way(size, text):
 )
 def test_times(seconds, text):
     assert _text._seconds(seconds) == text
+
+
+def test_the_part_of_kernels_is_told_where_there_is_any():
+    kernels = "are kernels, by their products at the peak of the matrix units"
+    assert kernels not in unwrapped(report())
+    found = report(time=dataclasses.replace(TIME, by_kernels=0.2))
+    assert f"75 % of that the compiler states, 20 % {kernels}; the rest is" in unwrapped(found)

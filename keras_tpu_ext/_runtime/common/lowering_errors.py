@@ -33,6 +33,11 @@ NO_PYTHON = (
     "no Python runs on a TPU: write the layer with keras.ops, or do this part in the input pipeline, dataset.map(...)"
 )
 
+IN_SCOPE = (
+    "make and compile the model in kte.strategy_scope(), or as a kte.TPUModel: each chip then runs the kernel for "
+    "its part of the batch"
+)
+
 # The cure for a message that has one of these words in it.
 _CURES = (
     (
@@ -54,6 +59,7 @@ _CURES = (
         ("Concretization", "NonConcrete", "TracerBoolConversion", "TracerIntegerConversion", "dynamic shape"),
         STATIC_SHAPES,
     ),
+    (("Mosaic kernels cannot be automatically partitioned",), IN_SCOPE),
 )
 
 _Frame = tuple[str, int]  # file and line

@@ -39,9 +39,7 @@ def abstract_mesh(size: int, axis: str) -> jax.sharding.AbstractMesh:
     return jax.sharding.AbstractMesh((size,), (axis,))
 
 
-def shard_map(
-    function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any
-) -> Callable[..., Any]:
+def shard_map(function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
     """Return `function` of each device's shards; what it returns is not checked to be replicated."""
     if jax.__version_info__ < (0, 7):
         from jax.experimental.shard_map import shard_map as sharded

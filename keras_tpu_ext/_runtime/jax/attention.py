@@ -24,32 +24,14 @@ from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh, shard_map
 from keras_tpu_ext._runtime.jax.as_on_tpu import traces_for_tpu
+from keras_tpu_ext._runtime.jax.splash import BLOCKS, Mask, sees_anything, splash_attention
 
 _nn: Any = private("keras.src.backend.jax.nn")  # where keras.ops calls it
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _LAYERS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
-# Lengths that the kernel can cut into blocks, and blocks that it may be given: MaxText takes 512 where it can.
-_BLOCKS = (512, 256, 128)
 _DTYPES = ("float32", "bfloat16")
 _TOLD: set[str] = set()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Mask:
-    """What a query sees, as the kernel can be told.
-
-    Attributes:
-        before: Number of positions before its own; `None` for all.
-        after: Number of positions after its own; `None` for all.
-        queries: Boolean array of batch and queries, true for those that see anything; `None` for all.
-        keys: Boolean array of batch and keys, true for those that can be seen; `None` for all.
-    """
-
-    before: int | None = None
-    after: int | None = None
-    queries: jax.Array | None = None
-    keys: jax.Array | None = None
 
 
 class _Context(threading.local):
@@ -58,8 +40,8 @@ class _Context(threading.local):
     active = False
     mesh: Any = None
     batch_axis = ""
-    computed: tuple[Any, _Mask] | None = None  # a layer's mask and its meaning
-    mask: _Mask | None = None  # that of the running layer
+    computed: tuple[Any, Mask] | None = None  # a layer's mask and its meaning
+    mask: Mask | None = None  # that of the running layer
 
 
 _CONTEXT = _Context()
@@ -127,7 +109,7 @@ def _remembering_mask(original: Callable[..., Any]) -> Callable[..., Any]:
             keys = [jnp.asarray(one, bool) for one in (value_mask, key_mask) if one is not None]
             queries = None if query_mask is None else jnp.asarray(query_mask, bool)
             both = functools.reduce(jnp.logical_and, keys) if keys else None
-            _CONTEXT.computed = mask, _Mask(reach, 0 if use_causal_mask else reach, queries, both)
+            _CONTEXT.computed = mask, Mask(reach, 0 if use_causal_mask else reach, queries, both)
         return mask
 
     return compute
@@ -137,10 +119,12 @@ def _with_remembered_mask(original: Callable[..., Any]) -> Callable[..., Any]:
     """Let Keras's own attention within a layer have the meaning of the layer's mask."""
 
     @functools.wraps(original)
-    def compute(layer: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *rest: Any, **kwargs: Any):
+    def compute(
+        layer: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *rest: Any, **kwargs: Any
+    ) -> Any:
         remembered, _CONTEXT.computed = _CONTEXT.computed, None
-        known = remembered is not None and remembered[0] is attention_mask
-        before, _CONTEXT.mask = _CONTEXT.mask, remembered[1] if known else None
+        mask, meaning = remembered or (None, None)
+        before, _CONTEXT.mask = _CONTEXT.mask, meaning if mask is attention_mask else None
         try:
             return original(layer, query, key, value, attention_mask, *rest, **kwargs)
         finally:
@@ -168,14 +152,14 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
             return original(query, key, value, **given, flash_attention=flash_attention, **cap)
         query, key, value = _of_one_dtype(query, key, value)
         scale = 1 / query.shape[-1] ** 0.5 if scale is None else scale
-        seen = _CONTEXT.mask if mask is not None else _Mask()
+        seen = _CONTEXT.mask if mask is not None else Mask()
         wanted = flash_attention is not False and keras.config.is_flash_attention_enabled() is not False
         if wanted and seen is not None and bias is None and _kernel_takes(query, key, value):
             if is_causal:
                 seen = dataclasses.replace(seen, after=0)
-            _tell_once(original)
+            _tell_once()
             return _by_kernel(query, key, value, seen, scale, attn_logits_soft_cap)
-        if cap:
+        if attn_logits_soft_cap is not None:
             return _capped(query, key, value, bias, mask, scale, is_causal, attn_logits_soft_cap)
         return original(query, key, value, **{**given, "scale": scale}, flash_attention=False)
 
@@ -183,16 +167,16 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 
 def _of_one_dtype(*arrays: Any) -> list[jax.Array]:
-    arrays = [keras.ops.convert_to_tensor(array) for array in arrays]
-    dtype = keras.backend.result_type(*(array.dtype for array in arrays))
-    return [array.astype(dtype) for array in arrays]
+    tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
+    dtype = keras.backend.result_type(*(tensor.dtype for tensor in tensors))
+    return [tensor.astype(dtype) for tensor in tensors]
 
 
 def _kernel_takes(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
     """Return whether JAX's kernel takes these arrays, and the mesh can share them."""
     if any(array.ndim != 4 or str(array.dtype) not in _DTYPES for array in (query, key, value)):
         return False
-    if query.shape[1] % _BLOCKS[-1] or key.shape[1] % _BLOCKS[-1] or query.shape[2] % key.shape[2]:
+    if query.shape[1] % BLOCKS[-1] or key.shape[1] % BLOCKS[-1] or query.shape[2] % key.shape[2]:
         return False
     if _CONTEXT.mesh is None:
         return True
@@ -207,100 +191,27 @@ def _mesh_sizes() -> tuple[int, int]:
 
 
 def _by_kernel(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: _Mask, scale: float, cap: float | None
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, scale: float, cap: float | None
 ) -> jax.Array:
     """Return attention by the Splash kernel; arrays are of batch, length, heads and depth."""
     segments = None
     if mask.keys is not None:
         visible = mask.keys.astype(jnp.int32)
         segments = jnp.ones(query.shape[:2], jnp.int32), jnp.broadcast_to(visible, key.shape[:2])
-    attend = functools.partial(_splash, mask=mask, cap=cap)
+    attend: Callable[..., jax.Array] = functools.partial(splash_attention, mask=mask, cap=cap)
     query = query * jnp.asarray(scale, query.dtype)
     if _CONTEXT.mesh is not None and _CONTEXT.mesh.size > 1:
         heads = tuple(name for name in _CONTEXT.mesh.axis_names if name != _CONTEXT.batch_axis) or None
         split, rows = PartitionSpec(_CONTEXT.batch_axis, None, heads), PartitionSpec(_CONTEXT.batch_axis)
         attend = shard_map(attend, _CONTEXT.mesh, (split, split, split, rows), split)
     found = attend(query, key, value, segments)
-    seen = _sees_anything(mask, query.shape[1], key.shape[1])
+    seen = sees_anything(mask, query.shape[1], key.shape[1])
     if seen is None:
         return found
     # Keras gives a query that sees nothing the mean of all values: its logits are all alike.
     mean = jnp.mean(value.astype(jnp.float32), axis=1, keepdims=True).astype(found.dtype)
     mean = jnp.repeat(mean, query.shape[2] // key.shape[2], axis=2)
     return jnp.where(seen[:, :, None, None], found, mean)
-
-
-def _splash(
-    query: jax.Array, key: jax.Array, value: jax.Array, segments: Any, *, mask: _Mask, cap: float | None
-) -> jax.Array:
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-
-    lengths = query.shape[1], key.shape[1]
-    if mask.before is None and mask.after is None:
-        one: Any = masks.FullMask(lengths)
-    elif mask.before is None and mask.after == 0:
-        one = masks.CausalMask(lengths)
-    else:
-        one = masks.LocalMask(lengths, (mask.before, mask.after), 0)
-    kernel = kernels.make_splash_mha(
-        masks.MultiHeadMask([one] * query.shape[2]),
-        head_shards=1,
-        q_seq_shards=1,
-        attn_logits_soft_cap=cap,
-        block_sizes=_block_sizes(kernels, *lengths),
-    )
-    if segments is not None:
-        segments = kernels.SegmentIds(*segments)
-    heads_first = (jnp.swapaxes(array, 1, 2) for array in (query, key, value))
-    with jax.named_scope(_visited_blocks(mask, *lengths)):
-        return jnp.swapaxes(jax.vmap(kernel)(*heads_first, segments), 1, 2)
-
-
-def _block_size(length: int) -> int:
-    return next(block for block in _BLOCKS if not length % block)
-
-
-def _visited_blocks(mask: _Mask, queries: int, keys: int) -> str:
-    """Return how many of its blocks the kernel visits, as preflight reads it: `"blocks_10_of_16"`."""
-    q, kv = _block_size(queries), _block_size(keys)
-    first, last = _reach(mask, queries, keys)
-    visited = sum(-(-max(last[i : i + q]) // kv) - min(first[i : i + q]) // kv for i in range(0, queries, q))
-    return f"blocks_{visited}_of_{queries // q * keys // kv}"
-
-
-def _reach(mask: _Mask, queries: int, keys: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each query the first key that its position lets it see, and the one after the last."""
-    position = np.arange(queries)
-    first = np.zeros(queries, int) if mask.before is None else np.clip(position - mask.before, 0, keys)
-    last = np.full(queries, keys) if mask.after is None else np.clip(position + mask.after + 1, 0, keys)
-    return first, last
-
-
-def _block_sizes(kernels: Any, queries: int, keys: int) -> Any:
-    q, kv = _block_size(queries), _block_size(keys)
-    return kernels.BlockSizes(
-        block_q=q,
-        block_kv=kv,
-        block_kv_compute=kv,
-        block_q_dkv=q,
-        block_kv_dkv=kv,
-        block_kv_dkv_compute=kv,
-        block_q_dq=q,
-        block_kv_dq=kv,
-    )
-
-
-def _sees_anything(mask: _Mask, queries: int, keys: int) -> jax.Array | None:
-    """Return a boolean array of batch and queries, true for those that see a key; `None` where all surely do."""
-    first, last = _reach(mask, queries, keys)
-    seen: Any = None if np.all(last > first) else jnp.asarray(last > first)[None]
-    if mask.keys is not None:
-        count = jnp.pad(jnp.cumsum(mask.keys.astype(jnp.int32), axis=1), ((0, 0), (1, 0)))
-        seen = jnp.take(count, last, axis=1) > jnp.take(count, np.minimum(first, last), axis=1)
-    if mask.queries is not None:
-        seen = mask.queries if seen is None else seen & mask.queries
-    return seen
 
 
 def _capped(
@@ -324,8 +235,24 @@ def _capped(
     return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(logits).astype(value.dtype), value)
 
 
-def _tell_once(original: Callable[..., jax.Array]) -> None:
-    """Say once where Keras itself would compute something else."""
+def warn_of_stock_attention(model: keras.Model, program: str) -> None:
+    """Say that a plain model computes something else on a TPU, if Keras has given its attention to the kernel.
+
+    Args:
+        model: A model that takes Keras's own step.
+        program: Text of its step, lowered for a TPU.
+    """
+    if hasattr(_nn, "wrap_flash_attention") and "splash_mha" in program:
+        _LOG.warning(
+            "On a TPU Keras %s computes the attention of %r as if it were causal and unscaled, and that is what this "
+            "step does. Make the model in kte.strategy_scope(), or as a kte.TPUModel, for what it computes on a CPU.",
+            keras.__version__,
+            model.name,
+        )
+
+
+def _tell_once() -> None:
+    """Say once that Keras itself would compute something else."""
     text = (
         f"Keras {keras.__version__} computes attention on a TPU as if it were causal and unscaled; keras-tpu-ext "
         "computes what it is on a CPU. Text for Keras: docs/upstream/attention_on_tpu.md"

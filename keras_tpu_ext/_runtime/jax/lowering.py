@@ -19,7 +19,7 @@ from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh, unsharded_state_patches
 from keras_tpu_ext._runtime.jax.as_on_tpu import tracing_for_tpu
-from keras_tpu_ext._runtime.jax.attention import exact_attention
+from keras_tpu_ext._runtime.jax.attention import exact_attention, warn_of_stock_attention
 from keras_tpu_ext._runtime.jax.jaxpr_flops import jaxprs_of
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import use_distribution
@@ -55,6 +55,9 @@ def lower_step(model: keras.Model, batch: Nest, replicas: int) -> LoweredStep:
         _check_callbacks(traced.jaxpr, model)
         lowered = traced.lower(lowering_platforms=("tpu",))
         program = _module_to_bytecode(lowered.compiler_ir("stablehlo"))
+        without_lines = lowered.as_text()
+        if not isinstance(model, TrainStep):
+            warn_of_stock_attention(model, without_lines)
     leaves = jax.tree.leaves(data)
     return LoweredStep(
         program=bytes(program),
@@ -65,7 +68,7 @@ def lower_step(model: keras.Model, batch: Nest, replicas: int) -> LoweredStep:
         roles=_roles(model),
         arguments=_argument_names(state),
         framework="JAX",
-        without_lines=lowered.as_text().encode(),
+        without_lines=without_lines.encode(),
     )
 
 

@@ -31,8 +31,9 @@ MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
 def as_on_tpu() -> contextlib.AbstractContextManager[None]:
     """Raise an error: on TensorFlow nothing is traced in another way for a TPU."""
     raise RuntimeNotSupportedError(
-        "as_on_tpu is for Keras 3 on JAX, where Keras asks for the platform while it traces. On TensorFlow Keras builds "
-        "one graph for every device, and what a TPU makes of it only its compiler knows: write keras_tpu_ext.preflight."
+        "as_on_tpu is for Keras 3 on JAX, where Keras asks for the platform while it traces. On TensorFlow one graph "
+        "is built for every device, and what a TPU makes of it only its compiler knows. Write "
+        "kte.preflight(model, batch)."
     )
 
 

@@ -14,7 +14,7 @@ _TARGET = 'custom_call_target="tpu_custom_call"'
 _SPLASH = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)_")
 # How many products with the keys' depth and with the values' each pass takes: the backward ones do the scores again.
 _PRODUCTS: Mapping[str, tuple[int, int]] = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2)}
-# As `_runtime/jax/attention.py` names the part of the blocks that a mask leaves.
+# As `_runtime/jax/splash.py` names the part of the blocks that a mask leaves.
 _BLOCKS = re.compile(r"\bblocks_(\d+)_of_(\d+)\b")
 _QUERY, _KEY, _VALUE = range(3)
 

@@ -28,6 +28,8 @@ _COLLECTIVES = (
 )
 _LOOKUPS, _UPDATES = ("gather", "dynamic-slice"), ("scatter", "dynamic-update-slice")
 
+Source = Literal["compiler", "kernel", "hbm", "ici", "none"]
+
 
 class OpCost(NamedTuple):
     """The cost of an instruction on one device, summed over its runs in a step.
@@ -47,7 +49,7 @@ class OpCost(NamedTuple):
     instruction: Instruction
     runs: int
     seconds: float
-    source: Literal["compiler", "kernel", "hbm", "ici", "none"]
+    source: Source
     flops: float
     bytes_accessed: int
     unpadded_bytes: int
@@ -111,13 +113,13 @@ class Timeline:
             return OpCost(instruction, runs, seconds, "compiler", flops, padded, unpadded)
         seconds = padded / self._generation.hbm_bandwidth_per_core
         if is_kernel(instruction):
-            operands = [computation.by_name[name].shape for name in instruction.operands if name in computation.by_name]
+            operands = [
+                computation.by_name[name].shape for name in instruction.operands if name in computation.by_name
+            ]
             kernel = kernel_cost(instruction, operands, self._generation.matrix_unit)
             by_products = runs * kernel.padded_flops / self._generation.peak_bf16_flops_per_core
-            source = "hbm" if kernel.source == "bytes" else "kernel"
-            return OpCost(
-                instruction, runs, max(seconds, by_products), source, runs * kernel.flops, padded, unpadded
-            )
+            source: Source = "hbm" if kernel.source == "bytes" else "kernel"
+            return OpCost(instruction, runs, max(seconds, by_products), source, runs * kernel.flops, padded, unpadded)
         return OpCost(instruction, runs, seconds, "hbm" if seconds else "none", flops, padded, unpadded)
 
     def _flops(self, computation: Computation, instruction: Instruction) -> float:

@@ -52,6 +52,26 @@ kind=kLoop, calls=%fused_computation.66, backend_config={"flag_configs":[], \
 """
 
 
+KERNEL = """\
+ENTRY %main (q: bf16[4]) -> bf16[4] {
+  %q = bf16[4]{0} parameter(0)
+  %kernel.1 = bf16[4]{0} custom-call(%q), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block_q\\": 256}"
+}}, metadata={op_name="jit(step)/jvp(att)/kernel"}, \
+backend_config={"custom_call_config":{"cost_estimate":{"flops":8}}}
+  ROOT %negate.1 = bf16[4]{0} negate(%kernel.1)
+}
+"""
+
+
+def test_metadata_of_a_kernel_goes_over_several_lines():
+    entry = Module.parse(KERNEL).entry
+    assert [one.name for one in entry.instructions] == ["q", "kernel.1", "negate.1"]
+    kernel = entry.by_name["kernel.1"]
+    assert kernel.op_name == "jit(step)/jvp(att)/kernel"
+    assert kernel.backend_config["custom_call_config"]["cost_estimate"] == {"flops": 8}
+
+
 @pytest.fixture
 def module():
     return Module.parse(TEXT)

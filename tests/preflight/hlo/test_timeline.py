@@ -281,3 +281,53 @@ def test_updates_of_two_tables_move_neither_of_them():
 def test_an_update_of_what_is_as_large_as_the_table_writes_all_of_it():
     found = cost("n", *OPERANDS, f"ROOT %n = {TABLE} dynamic-update-slice(%table, %table)")
     assert found.bytes_accessed == 3 * 8192 * 512
+
+
+QKV = "bf16[8,4,256,64]{3,2,1,0:T(8,128)(2,1)}"
+TARGET = 'custom_call_target="tpu_custom_call"'
+SCORES = 8 * 4 * 256 * 256
+
+
+def kernel(name, more="", generation=V5E):
+    lines = [f"%{one} = {QKV} parameter({i})" for i, one in enumerate("qkv")]
+    mask = "%m = s8[1,1,1]{2,1,0} parameter(3)"
+    call = f"ROOT %{name} = {QKV} custom-call(%m, %m, %q, %k, %v), {TARGET}{more}"
+    return cost(name, *lines, mask, call, generation=generation)
+
+
+@pytest.mark.parametrize(
+    ("name", "products"),
+    [
+        ("splash_mha_fwd_residuals.1", 2),
+        ("splash_mha_dq_no_residuals", 3),
+        ("splash_mha_dkv_segmented_no_residuals.7", 4),
+    ],
+)
+def test_attention_kernels_count_by_their_products(name, products):
+    found = kernel(name)
+    assert (found.source, found.flops) == ("kernel", products * 2 * SCORES * 64)
+    # A depth of 64 takes a whole matrix unit of 128, or of 256.
+    assert found.seconds == pytest.approx(2 * found.flops / V5E.peak_bf16_flops)
+    wide = TPU_GENERATIONS["v6e"]
+    seconds = max(4 * found.flops / wide.peak_bf16_flops, found.bytes_accessed / wide.hbm_bandwidth)
+    assert kernel(name, generation=wide).seconds == pytest.approx(seconds)
+
+
+def test_blocks_that_a_mask_leaves_out_do_not_count():
+    found = kernel(
+        "splash_mha_fwd_residuals.1", ', metadata={op_name="jit(step)/jvp(att)/blocks_10_of_16/pallas_call"}'
+    )
+    assert found.flops == 2 * 2 * SCORES * 64 * 10 / 16
+
+
+def test_a_kernel_with_an_estimate_of_its_own_counts_by_it():
+    estimate = ', backend_config={"custom_call_config":{"cost_estimate":{"flops":123456789012,"bytes_accessed":7}}}'
+    found = kernel("any", estimate)
+    assert (found.source, found.flops) == ("kernel", 123456789012)
+    assert found.seconds == pytest.approx(123456789012 / V5E.peak_bf16_flops)
+
+
+def test_other_kernels_count_by_their_bytes():
+    found = kernel("any")
+    assert (found.source, found.flops) == ("hbm", 0)
+    assert found.seconds == pytest.approx(found.bytes_accessed / V5E.hbm_bandwidth)

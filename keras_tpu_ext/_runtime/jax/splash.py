@@ -1,0 +1,113 @@
+"""JAX's Splash kernel for attention: what a mask means to it, and which blocks it visits."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Lengths that the kernel can cut into blocks, and blocks that it may be given: MaxText takes 512 where it can.
+BLOCKS = (512, 256, 128)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """What a query sees, as the kernel can be told.
+
+    Attributes:
+        before: Number of positions before its own; `None` for all.
+        after: Number of positions after its own; `None` for all.
+        queries: Boolean array of batch and queries, true for those that see anything; `None` for all.
+        keys: Boolean array of batch and keys, true for those that can be seen; `None` for all.
+    """
+
+    before: int | None = None
+    after: int | None = None
+    queries: jax.Array | None = None
+    keys: jax.Array | None = None
+
+
+def splash_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, segments: Any, *, mask: Mask, cap: float | None
+) -> jax.Array:
+    """Return the attention of the kernel.
+
+    Args:
+        query: Scaled queries, of batch, length, heads and depth.
+        key: Keys, of fewer heads if the queries' are in groups.
+        value: Values.
+        segments: Integers of batch and queries, and of batch and keys; equal ones see each other. `None` for all.
+        mask: What a query's position lets it see.
+        cap: Where logits are capped by tanh; `None` for no cap.
+    """
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    lengths = query.shape[1], key.shape[1]
+    if mask.before is None and mask.after is None:
+        one: Any = masks.FullMask(lengths)
+    elif mask.before is None and mask.after == 0:
+        one = masks.CausalMask(lengths)
+    else:
+        one = masks.LocalMask(lengths, (mask.before, mask.after), 0)
+    kernel = kernels.make_splash_mha(
+        masks.MultiHeadMask([one] * query.shape[2]),
+        head_shards=1,
+        q_seq_shards=1,
+        attn_logits_soft_cap=cap,
+        block_sizes=_block_sizes(kernels, *lengths),
+    )
+    if segments is not None:
+        segments = kernels.SegmentIds(*segments)
+    heads_first = (jnp.swapaxes(array, 1, 2) for array in (query, key, value))
+    with jax.named_scope(visited_blocks(mask, *lengths)):
+        return jnp.swapaxes(jax.vmap(kernel)(*heads_first, segments), 1, 2)
+
+
+def _block_size(length: int) -> int:
+    return next(block for block in BLOCKS if not length % block)
+
+
+def visited_blocks(mask: Mask, queries: int, keys: int) -> str:
+    """Return how many of its blocks the kernel visits, as preflight reads it: `"blocks_10_of_16"`."""
+    q, kv = _block_size(queries), _block_size(keys)
+    first, last = _reach(mask, queries, keys)
+    visited = sum(-(-max(last[i : i + q]) // kv) - min(first[i : i + q]) // kv for i in range(0, queries, q))
+    return f"blocks_{visited}_of_{queries // q * keys // kv}"
+
+
+def _reach(mask: Mask, queries: int, keys: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each query the first key that its position lets it see, and the one after the last."""
+    position = np.arange(queries)
+    first = np.zeros(queries, int) if mask.before is None else np.clip(position - mask.before, 0, keys)
+    last = np.full(queries, keys) if mask.after is None else np.clip(position + mask.after + 1, 0, keys)
+    return first, last
+
+
+def _block_sizes(kernels: Any, queries: int, keys: int) -> Any:
+    q, kv = _block_size(queries), _block_size(keys)
+    return kernels.BlockSizes(
+        block_q=q,
+        block_kv=kv,
+        block_kv_compute=kv,
+        block_q_dkv=q,
+        block_kv_dkv=kv,
+        block_kv_dkv_compute=kv,
+        block_q_dq=q,
+        block_kv_dq=kv,
+    )
+
+
+def sees_anything(mask: Mask, queries: int, keys: int) -> jax.Array | None:
+    """Return a boolean array of batch and queries, true for those that see a key; `None` where all surely do."""
+    first, last = _reach(mask, queries, keys)
+    seen: Any = None if np.all(last > first) else jnp.asarray(last > first)[None]
+    if mask.keys is not None:
+        count = jnp.pad(jnp.cumsum(mask.keys.astype(jnp.int32), axis=1), ((0, 0), (1, 0)))
+        seen = jnp.take(count, last, axis=1) > jnp.take(count, np.minimum(first, last), axis=1)
+    if mask.queries is not None:
+        seen = mask.queries if seen is None else seen & mask.queries
+    return seen

@@ -1,0 +1,61 @@
+"""Attention compiled for TPUs: the kernel of each chip, what it costs, and what Keras's own step is."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tpu_ext as kte
+
+pytestmark = pytest.mark.runtimes("keras3_jax")
+
+SHAPE = (256, 64)
+
+
+def model(make, attention):
+    inputs = keras.Input(SHAPE)
+    x = attention()(inputs)
+    made = make(inputs, keras.layers.Dense(1, name="out")(x))
+    made.compile("sgd", "mse")
+    return made
+
+
+def heads(**call):
+    return lambda x: keras.layers.MultiHeadAttention(4, 32, name="attention")(x, x, **call)
+
+
+def report(made, target="v5e-8", each=2):
+    return kte.preflight(
+        made, (np.zeros((8, *SHAPE), "float32"), np.zeros((8, 256, 1), "float32")), target, each, progress=False
+    )
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "v5e-8",
+        pytest.param("v6e-8", marks=pytest.mark.exhaustive),
+        pytest.param("v5e-1", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_each_chip_runs_the_kernel(target):
+    found = report(model(kte.TPUModel, heads), target)
+    assert found.ok, str(found)
+    assert found.time.by_kernels > 0
+    attention = next(layer for layer in found.layers if layer.layer == "attention")
+    # Of the kernel: 9 products of scores and depth, in three passes; of the layer's four dense ones: 3 passes.
+    scores, tokens = 2 * 4 * 256 * 256, 2 * 256
+    assert attention.flops >= 9 * 2 * scores * 32
+    assert attention.flops == pytest.approx(9 * 2 * scores * 32 + 3 * 4 * 2 * tokens * 64 * 128, rel=0.1)
+
+
+def test_a_plain_model_on_several_chips_is_told_the_cure():
+    found = report(model(keras.Model, heads))
+    assert "Mosaic kernels cannot be automatically partitioned" in found.fault.cause
+    assert "make and compile the model in kte.strategy_scope()" in found.fault.cure
+
+
+@pytest.mark.exhaustive
+def test_a_plain_model_on_one_chip_is_told_what_it_computes(caplog):
+    found = report(model(keras.Model, heads), "v5e-1")
+    assert found.ok
+    assert "computes the attention of 'functional' as if it were causal and unscaled" in caplog.text
