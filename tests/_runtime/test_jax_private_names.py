@@ -8,7 +8,7 @@ from keras.src.backend.jax.trainer import JAXEpochIterator
 from keras.src.models.model import Trainer
 
 from keras_tpu_ext._runtime.common import private_names
-from keras_tpu_ext._runtime.compat.keras3 import execution
+from keras_tpu_ext._runtime.compat.keras3 import VERSION, execution
 from keras_tpu_ext._runtime.jax.scope import _METHODS
 from private_names import attributes, check_attribute, mend, model
 
@@ -34,6 +34,14 @@ ATTRIBUTES = {
 
 def test_every_attribute_of_the_table_is_tried():
     assert attributes(private_names.KERAS3_JAX) == ATTRIBUTES.keys()
+
+
+@pytest.mark.skipif(VERSION < (3, 15), reason="this Keras has no windows")
+def test_attention_shows_its_window():
+    layer = keras.layers.MultiHeadAttention(1, 1, sliding_window=7)
+    assert layer._sliding_window == 7, mend("MultiHeadAttention._sliding_window")
+    grouped = keras.layers.GroupQueryAttention(1, 1, 1, sliding_window=7)
+    assert grouped.sliding_window == 7
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)

@@ -42,10 +42,8 @@ def test_each_chip_runs_the_kernel(target):
     assert found.ok, str(found)
     assert found.time.by_kernels > 0
     attention = next(layer for layer in found.layers if layer.layer == "attention")
-    # Of the kernel: 9 products of scores and depth, in three passes; of the layer's four dense ones: 3 passes.
-    scores, tokens = 2 * 4 * 256 * 256, 2 * 256
-    assert attention.flops >= 9 * 2 * scores * 32
-    assert attention.flops == pytest.approx(9 * 2 * scores * 32 + 3 * 4 * 2 * tokens * 64 * 128, rel=0.1)
+    # Products of scores and depth: 2 forward, 3 for the queries' gradient, 4 for those of keys and values.
+    assert attention.flops == 9 * 2 * (2 * 4 * 256 * 256) * 32
 
 
 def test_a_plain_model_on_several_chips_is_told_the_cure():
@@ -56,6 +54,6 @@ def test_a_plain_model_on_several_chips_is_told_the_cure():
 
 @pytest.mark.exhaustive
 def test_a_plain_model_on_one_chip_is_told_what_it_computes(caplog):
-    found = report(model(keras.Model, heads), "v5e-1")
-    assert found.ok
-    assert "computes the attention of 'functional' as if it were causal and unscaled" in caplog.text
+    made = model(keras.Model, heads)
+    assert report(made, "v5e-1").ok
+    assert f"computes the attention of {made.name!r} as if it were causal and unscaled" in caplog.text

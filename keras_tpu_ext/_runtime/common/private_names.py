@@ -94,6 +94,11 @@ KERAS3_JAX = (
     "jax._src.distributed:global_state.client",
     "jax._src.interpreters.mlir:module_to_bytecode",
     "jax._src.xla_bridge:backends_are_initialized",
+    "keras.layers:GroupQueryAttention._compute_attention",
+    "keras.layers:GroupQueryAttention._compute_attention_mask",
+    "keras.layers:MultiHeadAttention._compute_attention",
+    "keras.layers:MultiHeadAttention._compute_attention_mask",
+    "keras.src.backend.jax.nn:dot_product_attention",
     "keras.src.models.model:Trainer._get_jax_state",
     "keras.src.models.model:Trainer.compute_loss_and_updates",  # not private, and not documented either
     "keras.src.trainers.data_adapters:get_data_adapter",
@@ -119,6 +124,7 @@ BEFORE_KERAS_3_10 = (
     "keras.src.backend.jax.distribution_lib:_to_jax_mesh",
 )
 FROM_KERAS_3_10 = ("keras.src.backend.jax.distribution_lib:initialize_rng",)
+FROM_KERAS_3_15 = ("MultiHeadAttention._sliding_window",)
 
 # `keras.src` on TensorFlow 2.15, and `tf_keras.src` on newer ones.
 KERAS2 = (
@@ -253,6 +259,7 @@ EVERY = (
     *KERAS3_JAX,
     *BEFORE_KERAS_3_10,
     *FROM_KERAS_3_10,
+    *FROM_KERAS_3_15,
     *KERAS2,
     *TENSORFLOW,
     *NEWER_TENSORFLOW,

@@ -55,6 +55,9 @@ def exact_attention(mesh: Any, batch_axis: str) -> Iterator[None]:
         mesh: The mesh of the devices, also an abstract one; `None` for one device.
         batch_axis: Its axis that batches are sharded along; heads are sharded along the others.
     """
+    if not traces_for_tpu():
+        yield
+        return
     before = _CONTEXT.active, _CONTEXT.mesh, _CONTEXT.batch_axis
     with patched(_patches()):
         _CONTEXT.active, _CONTEXT.mesh, _CONTEXT.batch_axis = True, mesh, batch_axis
