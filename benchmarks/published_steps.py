@@ -3,7 +3,7 @@
     make .envs/keras3-compiler/.ready
     JAX_PLATFORMS=cpu KERAS_BACKEND=jax .envs/keras3-compiler/bin/python benchmarks/published_steps.py [--only TEXT]
 
-Each row is the same work, built here, compiled for the same chip, and estimated as in a report of preflight; beside
+Each row is the same work, built here, compiled for the same chip, and estimated as in a report of preflight. Beside
 it stands the published time. ResNet-50 is Keras's without biases and with moments of each core's examples, as in those
 runs; BERT-large is of Keras's layers, without dropout. No TPU runs anything here. The last line is JSON.
 """
@@ -90,16 +90,6 @@ def function(work: Callable[..., jax.Array], *shapes: tuple[int, ...], target: s
     if compiled.error:
         raise SystemExit(compiled.error)
     timeline = Timeline(Module.parse(compiled.hlo), slice_.generation, slice_.devices)
-    for cost in timeline.costs:
-        if cost.seconds:
-            print(
-                "   ",
-                cost.instruction.name,
-                cost.instruction.opcode,
-                cost.instruction.shape,
-                cost.source,
-                1e3 * cost.seconds,
-            )
     return sum(cost.seconds for cost in timeline.costs)
 
 

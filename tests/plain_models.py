@@ -20,3 +20,18 @@ def batch(examples):
 
 def rows_by_key(report):
     return {(row.scenario, row.quantity): row for row in report.rows}
+
+
+def build_attention():
+    """Return a plain model with attention of 128 tokens, a length that Keras gives to a kernel on a TPU."""
+    inputs = keras.Input((128, 4))
+    x = keras.layers.MultiHeadAttention(1, 8, name="attention")(inputs, inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1, name="out")(x))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def sequences(examples):
+    """Return a batch for `build_attention`."""
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((examples, 128, 4)).astype("float32"), np.ones((examples, 128, 1), "float32")

@@ -3,7 +3,7 @@
 import pytest
 
 import keras_tpu_ext as kte
-from plain_models import batch, build_plain, rows_by_key
+from plain_models import batch, build_attention, build_plain, rows_by_key, sequences
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
 
@@ -36,3 +36,20 @@ def test_in_the_scope_it_is_exact():
     report = kte.check_parity(build_plain, batch(31), replicas=2, steps=1)
     assert report.ok, str(report)
     assert not report.findings
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_on_the_paths_of_a_tpu():
+    report = kte.check_parity(build_attention, sequences(5), replicas=2, steps=1, as_on_tpu=True)
+    assert report.ok, str(report)
+    assert "a batch of 5 examples; the replicas take the paths of a TPU; 1 step" in str(report).replace("\n", " ")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_keras_alone_on_the_paths_of_a_tpu():
+    report = kte.check_parity(build_attention, sequences(4), replicas=2, steps=1, exact=False, as_on_tpu=True)
+    row = rows_by_key(report)["one step", "loss"]
+    assert row.ok is False
+    assert row.off is None or row.off > 1e-3

@@ -59,3 +59,12 @@ def test_distribute_gives_every_row_once(rows):
         )
         seen.extend(np.concatenate([np.asarray(one) for one in parts]))
     np.testing.assert_array_equal(sorted(map(tuple, seen)), sorted(map(tuple, x)))
+
+
+def test_as_on_tpu_is_a_context_on_jax_and_an_error_elsewhere():
+    if _runtime.message_terms.framework == "JAX":
+        with _runtime.devices.as_on_tpu():
+            pass
+        return
+    with pytest.raises(errors.RuntimeNotSupportedError, match=r"Write kte.preflight\(model, batch\)"):
+        _runtime.devices.as_on_tpu()
