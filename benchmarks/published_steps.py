@@ -3,9 +3,9 @@
     make .envs/keras3-compiler/.ready
     JAX_PLATFORMS=cpu KERAS_BACKEND=jax .envs/keras3-compiler/bin/python benchmarks/published_steps.py [--only TEXT]
 
-Each row is the same work, built here, compiled for the same chip, and estimated as in a report of preflight. Beside
-it stands the published time. ResNet-50 is Keras's without biases and with moments of each core's examples, as in those
-runs; BERT-large is of Keras's layers, without dropout. No TPU runs anything here. The last line is JSON.
+Each row is the same work, built here, compiled for the same chip, and estimated as in a report of preflight;
+beside it stands the published time. ResNet-50 is Keras's without biases and with moments of each core's examples, as
+in those runs; BERT-large is of Keras's layers, without dropout. No TPU runs anything here. The last line is JSON.
 """
 
 from __future__ import annotations

@@ -1163,6 +1163,82 @@ _FIGURES = (
     ),
 )
 
+_ON_TPU = ("tests/_runtime/test_jax_attention.py",)
+_ATTENTION = (
+    Fault(
+        "attention-of-a-tpu-is-causal",
+        "_runtime/jax/splash.py",
+        "one: Any = masks.FullMask(lengths)",
+        "one: Any = masks.CausalMask(lengths)",
+        _JAX,
+        _ON_TPU,
+    ),
+    Fault(
+        "attention-of-a-tpu-has-no-scale",
+        "_runtime/jax/attention.py",
+        "query = query * jnp.asarray(scale, query.dtype)",
+        "query = query * jnp.asarray(1, query.dtype)",
+        _JAX,
+        _ON_TPU,
+    ),
+    Fault(
+        "attention-of-a-tpu-is-not-capped",
+        "_runtime/jax/splash.py",
+        "attn_logits_soft_cap=cap,",
+        "attn_logits_soft_cap=None,",
+        _JAX,
+        _ON_TPU,
+    ),
+    Fault(
+        "padded-keys-are-seen-on-a-tpu",
+        "_runtime/jax/attention.py",
+        "visible = mask.keys.astype(jnp.int32)",
+        "visible = jnp.ones_like(mask.keys, jnp.int32)",
+        _JAX,
+        _ON_TPU,
+    ),
+    Fault(
+        "queries-that-see-nothing-get-what-the-kernel-makes",
+        "_runtime/jax/attention.py",
+        "return jnp.where(seen[:, :, None, None], found, mean)",
+        "return found",
+        _JAX,
+        _ON_TPU,
+    ),
+    Fault(
+        "blocks-that-a-mask-leaves-out-count",
+        "preflight/_hlo/kernels.py",
+        "* _visited(instruction)",
+        "* 1",
+        _ANY,
+        ("tests/preflight/hlo/test_timeline.py",),
+    ),
+    Fault(
+        "depths-of-a-kernel-fill-no-matrix-unit",
+        "preflight/_hlo/timeline.py",
+        "runs * kernel.padded_flops",
+        "runs * kernel.flops",
+        _ANY,
+        ("tests/preflight/hlo/test_timeline.py",),
+    ),
+    Fault(
+        "every-device-of-a-mesh-is-a-replica",
+        "_runtime/jax/scope.py",
+        "return 1 if distribution is None else batch_shards(distribution)",
+        "return 1 if distribution is None else int(distribution.device_mesh.devices.size)",
+        _JAX,
+        ("tests/test_jax_meshes.py",),
+    ),
+    Fault(
+        "rates-of-a-device-are-those-of-a-replica",
+        "callbacks/_mfu.py",
+        "_runtime.devices.num_devices(model)",
+        "_runtime.devices.num_replicas(model)",
+        _JAX,
+        ("tests/test_jax_meshes.py",),
+    ),
+)
+
 _MACHINE = (
     Fault(
         "gpu-goes-before-tpu",
@@ -1433,5 +1509,5 @@ _CHECKS = (
 
 FAULTS = (
     *(*_LOSS, *_UPDATE, *_BATCH, *_LOOP, *_ON_JAX),
-    *(*_CALLBACKS, *_FIGURES, *_MACHINE, *_DATA, *_LAYERS, *_CHECKS),
+    *(*_CALLBACKS, *_FIGURES, *_ATTENTION, *_MACHINE, *_DATA, *_LAYERS, *_CHECKS),
 )
