@@ -1049,7 +1049,7 @@ _CALLBACKS = (
     Fault(
         "mfu-is-that-of-all-devices",
         "callbacks/_mfu.py",
-        "return samples / self.replicas * self.flops_per_sample / self._peak.flops",
+        "return samples / self.devices * self.flops_per_sample / self._peak.flops",
         "return samples * self.flops_per_sample / self._peak.flops",
         _ANY,
         ("tests/callbacks/test_mfu.py",),
