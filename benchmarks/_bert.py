@@ -78,7 +78,6 @@ class TpuBert(kte.TPUModel, Bert):
 
 def compiled(layers: int = 24, width: int = 1024, heads: int = 16) -> Any:
     """Return a BERT in mixed_bfloat16 with LAMB, by default the large one."""
-    keras.utils.clear_session()
     keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
     model = TpuBert(layers, width, heads)
     losses = {

@@ -47,6 +47,7 @@ def main() -> None:
     for target in options.targets:
         for name, (make, each) in MODELS.items():
             for attention in ("kernel", "XLA"):
+                keras.utils.clear_session()  # which forgets the choice of the kernel
                 set_kernel(attention == "kernel")
                 model, batch = make()
                 report = kte.preflight(model, batch, target, each, progress=False, timeout_s=3600)
