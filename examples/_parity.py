@@ -45,11 +45,15 @@ def update_difference(
     for first in range(0, len(x), batch_size):
         one.train_on_batch(x[first : first + batch_size], y[first : first + batch_size])
     with kte.testing.as_on_tpu() if as_on_tpu else contextlib.nullcontext():
+        if as_on_tpu:
+            keras.config.enable_flash_attention()  # the kernel for attention also where XLA is as fast
         with scope:
             many = kte.TPUModel.from_model(build())
             many.compile(keras.optimizers.SGD(0.1), loss())
         many.set_weights(start)
         many.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0)
+    if as_on_tpu:
+        keras.config.disable_flash_attention()  # Keras has it on GPUs and TPUs only
     return distance(many.get_weights(), one.get_weights()) / distance(one.get_weights(), start)
 
 

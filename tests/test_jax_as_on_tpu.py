@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
+from keras_tpu_ext._runtime.jax import attention
 from keras_tpu_ext.testing import as_on_tpu
 
 pytestmark = pytest.mark.runtimes("keras3_jax", reason="Keras takes other paths on a TPU on JAX only")
@@ -58,10 +59,19 @@ def off(got, expected):
 @pytest.mark.parametrize(
     "replicas", [pytest.param(1, marks=pytest.mark.exhaustive), pytest.param(2, marks=pytest.mark.exhaustive), 8]
 )
-def test_vision_transformer(replicas, example, data, expected):
+def test_vision_transformer(replicas, example, data, expected, monkeypatch):
     weights, update = expected
-    with as_on_tpu():
-        got = update_of(example, kte.strategy_scope(require="cpu", replicas=replicas), weights, data)
+    seen, splash = [], attention.splash_attention
+    monkeypatch.setattr(
+        attention, "splash_attention", lambda *args, **kw: seen.append(args[0].shape) or splash(*args, **kw)
+    )
+    keras.config.enable_flash_attention()
+    try:
+        with as_on_tpu():
+            got = update_of(example, kte.strategy_scope(require="cpu", replicas=replicas), weights, data)
+    finally:
+        keras.utils.clear_session()
+    assert set(seen) == {(8 // replicas, 256, 3, 16)}
     assert off(got, update) < 1e-5
 
 

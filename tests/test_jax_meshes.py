@@ -77,7 +77,8 @@ def test_attention_is_sharded_over_batch_and_heads(rows, columns, kv_heads, by_k
         attention, "splash_attention", lambda *args, **kw: seen.append(args[0].shape) or splash(*args, **kw)
     )
     with as_on_tpu(), exact_attention_of(model_parallel(rows, columns)):
-        attend = jax.jit(lambda *arrays: keras.ops.dot_product_attention(*arrays, is_causal=True))
+        asked = {"is_causal": True, "flash_attention": True}
+        attend = jax.jit(lambda *arrays: keras.ops.dot_product_attention(*arrays, **asked))
         got = attend(query, key, value)
     assert seen == ([(8 // rows, 128, 4 // columns, 8)] if by_kernel else [])
     np.testing.assert_allclose(got, expected, atol=1e-5)

@@ -53,12 +53,12 @@ def on_tpu(distribution=None, kernel=True):
         taken.append(args)
         return by_kernel(*args)
 
-    attention._by_kernel = counted
+    pays_from, attention.PAYS_FROM, attention._by_kernel = attention.PAYS_FROM, 128, counted
     try:
         with as_on_tpu(), exact_attention_of(distribution):
             yield
     finally:
-        attention._by_kernel = by_kernel
+        attention.PAYS_FROM, attention._by_kernel = pays_from, by_kernel
     assert bool(taken) == kernel
 
 
@@ -216,3 +216,25 @@ def test_of_a_layer_with_a_window(kind, masks):
 )
 def test_blocks_that_the_kernel_visits(mask, blocks):
     assert splash.visited_blocks(mask, 2048, 2048) == blocks
+
+
+@pytest.mark.parametrize(
+    ("keys", "flash_attention", "kernel"),
+    [(128, None, False), (128, True, True), (512, None, True), (512, False, False), (640 - 8, True, False)],
+)
+def test_the_kernel_is_taken_where_it_pays_or_is_asked_for(keys, flash_attention, kernel):
+    query, key, value = arrays(keys=keys, heads=1, kv_heads=1, batch=1)
+    with on_tpu(kernel=kernel):
+        attention.PAYS_FROM = 512
+        got = keras.ops.dot_product_attention(query, key, value, flash_attention=flash_attention)
+    assert off(got, reference(query, key, value, True)) < 1e-5
+
+
+def test_flash_attention_can_be_turned_off_for_all():
+    query, key, value = arrays()
+    keras.config.disable_flash_attention()
+    try:
+        with on_tpu(kernel=False):
+            keras.ops.dot_product_attention(query, key, value)
+    finally:
+        keras.utils.clear_session()

@@ -31,6 +31,8 @@ _nn: Any = private("keras.src.backend.jax.nn")  # where keras.ops calls it
 _LOG = logging.getLogger("keras_tpu_ext")
 _LAYERS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 _DTYPES = ("float32", "bfloat16")
+# From so many keys on the kernel pays, by the compiler's estimate: benchmarks/attention_kernel.py.
+PAYS_FROM = 512
 _TOLD: set[str] = set()
 
 
@@ -156,7 +158,9 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         query, key, value = _of_one_dtype(query, key, value)
         scale = 1 / query.shape[-1] ** 0.5 if scale is None else scale
         seen = _CONTEXT.mask if mask is not None else Mask()
-        wanted = flash_attention is not False and keras.config.is_flash_attention_enabled() is not False
+        if flash_attention is None:
+            flash_attention = keras.config.is_flash_attention_enabled()
+        wanted = key.shape[1] >= PAYS_FROM if flash_attention is None else flash_attention
         if wanted and seen is not None and bias is None and _kernel_takes(query, key, value):
             if is_causal:
                 seen = dataclasses.replace(seen, after=0)
