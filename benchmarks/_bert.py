@@ -41,14 +41,16 @@ class Bert(keras.Model):
     Source: https://arxiv.org/abs/1810.04805, without its dropout.
     """
 
-    def __init__(self, layers: int, width: int, heads: int, **kwargs: Any) -> None:
+    def __init__(self, layers: int, width: int, heads: int, flash_attention: bool | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.embeddings = Embeddings(width, name="embeddings")
         self.first = keras.layers.LayerNormalization(epsilon=1e-12, name="norm")
         tokens = keras.Input((TOKENS, width))
         x = tokens
         for i in range(layers):
-            attention = keras.layers.MultiHeadAttention(heads, width // heads, name=f"attention{i}")
+            attention = keras.layers.MultiHeadAttention(
+                heads, width // heads, flash_attention=flash_attention, name=f"attention{i}"
+            )
             x = keras.layers.LayerNormalization(epsilon=1e-12)(x + attention(x, x))
             hidden = keras.layers.Dense(4 * width, "gelu", name=f"wide{i}")(x)
             x = keras.layers.LayerNormalization(epsilon=1e-12)(
@@ -76,10 +78,10 @@ class TpuBert(kte.TPUModel, Bert):
     """`Bert` with the exact step."""
 
 
-def compiled(layers: int = 24, width: int = 1024, heads: int = 16) -> Any:
+def compiled(layers: int = 24, width: int = 1024, heads: int = 16, flash_attention: bool | None = None) -> Any:
     """Return a BERT in mixed_bfloat16 with LAMB, by default the large one."""
     keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
-    model = TpuBert(layers, width, heads)
+    model = TpuBert(layers, width, heads, flash_attention)
     losses = {
         name: keras.losses.SparseCategoricalCrossentropy(from_logits=True, name=name) for name in ("words", "next")
     }

@@ -23,16 +23,16 @@ sys.path.insert(0, str(harness.ROOT / "examples"))
 import vision_transformer
 
 
-def transformer() -> tuple[Any, Any]:
+def transformer(kernel: bool) -> tuple[Any, Any]:
     """Return the example's model and batch."""
     side = vision_transformer.SIZE
     images, labels = keras.KerasTensor((1, side, side, 1), "float32"), keras.KerasTensor((1,), "int32")
-    return vision_transformer.for_preflight(), (images, labels)
+    return vision_transformer.for_preflight(kernel), (images, labels)
 
 
-def bert_base() -> tuple[Any, Any]:
+def bert_base(kernel: bool) -> tuple[Any, Any]:
     """Return BERT-base and its batch."""
-    return _bert.compiled(12, 768, 12), _bert.batch()
+    return _bert.compiled(12, 768, 12, kernel), _bert.batch()
 
 
 MODELS = {"vision transformer, 256 patches": (transformer, 128), "BERT-base, 512 tokens": (bert_base, 16)}
@@ -47,9 +47,8 @@ def main() -> None:
     for target in options.targets:
         for name, (make, each) in MODELS.items():
             for attention in ("kernel", "XLA"):
-                keras.utils.clear_session()  # which forgets the choice of the kernel
-                set_kernel(attention == "kernel")
-                model, batch = make()
+                keras.utils.clear_session()
+                model, batch = make(attention == "kernel")
                 report = kte.preflight(model, batch, target, each, progress=False, timeout_s=3600)
                 row = {"target": target, "model": name, "attention": attention, "each": each}
                 rows.append({**row, **harness.estimate(report), "by_kernels": report.time.by_kernels})
@@ -59,14 +58,6 @@ def main() -> None:
                     flush=True,
                 )
     harness.report("attention_kernel", rows=rows)
-
-
-def set_kernel(wanted: bool) -> None:
-    """Let attention take the kernel, or XLA's."""
-    if wanted:
-        keras.config.enable_flash_attention()
-    else:
-        keras.config.disable_flash_attention()
 
 
 if __name__ == "__main__":

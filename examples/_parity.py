@@ -22,7 +22,7 @@ def update_difference(
     y: Any,
     *,
     batch_size: int,
-    as_on_tpu: bool = False,
+    as_on_tpu: Callable[[], Any] | None = None,
 ) -> float:
     """Return ||w_N - w_1|| / ||w_1 - w_0|| after the same batches from the same weights.
 
@@ -36,7 +36,7 @@ def update_difference(
         x: Inputs. Their number need not be a multiple of `batch_size`: an uneven last batch is the harder case.
         y: Labels.
         batch_size: Examples in a batch, over all replicas.
-        as_on_tpu: Whether the replicas take the paths that Keras takes on a TPU.
+        as_on_tpu: Makes the network of the replicas in place of `build`; they take the paths of a TPU then.
     """
     with same_precision(scope):
         one = build()
@@ -45,15 +45,11 @@ def update_difference(
     for first in range(0, len(x), batch_size):
         one.train_on_batch(x[first : first + batch_size], y[first : first + batch_size])
     with kte.testing.as_on_tpu() if as_on_tpu else contextlib.nullcontext():
-        if as_on_tpu:
-            keras.config.enable_flash_attention()  # the kernel for attention also where XLA is as fast
         with scope:
-            many = kte.TPUModel.from_model(build())
+            many = kte.TPUModel.from_model((as_on_tpu or build)())
             many.compile(keras.optimizers.SGD(0.1), loss())
         many.set_weights(start)
         many.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0)
-    if as_on_tpu:
-        keras.config.disable_flash_attention()  # Keras has it on GPUs and TPUs only
     return distance(many.get_weights(), one.get_weights()) / distance(one.get_weights(), start)
 
 

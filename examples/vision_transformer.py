@@ -10,6 +10,7 @@ something else there than on a CPU, and does not compile for several chips; docs
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from typing import Any
 
@@ -81,14 +82,20 @@ class Positions(keras.layers.Layer):
         return x + self.vectors
 
 
-def network() -> keras.Model:
-    """Return the transformer, of Keras's own layers: norm before attention and before the dense layers."""
+def network(flash_attention: bool | None = None) -> keras.Model:
+    """Return the transformer, of Keras's own layers: norm before attention and before the dense layers.
+
+    Args:
+        flash_attention: As in Keras; `True` takes the kernel on a TPU where it would not pay, too.
+    """
     inputs = keras.Input((SIZE, SIZE, 1))
     x = keras.layers.Conv2D(DEPTH, PATCH, PATCH, name="patches")(inputs)
     x = Positions(name="positions")(keras.layers.Reshape((-1, DEPTH))(x))
     for i in range(BLOCKS):
         normed = keras.layers.LayerNormalization()(x)
-        attention = keras.layers.MultiHeadAttention(HEADS, DEPTH // HEADS, name=f"attention{i}")
+        attention = keras.layers.MultiHeadAttention(
+            HEADS, DEPTH // HEADS, flash_attention=flash_attention, name=f"attention{i}"
+        )
         x = keras.layers.Add()([x, attention(normed, normed)])
         hidden = keras.layers.Dense(2 * DEPTH, "gelu")(keras.layers.LayerNormalization()(x))
         x = keras.layers.Add()([x, keras.layers.Dense(DEPTH)(hidden)])
@@ -101,10 +108,10 @@ def loss() -> keras.losses.Loss:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def for_preflight() -> keras.Model:
+def for_preflight(flash_attention: bool | None = True) -> keras.Model:
     """Return the model for `keras-tpu-ext preflight vision_transformer:for_preflight --target v5e-8 --batch 1024`."""
     with kte.precision.policy_scope("mixed_bfloat16"):
-        model = kte.TPUModel.from_model(network())
+        model = kte.TPUModel.from_model(network(flash_attention))
     model.compile("adam", loss(), metrics=["accuracy"])
     return model
 
@@ -119,13 +126,14 @@ def enlarged(images: np.ndarray) -> np.ndarray:
 
 def differences(scope: kte.Scope, x: np.ndarray, y: np.ndarray) -> dict[str, str]:
     """Compare three steps on one device with those of replicas, on a TPU's paths too where Keras has such."""
+    with_kernel = functools.partial(network, flash_attention=True)
     found = _parity.update_difference(network, loss, scope, x, y, batch_size=16)
     rows = {"parity": _parity.in_words(found, scope)}
     if keras.backend.backend() != "jax" or scope.hardware.kind != "cpu":
         return rows
     for replicas in (1, 2, scope.num_replicas):
         few = kte.strategy_scope(replicas=replicas, require="cpu")
-        found = _parity.update_difference(network, loss, few, x, y, batch_size=16, as_on_tpu=True)
+        found = _parity.update_difference(network, loss, few, x, y, batch_size=16, as_on_tpu=with_kernel)
         rows[f"as on {replicas} chip{'s' * (replicas > 1)}"] = _parity.in_words(found, few)
     return rows
 

@@ -26,10 +26,10 @@ def example():
         sys.path.remove(str(EXAMPLES))
 
 
-def update_of(example, scope, weights, data):
+def update_of(example, scope, weights, data, **options):
     """Return what three steps add to the weights."""
     with scope:
-        model = example["network"]()
+        model = example["network"](**options)
         model.compile(keras.optimizers.SGD(0.1), example["loss"]())
     model.set_weights(weights)
     model.fit(*data, batch_size=8, shuffle=False, verbose=0)
@@ -65,12 +65,9 @@ def test_vision_transformer(replicas, example, data, expected, monkeypatch):
     monkeypatch.setattr(
         attention, "splash_attention", lambda *args, **kw: seen.append(args[0].shape) or splash(*args, **kw)
     )
-    keras.config.enable_flash_attention()
-    try:
-        with as_on_tpu():
-            got = update_of(example, kte.strategy_scope(require="cpu", replicas=replicas), weights, data)
-    finally:
-        keras.utils.clear_session()
+    with as_on_tpu():
+        scope = kte.strategy_scope(require="cpu", replicas=replicas)
+        got = update_of(example, scope, weights, data, flash_attention=True)
     assert set(seen) == {(8 // replicas, 256, 3, 16)}
     assert off(got, update) < 1e-5
 
