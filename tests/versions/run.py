@@ -29,7 +29,15 @@ ROOT = HERE.parents[1]
 FOLDER = ROOT / ".envs" / "versions"
 LOGS = ROOT / "out" / "versions"
 FOLDERS = ("tests/_runtime", "tests/parity", "tests/callbacks", "tests/test_versions.py")
-SUITE = ("conformance", "private_names", "missing_names", "test_parity_suite", "test_throughput", "test_versions")
+SUITE = (
+    "conformance",
+    "private_names",
+    "missing_names",
+    "test_jax_attention",
+    "test_parity_suite",
+    "test_throughput",
+    "test_versions",
+)
 TOOLS = ("pytest", "hypothesis", "matplotlib", "pillow", "scikit-learn", "tensorboard")
 NOT_RUN = "not run"
 SHOWN = {
