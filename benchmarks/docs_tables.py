@@ -51,6 +51,19 @@ def platform_places() -> Iterator[str]:
         yield f"| `{place.replace('.src.', '.', 1)}` | {' | '.join(known)} |"
 
 
+def attention_kernel() -> Iterator[str]:
+    """Yield a row for each model and slice: the step with the kernel of attention beside that with XLA's."""
+    yield "| model | slice | each chip | kernel | XLA | kernel / XLA | HBM | HBM, XLA | part that is kernels |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    rows = result("attention_kernel.txt")["rows"]
+    for kernel, xla in zip(rows[::2], rows[1::2], strict=True):
+        times = [f"{1e3 * row['seconds']:.2f} ms" for row in (kernel, xla)]
+        sizes = [f"{row['hbm_bytes'] / GIB:.2f} GiB" for row in (kernel, xla)]
+        ratio, part = f"{kernel['seconds'] / xla['seconds']:.2f}", f"{100 * kernel['by_kernels']:.0f} %"
+        cells = kernel["model"], kernel["target"], str(kernel["each"]), *times, ratio, *sizes, part
+        yield f"| {' | '.join(cells)} |"
+
+
 def tpu_program() -> Iterator[str]:
     """Yield a row for each framework and slice: the step of `TPUModel` beside that of plain Keras."""
     yield "| framework | slice | step | by that of Keras | HBM | by that of Keras | collectives | of Keras |"
@@ -247,6 +260,7 @@ TABLES = {
     table.__name__: table
     for table in (
         platform_places,
+        attention_kernel,
         published_rates,
         tpu_program,
         memory_limit,

@@ -65,8 +65,10 @@ def checked(monkeypatch):
     """What the command hands to the check, with one report in its place."""
     calls = []
 
-    def check(function, batch, replicas, steps, tolerance, timeout_s, backend=None, synthetic=False, progress=True):
-        calls.append((function, batch, replicas, steps, tolerance, timeout_s, synthetic, backend))
+    def check(function, batch, replicas, steps, tolerance, timeout_s, **more):
+        assert more.keys() == {"backend", "as_on_tpu", "synthetic", "progress"}
+        calls.append((function, batch, replicas, steps, tolerance, timeout_s, more["synthetic"], more["backend"]))
+        check.as_on_tpu = more["as_on_tpu"]
         return ParityReport(replicas, steps, 1e-5, "a batch", (ParityRow("one step", "loss", 0.0, 1e-5, check.ok),))
 
     check.ok, check.calls = True, calls
@@ -92,6 +94,12 @@ def test_a_real_check_prints_the_report_as_json(folder, capsys, monkeypatch):
     assert printed["ok"] is True
     assert printed["batch"] == "a made-up batch of 19 examples"
     assert sys.path == before
+
+
+@pytest.mark.parametrize(("flags", "as_on_tpu"), [([], False), (["--as-on-tpu"], True)])
+def test_the_paths_of_a_tpu_are_asked_for(folder, checked, flags, as_on_tpu):
+    assert cli.main(["parity", "cli_models:model", *flags]) == 0
+    assert checked.as_on_tpu is as_on_tpu
 
 
 @pytest.mark.parametrize(("ok", "status"), [(True, 0), (False, 1)])

@@ -1,6 +1,7 @@
 """Attention as it is traced for a TPU, with the kernel interpreted, against a plain reference in float64."""
 
 import contextlib
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -97,6 +98,8 @@ def gate(call, shape):
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.exhaustive)])
 def test_of_a_call(call, shape, dtype):
     arguments, of_reference, seen = CALLS[call]
+    if not arguments.keys() <= inspect.signature(keras.ops.dot_product_attention).parameters.keys():
+        pytest.skip("this Keras has no soft cap")
     given = [jnp.asarray(array, dtype) for array in arrays(**SHAPES[shape])]
     with on_tpu():
         got = keras.ops.dot_product_attention(*given, **arguments)

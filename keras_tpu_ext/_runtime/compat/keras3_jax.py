@@ -48,6 +48,11 @@ def shard_map(function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs:
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
+def kernel_depth(depth: int) -> int:
+    """Return the depth of heads that JAX's attention kernel takes for `depth`: before 0.7.2 a multiple of 128."""
+    return depth if jax.__version_info__ >= (0, 7, 2) else -(-depth // 128) * 128
+
+
 def unsharded_state_patches(model: Model) -> list[Patch]:
     """Return patches for a step of Keras that is lowered for devices that are not there.
 

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from keras_tpu_ext._runtime.compat.keras3_jax import kernel_depth
+
 # Lengths that the kernel can cut into blocks, and blocks that it may be given: MaxText takes 512 where it can.
 BLOCKS = (512, 256, 128)
 
@@ -62,9 +64,16 @@ def splash_attention(
     )
     if segments is not None:
         segments = kernels.SegmentIds(*segments)
-    heads_first = (jnp.swapaxes(array, 1, 2) for array in (query, key, value))
+    heads_first = (_with_depth(jnp.swapaxes(array, 1, 2)) for array in (query, key, value))
     with jax.named_scope(visited_blocks(mask, *lengths)):
-        return jnp.swapaxes(jax.vmap(kernel)(*heads_first, segments), 1, 2)
+        found = jax.vmap(kernel)(*heads_first, segments)
+    return jnp.swapaxes(found, 1, 2)[..., : value.shape[-1]]
+
+
+def _with_depth(array: jax.Array) -> jax.Array:
+    """Pad the last dimension with zeros, which add nothing to a product, as far as the kernel needs it."""
+    depth = array.shape[-1]
+    return jnp.pad(array, ((0, 0), (0, 0), (0, 0), (0, kernel_depth(depth) - depth)))
 
 
 def _block_size(length: int) -> int:
