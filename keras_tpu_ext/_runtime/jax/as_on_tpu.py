@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
 from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.types import Nest
+
+_Devices = Sequence["jax.Device | _TpuStandIn"]
+_Kernel = Callable[..., Nest]
 
 # The modules that compute by the answer; others, such as Keras's distribution_lib, look for devices to use.
 _ASKERS = (
@@ -74,8 +79,8 @@ class _TpuStandIn:
 
 
 def _platform_patches() -> list[Patch]:
-    def devices(original: Callable[..., Any]) -> Callable[..., Any]:
-        def answer(*args: Any, **kwargs: Any) -> Any:
+    def devices(original: Callable[..., _Devices]) -> Callable[..., _Devices]:
+        def answer(*args: object, **kwargs: object) -> _Devices:
             found = original(*args, **kwargs)
             return [_TpuStandIn(device) for device in found] if _is_asker(sys._getframe(1)) else found
 
@@ -87,15 +92,15 @@ def _platform_patches() -> list[Patch]:
     return [(jax, "devices", devices), (jax, "default_backend", default_backend)]
 
 
-def _is_asker(frame: Any) -> bool:
+def _is_asker(frame: types.FrameType) -> bool:
     return _TRACING.for_tpu and f"{frame.f_globals.get('__name__', '')}.".startswith(_ASKERS)
 
 
 def _kernel_patches() -> list[Patch]:
     from jax.experimental import pallas
 
-    def pallas_call(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
+    def pallas_call(original: Callable[..., _Kernel]) -> Callable[..., _Kernel]:
+        def call(*args: object, **kwargs: object) -> _Kernel:
             return original(*args, **({**kwargs, "interpret": True} if _TRACING.interprets else kwargs))
 
         return call

@@ -10,24 +10,26 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import keras
-import numpy as np
 from jax.sharding import PartitionSpec
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.types import Layer, Tensor
 from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh, shard_map
 from keras_tpu_ext._runtime.jax.as_on_tpu import traces_for_tpu
 from keras_tpu_ext._runtime.jax.splash import BLOCKS, Mask, sees_anything, splash_attention
 
 _nn: Any = private("keras.src.backend.jax.nn")  # where keras.ops calls it
 
+_Mesh: TypeAlias = "jax.sharding.Mesh | jax.sharding.AbstractMesh"
 _LOG = logging.getLogger("keras_tpu_ext")
 _LAYERS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 _DTYPES = ("float32", "bfloat16")
@@ -40,9 +42,9 @@ class _Context(threading.local):
     """The mesh that this thread traces for, and the masks of the attention layer that it is in."""
 
     active = False
-    mesh: Any = None
+    mesh: _Mesh | None = None
     batch_axis = ""
-    computed: tuple[Any, Mask] | None = None  # a layer's mask and its meaning
+    computed: tuple[Tensor, Mask] | None = None  # a layer's mask and its meaning
     mask: Mask | None = None  # that of the running layer
 
 
@@ -50,7 +52,7 @@ _CONTEXT = _Context()
 
 
 @contextlib.contextmanager
-def exact_attention(mesh: Any, batch_axis: str) -> Iterator[None]:
+def exact_attention(mesh: _Mesh | None, batch_axis: str) -> Iterator[None]:
     """Within the block, let Keras's attention be exact where it is traced for a TPU.
 
     Args:
@@ -88,21 +90,21 @@ def _patches() -> list[Patch]:
     return patches
 
 
-def _remembering_mask(original: Callable[..., Any]) -> Callable[..., Any]:
+def _remembering_mask(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Let a layer's method that makes one mask of all remember what they were."""
 
     @functools.wraps(original)
     def compute(
-        layer: Any,
-        query: Any,
-        value: Any,
-        query_mask: Any = None,
-        value_mask: Any = None,
-        key_mask: Any = None,
-        attention_mask: Any = None,
+        layer: Layer,
+        query: Tensor,
+        value: Tensor,
+        query_mask: Tensor = None,
+        value_mask: Tensor = None,
+        key_mask: Tensor = None,
+        attention_mask: Tensor = None,
         use_causal_mask: bool = False,
-        **more: Any,
-    ) -> Any:
+        **more: object,
+    ) -> Tensor:
         masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
         mask = original(
             layer, query, value, **masks, attention_mask=attention_mask, use_causal_mask=use_causal_mask, **more
@@ -120,13 +122,19 @@ def _remembering_mask(original: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
-def _with_remembered_mask(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_remembered_mask(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Let Keras's own attention within a layer have the meaning of the layer's mask."""
 
     @functools.wraps(original)
     def compute(
-        layer: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *rest: Any, **kwargs: Any
-    ) -> Any:
+        layer: Layer,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor = None,
+        *rest: object,
+        **kwargs: object,
+    ) -> Tensor:
         remembered, _CONTEXT.computed = _CONTEXT.computed, None
         mask, meaning = remembered or (None, None)
         before, _CONTEXT.mask = _CONTEXT.mask, meaning if mask is attention_mask else None
@@ -141,11 +149,11 @@ def _with_remembered_mask(original: Callable[..., Any]) -> Callable[..., Any]:
 def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     @functools.wraps(original)
     def attention(
-        query: Any,
-        key: Any,
-        value: Any,
-        bias: Any = None,
-        mask: Any = None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor = None,
+        mask: Tensor = None,
         scale: float | None = None,
         is_causal: bool = False,
         flash_attention: bool | None = None,
@@ -173,7 +181,7 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return attention
 
 
-def _of_one_dtype(*arrays: Any) -> list[jax.Array]:
+def _of_one_dtype(*arrays: Tensor) -> list[jax.Array]:
     tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
     dtype = keras.backend.result_type(*(tensor.dtype for tensor in tensors))
     return [tensor.astype(dtype) for tensor in tensors]
@@ -185,16 +193,15 @@ def _kernel_takes(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
         return False
     if query.shape[1] % BLOCKS[-1] or key.shape[1] % BLOCKS[-1] or query.shape[2] % key.shape[2]:
         return False
-    if _CONTEXT.mesh is None:
-        return True
     over_batch, over_heads = _mesh_sizes()
     return not (query.shape[0] % over_batch or key.shape[2] % over_heads)
 
 
 def _mesh_sizes() -> tuple[int, int]:
-    shape = dict(_CONTEXT.mesh.shape)
+    """Return over how many devices batches and heads are sharded."""
+    shape = {} if _CONTEXT.mesh is None else dict(_CONTEXT.mesh.shape)
     over_batch = shape.pop(_CONTEXT.batch_axis, 1)
-    return over_batch, int(np.prod(list(shape.values()), dtype=int))
+    return over_batch, math.prod(shape.values())
 
 
 def _by_kernel(
@@ -222,7 +229,14 @@ def _by_kernel(
 
 
 def _capped(
-    query: jax.Array, key: jax.Array, value: jax.Array, bias: Any, mask: Any, scale: float, causal: bool, cap: float
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: Tensor,
+    mask: Tensor,
+    scale: float,
+    causal: bool,
+    cap: float,
 ) -> jax.Array:
     """Return attention with capped logits, which JAX's own function has not: `cap * tanh(logits / cap)`.
 

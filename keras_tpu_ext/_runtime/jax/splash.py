@@ -33,7 +33,13 @@ class Mask:
 
 
 def splash_attention(
-    query: jax.Array, key: jax.Array, value: jax.Array, segments: Any, *, mask: Mask, cap: float | None
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: tuple[jax.Array, jax.Array] | None,
+    *,
+    mask: Mask,
+    cap: float | None,
 ) -> jax.Array:
     """Return the attention of the kernel.
 
@@ -62,11 +68,10 @@ def splash_attention(
         attn_logits_soft_cap=cap,
         block_sizes=_block_sizes(kernels, *lengths),
     )
-    if segments is not None:
-        segments = kernels.SegmentIds(*segments)
+    ids = None if segments is None else kernels.SegmentIds(*segments)
     heads_first = (_with_depth(jnp.swapaxes(array, 1, 2)) for array in (query, key, value))
     with jax.named_scope(visited_blocks(mask, *lengths)):
-        found = jax.vmap(kernel)(*heads_first, segments)
+        found = jax.vmap(kernel)(*heads_first, ids)
     return jnp.swapaxes(found, 1, 2)[..., : value.shape[-1]]
 
 
@@ -113,7 +118,7 @@ def _block_sizes(kernels: Any, queries: int, keys: int) -> Any:
 def sees_anything(mask: Mask, queries: int, keys: int) -> jax.Array | None:
     """Return a boolean array of batch and queries, true for those that see a key; `None` where all surely do."""
     first, last = _reach(mask, queries, keys)
-    seen: Any = None if np.all(last > first) else jnp.asarray(last > first)[None]
+    seen: jax.Array | None = None if np.all(last > first) else jnp.asarray(last > first)[None]
     if mask.keys is not None:
         count = jnp.pad(jnp.cumsum(mask.keys.astype(jnp.int32), axis=1), ((0, 0), (1, 0)))
         seen = jnp.take(count, last, axis=1) > jnp.take(count, np.minimum(first, last), axis=1)
