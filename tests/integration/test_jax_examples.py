@@ -65,3 +65,11 @@ def test_dcgan(tmp_path):
     rows = table("examples/dcgan.py", "--epochs", "1", "--output", str(tmp_path))
     assert rows["parity"].endswith("equal to float tolerance")
     assert (tmp_path / "dcgan.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_vision_transformer(tmp_path):
+    rows = table("examples/vision_transformer.py", "--epochs", "1", "--output", str(tmp_path))
+    for name in ("parity", "as on 1 chip", "as on 2 chips", "as on 8 chips"):
+        assert rows[name].endswith("equal to float tolerance")
