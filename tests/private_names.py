@@ -24,7 +24,8 @@ TABLES = {
     "keras3_tf": private_names.KERAS3 + private_names.KERAS3_TENSORFLOW + NEW_TENSORFLOW,
     "keras3_jax": private_names.KERAS3
     + private_names.KERAS3_JAX
-    + (private_names.BEFORE_KERAS_3_10 if VERSION < (3, 10) else private_names.FROM_KERAS_3_10),
+    + (private_names.BEFORE_KERAS_3_10 if VERSION < (3, 10) else private_names.FROM_KERAS_3_10)
+    + (private_names.BEFORE_KERAS_3_16 if VERSION < (3, 16) else private_names.FROM_KERAS_3_16),
     "keras2_tf215": private_names.KERAS2 + TENSORFLOW,
     "keras2_tf221": private_names.KERAS2 + NEW_TENSORFLOW,
 }

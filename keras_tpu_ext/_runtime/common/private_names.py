@@ -98,7 +98,6 @@ KERAS3_JAX = (
     "keras.layers:GroupQueryAttention._compute_attention_mask",
     "keras.layers:MultiHeadAttention._compute_attention",
     "keras.layers:MultiHeadAttention._compute_attention_mask",
-    "keras.src.backend.jax.nn:dot_product_attention",
     "keras.src.models.model:Trainer._get_jax_state",
     "keras.src.models.model:Trainer.compute_loss_and_updates",  # not private, and not documented either
     "keras.src.trainers.data_adapters:get_data_adapter",
@@ -124,6 +123,8 @@ BEFORE_KERAS_3_10 = (
     "keras.src.backend.jax.distribution_lib:_to_jax_mesh",
 )
 FROM_KERAS_3_10 = ("keras.src.backend.jax.distribution_lib:initialize_rng",)
+BEFORE_KERAS_3_16 = ("keras.src.backend.jax.nn:dot_product_attention",)
+FROM_KERAS_3_16 = ("keras.src.backend.jax.ops.nn:dot_product_attention",)
 FROM_KERAS_3_15 = ("MultiHeadAttention._sliding_window",)
 
 # `keras.src` on TensorFlow 2.15, and `tf_keras.src` on newer ones.
@@ -260,6 +261,8 @@ EVERY = (
     *BEFORE_KERAS_3_10,
     *FROM_KERAS_3_10,
     *FROM_KERAS_3_15,
+    *BEFORE_KERAS_3_16,
+    *FROM_KERAS_3_16,
     *KERAS2,
     *TENSORFLOW,
     *NEWER_TENSORFLOW,

@@ -15,6 +15,10 @@ from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.compat.keras3 import VERSION
 
+# Where `keras.ops` finds attention.
+_new, _old = private("keras.src.backend.jax.ops.nn"), private("keras.src.backend.jax.nn")
+backend_nn: Any = _new if VERSION >= (3, 16) else _old
+
 
 class BuildsFromIterator:
     """Mixin for a model whose `_symbolic_build` prepares the batches of an iterator: Keras gives it the iterator."""

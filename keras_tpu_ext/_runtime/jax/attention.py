@@ -13,21 +13,18 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import keras
 from jax.sharding import PartitionSpec
 
-from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Tensor
-from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh, shard_map
+from keras_tpu_ext._runtime.compat.keras3_jax import backend_nn, jax_mesh, shard_map
 from keras_tpu_ext._runtime.jax.as_on_tpu import traces_for_tpu
 from keras_tpu_ext._runtime.jax.splash import BLOCKS, Mask, sees_anything, splash_attention
-
-_nn: Any = private("keras.src.backend.jax.nn")  # where keras.ops calls it
 
 _Mesh: TypeAlias = "jax.sharding.Mesh | jax.sharding.AbstractMesh"
 _LOG = logging.getLogger("keras_tpu_ext")
@@ -81,7 +78,7 @@ def exact_attention_of(
 
 
 def _patches() -> list[Patch]:
-    patches: list[Patch] = [(_nn, "dot_product_attention", _exact)]
+    patches: list[Patch] = [(backend_nn, "dot_product_attention", _exact)]
     for layer in _LAYERS:
         patches += [
             (layer, "_compute_attention_mask", _remembering_mask),
@@ -263,7 +260,7 @@ def warn_of_stock_attention(model: keras.Model, program: str) -> None:
         model: A model that takes Keras's own step.
         program: Text of its step, lowered for a TPU.
     """
-    if hasattr(_nn, "wrap_flash_attention") and "splash_mha" in program:
+    if hasattr(backend_nn, "wrap_flash_attention") and "splash_mha" in program:
         _LOG.warning(
             "On a TPU Keras %s computes the attention of %r as if it were causal and unscaled, and that is what this "
             "step does. Make the model in kte.strategy_scope(), or as a kte.TPUModel, for what it computes on a CPU.",
@@ -278,6 +275,6 @@ def _tell_once() -> None:
         f"Keras {keras.__version__} computes attention on a TPU as if it were causal and unscaled; keras-tpu-ext "
         "computes what it is on a CPU. Text for Keras: docs/upstream/attention_on_tpu.md"
     )
-    if hasattr(_nn, "wrap_flash_attention") and text not in _TOLD:
+    if hasattr(backend_nn, "wrap_flash_attention") and text not in _TOLD:
         _TOLD.add(text)
         _LOG.warning(text)
