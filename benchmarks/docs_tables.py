@@ -40,6 +40,40 @@ def published_rates() -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+def published_steps() -> Iterator[str]:
+    """Yield a row for each work that was measured on real chips: the estimates beside it."""
+    yield "| slice | work | measured | the compiler's | by measured | as in a report | by measured | source |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |"
+    for row in result("published_steps.txt")["rows"]:
+        measured, plain = row["measured"], row["estimated"][""]
+        told = row["estimated"]["copies+collectives"]
+        what = f"{row['kind']}, {row['what']}{' (held out)' if row['held_out'] else ''}"
+        digits = 1 if measured > 0.01 else 4
+        cells = [f"{1e3 * measured:,.{digits}f} ms"]
+        for seconds in (plain, told):
+            cells += [f"{1e3 * seconds:,.{digits}f} ms", f"{seconds / measured:.2f}"]
+        name = row["source"].split("/")[4]
+        yield f"| {row['target']} | {what} | {' | '.join(cells)} | [{name}]({row['source']}) |"
+
+
+def corrections() -> Iterator[str]:
+    """Yield a row for each correction: what was measured on a generation."""
+    yield "| generation | correction | without bytes | of the nominal bandwidth |"
+    yield "| --- | --- | ---: | ---: |"
+    for generation, lines in result("published_steps.txt")["corrections"].items():
+        for name, line in lines.items():
+            latency, part = f"{1e6 * line['latency_s']:.1f} µs", f"{100 * line['efficiency']:.0f} %"
+            yield f"| {generation} | `{name}` | {latency} | {part} |"
+
+
+def held_out() -> Iterator[str]:
+    """Yield a sentence: how far the estimates of the steps that were held out are off."""
+    rows = [row for row in result("published_steps.txt")["rows"] if row["held_out"]]
+    errors = [row["estimated"]["copies+collectives"] / row["measured"] - 1 for row in rows]
+    told = ", ".join(f"{100 * error:+.1f} %" for error in errors)
+    yield f"The {len(rows)} steps that were held out: {told}."
+
+
 def platform_places() -> Iterator[str]:
     """Yield a row for each place where Keras or keras-hub asks for the platform."""
     sys.path.insert(0, str(ROOT / "tests"))
@@ -261,6 +295,9 @@ TABLES = {
     for table in (
         platform_places,
         attention_kernel,
+        published_steps,
+        corrections,
+        held_out,
         published_rates,
         tpu_program,
         memory_limit,

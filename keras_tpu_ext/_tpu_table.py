@@ -83,6 +83,11 @@ class TpuGeneration:
         """Rate between one framework device and its memory, in bytes/s."""
         return self.hbm_bandwidth / self.cores_per_chip
 
+    @property
+    def device_kind(self) -> str:
+        """The name JAX gives its devices, such as `"TPU v5 lite"`."""
+        return "TPU " + next((kind for kind, name in _DEVICE_NAMES.items() if name == self.name), self.name)
+
     def slice_name(self, chips: int) -> str:
         """The name Google gives a slice of so many chips, such as `"v4-8"` for four chips of v4."""
         return f"{self.name}-{chips * self.tensorcores_per_chip}"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Collection
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._compiler import Compiled
+from keras_tpu_ext.preflight._hlo.corrections import Name
 from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.peak_memory import buffers_at_peak
 from keras_tpu_ext.preflight._hlo.timeline import OpCost, Timeline, is_collective
+from keras_tpu_ext.preflight._published import corrections_for, published_for
 from keras_tpu_ext.preflight.results import Buffer, Collectives, Fault, LayerTime, MemoryUse, StepTime
 from keras_tpu_ext.preflight.targets import Target
 
@@ -31,13 +34,18 @@ class StepAnalysis:
         lowered: The lowered step.
         compiled: The compiled step, without an error.
         target: The TPU slice it is compiled for.
+        corrections: Names of the corrections that are wanted.
     """
 
-    def __init__(self, lowered: LoweredStep, compiled: Compiled, target: Target) -> None:
+    def __init__(
+        self, lowered: LoweredStep, compiled: Compiled, target: Target, corrections: Collection[Name]
+    ) -> None:
         self._facts = compiled.facts
         self._target = target
         self._module = Module.parse(compiled.hlo)
-        self._timeline = Timeline(self._module, target.generation, target.devices)
+        self._wanted = corrections
+        self._corrections = corrections_for(target.generation.name, corrections)
+        self._timeline = Timeline(self._module, target, self._corrections)
         self._layers = LayerResolver(lowered.layers, lowered.roles, lowered.arguments)
 
     def memory(self) -> MemoryUse:
@@ -62,6 +70,7 @@ class StepAnalysis:
         flops, accessed = sum(cost.flops for cost in costs), sum(cost.bytes_accessed for cost in costs)
         shares = self._time_shares(seconds)
         peak = self._target.generation.peak_bf16_flops_per_core
+        published = published_for(self._target.generation.name, self._wanted)
         return StepTime(
             seconds=seconds,
             by_compiler=by_compiler / seconds if seconds else 0.0,
@@ -72,6 +81,9 @@ class StepAnalysis:
             shares=shares,
             unknown_loops=len(self._timeline.unknown_loops),
             by_kernels=by_kernels / seconds if seconds else 0.0,
+            seconds_range=published and (seconds * published.lowest, seconds * published.highest),
+            measured=published.what if published else "",
+            corrections=tuple(self._corrections),
         )
 
     def layers(self) -> tuple[LayerTime, ...]:

@@ -93,7 +93,7 @@ def _memory_of(batch: int, target: Target, compile_step: CompileStep) -> MemoryU
     lowered, compiled = compile_step(batch * target.devices)
     if compiled.error:
         return parse_out_of_memory(compiled.error, target)
-    return StepAnalysis(lowered, compiled, target).memory()
+    return StepAnalysis(lowered, compiled, target, ()).memory()
 
 
 def _extrapolate(needed: dict[int, int | None], available: int, fixed: int) -> int | None:

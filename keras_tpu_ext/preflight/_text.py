@@ -98,13 +98,14 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
         "step",
         f"{_seconds(time.seconds)} estimated: {rate:,.0f} examples/s, {rate / report.chips:,.0f} a chip",
     )
+    yield _row("", _range(report, time))
     kernels = ""
     if time.by_kernels:
         kernels = f", {100 * time.by_kernels:.0f} % are kernels, by their products at the peak of the matrix units"
     yield _row(
         "",
-        f"{100 * time.by_compiler:.0f} % of that the compiler states{kernels}; the rest is the least time that bytes "
-        "take over the chip's memory and links",
+        f"{100 * time.by_compiler:.0f} % of that the compiler states{kernels}; the rest is the time that bytes take "
+        f"over the chip's memory and links, {_by(time.corrections)}",
     )
     yield _row("FLOPs", f"{time.flops:.3g} a device and step, {100 * time.mfu:.0f} % of the bfloat16 peak (MFU)")
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in time.shares.items())
@@ -113,8 +114,8 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
         found = report.collectives
         yield _row(
             "network",
-            f"{found.count} collective{'' if found.count == 1 else 's'} of {_transfer_size(found.bytes)}: at least "
-            f"{_seconds(found.seconds)}",
+            f"{found.count} collective{'' if found.count == 1 else 's'} of {_transfer_size(found.bytes)}: "
+            f"{'' if 'collectives' in time.corrections else 'at least '}{_seconds(found.seconds)}",
         )
     per_sec = _transfer_size(report.host_bytes_per_sec or 0)
     yield _row("host", f"has to deliver {per_sec}/s ({_transfer_size(report.host_bytes)} a step)")
@@ -124,6 +125,18 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
         count = time.unknown_loops
         loops = "a loop runs" if count == 1 else f"{count} loops run"
         yield _row("", f"how often {loops} is not known before it runs: counted once, so a step takes longer")
+
+
+def _range(report: PreflightResult, time: StepTime) -> str:
+    generation = report.target.split("-")[0]
+    if time.seconds_range is None:
+        return f"nothing that was measured on real {generation} chips is published to be put beside it"
+    low, high = map(_seconds, time.seconds_range)
+    return f"{low} to {high} by what was measured on real {generation} chips ({time.measured})"
+
+
+def _by(corrections: tuple[str, ...]) -> str:
+    return f"as measured for {' and '.join(corrections)}" if corrections else "at the least"
 
 
 def _pipeline_line(made: float, time: StepTime) -> str:

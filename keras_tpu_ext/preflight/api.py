@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import Any
 
 from keras_tpu_ext import _arguments as check
@@ -11,6 +12,8 @@ from keras_tpu_ext._progress import Progress
 from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
 from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._compiler import Compiled, compile_for, compiler_versions, default_cache_dir
+from keras_tpu_ext.preflight._hlo.corrections import Name
+from keras_tpu_ext.preflight._published import wanted_corrections
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import Fault
 from keras_tpu_ext.preflight.targets import Target, parse_target
@@ -24,6 +27,7 @@ def preflight(
     *,
     find_largest_batch: bool = False,
     pipeline: Any = None,
+    corrections: bool | Collection[str] = True,
     timeout_s: float = 600.0,
     cache_dir: str | os.PathLike[str] | bool = True,
     progress: bool = True,
@@ -47,6 +51,9 @@ def preflight(
             for its largest buffers.
         pipeline: An iterable of batches, such as a `tf.data.Dataset`, whose rate is measured for two seconds and
             compared with the step's. Defaults to `None`.
+        corrections: What is estimated as it was measured on real chips of the generation: `"copies"`, with sums of
+            a few numbers each, and `"collectives"`. Defaults to `True`, all that were measured; `False` goes by the
+            compiler and the nominal bandwidths alone. docs/preflight.md has the sources.
         timeout_s: Seconds after which the compiler is stopped. Defaults to 600.
         cache_dir: Folder of the compile cache; `True` (default) for one in the user's cache folder, `False` for none.
         progress: Whether to show progress on stderr. Defaults to `True`.
@@ -80,6 +87,7 @@ def preflight(
 
     parsed = parse_target(target)
     _check(model, per_replica_batch, timeout_s)
+    wanted = wanted_corrections(corrections)
     compiler_versions()  # fail before anything that takes time
     cache = _cache_folder(cache_dir)
     spec = _batch.batch_spec(batch, parsed, per_replica_batch)
@@ -87,7 +95,8 @@ def preflight(
     rate = None if pipeline is None else _batch.batches_per_sec(pipeline, examples)
 
     def compile_step(examples: int) -> tuple[LoweredStep, Compiled]:
-        lowered = _runtime.probes.lower_step(model, _batch.with_batch_size(spec, examples), parsed.devices)
+        sized = _batch.with_batch_size(spec, examples)
+        lowered = _runtime.probes.lower_step(model, sized, parsed.devices, parsed.generation.device_kind)
         with Progress(f"preflight: compiling for {parsed.name}", shown=progress) as line:
             return lowered, compile_for(parsed, lowered, timeout_s=timeout_s, cache_dir=cache, progress=line.update)
 
@@ -107,13 +116,15 @@ def preflight(
         fault = Fault(error.cause, error.layer, error.line, error.cure)
         return PreflightReport(**facts, fault=fault)
     facts |= {"host_bytes": lowered.batch_bytes, "versions": compiled.facts.get("versions", {})}
-    report = _report(facts, lowered, compiled, parsed)
+    report = _report(facts, lowered, compiled, parsed, wanted)
     if report.fault is not None:
         return report
     return with_largest_batch(report, parsed, compile_step, search=find_largest_batch)
 
 
-def _report(facts: dict[str, Any], lowered: LoweredStep, compiled: Compiled, target: Target) -> PreflightReport:
+def _report(
+    facts: dict[str, Any], lowered: LoweredStep, compiled: Compiled, target: Target, corrections: Collection[Name]
+) -> PreflightReport:
     from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_compile_error, parse_out_of_memory
 
     if compiled.error:
@@ -121,7 +132,7 @@ def _report(facts: dict[str, Any], lowered: LoweredStep, compiled: Compiled, tar
         if memory is not None:
             return PreflightReport(**facts, memory=memory)
         return PreflightReport(**facts, fault=parse_compile_error(compiled.error, lowered))
-    analysis = StepAnalysis(lowered, compiled, target)
+    analysis = StepAnalysis(lowered, compiled, target, corrections)
     return PreflightReport(
         **facts,
         memory=analysis.memory(),

@@ -6,8 +6,7 @@ import dataclasses
 from typing import Any, Literal
 
 LEFT_OUT = (
-    "Times are the compiler's own estimates, with one operation after the other at the chip's nominal clock: no TPU "
-    "has run this.",
+    "Times are estimates, with one operation after the other at the chip's nominal clock: no TPU has run this.",
     "Not in them: how fast the host makes batches and sends them, the time between steps, and the latency of "
     "collectives and of a real network; `steps_per_execution`, callbacks and validation.",
 )
@@ -105,7 +104,7 @@ class Collectives:
     Attributes:
         count: Number of collectives.
         bytes: Bytes of their results on one device.
-        seconds: Least time by the bandwidth of the interconnect.
+        seconds: Time as measured on such chips, or the least by the bandwidth of the interconnect.
     """
 
     count: int
@@ -128,6 +127,10 @@ class StepTime:
         bound: What bounds most of the time: `"matrix units"`, `"memory"` or `"collectives"`.
         shares: Fraction of the time that each of the three bounds.
         unknown_loops: Number of loops whose trip count the compiler does not know; they count once.
+        seconds_range: From and to how many seconds, by what was measured on real chips of the generation beside
+            estimates; `None` if nothing was published.
+        measured: What that was, such as `"3 training steps"`; empty if nothing was published.
+        corrections: Names of the corrections that were made.
     """
 
     seconds: float
@@ -139,6 +142,9 @@ class StepTime:
     shares: dict[str, float]
     unknown_loops: int = 0
     by_kernels: float = 0.0
+    seconds_range: tuple[float, float] | None = None
+    measured: str = ""
+    corrections: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

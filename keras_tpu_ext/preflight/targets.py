@@ -12,8 +12,13 @@ from keras_tpu_ext.hardware import TPU_GENERATIONS, TpuGeneration, parse_acceler
 # Generations with another name in XLA.
 _XLA_NAMES = {"7x": "tpu7x"}
 _2D_TORUS = ("v2", "v3", "v5e", "v6e")  # the others are 3D
-# jaxlib 0.10.2 cannot read all-reduces that are offloaded to a SparseCore.
-_FLAGS = {"7x": "--xla_tpu_enable_sparse_core_collective_offload_all_reduce=false"}
+# jaxlib 0.10.2 cannot read what is offloaded to a SparseCore.
+_OFFLOADS = (
+    *(f"enable_sparse_core_collective_offload_{name}" for name in ("all_reduce", "all_gather", "reduce_scatter")),
+    *(f"enable_offloading_{name}_to_sparsecore" for name in ("copy", "gather", "scatter")),
+    "offload_gather_to_sparsecore",
+)
+_FLAGS = {"7x": " ".join(f"--xla_tpu_{name}=false" for name in _OFFLOADS)}
 _MEGACORE = ("v4",)  # the topology must ask for it
 _SINGLE_CHIP = ("v5e", "v6e")  # also sold as one chip
 _WRITE = 'Write target="v5e-8", or v2-8, v3-8, v4-8, v5p-8, v6e-8, 7x-8, or a pod such as "v5e-256".'
@@ -28,6 +33,8 @@ class Target:
         generation: TPU generation.
         chips: Number of chips.
         topology: XLA's name, such as `"v5e:2x4"`.
+        used_links: Fraction of a chip's links that a ring over the slice uses: both along an axis that is closed, one
+            along another, none along an axis of one chip.
         topology_options: Further options for XLA's topology.
         flags: Compiler flags, put before the user's `LIBTPU_INIT_ARGS`.
     """
@@ -36,6 +43,7 @@ class Target:
     generation: TpuGeneration
     chips: int
     topology: str
+    used_links: float = 1.0
     topology_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     flags: str = ""
 
@@ -68,7 +76,20 @@ def parse_target(name: str) -> Target:
     options: dict[str, Any] = {} if chips >= 4 else {"chips_per_host_bounds": [*shape, 1, 1][:3]}
     if generation.name in _MEGACORE:
         options["chip_config_name"] = "megacore"  # two cores are one device, as in JAX
-    return Target(generation.slice_name(chips), generation, chips, topology, options, _FLAGS.get(generation.name, ""))
+    flags = _FLAGS.get(generation.name, "")
+    links = _used_links(generation, shape)
+    return Target(generation.slice_name(chips), generation, chips, topology, links, options, flags)
+
+
+def _used_links(generation: TpuGeneration, shape: tuple[int, ...]) -> float:
+    """Return the fraction of its links that a chip uses in rings over a slice of this shape.
+
+    Its axes are rings in a whole pod of two dimensions, and in three dimensions from 4x4x4 on.
+    Source: https://docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm.
+    """
+    closed = math.prod(shape) == generation.pod_chips if len(shape) == 2 else min(shape) >= 4
+    links = sum(2 if closed else 1 for size in shape if size > 1)
+    return links / (2 * len(shape))
 
 
 def _torus_shape(generation: TpuGeneration, chips: int) -> tuple[int, ...] | None:

@@ -241,3 +241,24 @@ def test_flash_attention_can_be_turned_off_for_all():
             keras.ops.dot_product_attention(query, key, value)
     finally:
         keras.utils.clear_session()
+
+
+@pytest.mark.parametrize("kind", ["TPU v2", "TPU v3", "TPU v4", "TPU v5 lite"])
+def test_the_kernel_is_for_generations_that_compile_it_in_bfloat16(kind, monkeypatch):
+    monkeypatch.setattr(attention, "device_kind_of", lambda mesh: kind)
+    query, key, value = arrays()
+    with on_tpu(kernel=kind not in ("TPU v2", "TPU v3")):
+        keras.ops.dot_product_attention(query, key, value)
+
+
+@pytest.mark.parametrize("replicas", [None, 2])
+def test_cpus_of_a_machine_with_a_tpu_have_no_kernel(replicas, monkeypatch):
+    """As in a rehearsal on CPUs beside a TPU: JAX's default backend is not what the mesh is of."""
+    distribution = None
+    if replicas:
+        distribution = keras.distribution.DataParallel(devices=[f"cpu:{i}" for i in range(replicas)])
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    query, key, value = arrays(keys=512)
+    with exact_attention_of(distribution):
+        found = jax.jit(keras.ops.dot_product_attention).trace(query, key, value)
+    assert "pallas" not in str(found.jaxpr)

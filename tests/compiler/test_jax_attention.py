@@ -57,3 +57,17 @@ def test_a_plain_model_on_one_chip_is_told_what_it_computes(caplog):
     made = model(keras.Model, heads)
     assert report(made, "v5e-1").ok
     assert f"computes the attention of {made.name!r} as if it were causal and unscaled" in caplog.text
+
+
+def test_v3_has_no_kernel_that_it_could_not_compile():
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        found = report(model(kte.TPUModel, lambda: heads(flash_attention=True)), "v3-8", 1)
+    finally:
+        keras.config.set_dtype_policy(policy)
+    assert found.ok, str(found)
+    assert found.time.by_kernels == 0
+    low, high = found.time.seconds_range
+    assert low <= found.step_seconds <= high
+    assert found.time.measured == "3 training steps"

@@ -160,6 +160,22 @@ def test_every_generation_has_a_compiler(target, tmp_path):
     assert report.target == target
 
 
+def test_what_a_sparse_core_could_take_over_compiles_for_7x(tmp_path):
+    """Gathers, scatters and transposed copies: jaxlib cannot read them where they are offloaded."""
+    inputs = keras.Input((64,), dtype="int32")
+    hidden = keras.layers.Permute((2, 1))(keras.layers.Embedding(30_000, 256)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(128, activation="relu")(hidden)))
+    model.compile("adam", "mse")
+    data = np.zeros((512, 64), "int32"), np.zeros((512, 256, 1), "float32")
+    report = kte.preflight(model, data, "7x-8", per_replica_batch=64, cache_dir=tmp_path, progress=False)
+    assert report.ok, str(report)
+    assert report.time.corrections == ("copies", "collectives")
+    plain = kte.preflight(
+        model, data, "7x-8", per_replica_batch=64, cache_dir=tmp_path, progress=False, corrections=False
+    )
+    assert (plain.time.corrections, plain.step_seconds != report.step_seconds) == ((), True)
+
+
 def test_a_compiler_that_takes_too_long_is_ended(tmp_path):
     with pytest.raises(
         PreflightError, match=r"was not done for v5e-8 after 0\.3 s\. Give it more time, timeout_s=0\.6"

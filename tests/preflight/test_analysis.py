@@ -19,7 +19,7 @@ def test_donated_arguments_are_counted_once():
     hlo = "ENTRY %main (p: f32[8]) -> f32[8] {\n  ROOT %p = f32[8]{0} parameter(0)\n}\n"
     names = ("argument_bytes", "output_bytes", "aliased_bytes", "temporary_bytes", "code_bytes")
     facts = dict(zip(names, (1000, 300, 200, 40, 5), strict=True))
-    memory = StepAnalysis(LoweredStep(b"", True, 8, 64, (), {}, {}, "JAX"), Compiled(hlo, facts), V5E).memory()
+    memory = StepAnalysis(LoweredStep(b"", True, 8, 64, (), {}, {}, "JAX"), Compiled(hlo, facts), V5E, ()).memory()
     assert memory.needed == 1000 + 300 - 200 + 40 + 5
 
 

@@ -137,6 +137,8 @@ def test_time_is_told_with_its_source_and_what_bounds_it():
     found = report()
     assert line(found, "step") == "step 10 ms estimated: 102,400 examples/s, 12,800 a chip"
     assert "  75 % of that the compiler states" in unwrapped(found)
+    assert "over the chip's memory and links, at the least" in unwrapped(found)
+    assert "nothing that was measured on real v5e chips is published to be put beside it" in unwrapped(found)
     assert line(found, "FLOPs") == "FLOPs 1.5e+12 a device and step, 50 % of the bfloat16 peak (MFU)"
     assert line(found, "bound by") == (
         "bound by memory (of the time: matrix units 25 %, memory 70 %, collectives 5 %); "
@@ -144,6 +146,16 @@ def test_time_is_told_with_its_source_and_what_bounds_it():
     )
     assert line(found, "network") == "network 3 collectives of 102 MB: at least 1.2 ms"
     assert line(found, "host") == "host has to deliver 15 GB/s (150 MB a step)"
+
+
+def test_the_range_says_whose_it_is():
+    time = dataclasses.replace(
+        TIME, seconds_range=(0.009, 0.0125), measured="2 training steps", corrections=("copies", "collectives")
+    )
+    found = report(time=time, target="v3-8")
+    assert "9 ms to 12.5 ms by what was measured on real v3 chips (2 training steps)" in unwrapped(found)
+    assert "links, as measured for copies and collectives" in unwrapped(found)
+    assert line(found, "network") == "network 3 collectives of 102 MB: 1.2 ms"
 
 
 @pytest.mark.parametrize(

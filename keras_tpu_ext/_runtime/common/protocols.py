@@ -381,13 +381,14 @@ class Probes(Protocol):
     def intercept_executions(self, model: Model, around: Callable[[Execution], Nest]) -> Interception:
         """Hand each call of the train function of `model`, which is in `fit`, to `around`."""
 
-    def lower_step(self, model: Model, batch: Nest, replicas: int) -> LoweredStep:
+    def lower_step(self, model: Model, batch: Nest, replicas: int, device_kind: str) -> LoweredStep:
         """Lower the train step that `fit` would run to a program for TPUs; a model that is not built is built.
 
         Args:
             model: A compiled model.
             batch: `x`, `y` and `sample_weight`, structures of what has `shape` and `dtype`, or `None`.
             replicas: Number of devices that share the batch evenly.
+            device_kind: What JAX calls such a device, `"TPU v3"` say.
 
         Raises:
             LoweringError: If it cannot be lowered, with layer, line and cure as far as they are known.

@@ -30,9 +30,9 @@ _ASKERS = (
 
 
 class _Tracing(threading.local):
-    """Whether this thread traces for a TPU that is not there, and whether it interprets kernels."""
+    """The kind of TPU that is not there and that this thread traces for, and whether it interprets kernels."""
 
-    for_tpu = False
+    device_kind = ""
     interprets = False
 
 
@@ -41,38 +41,47 @@ _TRACING = _Tracing()
 
 def traces_for_tpu() -> bool:
     """Return whether what is traced now is for a TPU: one that is there, or one that is not."""
-    return _TRACING.for_tpu or jax.default_backend() == "tpu"
+    return bool(_TRACING.device_kind) or jax.default_backend() == "tpu"
+
+
+def device_kind_of(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None) -> str:
+    """Return what JAX calls the devices that are traced for, `"TPU v3"` say: those of a mesh, or the first."""
+    if _TRACING.device_kind:
+        return _TRACING.device_kind
+    device: jax.Device = mesh.devices.flat[0] if isinstance(mesh, jax.sharding.Mesh) else jax.devices()[0]
+    return device.device_kind
 
 
 @contextlib.contextmanager
-def tracing_for_tpu(*, interprets: bool = False) -> Iterator[None]:
+def tracing_for_tpu(device_kind: str, *, interprets: bool = False) -> Iterator[None]:
     """Let Keras and this package take the paths of a TPU in what this thread traces within the block.
 
     Args:
+        device_kind: What JAX calls its devices.
         interprets: Whether Pallas kernels are interpreted, so that a CPU can run them.
     """
-    before = _TRACING.for_tpu, _TRACING.interprets
+    before = _TRACING.device_kind, _TRACING.interprets
     with patched([*_platform_patches(), *(_kernel_patches() if interprets else ())]):
-        _TRACING.for_tpu, _TRACING.interprets = True, interprets
+        _TRACING.device_kind, _TRACING.interprets = device_kind, interprets
         try:
             yield
         finally:
-            _TRACING.for_tpu, _TRACING.interprets = before
+            _TRACING.device_kind, _TRACING.interprets = before
 
 
 def as_on_tpu() -> contextlib.AbstractContextManager[None]:
     """Return the context of `testing.as_on_tpu`; see `common/protocols.py`."""
-    return tracing_for_tpu(interprets=True)
+    return tracing_for_tpu("TPU v5 lite", interprets=True)
 
 
 class _TpuStandIn:
     """A device that says it is a TPU."""
 
     platform = "tpu"
-    device_kind = "TPU v5 lite"
 
     def __init__(self, device: jax.Device) -> None:
         self._device = device
+        self.device_kind = _TRACING.device_kind
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
@@ -93,7 +102,7 @@ def _platform_patches() -> list[Patch]:
 
 
 def _is_asker(frame: types.FrameType) -> bool:
-    return _TRACING.for_tpu and f"{frame.f_globals.get('__name__', '')}.".startswith(_ASKERS)
+    return bool(_TRACING.device_kind) and f"{frame.f_globals.get('__name__', '')}.".startswith(_ASKERS)
 
 
 def _kernel_patches() -> list[Patch]:

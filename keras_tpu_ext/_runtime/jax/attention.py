@@ -23,13 +23,15 @@ from jax.sharding import PartitionSpec
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Tensor
 from keras_tpu_ext._runtime.compat.keras3_jax import backend_nn, jax_mesh, shard_map
-from keras_tpu_ext._runtime.jax.as_on_tpu import traces_for_tpu
+from keras_tpu_ext._runtime.jax.as_on_tpu import device_kind_of, traces_for_tpu
 from keras_tpu_ext._runtime.jax.splash import BLOCKS, Mask, sees_anything, splash_attention
 
 _Mesh: TypeAlias = "jax.sharding.Mesh | jax.sharding.AbstractMesh"
 _LOG = logging.getLogger("keras_tpu_ext")
 _LAYERS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 _DTYPES = ("float32", "bfloat16")
+# The compiler has the kernel's products in bfloat16 from v4 on.
+_KINDS_WITHOUT_KERNEL = ("TPU v2", "TPU v3")
 # From so many keys on the kernel pays, by the compiler's estimate: benchmarks/attention_kernel.py.
 PAYS_FROM = 512
 _TOLD: set[str] = set()
@@ -185,7 +187,10 @@ def _of_one_dtype(*arrays: Tensor) -> list[jax.Array]:
 
 
 def _kernel_takes(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
-    """Return whether JAX's kernel takes these arrays, and the mesh can share them."""
+    """Return whether JAX's kernel takes these arrays, the devices have it, and the mesh can share them."""
+    kind = device_kind_of(_CONTEXT.mesh)
+    if not kind.startswith("TPU") or kind in _KINDS_WITHOUT_KERNEL:
+        return False
     if any(array.ndim != 4 or str(array.dtype) not in _DTYPES for array in (query, key, value)):
         return False
     if query.shape[1] % BLOCKS[-1] or key.shape[1] % BLOCKS[-1] or query.shape[2] % key.shape[2]:

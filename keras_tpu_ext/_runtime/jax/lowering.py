@@ -35,7 +35,7 @@ _CALLS_PYTHON = (
 _State = tuple[list[keras.Variable], ...]
 
 
-def lower_step(model: keras.Model, batch: Nest, replicas: int) -> LoweredStep:
+def lower_step(model: keras.Model, batch: Nest, replicas: int, device_kind: str) -> LoweredStep:
     """Lower the train step that `fit` would run; see `common/protocols.py`."""
     parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
     check_dtypes(jax.tree.leaves(parts), model)
@@ -43,7 +43,7 @@ def lower_step(model: keras.Model, batch: Nest, replicas: int) -> LoweredStep:
     mesh = abstract_mesh(replicas, _AXIS)
     exact = exact_attention(mesh, _AXIS) if isinstance(model, TrainStep) else contextlib.nullcontext()
     no_distribution, own_patches = use_distribution(None), patched(unsharded_state_patches(model))
-    with no_distribution, own_patches, wrap_lowering_errors(model), tracing_for_tpu(), exact:
+    with no_distribution, own_patches, wrap_lowering_errors(model), tracing_for_tpu(device_kind), exact:
         _build(model, data)
         step, state = _stateless(model)
         everywhere, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(_AXIS))

@@ -25,7 +25,7 @@ def count_flops(model: tf.keras.Model, batch: Nest, batch_size: int) -> FlopsCou
     return flops.count_flops(model, batch, batch_size, with_autograph)
 
 
-def lower_step(model: tf.keras.Model, batch: Nest, replicas: int) -> LoweredStep:
+def lower_step(model: tf.keras.Model, batch: Nest, replicas: int, device_kind: str) -> LoweredStep:
     """Lower the train step that `fit` would run; see `common/protocols.py`."""
     return lowering.lower_step(model, batch, replicas, build=_build, as_keras_traces=with_autograph)
 

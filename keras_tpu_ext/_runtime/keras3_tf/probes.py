@@ -24,7 +24,7 @@ def count_flops(model: keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
     return flops.count_flops(model, batch, batch_size, _as_keras_traces)
 
 
-def lower_step(model: keras.Model, batch: Nest, replicas: int) -> LoweredStep:
+def lower_step(model: keras.Model, batch: Nest, replicas: int, device_kind: str) -> LoweredStep:
     """Lower the train step that `fit` would run; see `common/protocols.py`."""
     return lowering.lower_step(model, batch, replicas, build=_build, as_keras_traces=_as_keras_traces)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from keras_tpu_ext.hardware import TpuGeneration
+from keras_tpu_ext.preflight._hlo.corrections import Corrections, group_size, is_copy
 from keras_tpu_ext.preflight._hlo.flops import flops_of
 from keras_tpu_ext.preflight._hlo.kernels import is_kernel, kernel_cost
 from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
 from keras_tpu_ext.preflight._hlo.shape import Shape
+from keras_tpu_ext.preflight.targets import Target
 
 # These do nothing at run time.
 _NO_OPS = frozenset(
@@ -28,7 +29,7 @@ _COLLECTIVES = (
 )
 _LOOKUPS, _UPDATES = ("gather", "dynamic-slice"), ("scatter", "dynamic-update-slice")
 
-Source = Literal["compiler", "kernel", "hbm", "ici", "none"]
+Source = Literal["compiler", "measured", "kernel", "hbm", "ici", "none"]
 
 
 class OpCost(NamedTuple):
@@ -38,9 +39,9 @@ class OpCost(NamedTuple):
         instruction: The instruction.
         runs: Number of runs in a step.
         seconds: Estimated time.
-        source: Source of the estimate: the compiler's cycles; what a Pallas kernel does, by the peak of the matrix
-            units or the HBM's bandwidth; a bound by HBM or interconnect (ICI) bandwidth; or `"none"` for an
-            instruction that takes no time of its own.
+        source: Source of the estimate: the compiler's cycles; copies that were measured; what a Pallas kernel does,
+            by the peak of the matrix units or the HBM's bandwidth; HBM or interconnect (ICI) bandwidth; or `"none"`
+            for an instruction that takes no time of its own.
         flops: FLOPs of its dots and convolutions.
         bytes_accessed: Bytes read from and written to HBM, padding included.
         unpadded_bytes: The same without padding.
@@ -60,18 +61,19 @@ class Timeline:
 
     Args:
         module: The compiled module.
-        generation: TPU generation it is compiled for.
-        devices: Number of devices of the step.
+        target: The slice it is compiled for.
+        corrections: What was measured on such chips, and is to be heeded.
 
     Attributes:
         costs: The instructions' costs, in the order in which they run.
         unknown_loops: Names of loops whose trip count the compiler does not know; they count once.
     """
 
-    def __init__(self, module: Module, generation: TpuGeneration, devices: int) -> None:
+    def __init__(self, module: Module, target: Target, corrections: Corrections) -> None:
         self._module = module
-        self._generation = generation
-        self._devices = devices
+        self._target = target
+        self._generation = target.generation
+        self._corrections = corrections
         self.unknown_loops: list[str] = []
         self.costs = tuple(self._walk(module.entry, 1))
 
@@ -108,6 +110,10 @@ class Timeline:
         if is_collective(instruction):
             seconds = runs * self._collective_seconds(computation, instruction)
             return OpCost(instruction, runs, seconds, "ici", flops, padded, unpadded)
+        copies = self._corrections.get("copies")
+        if copies is not None and padded and not flops and is_copy(instruction, self._module):
+            seconds = runs * copies.seconds(padded / runs, self._generation.hbm_bandwidth_per_core)
+            return OpCost(instruction, runs, seconds, "measured", flops, padded, unpadded)
         if instruction.estimated_cycles is not None:
             seconds = runs * instruction.estimated_cycles / self._generation.clock_hz
             return OpCost(instruction, runs, seconds, "compiler", flops, padded, unpadded)
@@ -143,7 +149,7 @@ class Timeline:
         return sum(shape.padded_bytes for shape in arrays), sum(shape.bytes for shape in arrays)
 
     def _collective_seconds(self, computation: Computation, instruction: Instruction) -> float:
-        """Return the least time of a collective, that of a ring over all links of a chip.
+        """Return the time of a collective as a ring: the least, over all links of a chip, or as it was measured.
 
         Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 69(2), 2009.
         """
@@ -151,8 +157,13 @@ class Timeline:
         if instruction.opcode.startswith("reduce-scatter"):  # its result is one device's part
             size = sum(computation.by_name[name].shape.bytes for name in instruction.operands)
         rounds = 2 if instruction.opcode.startswith("all-reduce") else 1
-        part = rounds * (self._devices - 1) / self._devices
-        return part * size / (self._generation.ici_bandwidth / self._generation.cores_per_chip)
+        members = group_size(instruction, self._target.devices)
+        sent = rounds * (members - 1) / members * size
+        bandwidth = self._generation.ici_bandwidth / self._generation.cores_per_chip
+        measured = self._corrections.get("collectives")
+        if measured is None or not sent:
+            return sent / bandwidth
+        return measured.seconds(sent, bandwidth * self._target.used_links)
 
 
 def is_collective(instruction: Instruction) -> bool:

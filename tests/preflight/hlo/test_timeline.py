@@ -3,8 +3,10 @@
 import pytest
 
 from keras_tpu_ext.hardware import TPU_GENERATIONS
+from keras_tpu_ext.preflight._hlo.corrections import Line
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.timeline import Timeline, is_collective
+from keras_tpu_ext.preflight.targets import Target, parse_target
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
@@ -22,10 +24,11 @@ ADD = """\
 """
 
 
-def timeline(*lines, before="", generation=V5E, devices=8):
+def timeline(*lines, before="", generation=V5E, devices=8, target=None, corrections=None):
     body = "\n".join(f"  {line}" for line in lines)
     text = f"{ADD}\n{before}\nENTRY %main (p: f32[512,512]) -> f32[512,512] {{\n{body}\n}}\n"
-    return Timeline(Module.parse(text), generation, devices)
+    target = target or Target("", generation, devices // generation.cores_per_chip, "")
+    return Timeline(Module.parse(text), target, corrections or {})
 
 
 def cost(name, *lines, **options):
@@ -331,3 +334,68 @@ def test_other_kernels_count_by_their_bytes():
     found = kernel("any")
     assert (found.source, found.flops) == ("hbm", 0)
     assert found.seconds == pytest.approx(found.bytes_accessed / V5E.hbm_bandwidth)
+
+
+COPIES = {"copies": Line(2e-6, 0.8)}
+MOVED = pytest.approx(2e-6 + 2 * MIB / (0.8 * V5E.hbm_bandwidth))
+
+
+def fusion(*lines, kind="kLoop"):
+    """Return a computation of these lines, and the fusion of it."""
+    inner = "\n".join(f"  {line}" for line in (f"%i = {BIG} parameter(0)", *lines))
+    before = f"%inner (i: {BIG}) -> {BIG} {{\n{inner}\n}}\n"
+    return before, f"ROOT %n = {BIG} fusion(%p), kind={kind}, calls=%inner, {CYCLES % 30_000}"
+
+
+def test_a_copy_takes_what_was_measured_where_that_is_asked_for():
+    lines = [f"%p = {BIG} parameter(0)", f"ROOT %n = {BIG} copy(%p), {CYCLES % 30_000}"]
+    found = cost("n", *lines, corrections=COPIES)
+    assert (found.source, found.seconds) == ("measured", MOVED)
+    assert cost("n", *lines).seconds == pytest.approx(30_000 / V5E.clock_hz)
+    assert cost("n", *lines, corrections={"collectives": Line(2e-6, 0.8)}).source == "compiler"
+
+
+@pytest.mark.parametrize(
+    ("lines", "source"),
+    [
+        ([f"ROOT %o = {BIG} negate(%i)"], "measured"),
+        ([f"%a = {BIG} add(%i, %i)", f"%b = {BIG} convert(%a)", f"ROOT %o = {BIG} maximum(%b, %i)"], "measured"),
+        ([f"%a{j} = {BIG} add(%i, %i)" for j in range(4)] + [f"ROOT %o = {BIG} negate(%i)"], "compiler"),
+        ([f"ROOT %o = {BIG} exponential(%i)"], "compiler"),
+        ([f"ROOT %o = {BIG} reduce(%i, %i), to_apply=%add"], "compiler"),
+        ([f"ROOT %o = {BIG} convolution(%i, %i), dim_labels=bf_io->bf"], "compiler"),
+    ],
+)
+def test_a_few_operations_for_each_number_are_as_good_as_a_copy(lines, source):
+    before, line = fusion(*lines)
+    found = cost("n", f"%p = {BIG} parameter(0)", line, before=before, corrections=COPIES)
+    assert found.source == source
+    assert found.seconds == (MOVED if source == "measured" else pytest.approx(30_000 / V5E.clock_hz))
+
+
+def test_what_stays_on_the_chip_is_not_a_measured_copy():
+    line = f"ROOT %n = {ON_CHIP} copy(%p), {CYCLES % 300}"
+    assert cost("n", f"%p = {ON_CHIP} parameter(0)", line, corrections=COPIES).source == "compiler"
+
+
+@pytest.mark.parametrize(
+    ("name", "links"), [("v6e-8", 2 / 4), ("v6e-256", 1), ("v5e-1", 0), ("7x-8", 2 / 6), ("v5p-128", 1)]
+)
+def test_a_small_slice_has_fewer_links(name, links):
+    assert parse_target(name).used_links == pytest.approx(links)
+
+
+def test_a_collective_takes_what_was_measured_over_the_links_that_the_slice_has():
+    lines = [f"%p = {BIG} parameter(0)", f"ROOT %n = {BIG} all-reduce(%p), to_apply=%add"]
+    target = parse_target("v6e-8")
+    found = cost("n", *lines, target=target, corrections={"collectives": Line(1e-5, 0.5)})
+    sent = 2 * 7 / 8 * MIB
+    assert found.seconds == pytest.approx(1e-5 + sent / (0.5 * target.generation.ici_bandwidth * 2 / 4))
+    one = parse_target("v6e-1")
+    assert cost("n", *lines, target=one, corrections={"collectives": Line(1e-5, 0.5)}).seconds == 0
+
+
+@pytest.mark.parametrize("groups", ["{{0,2,4,6},{1,3,5,7}}", "[2,4]<=[4,2]T(1,0)"])
+def test_a_collective_of_groups_is_a_ring_of_each(groups):
+    line = f"ROOT %n = {BIG} all-reduce(%p), replica_groups={groups}, to_apply=%add"
+    assert cost("n", f"%p = {BIG} parameter(0)", line).seconds == pytest.approx(2 * 3 / 4 * MIB / V5E.ici_bandwidth)

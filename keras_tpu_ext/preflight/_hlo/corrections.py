@@ -1,0 +1,60 @@
+"""Where an estimate is off in a way that was measured on real chips: copies, and collectives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from keras_tpu_ext.preflight._hlo.module import Instruction, Module
+
+Name = Literal["copies", "collectives"]
+
+
+class Line(NamedTuple):
+    """A line through measured times: `latency_s + bytes / (efficiency * nominal bandwidth)`.
+
+    Attributes:
+        latency_s: Seconds that it takes without bytes.
+        efficiency: Fraction of the nominal bandwidth that is reached.
+    """
+
+    latency_s: float
+    efficiency: float
+
+    def seconds(self, size: float, bandwidth: float) -> float:
+        """Return the time for `size` bytes, with the nominal bandwidth in bytes/s."""
+        return self.latency_s + size / (self.efficiency * bandwidth)
+
+
+# The corrections to be made, each with what was measured on the generation.
+Corrections = Mapping[Name, Line]
+
+# A vector unit does so many of them in the time in which the memory delivers a number.
+_MOST_OPERATIONS = 4
+_MOVES = frozenset(
+    "parameter constant tuple get-tuple-element bitcast broadcast reshape copy convert iota".split()  # noqa: SIM905
+)
+_OPERATIONS = frozenset(
+    "add subtract multiply maximum minimum negate abs compare select and or not clamp".split()  # noqa: SIM905
+)
+_GROUPS = re.compile(r"\breplica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\])")
+
+
+def is_copy(instruction: Instruction, module: Module) -> bool:
+    """Return whether an instruction only moves numbers, with at most a few operations for each of them."""
+    if instruction.opcode == "copy":
+        return True
+    if instruction.opcode != "fusion":
+        return False
+    opcodes = [inner.opcode for inner in module.called_instructions(instruction)]
+    operations = [opcode for opcode in opcodes if opcode not in _MOVES]
+    return len(operations) <= _MOST_OPERATIONS and _OPERATIONS.issuperset(operations)
+
+
+def group_size(instruction: Instruction, devices: int) -> int:
+    """Return how many devices take part in a collective of a step of `devices`: all, if it names none."""
+    found = _GROUPS.search(instruction.attributes)
+    if found is None:
+        return devices
+    return int(found[2]) if found[2] else len(found[1].split(","))

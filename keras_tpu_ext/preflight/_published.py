@@ -1,0 +1,76 @@
+"""What was measured on real TPUs, beside what preflight says of the same work.
+
+`benchmarks/published_steps.py` writes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from keras_tpu_ext import _arguments as check
+from keras_tpu_ext.preflight._hlo.corrections import Corrections, Line, Name
+
+FILE = Path(__file__).with_name("published.json")
+NAMES: tuple[Name, ...] = get_args(Name)
+
+
+class Published(NamedTuple):
+    """Published measurements on a generation, beside estimates.
+
+    Attributes:
+        lowest: The lowest ratio of measured to estimated time, at most 1.
+        highest: The highest, at least 1.
+        what: What was measured, such as `"3 training steps"`.
+    """
+
+    lowest: float
+    highest: float
+    what: str
+
+
+@functools.cache
+def _data() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(FILE.read_text())
+    return data
+
+
+def wanted_corrections(corrections: bool | Collection[str]) -> tuple[Name, ...]:
+    """Return the names of the corrections that an argument of `preflight` asks for.
+
+    Raises:
+        ArgumentError: If there is no correction of such a name.
+    """
+    if isinstance(corrections, bool):
+        return NAMES if corrections else ()
+    names = None if isinstance(corrections, str) or not isinstance(corrections, Collection) else set(corrections)
+    if names is None or not names.issubset(NAMES):
+        needed = f"True, False, or a collection of names among {', '.join(map(repr, NAMES))}"
+        write = f'corrections=["{NAMES[0]}"]'
+        raise check.argument_error("preflight", "corrections", needed, repr(corrections), write)
+    return tuple(name for name in NAMES if name in names)
+
+
+def corrections_for(generation: str, names: Collection[Name]) -> Corrections:
+    """Return the corrections among `names` that were measured on a generation."""
+    found = _data()["corrections"].get(generation, {})
+    return {name: Line(**found[name]) for name in names if name in found}
+
+
+def published_for(generation: str, names: Collection[Name]) -> Published | None:
+    """Return what was measured on a generation beside estimates with these corrections; `None` if nothing was.
+
+    Training steps alone count where there are some, else matrix products, copies and collectives.
+    """
+    rows = [row for row in _data()["rows"] if row["generation"] == generation]
+    steps = [row for row in rows if row["kind"] == "training step"]
+    rows = steps or rows
+    if not rows:
+        return None
+    ratios = [row["measured"] / row["estimated"]["+".join(names)] for row in rows]
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    what = f"{len(rows)} training step{'s'[: len(rows) > 1]}" if steps else ", ".join(kinds)
+    return Published(min(1.0, *ratios), max(1.0, *ratios), what)
