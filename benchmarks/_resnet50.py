@@ -42,5 +42,5 @@ def batch() -> tuple[Any, Any]:
 
 def estimated(target: str, per_replica: int, **options: Any) -> dict[str, Any]:
     """Return what preflight estimates of a model of `compiled`, as a row."""
-    report = kte.preflight(compiled(**options), batch(), target, per_replica, progress=False, timeout_s=3600)
+    report = harness.preflight(compiled(**options), batch(), target, per_replica)
     return {"target": target, **harness.estimate(report)}

@@ -131,6 +131,13 @@ def in_memory(*arrays: Any, batch_size: int) -> dict[str, Any]:
     return {"x": batches.cache().prefetch(2).with_options(options)}
 
 
+def preflight(model: Any, batch: Any, target: str, per_replica_batch: int) -> Any:
+    """Return the report of preflight by the compiler alone, without corrections, which not all generations have."""
+    import keras_tpu_ext as kte
+
+    return kte.preflight(model, batch, target, per_replica_batch, progress=False, timeout_s=3600, corrections=False)
+
+
 def estimate(report: Any) -> dict[str, Any]:
     """The numbers of a preflight report as a row; a report without them ends the benchmark."""
     if report.time is None or report.memory is None or report.collectives is None:

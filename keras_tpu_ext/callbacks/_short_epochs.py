@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
@@ -13,18 +15,22 @@ from keras_tpu_ext.callbacks._input_probe import (
     call_execution,
 )
 
+_EPOCHS = 5  # of the last ones the median counts: tf.data's start and end wait for its tuner now and then
+
 
 class EpochTimes(NamedTuple):
     """What one epoch took.
 
     Attributes:
         step_seconds: Seconds for one batch.
+        steps: Number of batches that were timed.
         is_ahead: Whether its batches had been taken ahead of their turn.
         pipeline_seconds: Seconds in which the pipeline made one of these, its start included; `None` as they come.
         stages: What the stages of the pipeline cost, where that is known.
     """
 
     step_seconds: float
+    steps: int
     is_ahead: bool
     pipeline_seconds: float | None = None
     stages: tuple[Stage, ...] = ()
@@ -65,7 +71,8 @@ class EpochProbe(Probe):
                 execution = yield result
             result, steps = call_execution(execution.run), steps + execution.steps
         execution.wait_for(result)
-        self.result = EpochTimes((self._clock() - began) / (self._steps or steps), is_ahead=False)
+        steps = self._steps or steps
+        self.result = EpochTimes((self._clock() - began) / steps, steps, is_ahead=False)
         self.done = True
         yield result
 
@@ -89,7 +96,7 @@ class EpochProbe(Probe):
         execution.wait_for(result)
         seconds = (self._clock() - begin) / timed
         # With its start, as that of the epoch as it comes.
-        self.result = EpochTimes(seconds, True, sum(ahead.seconds) / ahead.batches, stages)
+        self.result = EpochTimes(seconds, timed, True, sum(ahead.seconds) / ahead.batches, stages)
         if ahead.error is not None:
             execution = yield result
             call_execution(execution.run_on, ahead)  # which raises it
@@ -103,24 +110,36 @@ class ShortEpochs:
     From then on every epoch is timed as it comes.
 
     Attributes:
-        step_seconds: Seconds for one batch in the last epoch that was timed as it came; `None` before.
+        step_seconds: Seconds for one batch in the median of the last epochs that were timed as they came; `None`
+            before.
         result: The measurements; `None` before there are both kinds.
     """
 
     def __init__(self) -> None:
-        self.step_seconds: float | None = None
+        self._as_they_came: deque[float] = deque(maxlen=_EPOCHS)
         self.result: ProbedInput | None = None
         self._warms_up = False
+        self._last: EpochTimes | None = None
+
+    @property
+    def step_seconds(self) -> float | None:
+        return statistics.median(self._as_they_came) if self._as_they_came else None
 
     def probe(self, executions: int, steps: int | None, clock: Callable[[], float], began: float) -> EpochProbe:
         """Return the probe for an epoch of so many executions, and steps where that is known, which then began."""
         is_ahead = self.step_seconds is not None and self.result is None
         return EpochProbe(executions, steps, clock, None if is_ahead else began)
 
+    def end(self, seconds: float) -> None:
+        """Add the seconds for which the pipeline then ended, to those of the epoch that was added last."""
+        if self._last is not None and not self._last.is_ahead:
+            self._as_they_came[-1] = self._last.step_seconds + seconds / self._last.steps
+
     def add(self, times: EpochTimes, executions: int) -> None:
         """Add the times of an epoch of so many executions."""
+        self._last = times
         if not times.is_ahead:
-            self.step_seconds = times.step_seconds
+            self._as_they_came.append(times.step_seconds)
         elif executions == 1 and not self._warms_up:
             self._warms_up = True  # its only execution may have been traced anew, for batches of another source
         elif self.step_seconds is not None:

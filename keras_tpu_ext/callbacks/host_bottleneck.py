@@ -11,7 +11,7 @@ from typing import Any
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.executions import Execution, Interception
+from keras_tpu_ext._runtime.common.executions import Execution, Interception, MetricsWatch
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput, StepMeter, probe_length
 from keras_tpu_ext.callbacks._plots import plot_input
 from keras_tpu_ext.callbacks._short_epochs import EpochProbe, EpochTimes, ShortEpochs
@@ -59,8 +59,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     stand still while it takes batches, which costs time only where they do not wait for data anyway; an epoch has no
     probe where the last one cost more than 0.5 % of the time since. In epochs of fewer than 300 executions there is
     one probe in a `fit`. Epochs of fewer than 10 are measured whole: the second as it comes, with the start of the
-    pipeline, and the third with all of its batches taken ahead. The end of the pipeline, after the last batch, is not
-    seen: some 5 ms an epoch on TensorFlow.
+    pipeline, and the third with all of its batches taken ahead. On Keras 2 the end of the pipeline, after the last
+    batch, is not seen: some 5 ms an epoch.
 
     The first executions of an epoch and validation do not count, and neither does a probe; nor does, of ten or more,
     the longest one: a single pause is the process's, and better input does not cure it. Where that is more than a
@@ -125,6 +125,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._shown: float | None = None
         self._probed_at = self._epoch_began = self._show_at = 0.0
         self._interception: Interception | None = None
+        self._metrics_watch: MetricsWatch | None = None
+        self._executed_at: float | None = None  # when the last execution of an epoch that is timed whole had ended
         self._executions_of_epoch: int | None = None
         self._start()
 
@@ -160,6 +162,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Reset."""
         _runtime.progress.show_in_progress_bar({_WAIT_FRACTION: "input_wait"})
+        self._unwatch_end()
         self._start()
         # On JAX even `self.model` has its price, so it is asked for once.
         self._fitted = self.model
@@ -168,6 +171,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Restore the train function, and warn where nothing is known."""
         self._restore()
+        self._unwatch_end()
         self._fitted = None
         if not self._verdicts and _runtime.devices.is_chief():
             short = _TOO_SHORT.format(executions=self._executions_of_epoch or 0, needed=_MIN_EXECUTIONS)
@@ -209,6 +213,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         if self._probe is not None:
             self._probe.invalidate()
             self._close_probe()
+        self._unwatch_end()
         self._meter.flush(self._steps)
         self._executions_of_epoch = self._meter.executions
         step_seconds = self._short.step_seconds or self._meter.epoch_average()
@@ -246,6 +251,22 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._only_times = False  # until the next epoch, where no probe is left for this one
         self._shown, self._is_shown, self._show_at = None, False, 0.0
         self._steps: int = 1
+
+    def _watch_end(self) -> None:
+        """Time the end of the pipeline too, which comes after the last execution."""
+
+        def ended() -> None:
+            if self._executed_at is not None:
+                self._short.end(self.clock() - self._executed_at)
+                self._unwatch_end()
+
+        self._executed_at = None
+        self._metrics_watch = MetricsWatch(self._fitted, ended)
+
+    def _unwatch_end(self) -> None:
+        if self._metrics_watch is not None:
+            self._metrics_watch.undo()
+            self._metrics_watch = None
 
     def _restore(self) -> None:
         if self._interception is not None:
@@ -288,6 +309,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         result = self._probe.result
         if isinstance(result, EpochTimes):
             self._short.add(result, self._meter.executions)
+            self._executed_at = self.clock()
             result = self._short.result if result.is_ahead else None
         if result is not None:
             self._found.append(result)
@@ -301,6 +323,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._was_growing = not execution.is_settled()
         short = self._executions_if_short(execution)
         if short and not self._meter.executions and not self._failure:
+            self._watch_end()
             return self._short.probe(short, (self.params or {}).get("steps"), self.clock, self._epoch_began)
         if short or not self._should_probe(execution):
             return None

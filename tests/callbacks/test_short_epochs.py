@@ -1,5 +1,6 @@
 """Epochs of fewer executions than a probe has: one is timed as it comes, and one on batches that are there."""
 
+import contextlib
 import math
 import time
 
@@ -10,7 +11,7 @@ import pytest
 import keras_tpu_ext as kte
 import sources
 from keras_tpu_ext.callbacks import HostBottleneck
-from keras_tpu_ext.callbacks._short_epochs import EpochProbe, ShortEpochs
+from keras_tpu_ext.callbacks._short_epochs import EpochProbe, EpochTimes, ShortEpochs
 from probed_loop import Fit
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -48,6 +49,30 @@ def test_the_second_epoch_says_what_a_step_takes_and_the_third_what_it_computes(
 def test_the_start_of_the_pipeline_is_waiting():
     known, _ = measured(3.0, 1.0, executions=4, start=2.0)
     assert known[-1] == (4.5, 1.0)
+
+
+def test_the_end_of_the_pipeline_is_waiting():
+    short = ShortEpochs()
+    short.end(1.0)  # of an epoch that nobody has timed
+    loop = Fit(3.0, 1.0, batches=4)
+    probe = short.probe(4, 4, loop.clock, loop.clock())
+    run_epoch(probe, loop)
+    short.add(probe.result, 4)
+    short.end(2.0)
+    assert short.step_seconds == 4.5
+    short.end(3.0)  # in place of the one before
+    assert short.step_seconds == 4.75
+    run_epoch(ahead := short.probe(4, 4, loop.clock, loop.clock()), Fit(3.0, 1.0, batches=4))
+    short.add(ahead.result, 4)
+    short.end(9.0)
+    assert short.step_seconds == 4.75
+
+
+def test_of_the_last_epochs_the_median_counts():
+    short = ShortEpochs()
+    for seconds in (1.0, 9.0, 2.0, 3.0, 4.0, 5.0, 6.0):
+        short.add(EpochTimes(seconds, 4, is_ahead=False), 4)
+    assert short.step_seconds == 4.0
 
 
 def test_a_single_execution_is_taken_ahead_twice():
@@ -124,6 +149,45 @@ def test_epochs_of_few_executions_change_nothing_and_are_known(steps):
     assert known == ([False, False, True, True, True] if steps == 5 else [False, False, False, True, True])
     assert with_it[KEY][-1] > 0.5  # 5 ms a batch, for a step of less than one
     assert callback.verdict.verdict == "highly input-bound"
+
+
+class EndsLate(sources.Batches):
+    """Batches that are there, and an epoch that takes its time to end."""
+
+    def on_epoch_end(self):
+        time.sleep(0.1)
+
+
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2 does not say when the data has ended")
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+def test_the_end_of_the_data_is_seen(monkeypatch):
+    callback, model = HostBottleneck(verbose=False), built()
+    batches = EndsLate(sources.cut(data(64), 16))
+    model.fit(batches, epochs=4, verbose=0, shuffle=False, callbacks=[callback])
+    assert callback.verdict.step_seconds > 0.025  # 4 batches
+    assert "get_metrics_result" not in vars(model)
+
+
+@pytest.mark.parametrize("ends", ["fit", "error"])
+def test_the_model_reads_its_metrics_as_before(ends):
+    """Also after a fit that was broken off, and where an attribute of the user's stood there."""
+    model = built()
+    own = vars(model)["get_metrics_result"] = model.get_metrics_result
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if ends == "error" and self.epoch == 1:
+                raise RuntimeError("enough")
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+    callback = HostBottleneck(verbose=False)
+    with pytest.raises(RuntimeError, match="enough") if ends == "error" else contextlib.nullcontext():
+        model.fit(*data(64), batch_size=16, epochs=3, verbose=0, callbacks=[callback, Stop()])
+    if ends == "error":
+        model.fit(*data(64), batch_size=16, epochs=4, verbose=0, callbacks=[callback])
+    assert vars(model)["get_metrics_result"] is own
 
 
 def test_executions_that_have_found_their_number_are_measured():
