@@ -171,7 +171,7 @@ class MetricsWatch:
     """
 
     def __init__(self, model: Model, call: Callable[[], None]) -> None:
-        self._attributes = vars(model)
+        self._attributes: dict[str, Nest] = model.__dict__
         self._before = self._attributes.get(_READS_METRICS)
         read = model.get_metrics_result
 
