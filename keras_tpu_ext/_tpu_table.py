@@ -86,7 +86,7 @@ class TpuGeneration:
     @property
     def device_kind(self) -> str:
         """The name JAX gives its devices, such as `"TPU v5 lite"`."""
-        return "TPU " + next((kind for kind, name in _DEVICE_NAMES.items() if name == self.name), self.name)
+        return _DEVICE_KINDS.get(self.name, f"TPU {self.name}")
 
     def slice_name(self, chips: int) -> str:
         """The name Google gives a slice of so many chips, such as `"v4-8"` for four chips of v4."""
@@ -241,6 +241,9 @@ def parse_accelerator_type(text: str) -> tuple[TpuGeneration, int] | None:
 
 # The names of JAX, less "TPU": https://github.com/jax-ml/jax, jax/_src/pallas/mosaic/tpu_info.py. "lite" is the "e".
 _DEVICE_NAMES = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e", "7x": "7x", "7": "7x", "v7x": "7x"}
+
+
+_DEVICE_KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "7x": "TPU7x"}
 
 
 def generation_of_device(name: str) -> TpuGeneration | None:

@@ -18,7 +18,7 @@ from keras_tpu_ext._parity.process import Outcome, Task, refuse_nested_check, ru
 from keras_tpu_ext._parity.report import ParityReport as ParityReport
 from keras_tpu_ext._parity.report import ParityRow as ParityRow
 from keras_tpu_ext._versions import install_command
-from keras_tpu_ext.errors import MissingExtraError, ParityCheckError
+from keras_tpu_ext.errors import MissingExtraError, ParityCheckError, RuntimeNotSupportedError
 
 _BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 
@@ -132,10 +132,15 @@ def check_function(
 ) -> ParityReport:
     """Do what `check_parity` does for a reference to a function; `synthetic` says so of the batch."""
     refuse_nested_check()
+    if as_on_tpu and backend == "tensorflow":
+        raise RuntimeNotSupportedError(
+            'check_parity: as_on_tpu is for Keras 3 on JAX; got backend="tensorflow". Write backend="jax", or leave '
+            "`as_on_tpu` out."
+        )
     _check_arguments(replicas, steps, tolerance, timeout_s, backend)
     check.one_of("check_parity", "exact", exact, (True, False), example="False")
     check.one_of("check_parity", "as_on_tpu", as_on_tpu, (True, False), example="True")
-    if as_on_tpu and backend != "jax":
+    if as_on_tpu and backend is None:
         _runtime.devices.as_on_tpu()  # which TensorFlow refuses
     arrays = batches.parse_batch(batch)
 

@@ -12,8 +12,9 @@ def as_on_tpu() -> AbstractContextManager[None]:
 
     Keras asks JAX for the platform while it traces a step, and on a TPU it computes some things in another way:
     attention, above all. Within the block it is told "tpu". Arrays stay on the CPU and Pallas kernels are
-    interpreted, which is slow: take short sequences. What was traced before is not traced again, so
-    compile the model within the block. It holds for the thread that enters it. On Keras 3 on JAX only.
+    interpreted, which is slow: take short sequences. What was traced before is not traced again, so compile the model
+    within the block; a step that is traced within it stays as it is after the block. It holds for the thread that
+    enters it. On Keras 3 on JAX only.
 
     Returns:
         A context manager.

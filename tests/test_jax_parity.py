@@ -3,6 +3,7 @@
 import pytest
 
 import keras_tpu_ext as kte
+from keras_tpu_ext.errors import RuntimeNotSupportedError
 from plain_models import batch, build_attention, build_plain, rows_by_key, sequences
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
@@ -53,3 +54,8 @@ def test_keras_alone_on_the_paths_of_a_tpu():
     row = rows_by_key(report)["one step", "loss"]
     assert row.ok is False
     assert row.off is None or row.off > 1e-3
+
+
+def test_as_on_tpu_is_not_for_tensorflow():
+    with pytest.raises(RuntimeNotSupportedError, match=r'got backend="tensorflow"\. Write backend="jax", or leave'):
+        kte.check_parity(build_attention, sequences(4), replicas=2, backend="tensorflow", as_on_tpu=True)

@@ -180,3 +180,8 @@ def test_slice_name_is_the_inverse(name, chips):
 )
 def test_no_accelerator_type(text):
     assert hardware.parse_accelerator_type(text) is None
+
+
+@pytest.mark.parametrize("generation", TPU_GENERATIONS.values(), ids=TPU_GENERATIONS)
+def test_jax_knows_a_generation_by_its_device_kind(generation):
+    assert hardware.generation_of_device(generation.device_kind) is generation

@@ -11,7 +11,7 @@ from typing import Any
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.executions import Execution, Interception, MetricsWatch
+from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput, StepMeter, probe_length
 from keras_tpu_ext.callbacks._plots import plot_input
 from keras_tpu_ext.callbacks._short_epochs import EpochProbe, EpochTimes, ShortEpochs
@@ -59,8 +59,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     stand still while it takes batches, which costs time only where they do not wait for data anyway; an epoch has no
     probe where the last one cost more than 0.5 % of the time since. In epochs of fewer than 300 executions there is
     one probe in a `fit`. Epochs of fewer than 10 are measured whole: the second as it comes, with the start of the
-    pipeline, and the third with all of its batches taken ahead. On Keras 2 the end of the pipeline, after the last
-    batch, is not seen: some 5 ms an epoch.
+    pipeline, and the third with all of its batches taken ahead. What callbacks after this one do at the end of the
+    last batch counts as the pipeline's end. On Keras 2 that end is not seen: some 5 ms an epoch.
 
     The first executions of an epoch and validation do not count, and neither does a probe; nor does, of ten or more,
     the longest one: a single pause is the process's, and better input does not cure it. Where that is more than a
@@ -125,8 +125,9 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._shown: float | None = None
         self._probed_at = self._epoch_began = self._show_at = 0.0
         self._interception: Interception | None = None
-        self._metrics_watch: MetricsWatch | None = None
-        self._executed_at: float | None = None  # when the last execution of an epoch that is timed whole had ended
+        self._stop_watching: Callable[[], None] | None = None
+        # When the last batch of an epoch that is timed whole had ended, with the hooks of callbacks before this one.
+        self._ended_at: float | None = None
         self._executions_of_epoch: int | None = None
         self._start()
 
@@ -207,6 +208,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             self._shown, self._is_shown = self._wait_fraction(seconds), self._only_times
         if logs is not None and self._shown is not None:
             logs[_WAIT_FRACTION] = self._shown
+        if self._stop_watching is not None and self._ended_at is not None:
+            self._ended_at = self.clock()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Put the value of the epoch into `logs`, and print a new verdict."""
@@ -256,17 +259,17 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         """Time the end of the pipeline too, which comes after the last execution."""
 
         def ended() -> None:
-            if self._executed_at is not None:
-                self._short.end(self.clock() - self._executed_at)
+            if self._ended_at is not None:
+                self._short.end(self.clock() - self._ended_at)
                 self._unwatch_end()
 
-        self._executed_at = None
-        self._metrics_watch = MetricsWatch(self._fitted, ended)
+        self._ended_at = None
+        self._stop_watching = _runtime.probes.watch_end_of_data(self._fitted, ended)
 
     def _unwatch_end(self) -> None:
-        if self._metrics_watch is not None:
-            self._metrics_watch.undo()
-            self._metrics_watch = None
+        if self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
 
     def _restore(self) -> None:
         if self._interception is not None:
@@ -309,7 +312,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         result = self._probe.result
         if isinstance(result, EpochTimes):
             self._short.add(result, self._meter.executions)
-            self._executed_at = self.clock()
+            self._ended_at = self.clock()
             result = self._short.result if result.is_ahead else None
         if result is not None:
             self._found.append(result)

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._compiler import Compiled
 from keras_tpu_ext.preflight._hlo.corrections import Name
+from keras_tpu_ext.preflight._hlo.kernels import is_kernel
 from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.peak_memory import buffers_at_peak
@@ -64,9 +65,8 @@ class StepAnalysis:
         """Return the time estimate of a step."""
         costs = self._timeline.costs
         seconds = sum(cost.seconds for cost in costs)
-        by_compiler, by_kernels = (
-            sum(cost.seconds for cost in costs if cost.source == source) for source in ("compiler", "kernel")
-        )
+        by_compiler = sum(cost.seconds for cost in costs if cost.source == "compiler")
+        by_kernels = sum(cost.seconds for cost in costs if is_kernel(cost.instruction))
         flops, accessed = sum(cost.flops for cost in costs), sum(cost.bytes_accessed for cost in costs)
         shares = self._time_shares(seconds)
         peak = self._target.generation.peak_bf16_flops_per_core
@@ -110,6 +110,8 @@ class StepAnalysis:
         def bound(cost: OpCost) -> str:
             if cost.source == "ici":
                 return "collectives"
+            if cost.source == "kernel":
+                return "matrix units"
             by_units = cost.flops / generation.peak_bf16_flops_per_core
             by_memory = cost.bytes_accessed / generation.hbm_bandwidth_per_core
             return "matrix units" if by_units > by_memory else "memory"

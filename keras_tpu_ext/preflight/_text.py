@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from keras_tpu_ext._repr import WIDTH, wrap
-from keras_tpu_ext.preflight.results import LEFT_OUT, Fault, LayerTime, MemoryUse, PreflightResult, StepTime
+from keras_tpu_ext.preflight.results import Fault, LayerTime, MemoryUse, PreflightResult, StepTime, left_out
 
 _NUM_LAYERS = 10
 _NAME = 28  # letters of a layer's name
@@ -39,7 +39,8 @@ def _lines(report: PreflightResult) -> Iterator[str]:
         yield ""
         yield from _layer_lines(report.layers)
     yield ""
-    yield from (f"- {sentence}" for sentence in LEFT_OUT)
+    corrections = () if report.time is None else report.time.corrections
+    yield from (f"- {sentence}" for sentence in left_out(corrections))
 
 
 def headline(report: PreflightResult) -> str:
@@ -101,11 +102,14 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
     yield _row("", _range(report, time))
     kernels = ""
     if time.by_kernels:
-        kernels = f", {100 * time.by_kernels:.0f} % are kernels, by their products at the peak of the matrix units"
+        kernels = (
+            f", {100 * time.by_kernels:.0f} % are kernels, by their products at the peak of the matrix units or by "
+            "their bytes, whichever take longer"
+        )
     yield _row(
         "",
         f"{100 * time.by_compiler:.0f} % of that the compiler states{kernels}; the rest is the time that bytes take "
-        f"over the chip's memory and links, {_by(time.corrections)}",
+        f"over the chip's memory and links, {_by(report, time)}",
     )
     yield _row("FLOPs", f"{time.flops:.3g} a device and step, {100 * time.mfu:.0f} % of the bfloat16 peak (MFU)")
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in time.shares.items())
@@ -135,8 +139,9 @@ def _range(report: PreflightResult, time: StepTime) -> str:
     return f"{low} to {high} by what was measured on real {generation} chips ({time.measured})"
 
 
-def _by(corrections: tuple[str, ...]) -> str:
-    return f"as measured for {' and '.join(corrections)}" if corrections else "at the least"
+def _by(report: PreflightResult, time: StepTime) -> str:
+    made = [name for name in time.corrections if name != "collectives" or report.devices > 1]
+    return f"as measured for {' and '.join(made)}, else at the least" if made else "at the least"
 
 
 def _pipeline_line(made: float, time: StepTime) -> str:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any, Literal
 
-LEFT_OUT = (
-    "Times are estimates, with one operation after the other at the chip's nominal clock: no TPU has run this.",
-    "Not in them: how fast the host makes batches and sends them, the time between steps, and the latency of "
-    "collectives and of a real network; `steps_per_execution`, callbacks and validation.",
+_ESTIMATES = (
+    "Times are estimates, with one operation after the other at the chip's nominal clock: no TPU has run this."
 )
+_NOT_IN_THEM = (
+    "Not in them: how fast the host makes batches and sends them, the time between steps, {} real network; "
+    "`steps_per_execution`, callbacks and validation."
+)
+
+
+def left_out(corrections: Collection[str] = ()) -> tuple[str, ...]:
+    """Return what an estimate with these corrections leaves out, in sentences."""
+    network = "and a" if "collectives" in corrections else "and the latency of collectives and of a"
+    return _ESTIMATES, _NOT_IN_THEM.format(network)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,9 +127,10 @@ class StepTime:
 
     Attributes:
         seconds: Time of a step.
-        by_compiler: Fraction of it that the compiler states; the rest is a bound by bytes and bandwidth.
-        by_kernels: Fraction of it that is Pallas kernels, such as attention's, by their own estimate or by their
-            matrix products at the device's peak.
+        by_compiler: Fraction of it that the compiler states; the rest goes by bytes and bandwidth, as measured where
+            there is a correction and at the least elsewhere, or is products of kernels.
+        by_kernels: Fraction of it that is Pallas kernels, such as attention's: their products, by their own estimate
+            or by what they do, at the device's peak, or their bytes where these take longer.
         flops: FLOPs of the matrix products and convolutions on one device.
         mfu: Model FLOPs utilization: the fraction of the device's bfloat16 peak.
         intensity: FLOPs per byte read from and written to HBM.
@@ -198,5 +208,5 @@ class PreflightResult:
             "step_seconds": self.step_seconds,
             "samples_per_sec": self.samples_per_sec,
             "host_bytes_per_sec": self.host_bytes_per_sec,
-            "left_out": list(LEFT_OUT),
+            "left_out": list(left_out(() if self.time is None else self.time.corrections)),
         }

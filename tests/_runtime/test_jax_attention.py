@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from keras.src.backend.common.masking import set_keras_mask
 
+import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.jax import attention, splash
 from keras_tpu_ext._runtime.jax.attention import exact_attention_of
 from keras_tpu_ext.testing import as_on_tpu
@@ -262,3 +263,30 @@ def test_cpus_of_a_machine_with_a_tpu_have_no_kernel(replicas, monkeypatch):
     with exact_attention_of(distribution):
         found = jax.jit(keras.ops.dot_product_attention).trace(query, key, value)
     assert "pallas" not in str(found.jaxpr)
+
+
+@pytest.mark.parametrize("call", ["call", "stateless_call", "predict"])
+def test_a_model_that_is_called_is_right_too(call):
+    inputs = keras.Input((128, 8))
+    model = kte.TPUModel(inputs, keras.layers.MultiHeadAttention(1, 8)(inputs, inputs))
+    x = np.random.default_rng(0).standard_normal((2, 128, 8)).astype("float32") * 5
+    on_cpu = model(x)
+    with as_on_tpu():
+        if call == "call":
+            found = model(x)
+        elif call == "predict":
+            found = model.predict(x, verbose=0)
+        else:
+            values = [[variable.value for variable in part] for part in (model.trainable_variables, [])]
+            found, _ = model.stateless_call(*values, x)
+    assert off(found, on_cpu) < TOLERANCE["float32"]
+
+
+def test_it_is_told_where_keras_is_wrong_though_the_kernel_is_not_taken(caplog, monkeypatch):
+    monkeypatch.setattr(attention, "_TOLD", set())
+    query, key, value = arrays(queries=128, keys=128)
+    with as_on_tpu(), exact_attention_of(None):
+        keras.ops.dot_product_attention(query[:, :100], key[:, :100], value[:, :100])
+        assert not caplog.text
+        keras.ops.dot_product_attention(query, key, value)
+    assert "as if it were causal and unscaled" in caplog.text

@@ -158,7 +158,7 @@ class EndsLate(sources.Batches):
         time.sleep(0.1)
 
 
-@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2 does not say when the data has ended")
+@pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2 ends the data after the callbacks' on_epoch_end")
 @pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_the_end_of_the_data_is_seen(monkeypatch):
     callback, model = HostBottleneck(verbose=False), built()

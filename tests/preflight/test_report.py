@@ -7,7 +7,7 @@ import re
 import pytest
 
 from keras_tpu_ext.preflight import _text
-from keras_tpu_ext.preflight.results import LEFT_OUT, Fault, LayerTime, MemoryUse
+from keras_tpu_ext.preflight.results import Fault, LayerTime, MemoryUse, left_out
 from preflight.reports import GIB, MEMORY, MIB, TIME, report
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -58,7 +58,7 @@ def test_as_a_dict_it_is_plain_data_with_all_that_is_in_it(changes):
     more = {"ok", "step_seconds", "samples_per_sec", "host_bytes_per_sec", "left_out"}
     assert set(data) == fields | more
     assert data["ok"] is found.ok
-    assert data["left_out"] == list(LEFT_OUT)
+    assert data["left_out"] == list(left_out())
     if not changes:
         assert data["memory"]["buffers"][1]["layer"] == "block/conv2"
         assert data["time"]["shares"]["memory"] == 0.7
@@ -154,7 +154,11 @@ def test_the_range_says_whose_it_is():
     )
     found = report(time=time, target="v3-8")
     assert "9 ms to 12.5 ms by what was measured on real v3 chips (2 training steps)" in unwrapped(found)
-    assert "links, as measured for copies and collectives" in unwrapped(found)
+    assert "links, as measured for copies and collectives, else at the least" in unwrapped(found)
+    assert "the time between steps, and a real network;" in unwrapped(found)
+    assert "latency of collectives" in unwrapped(report())
+    alone = report(time=time, target="v6e-1", chips=1, devices=1)
+    assert "links, as measured for copies, else at the least" in unwrapped(alone)
     assert line(found, "network") == "network 3 collectives of 102 MB: 1.2 ms"
 
 
@@ -197,7 +201,7 @@ def test_many_layers_are_summed_up_and_long_names_keep_their_end():
 
 
 def test_what_is_left_out_is_said():
-    assert unwrapped(report()).splitlines()[-2:] == [f"- {sentence}" for sentence in LEFT_OUT]
+    assert unwrapped(report()).splitlines()[-2:] == [f"- {sentence}" for sentence in left_out()]
     assert "step " not in str(report(time=None)).split("- Times")[0]
 
 
@@ -258,7 +262,9 @@ def test_times(seconds, text):
 
 
 def test_the_part_of_kernels_is_told_where_there_is_any():
-    kernels = "are kernels, by their products at the peak of the matrix units"
+    kernels = (
+        "are kernels, by their products at the peak of the matrix units or by their bytes, whichever take longer"
+    )
     assert kernels not in unwrapped(report())
     found = report(time=dataclasses.replace(TIME, by_kernels=0.2))
     assert f"75 % of that the compiler states, 20 % {kernels}; the rest is" in unwrapped(found)

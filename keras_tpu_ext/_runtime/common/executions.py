@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from keras_tpu_ext._runtime.common.types import Model, Nest
 
 TrainFunction = Callable[..., Nest]
-_READS_METRICS = "get_metrics_result"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,35 +157,6 @@ class Execution:
     def _source_of(self, items: Sequence[Nest]) -> Iterator[Nest]:
         """Return an iterator over `items` for the train function."""
         raise NotImplementedError
-
-
-class MetricsWatch:
-    """Calls a function before each reading of a model's metrics, until `undo`.
-
-    Keras 3 reads them as soon as the data of an epoch has ended; Keras 2 does not.
-
-    Args:
-        model: A model in `fit`.
-        call: The function.
-    """
-
-    def __init__(self, model: Model, call: Callable[[], None]) -> None:
-        self._attributes: dict[str, Nest] = model.__dict__
-        self._before = self._attributes.get(_READS_METRICS)
-        read = model.get_metrics_result
-
-        def called(*args: Nest) -> Nest:
-            call()
-            return read(*args)
-
-        self._attributes[_READS_METRICS] = called
-
-    def undo(self) -> None:
-        """Stop calling it."""
-        if self._before is None:
-            self._attributes.pop(_READS_METRICS, None)
-        else:
-            self._attributes[_READS_METRICS] = self._before
 
 
 class Interception:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 _MISSING = object()
+_LOCK = threading.RLock()  # `make` may look an attribute up, and so run code of anybody's
 # By object and name: the number of replicas inside the block, and the attribute of the instance before it.
 _ACTIVE: dict[tuple[int, str], tuple[int, object]] = {}
 
@@ -18,25 +20,33 @@ Patch = tuple[Any, str, Callable[[Any], Any]]
 def patched(patches: Sequence[Patch]) -> Iterator[None]:
     """Patch attributes within the block.
 
-    Replicas run a step in turns, and one may enter before another has left: the first one in patches, the last one
-    out restores.
+    Replicas run a step in turns, and threads as they like: one may enter before another has left. The first one in
+    patches, the last one out restores.
 
     Args:
         patches: What to patch.
     """
-    for target, name, make in patches:
+    with contextlib.ExitStack() as entered:
+        for target, name, make in patches:
+            _enter(target, name, make)
+            entered.callback(_leave, target, name)
+        yield
+
+
+def _enter(target: Any, name: str, make: Callable[[Any], Any]) -> None:
+    with _LOCK:
         inside, before = _ACTIVE.get((id(target), name), (0, vars(target).get(name, _MISSING)))
         if not inside:
             _set(target, name, make(getattr(target, name)))
         _ACTIVE[id(target), name] = (inside + 1, before)
-    try:
-        yield
-    finally:
-        for target, name, _ in patches:
-            _leave(target, name)
 
 
 def _leave(target: object, name: str) -> None:
+    with _LOCK:
+        _restore(target, name)
+
+
+def _restore(target: object, name: str) -> None:
     inside, before = _ACTIVE.pop((id(target), name))
     if inside > 1:
         _ACTIVE[id(target), name] = (inside - 1, before)

@@ -381,6 +381,13 @@ class Probes(Protocol):
     def intercept_executions(self, model: Model, around: Callable[[Execution], Nest]) -> Interception:
         """Hand each call of the train function of `model`, which is in `fit`, to `around`."""
 
+    def watch_end_of_data(self, model: Model, call: Callable[[], None]) -> Callable[[], None]:
+        """Call `call` when the data of an epoch of `fit` has ended; return a function that stops that.
+
+        It is called in the middle of a step too, where that is traced: heed it after the last one alone. A runtime
+        whose Keras ends the data after the callbacks' `on_epoch_end` never calls it.
+        """
+
     def lower_step(self, model: Model, batch: Nest, replicas: int, device_kind: str) -> LoweredStep:
         """Lower the train step that `fit` would run to a program for TPUs; a model that is not built is built.
 

@@ -32,7 +32,9 @@ _LAYERS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 _DTYPES = ("float32", "bfloat16")
 # The compiler has the kernel's products in bfloat16 from v4 on.
 _KINDS_WITHOUT_KERNEL = ("TPU v2", "TPU v3")
-# From so many keys on the kernel pays, by the compiler's estimate: benchmarks/attention_kernel.py.
+# By the compiler's estimate for v5e the kernel pays for BERT-base at 512 keys, and not for a vision transformer at
+# 256 (benchmarks/attention_kernel.py); two layers of 12 heads of 64 took 1.05, 0.61 and 0.43 of XLA's time at 256,
+# 512 and 1,024 keys. Other chips go by that too.
 PAYS_FROM = 512
 _TOLD: set[str] = set()
 
@@ -58,7 +60,7 @@ def exact_attention(mesh: _Mesh | None, batch_axis: str) -> Iterator[None]:
         mesh: The mesh of the devices, also an abstract one; `None` for one device.
         batch_axis: Its axis that batches are sharded along; heads are sharded along the others.
     """
-    if not traces_for_tpu():
+    if _CONTEXT.active or not traces_for_tpu():
         yield
         return
     before = _CONTEXT.active, _CONTEXT.mesh, _CONTEXT.batch_axis
@@ -168,10 +170,11 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         if flash_attention is None:
             flash_attention = keras.config.is_flash_attention_enabled()
         wanted = key.shape[1] >= PAYS_FROM if flash_attention is None else flash_attention
+        if bias is None and query.shape[1] == key.shape[1] and not query.shape[1] % BLOCKS[-1]:
+            _tell_once()  # Keras has given such a call to the kernel
         if wanted and seen is not None and bias is None and _kernel_takes(query, key, value):
             if is_causal:
                 seen = dataclasses.replace(seen, after=0)
-            _tell_once()
             return _by_kernel(query, key, value, seen, scale, attn_logits_soft_cap)
         if attn_logits_soft_cap is not None:
             return _capped(query, key, value, bias, mask, scale, is_causal, attn_logits_soft_cap)

@@ -184,7 +184,7 @@ class _Distributed:
             for leaf in jax.tree.leaves(batch):
                 if len(leaf) % replicas:
                     raise ArgumentError(
-                        f"A batch of {len(leaf)} rows cannot be split evenly over {replicas} devices, and a loop of "
+                        f"A batch of {len(leaf)} rows cannot be split evenly over {replicas} replicas, and a loop of "
                         "your own must not lose any. Write dataset.batch(scope.global_batch_size(32)) and take care "
                         "of a short last batch, with pad_batches for instance."
                     )

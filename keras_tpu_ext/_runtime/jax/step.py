@@ -67,6 +67,18 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
         keep(self, current_distribution())
         super().__init__(*args, **kwargs)
 
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the model as Keras does; on a TPU its attention is what it is on a CPU."""
+        model: Model = super()
+        with exact_attention_of(distribution_of(self)):
+            return model.__call__(*args, **kwargs)
+
+    def stateless_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the model without side effects as Keras does; on a TPU its attention is what it is on a CPU."""
+        model: Model = super()
+        with exact_attention_of(distribution_of(self)):
+            return model.stateless_call(*args, **kwargs)
+
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train on one batch as `keras.Model.train_on_batch` does."""
         model: Model = super()

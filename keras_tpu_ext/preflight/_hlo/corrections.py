@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from keras_tpu_ext.preflight._hlo.module import Instruction, Module
+from keras_tpu_ext.preflight._hlo.shape import Shape
 
 Name = Literal["copies", "collectives"]
 
@@ -33,7 +34,7 @@ Corrections = Mapping[Name, Line]
 # A vector unit does so many of them in the time in which the memory delivers a number.
 _MOST_OPERATIONS = 4
 _MOVES = frozenset(
-    "parameter constant tuple get-tuple-element bitcast broadcast reshape copy convert iota".split()  # noqa: SIM905
+    "parameter constant tuple get-tuple-element bitcast broadcast convert iota".split()  # noqa: SIM905
 )
 _OPERATIONS = frozenset(
     "add subtract multiply maximum minimum negate abs compare select and or not clamp".split()  # noqa: SIM905
@@ -41,11 +42,19 @@ _OPERATIONS = frozenset(
 _GROUPS = re.compile(r"\breplica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\])")
 
 
-def is_copy(instruction: Instruction, module: Module) -> bool:
-    """Return whether an instruction only moves numbers, with at most a few operations for each of them."""
-    if instruction.opcode == "copy":
-        return True
-    if instruction.opcode != "fusion":
+def is_copy(instruction: Instruction, operands: Sequence[Shape], module: Module) -> bool:
+    """Return whether an instruction only moves numbers, in their order, with at most a few operations for each.
+
+    Args:
+        instruction: The instruction.
+        operands: Shapes of its operands.
+        module: Its module.
+    """
+    shapes = [one for shape in (*operands, instruction.shape) for one in shape.leaves()]
+    layouts = {
+        (one.minor_to_major, one.tiles[:1]) for one in shapes if one.dimensions == instruction.shape.dimensions
+    }
+    if len(layouts) > 1 or instruction.opcode not in ("copy", "fusion"):
         return False
     opcodes = [inner.opcode for inner in module.called_instructions(instruction)]
     operations = [opcode for opcode in opcodes if opcode not in _MOVES]

@@ -39,9 +39,9 @@ class OpCost(NamedTuple):
         instruction: The instruction.
         runs: Number of runs in a step.
         seconds: Estimated time.
-        source: Source of the estimate: the compiler's cycles; copies that were measured; what a Pallas kernel does,
-            by the peak of the matrix units or the HBM's bandwidth; HBM or interconnect (ICI) bandwidth; or `"none"`
-            for an instruction that takes no time of its own.
+        source: Source of the estimate: the compiler's cycles; copies that were measured; a Pallas kernel's products
+            at the peak of the matrix units, where its bytes take no longer; HBM or interconnect (ICI) bandwidth; or
+            `"none"` for an instruction that takes no time of its own.
         flops: FLOPs of its dots and convolutions.
         bytes_accessed: Bytes read from and written to HBM, padding included.
         unpadded_bytes: The same without padding.
@@ -110,21 +110,22 @@ class Timeline:
         if is_collective(instruction):
             seconds = runs * self._collective_seconds(computation, instruction)
             return OpCost(instruction, runs, seconds, "ici", flops, padded, unpadded)
-        copies = self._corrections.get("copies")
-        if copies is not None and padded and not flops and is_copy(instruction, self._module):
-            seconds = runs * copies.seconds(padded / runs, self._generation.hbm_bandwidth_per_core)
-            return OpCost(instruction, runs, seconds, "measured", flops, padded, unpadded)
+        operands = [computation.by_name[name].shape for name in instruction.operands if name in computation.by_name]
+        bandwidth = self._generation.hbm_bandwidth_per_core
         if instruction.estimated_cycles is not None:
             seconds = runs * instruction.estimated_cycles / self._generation.clock_hz
+            copies = self._corrections.get("copies")
+            if copies is not None and padded and not flops and is_copy(instruction, operands, self._module):
+                # Sizes below those that were measured are left to the compiler, which gives them no latency.
+                measured = runs * copies.seconds(padded / runs, bandwidth)
+                if measured < seconds:
+                    return OpCost(instruction, runs, measured, "measured", flops, padded, unpadded)
             return OpCost(instruction, runs, seconds, "compiler", flops, padded, unpadded)
-        seconds = padded / self._generation.hbm_bandwidth_per_core
+        seconds = padded / bandwidth
         if is_kernel(instruction):
-            operands = [
-                computation.by_name[name].shape for name in instruction.operands if name in computation.by_name
-            ]
             kernel = kernel_cost(instruction, operands, self._generation.matrix_unit)
             by_products = runs * kernel.padded_flops / self._generation.peak_bf16_flops_per_core
-            source: Source = "hbm" if kernel.source == "bytes" else "kernel"
+            source: Source = "kernel" if by_products > seconds else "hbm"
             return OpCost(instruction, runs, max(seconds, by_products), source, runs * kernel.flops, padded, unpadded)
         return OpCost(instruction, runs, seconds, "hbm" if seconds else "none", flops, padded, unpadded)
 

@@ -308,12 +308,14 @@ def kernel(name, more="", generation=V5E):
 )
 def test_attention_kernels_count_by_their_products(name, products):
     found = kernel(name)
-    assert (found.source, found.flops) == ("kernel", products * 2 * SCORES * 64)
+    assert found.flops == products * 2 * SCORES * 64
     # A depth of 64 takes a whole matrix unit of 128, or of 256.
     for generation, fills in ((V5E, 2), (TPU_GENERATIONS["v6e"], 4)):
         by_products = fills * found.flops / generation.peak_bf16_flops
-        seconds = max(by_products, found.bytes_accessed / generation.hbm_bandwidth)
-        assert kernel(name, generation=generation).seconds == pytest.approx(seconds)
+        by_bytes = found.bytes_accessed / generation.hbm_bandwidth
+        one = kernel(name, generation=generation)
+        assert one.seconds == pytest.approx(max(by_products, by_bytes))
+        assert one.source == ("kernel" if by_products > by_bytes else "hbm")
 
 
 def test_blocks_that_a_mask_leaves_out_do_not_count():
@@ -399,3 +401,16 @@ def test_a_collective_takes_what_was_measured_over_the_links_that_the_slice_has(
 def test_a_collective_of_groups_is_a_ring_of_each(groups):
     line = f"ROOT %n = {BIG} all-reduce(%p), replica_groups={groups}, to_apply=%add"
     assert cost("n", f"%p = {BIG} parameter(0)", line).seconds == pytest.approx(2 * 3 / 4 * MIB / V5E.ici_bandwidth)
+
+
+def test_a_copy_into_another_layout_is_the_compilers():
+    turned = "f32[512,512]{0,1:T(8,128)}"
+    lines = [f"%p = {BIG} parameter(0)", f"ROOT %n = {turned} copy(%p), {CYCLES % 30_000}"]
+    assert cost("n", *lines, corrections=COPIES).source == "compiler"
+
+
+def test_sizes_that_were_not_measured_are_the_compilers():
+    small = "f32[8,128]{1,0:T(8,128)}"
+    lines = [f"%p = {small} parameter(0)", f"ROOT %n = {small} copy(%p), {CYCLES % 300}"]
+    found = cost("n", *lines, corrections=COPIES)
+    assert (found.source, found.seconds) == ("compiler", pytest.approx(300 / V5E.clock_hz))
