@@ -63,14 +63,16 @@ def needs_example(value):
     return not (inspect.isclass(value) and issubclass(value, NEED_NO_EXAMPLE))
 
 
+# What an example has in it that is for one runtime.
+ONE_RUNTIME = {"import tensorflow": "keras3_tf", "testing.as_on_tpu": "keras3_jax", "shard=": "keras3_jax"}
 PUBLIC = public()
 EXAMPLES = {name: example(value) for name, value in PUBLIC.items() if example(value)}
 
 
 def parameter(name):
     tier = pytest.mark.gate_on("keras3_jax") if name in IN_GATE else pytest.mark.exhaustive
-    tensorflow = [pytest.mark.runtimes("keras3_tf")] if "import tensorflow" in EXAMPLES[name] else []
-    return pytest.param(name, marks=[tier, *tensorflow])
+    only = next((runtime for text, runtime in ONE_RUNTIME.items() if text in EXAMPLES[name]), None)
+    return pytest.param(name, marks=[tier, *([pytest.mark.runtimes(only)] if only else [])])
 
 
 @pytest.mark.parametrize("name", [parameter(name) for name in EXAMPLES if name not in COMPILED_ONLY])
