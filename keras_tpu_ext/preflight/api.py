@@ -52,8 +52,9 @@ def preflight(
         pipeline: An iterable of batches, such as a `tf.data.Dataset`, whose rate is measured for two seconds and
             compared with the step's. Defaults to `None`.
         corrections: What is estimated as it was measured on real chips of the generation: `"copies"`, with sums of
-            a few numbers each, where they are less than the compiler says, and `"collectives"`. Defaults to `True`, all that were measured; `False` goes by the
-            compiler and the nominal bandwidths alone. docs/preflight.md has the sources.
+            a few numbers each, where they are less than the compiler says, and `"collectives"`. Defaults to `True`,
+            all that were measured; `False` goes by the compiler and the nominal bandwidths alone. docs/preflight.md
+            has the sources.
         timeout_s: Seconds after which the compiler is stopped. Defaults to 600.
         cache_dir: Folder of the compile cache; `True` (default) for one in the user's cache folder, `False` for none.
         progress: Whether to show progress on stderr. Defaults to `True`.
