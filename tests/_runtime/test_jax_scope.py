@@ -322,7 +322,7 @@ def test_distribute_refuses_a_batch_that_would_lose_rows(scope8):
     with pytest.raises(ArgumentError) as error:
         list(scope8.distribute([np.ones((12, 2))]))
     assert str(error.value) == (
-        "A batch of 12 rows cannot be split evenly over 8 devices, and a loop of your own must not lose any. Write "
+        "A batch of 12 rows cannot be split evenly over 8 replicas, and a loop of your own must not lose any. Write "
         "dataset.batch(scope.global_batch_size(32)) and take care of a short last batch, with pad_batches for "
         "instance."
     )
