@@ -16,6 +16,7 @@ from keras_tpu_ext import hardware as hardware
 from keras_tpu_ext import layers as layers
 from keras_tpu_ext import precision as precision
 from keras_tpu_ext import testing as testing
+from keras_tpu_ext._layout_report import LayoutReport as LayoutReport
 from keras_tpu_ext.doctor import DoctorReport as DoctorReport
 from keras_tpu_ext.doctor import doctor as doctor
 from keras_tpu_ext.errors import KteError as KteError
@@ -48,6 +49,7 @@ __all__ = [
     "check_parity",
     "PreflightReport",
     "preflight",
+    "LayoutReport",
     "Scope",
     "strategy_scope",
     "__version__",

@@ -65,6 +65,10 @@ class MixedExamplesWarning(UserWarning):
     """A model looks at the examples of a batch together, and is no faster on replicas than on one device."""
 
 
+class LayoutWarning(UserWarning):
+    """A sharded model has a layout that is surely not meant, such as a large weight on every device."""
+
+
 class FromLogitsWarning(UserWarning):
     """A probability output meets a loss that expects logits, so the model may hardly learn."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, NoReturn
@@ -16,7 +17,9 @@ from typing import Any, Literal, NoReturn
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext import precision as _precision
+from keras_tpu_ext._layout_report import LayoutReport
 from keras_tpu_ext._repr import HtmlSentence
+from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext.errors import (
     ArgumentError,
     HardwareNotFoundError,
@@ -47,11 +50,13 @@ class Scope(HtmlSentence):
 
     Attributes:
         hardware: The hardware that was chosen.
-        strategy: The framework's own object, a `tf.distribute.Strategy` or a `keras.distribution.DataParallel`.
-        num_replicas: Number of replicas, each with its own part of every batch.
+        strategy: The framework's own object, a `tf.distribute.Strategy`, a `keras.distribution.DataParallel`, or for
+            sharded models a `keras.distribution.ModelParallel`.
+        num_replicas: Number of replicas, each with its own part of every batch: the size of the mesh's data axis.
         precision: Name of the dtype policy that is set inside the block; `None` leaves the policy alone.
         note: Why this hardware, in words.
         exact: Whether plain Keras models that are made inside the block take the step of `TPUModel`.
+        mesh: Name and size of each axis of the mesh over which models are sharded; `None` where they are not.
 
     Example:
         ```python
@@ -78,6 +83,7 @@ class Scope(HtmlSentence):
     precision: str | None = None
     note: str = ""
     exact: bool = True
+    mesh: tuple[tuple[str, int], ...] | None = None
     _entered: _Entered = dataclasses.field(default_factory=_Entered, repr=False, compare=False)
 
     def __enter__(self) -> Scope:
@@ -121,7 +127,9 @@ class Scope(HtmlSentence):
     def __str__(self) -> str:
         replicas = f"{self.num_replicas} replica{'' if self.num_replicas == 1 else 's'}"
         policy = f", {self.precision}" if self.precision else ""
-        return f"{replicas} on {self.hardware.name}{f' ({self.note})' if self.note else ''}{policy}"
+        axes = " x ".join(f"{name} {size}" for name, size in self.mesh or ())
+        sharded = f", sharded over a mesh of {axes}" if axes else ""
+        return f"{replicas} on {self.hardware.name}{f' ({self.note})' if self.note else ''}{sharded}{policy}"
 
     def global_batch_size(self, per_replica: int) -> int:
         """Return the batch size to give to `fit` or `dataset.batch` for `per_replica` examples a replica.
@@ -130,6 +138,26 @@ class Scope(HtmlSentence):
             ArgumentError: If `per_replica` is not a positive integer.
         """
         return check.integer("global_batch_size", "per_replica", per_replica, example=8) * self.num_replicas
+
+    def layout(self, model: Any) -> LayoutReport:
+        """Return along which axes of the mesh each variable of a model is sharded, and its bytes on each device.
+
+        Print it: a table of every decision, after what is surely not meant, such as a pattern that matches nothing.
+
+        Args:
+            model: A model that was built in this scope; a compiled one for its optimizer too.
+
+        Raises:
+            ArgumentError: If it is no Keras model, or not built.
+        """
+        if not isinstance(model, _runtime.keras.Model) or not model.built:
+            got = f"{model.name!r}, which is not" if isinstance(model, _runtime.keras.Model) else type(model).__name__
+            raise check.argument_error(
+                "layout", "model", "a Keras model that is built", got, "model.build(shape) before"
+            )
+        mesh = dict(self.mesh or (("data", self.num_replicas),))
+        complaints = tuple(_runtime.devices.layout_complaints(model)) if self.mesh else ()
+        return LayoutReport(model.name, mesh, tuple(_runtime.devices.layouts(model)), complaints)
 
     def distribute(self, dataset: Any) -> Any:
         """Return `dataset`, batched by the global batch size, with each batch split over the replicas.
@@ -158,6 +186,8 @@ def strategy_scope(
     replicas: int | None = None,
     precision: str | None = None,
     exact: bool = True,
+    shard: Any = None,
+    mesh: Any = None,
 ) -> Scope:
     """Open the hardware there is: a TPU, else the GPUs, else the CPU; models built inside train on it.
 
@@ -185,6 +215,13 @@ def strategy_scope(
             step of `TPUModel` and the arguments of `TPUModel.compile`, and its batch normalizations have the
             statistics of the whole batch. Its class, name and file stay what they are. Defaults to `True`; `False`
             leaves Keras its own step.
+        shard: How models are sharded over the devices, on Keras 3 on JAX, for what does not fit one. `None`
+            (default): every device has all of a model. `"fsdp"`: weights, gradients and optimizer state are sharded
+            over the data axis, and over further axes of `mesh` as in tensor parallelism; layouts come from shapes and
+            layers. A dict of patterns over paths of variables, `{"dense.*kernel": (None, "model")}`, or a
+            `keras.distribution.LayoutMap`, with its own mesh: what matches none stays on every device.
+        mesh: Name and size of each axis of the mesh, such as `(("data", 2), ("model", 4))` or a dict of that; the
+            axis named `"data"`, else the first, shards batches. Default: all devices along `"data"`.
 
     Returns:
         The `Scope`, which is the context manager.
@@ -212,16 +249,29 @@ def strategy_scope(
     """
     _check_arguments(require, tpu, replicas, precision)
     check.one_of("strategy_scope", "exact", exact, (True, False), example="False")
+    axes = _check_sharding(shard, mesh, replicas)
+    if axes is not None:
+        replicas = math.prod(size for _, size in axes)
     address = find_tpu(tpu)
     if require is None and tpu not in ("auto", False):
         require = "tpu"  # who names a TPU does not want to train on a CPU
     scope = dataclasses.replace(_open(require, address, replicas), exact=exact)
+    if shard is not None:
+        scope = _sharded(scope, shard, axes)
     if precision is not None:
         policy = _precision.recommended_policy(scope.hardware) if precision == "auto" else precision
         scope = dataclasses.replace(scope, precision=policy)
     if _runtime.devices.is_chief():
         _tell(f"strategy_scope: {scope}")
     return scope
+
+
+def _sharded(scope: Scope, shard: Any, axes: tuple[tuple[str, int], ...] | None) -> Scope:
+    """Return a scope whose models are sharded over its devices."""
+    opened = OpenedStrategy(scope.strategy, scope.num_replicas)
+    sharded = _runtime.devices.shard(opened, shard, axes)
+    mesh = axes or (("data", scope.num_replicas),)
+    return dataclasses.replace(scope, strategy=sharded.strategy, num_replicas=sharded.num_replicas, mesh=mesh)
 
 
 def _tell(text: str) -> None:
@@ -339,6 +389,42 @@ def _not_found(wanted: Kind) -> str:
         f'strategy_scope(require="{wanted}") looked for {looked[wanted]}, and found none. '
         f"This machine is: {detect()}. What to do: {run[wanted]}"
     )
+
+
+def _check_sharding(shard: Any, mesh: Any, replicas: Any) -> tuple[tuple[str, int], ...] | None:
+    """Return name and size of each axis of the mesh that was asked for; `None` for the default."""
+    own = getattr(shard, "device_mesh", None)  # of a LayoutMap
+    if own is not None:
+        if mesh is not None:
+            raise ArgumentError("strategy_scope: a LayoutMap has a mesh of its own. Leave `mesh` out.")
+        return tuple(zip(map(str, own.axis_names), map(int, own.shape), strict=True))
+    if shard is not None and shard != "fsdp" and not (isinstance(shard, Mapping) and shard):
+        needed = '"fsdp", a dict of patterns, or a keras.distribution.LayoutMap'
+        raise check.argument_error("strategy_scope", "shard", needed, repr(shard), 'shard="fsdp"')
+    if mesh is None:
+        return None
+    if shard is None:
+        raise ArgumentError('strategy_scope: `mesh` is for models that are sharded. Write shard="fsdp" as well.')
+    axes = (
+        tuple(mesh.items()) if isinstance(mesh, Mapping) else tuple(mesh) if isinstance(mesh, (tuple, list)) else ()
+    )
+    if not axes or not all(_is_axis(axis) for axis in axes) or len({name for name, _ in axes}) < len(axes):
+        needed = "a tuple of axes with a name of its own and a size each"
+        raise check.argument_error("strategy_scope", "mesh", needed, repr(mesh), 'mesh=(("data", 2), ("model", 4))')
+    sizes = dict(axes)
+    whole, batches = math.prod(sizes.values()), sizes.get("data", axes[0][1])
+    if replicas not in (None, whole, batches):
+        raise ArgumentError(
+            f"strategy_scope: replicas={replicas} and mesh={axes}, which has {batches} replicas, contradict each "
+            "other. Leave `replicas` out."
+        )
+    return tuple((str(name), int(size)) for name, size in axes)
+
+
+def _is_axis(axis: Any) -> bool:
+    if not isinstance(axis, (tuple, list)) or len(axis) != 2 or not isinstance(axis[0], str) or not axis[0]:
+        return False
+    return check.is_number(axis[1]) and int(axis[1]) == axis[1] >= 1
 
 
 def _check_arguments(require: Any, tpu: Any, replicas: Any, precision: Any) -> None:

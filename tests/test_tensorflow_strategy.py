@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.errors import ArgumentError, ScopeError
+from keras_tpu_ext.errors import ArgumentError, RuntimeNotSupportedError, ScopeError
 from kind_of_keras import IS_KERAS2
 from sources import regression
 
@@ -175,3 +175,20 @@ def test_a_tf_config_that_cannot_be_read_is_told(monkeypatch, config):
     text = str(caught.value)
     assert text.startswith(f"The environment variable TF_CONFIG must be JSON that names a cluster; got {config!r}.")
     assert "Unset it to train in one process, or write" in text
+
+
+def test_models_are_sharded_on_jax_only():
+    message = r'is for Keras 3 on JAX; .*Write os\.environ\["KERAS_BACKEND"\] = "jax"'
+    with pytest.raises(RuntimeNotSupportedError, match=message):
+        kte.strategy_scope(require="cpu", shard="fsdp")
+
+
+def test_the_layout_of_a_model_that_is_not_sharded():
+    scope = kte.strategy_scope(require="cpu")
+    with scope:
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="out")])
+        model.compile("adam", "mse")
+    report = scope.layout(model)
+    assert report.ok
+    assert report.bytes_per_device >= (4 * 3 + 3) * 4
+    assert "(4, 3)" in str(report)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.flops import FlopsCount
+from keras_tpu_ext._runtime.common.layouts import VariableLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.common.types import Array, Layer, Loss, Model, Nest, Policy, Strategy, Tensor, Variable
 
@@ -128,6 +129,25 @@ class Devices(Protocol):
 
     def is_chief(self) -> bool:
         """Return True in the one process, of those that train together, that writes files and prints."""
+
+    def shard(self, opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None) -> OpenedStrategy:
+        """Return the strategy that shards models over the devices of another.
+
+        Args:
+            opened: The other one.
+            shard: `"fsdp"`, a `keras.distribution.LayoutMap`, or specs by patterns.
+            mesh: Name and size of each axis; `None` for a single one, `"data"`.
+
+        Raises:
+            ArgumentError: If mesh, devices and specs do not fit together.
+            RuntimeNotSupportedError: If the runtime shards no models.
+        """
+
+    def layouts(self, model: Model) -> list[VariableLayout]:
+        """Return where each variable of a model is, weights first."""
+
+    def layout_complaints(self, model: Model) -> list[str]:
+        """Return what of the layouts of a model is surely not meant, in words."""
 
     def scope(self, strategy: Strategy) -> AbstractContextManager[object]:
         """Return the context in which variables and models are made on `strategy`."""

@@ -20,6 +20,7 @@ from keras_tpu_ext._runtime.compat.keras3_jax import BuildsFromIterator, keeping
 from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.attention import exact_attention_of
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
+from keras_tpu_ext._runtime.jax.layouts import warn_of_layouts
 from keras_tpu_ext._runtime.jax.loop import (
     GroupExecutionSchedule,
     make_function,
@@ -255,6 +256,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
         if self.optimizer is not None:
             track_all_variables(self.optimizer)
         self._adopt_variables()
+        warn_of_layouts(self)
         if iterator is not None:
             enumerate_by_schedule(self, iterator)
             adapted = GroupedDataAdapter(self, iterator.data_adapter, trains_or_tests=True)

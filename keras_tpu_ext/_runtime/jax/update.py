@@ -65,6 +65,10 @@ class GradientAccumulator(BaseGradientAccumulator):
         self.position = self._variable("position", (), "int32")
         self.weight = self._variable("weight", (), "float32")
         self.sums = [self._variable(f"sum_{i}", v.shape, v.dtype) for i, v in enumerate(variables)]
+        for total, variable in zip(self.sums, variables, strict=True):
+            if variable._layout is not None:
+                total._layout = variable._layout
+                total.assign(total.value)
 
     def sum_variables(self) -> list[keras.Variable]:
         """Return every variable."""

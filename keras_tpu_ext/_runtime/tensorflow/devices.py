@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.layouts import Role, VariableLayout
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.types import Model, Variable
 from keras_tpu_ext._runtime.tensorflow.cluster import is_chief as is_chief
 from keras_tpu_ext._runtime.tensorflow.cluster import num_workers as num_workers
 from keras_tpu_ext._runtime.tensorflow.cluster import open_workers as open_workers
@@ -35,6 +37,34 @@ def as_on_tpu() -> contextlib.AbstractContextManager[None]:
         "is built for every device, and what a TPU makes of it only its compiler knows. Write "
         "kte.preflight(model, batch)."
     )
+
+
+def shard(opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None) -> OpenedStrategy:
+    """Raise an error: TensorFlow's strategies have all of a model on every replica."""
+    raise RuntimeNotSupportedError(
+        f"strategy_scope(shard={shard!r}) is for Keras 3 on JAX; a tf.distribute.Strategy has all of a model on "
+        'every replica. Write os.environ["KERAS_BACKEND"] = "jax" before the first import of keras, or leave `shard` '
+        "out."
+    )
+
+
+def layouts(model: Model) -> list[VariableLayout]:
+    """Return where each variable is: all of it on every replica."""
+    optimizer = getattr(getattr(model, "optimizer", None), "variables", None) or []
+    slots = optimizer() if callable(optimizer) else optimizer
+    return [_whole(variable, "weight") for variable in model.weights] + [_whole(slot, "optimizer") for slot in slots]
+
+
+def _whole(variable: Variable, role: Role) -> VariableLayout:
+    shape, dtype = tuple(variable.shape), tf.as_dtype(variable.dtype)
+    size = math.prod(shape) * dtype.size
+    path = getattr(variable, "path", variable.name)
+    return VariableLayout(path, role, shape, dtype.name, (None,) * len(shape), size, size)
+
+
+def layout_complaints(model: Model) -> list[str]:
+    """Return `[]`: nothing is sharded, and nothing was to be."""
+    return []
 
 
 def count_gpus() -> int:

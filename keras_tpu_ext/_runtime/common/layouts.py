@@ -1,0 +1,158 @@
+"""Layouts: along which axes of a mesh each variable is sharded."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+# For each dimension the axis of the mesh that shards it, or `None`.
+Spec = tuple[str | None, ...]
+Role = Literal["weight", "optimizer", "accumulator", "metric", "other"]
+
+# A weight that is smaller than this may stay on every device, and a vector does.
+_LARGE = 2**20  # bytes
+_LARGE_VECTOR = 2**16  # elements
+_OPERANDS = re.compile(r"^[^,]*,([^,]*)->(.*)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class VariableLayout:
+    """Where a variable of a model is.
+
+    Attributes:
+        path: Its path, such as `"dense/kernel"`.
+        role: What it is for.
+        shape: Its shape.
+        dtype: Its dtype.
+        spec: For each dimension the axis of the mesh that shards it, or `None`.
+        bytes: Size of all of it.
+        bytes_per_device: Bytes of it on each device.
+        note: What is wrong with it, or why it is as it is; may be empty.
+    """
+
+    path: str
+    role: Role
+    shape: tuple[int, ...]
+    dtype: str
+    spec: Spec
+    bytes: int
+    bytes_per_device: int
+    note: str = ""
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether all of it is on every device."""
+        return not any(self.spec)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it would be worth sharding."""
+        return self.role in ("weight", "optimizer") and self.bytes >= _LARGE
+
+
+class MeshAxes(NamedTuple):
+    """The axes of a mesh.
+
+    Attributes:
+        sizes: Size of each axis by its name, in the order of the mesh.
+        batch: Name of the axis along which batches are sharded.
+    """
+
+    sizes: Mapping[str, int]
+    batch: str
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Names of the axes of more than one device along which batches are not sharded."""
+        return tuple(name for name, size in self.sizes.items() if name != self.batch and size > 1)
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return math.prod(self.sizes.values())
+
+
+class LayerFacts(NamedTuple):
+    """What a layout goes by, of the layer that a variable belongs to.
+
+    Attributes:
+        kind: Name of its class, or of the Keras class that it extends, such as `"Dense"`; empty if it is not known.
+        equation: The equation of an `EinsumDense`; else empty.
+    """
+
+    kind: str = ""
+    equation: str = ""
+
+
+def sharded_spec(shape: Sequence[int], layer: LayerFacts, axes: MeshAxes) -> Spec:
+    """Return the layout of a variable by its shape and its layer: sharded along every axis, as far as they divide it.
+
+    The axis of batches shards the largest dimension that it divides (FSDP; Rajbhandari et al., ZeRO, SC20). Another
+    one shards a matrix product as tensor parallelism does (Shoeybi et al., Megatron-LM, arXiv:1909.08053): heads of
+    attention, the wider side of other products, the words of an embedding.
+    """
+    spec: list[str | None] = [None] * len(shape)
+    if len(shape) < 2 and math.prod(shape) < _LARGE_VECTOR:
+        return tuple(spec)
+    for name in axes.others:
+        for i in tensor_dimensions(shape, layer):
+            if spec[i] is None and shape[i] % axes.sizes[name] == 0:
+                spec[i] = name
+                break
+    size = axes.sizes[axes.batch]
+    if size > 1:
+        for i in sorted(range(len(shape)), key=lambda i: shape[i], reverse=True):
+            if spec[i] is None and shape[i] % size == 0:
+                spec[i] = axes.batch
+                break
+    return tuple(spec)
+
+
+def tensor_dimensions(shape: Sequence[int], layer: LayerFacts) -> list[int]:
+    """Return the dimensions of a weight that tensor parallelism shards, the best one first."""
+    largest_first = sorted(range(len(shape)), key=lambda i: (shape[i], i), reverse=True)
+    found = _OPERANDS.match(layer.equation.replace("...", "").replace(" ", ""))
+    if found is not None and len(found[1]) == len(shape):
+        free = [i for i, letter in enumerate(found[1]) if letter in found[2]]
+        contracted = [i for i, letter in enumerate(found[1]) if letter not in found[2]]
+        heads = next((dimensions[0] for dimensions in (free, contracted) if len(dimensions) > 1), None)
+        if heads is not None:
+            return [heads, *(i for i in largest_first if i != heads)]
+    if layer.kind == "Embedding":
+        return list(range(len(shape)))
+    if "Conv" in layer.kind:
+        return list(range(len(shape)))[::-1]
+    return largest_first
+
+
+class Patterns:
+    """Layouts by patterns over the paths of variables, as in a `keras.distribution.LayoutMap`.
+
+    Args:
+        specs: Specs by regular expressions; one matches a path in which it is found.
+    """
+
+    def __init__(self, specs: Mapping[str, Sequence[str | None]]) -> None:
+        self.specs: dict[str, Spec] = {pattern: tuple(spec) for pattern, spec in specs.items()}
+        self.matched: set[str] = set()
+
+    def matching(self, path: str) -> list[str]:
+        """Return the patterns that match a path, and remember them."""
+        found = [path] if path in self.specs else [one for one in self.specs if re.search(one, path)]
+        self.matched.update(found)
+        return found
+
+    @property
+    def unmatched(self) -> list[str]:
+        """The patterns that no variable has matched so far."""
+        return [pattern for pattern in self.specs if pattern not in self.matched]
+
+
+def indivisible(shape: Sequence[int], spec: Spec, axes: MeshAxes) -> Iterator[tuple[int, str]]:
+    """Yield each dimension of a variable that its axis does not divide, with the axis."""
+    for i, name in enumerate(spec):
+        if name is not None and shape[i] % axes.sizes[name]:
+            yield i, name

@@ -1,0 +1,242 @@
+"""Models that are sharded over a mesh: exact as on one device, laid out as asked, and told of."""
+
+import json
+import warnings
+
+import jax
+import keras
+import numpy as np
+import pytest
+
+import keras_tpu_ext as kte
+from keras_tpu_ext import _runtime
+from keras_tpu_ext.errors import ArgumentError, LayoutWarning
+
+pytestmark = pytest.mark.runtimes("keras3_jax", reason="models are sharded on JAX")
+
+MESHES = {
+    "8x1": {"shard": "fsdp", "replicas": 8},
+    "4x2": {"shard": "fsdp", "mesh": {"data": 4, "model": 2}},
+    "2x4": {"shard": "fsdp", "mesh": (("data", 2), ("model", 4))},
+    "1x8": {"shard": "fsdp", "mesh": (("data", 1), ("model", 8))},
+}
+LATER = pytest.mark.exhaustive
+SOME = ["8x1", pytest.param("4x2", marks=LATER), "2x4", pytest.param("1x8", marks=LATER)]
+
+
+def data(rows=43, features=32):
+    x = np.random.default_rng(0).normal(size=(rows, features)).astype("float32")
+    return x, np.tanh(x[:, :3] * 2)
+
+
+def network(make=kte.TPUModel):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((32,))
+    x = keras.layers.Dense(64, "relu", name="up")(inputs)
+    x = keras.layers.Reshape((8, 8))(keras.layers.BatchNormalization()(x))
+    x = keras.layers.MultiHeadAttention(4, 16, name="attention")(x, x)
+    return make(inputs, keras.layers.Dense(3, name="down")(keras.layers.Flatten()(x)))
+
+
+def trained(scope, arrays=None, epochs=2, **options):
+    """Return what a model is after training, and what it says."""
+    x, y = data() if arrays is None else arrays
+    with scope:
+        model = network()
+        optimizer = options.pop("optimizer", None) or keras.optimizers.SGD(0.1, momentum=0.9)
+        model.compile(optimizer, "mse", metrics=["mae"], **options)
+    history = model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0).history
+    said = model.evaluate(x, y, batch_size=16, verbose=0), model.predict(x, batch_size=16, verbose=0)
+    return model, history["loss"], said
+
+
+def one_device():
+    return kte.strategy_scope(require="cpu")
+
+
+def assert_equal(a, b, tolerance=1e-5):
+    (model, loss, (evaluated, predicted)), (other, its_loss, (its_evaluated, its_predicted)) = a, b
+    np.testing.assert_allclose(loss, its_loss, rtol=tolerance)
+    np.testing.assert_allclose(evaluated, its_evaluated, rtol=tolerance)
+    np.testing.assert_allclose(predicted, its_predicted, atol=tolerance)
+    for one, its in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(one, its, atol=tolerance)
+
+
+OPTIONS = {
+    "plain": {},
+    "clipping": {"optimizer": lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1)},
+    "accumulation": {"gradient_accumulation_steps": 2},
+    "scaling": {"loss_scale": "dynamic"},
+    # The gradient of the keys' bias is 0 but for rounding, which Adam divides by its size, if not for the epsilon.
+    "averages": {"optimizer": lambda: keras.optimizers.Adam(0.01, epsilon=1e-3, use_ema=True, ema_momentum=0.9)},
+}
+
+
+def resolved(options):
+    return {name: value() if callable(value) else value for name, value in options.items()}
+
+
+@pytest.mark.parametrize("options", ["plain", "clipping", "accumulation", pytest.param("averages", marks=LATER)])
+@pytest.mark.parametrize("mesh", SOME)
+def test_a_sharded_model_trains_as_on_one_device(mesh, options):
+    """Batches of 16 with a last one of 11, normalization over the batch, attention."""
+    scope = kte.strategy_scope(**MESHES[mesh])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LayoutWarning)
+        sharded = trained(scope, **resolved(OPTIONS[options]))
+    assert any(any(row.spec) for row in scope.layout(sharded[0]).variables)
+    assert_equal(sharded, trained(one_device(), **resolved(OPTIONS[options])))
+
+
+@pytest.mark.parametrize("mesh", SOME)
+def test_an_inf_in_one_shard_skips_the_step_on_all(mesh):
+    x, y = data()
+    x[3] = np.inf  # of the first batch, in the part of one replica
+    sharded = trained(kte.strategy_scope(**MESHES[mesh]), (x[:40], y[:40]), 1, loss_scale="dynamic")
+    one = trained(one_device(), (x[:40], y[:40]), 1, loss_scale="dynamic")
+    skipped = _runtime.progress.skipped_steps
+    assert skipped(sharded[0]) == skipped(one[0]) == 1
+    for a, b in zip(sharded[0].trainable_variables, one[0].trainable_variables, strict=True):
+        assert np.isfinite(np.asarray(a.value)).all()
+        np.testing.assert_allclose(a.value, b.value, atol=1e-5)
+
+
+@pytest.mark.parametrize("mesh", SOME)
+def test_each_device_has_its_part_of_weights_and_optimizer(mesh):
+    scope = kte.strategy_scope(**MESHES[mesh])
+    with scope:
+        model = kte.TPUModel.from_model(
+            keras.Sequential([keras.Input((256,)), keras.layers.Dense(1024, "relu"), keras.layers.Dense(256)])
+        )
+        model.compile("adam", "mse")
+    x = np.zeros((16, 256), "float32")
+    model.fit(x, x, batch_size=16, verbose=0)
+    variables = [*model.variables, *model.optimizer.variables]
+    there = sum(variable.value.addressable_shards[0].data.nbytes for variable in variables)
+    whole = sum(variable.value.nbytes for variable in variables)
+    assert there == pytest.approx(whole / 8, rel=0.05)
+    report = scope.layout(model)
+    told = sum(row.bytes_per_device for row in report.variables if row.role in ("weight", "optimizer"))
+    assert told == there
+    weights = {variable.path: variable.value.sharding.spec for variable in model.variables}
+    for slot in model.optimizer.variables:
+        match = next((path for path in weights if slot.path.endswith(f"{path.replace('/', '_')}_momentum")), None)
+        if match is not None:
+            assert slot.value.sharding.spec == weights[match]
+
+
+def test_a_pattern_lays_out_what_it_matches_and_the_rest_is_told():
+    scope = kte.strategy_scope(
+        shard={"up/kernel": (None, "model"), "down/kernel": (None, "model"), "gone": ("data",)},
+        mesh={"data": 2, "model": 4},
+    )
+    with scope:
+        model = network()
+        model.compile("sgd", "mse")
+    message = (
+        r"the pattern 'gone' of `shard` matches no variable; down/kernel .*4 devices along 'model' do not divide 3"
+    )
+    with pytest.warns(LayoutWarning, match=message):
+        model.fit(*data(16), verbose=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LayoutWarning)
+        model.fit(*data(16), verbose=0)  # once
+    report = scope.layout(model)
+    specs = {row.path: row.spec for row in report.variables}
+    assert specs["up/kernel"] == (None, "model")
+    assert specs["down/kernel"] == specs["attention/query/kernel"][:2] == (None, None)
+    assert not report.ok
+    assert len(report.complaints) == 2
+    up = next(variable for variable in model.variables if variable.path == "up/kernel")
+    assert up.value.sharding.spec == jax.sharding.PartitionSpec(None, "model")
+
+
+def test_two_patterns_for_one_variable_are_an_error():
+    scope = kte.strategy_scope(shard={"up": ("data",), "kernel": (None, "data")}, replicas=8)
+    message = r"two patterns of `shard` match 'up/kernel': 'up' and 'kernel'\. .* Write a longer pattern"
+    with scope, pytest.raises(ArgumentError, match=message):
+        network()
+
+
+def test_a_large_weight_that_stays_on_every_device_is_told():
+    scope = kte.strategy_scope(shard="fsdp", replicas=8)
+    with scope:
+        model = kte.TPUModel.from_model(keras.Sequential([keras.Input((1023,)), keras.layers.Dense(1021)]))
+        model.compile("sgd", "mse")
+    (complaint,) = scope.layout(model).complaints
+    assert complaint.endswith("(1023, 1021), 4.0 MiB, is not sharded")
+
+
+def test_a_layout_map_brings_its_mesh():
+    kte.strategy_scope(replicas=8)  # makes the devices
+    mesh = keras.distribution.DeviceMesh((4, 2), ("data", "model"), keras.distribution.list_devices("cpu")[:8])
+    layouts = keras.distribution.LayoutMap(mesh)
+    layouts[".*up/kernel"] = (None, "model")
+    scope = kte.strategy_scope(shard=layouts)
+    assert scope.num_replicas == 4
+    sharded = trained(scope)
+    assert {row.path: row.spec for row in scope.layout(sharded[0]).variables}["up/kernel"] == (None, "model")
+    assert_equal(sharded, trained(one_device()))
+
+
+def test_the_report():
+    scope = kte.strategy_scope(**MESHES["2x4"])
+    assert str(scope).endswith("sharded over a mesh of data 2 x model 4")
+    with scope:
+        model = network()
+        model.compile("adam", "mse")
+    report = scope.layout(model)
+    data_ = json.loads(json.dumps(report.to_dict()))
+    assert data_["ok"] is True
+    assert data_["mesh"] == {"data": 2, "model": 4}
+    assert data_["bytes_per_device"] == report.bytes_per_device < sum(row.bytes for row in report.variables)
+    text = str(report)
+    assert f"'{model.name}' on a mesh of data 2 x model 4" in text
+    assert any(
+        line.split()[:2] == ["attention/query/kernel", "(8,"] and "(-, model, data)" in line
+        for line in text.splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shard": "zero"}, r'`shard` must be "fsdp", a dict of patterns, or .*; got \'zero\'\. Write shard="fsdp"'),
+        ({"shard": {}}, "`shard` must be"),
+        ({"mesh": {"data": 8}}, r'`mesh` is for models that are sharded\. Write shard="fsdp" as well'),
+        ({"shard": "fsdp", "mesh": 8}, r"`mesh` must be a tuple of axes .*; got 8\. Write mesh="),
+        (
+            {"shard": "fsdp", "mesh": (("data", 2), ("data", 4))},
+            "`mesh` must be a tuple of axes with a name of its own",
+        ),
+        ({"shard": "fsdp", "mesh": (("data", 0),)}, "`mesh` must be"),
+        ({"shard": "fsdp", "mesh": {"data": 2, "model": 4}, "replicas": 4}, "replicas=4 and mesh=.* contradict"),
+        (
+            {"shard": {"kernel": ("model",)}, "replicas": 8},
+            r"`shard` names the axis 'model' by 'kernel', and the mesh",
+        ),
+    ],
+)
+def test_what_cannot_work_is_an_error(options, message):
+    with pytest.raises(ArgumentError, match=message):
+        kte.strategy_scope(require="cpu", **options)
+
+
+def test_a_layout_is_of_a_built_model():
+    scope = kte.strategy_scope(**MESHES["8x1"])
+    with pytest.raises(ArgumentError, match=r"`model` must be a Keras model that is built; got int\."):
+        scope.layout(3)
+    with scope:
+        model = keras.Sequential([keras.layers.Dense(3)])
+    with pytest.raises(ArgumentError, match=r"which is not\. Write model\.build\(shape\) before"):
+        scope.layout(model)
+
+
+def test_a_pattern_with_too_many_axes_is_an_error():
+    scope = kte.strategy_scope(shard={"kernel": ("data", None, None, None)}, replicas=8)
+    with (
+        scope,
+        pytest.raises(ArgumentError, match=r"gives 'up/kernel' 4 axes .* Write one axis or None for each dim"),
+    ):
+        network()
