@@ -240,3 +240,52 @@ def test_a_pattern_with_too_many_axes_is_an_error():
         pytest.raises(ArgumentError, match=r"gives 'up/kernel' 4 axes .* Write one axis or None for each dim"),
     ):
         network()
+
+
+@pytest.mark.parametrize("onto", ["2x4", pytest.param("8x1", marks=LATER), pytest.param(None, marks=LATER)])
+def test_a_model_is_saved_and_loaded_onto_another_mesh(onto, tmp_path):
+    """Weights and optimizer state go on where they were, on the layouts of the mesh that loads them."""
+    one, *_ = trained(kte.strategy_scope(**MESHES["8x1"]), epochs=1)
+    one.save(tmp_path / "model.keras")
+    one.save_weights(tmp_path / "model.weights.h5")
+    scope = one_device() if onto is None else kte.strategy_scope(**MESHES[onto])
+    with scope:
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+        with_weights = network()
+    with_weights.load_weights(tmp_path / "model.weights.h5")
+    up = next(variable for variable in loaded.variables if variable.path == "up/kernel")
+    assert up.value.sharding.spec == {"2x4": ("data", "model"), "8x1": (None, "data"), None: ()}[onto]
+    for model in (loaded, with_weights):
+        for its, own in zip(model.get_weights(), one.get_weights(), strict=True):
+            np.testing.assert_array_equal(its, own)
+    x, y = data()
+    for model in (one, loaded):
+        model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+    for its, own in zip(loaded.get_weights(), one.get_weights(), strict=True):
+        np.testing.assert_allclose(its, own, atol=1e-5)
+
+
+def classifier():
+    keras.utils.set_random_seed(1)
+    layers = keras.layers.Embedding(64, 16, mask_zero=True), keras.layers.LSTM(16), keras.layers.Dense(4)
+    model = keras.Sequential([keras.Input((7,)), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.5), loss, weighted_metrics=["accuracy"])
+    return model
+
+
+@pytest.mark.parametrize("mesh", SOME)
+def test_a_plain_model_with_masks_and_weights(mesh):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 5, (43, 7)), rng.integers(0, 4, 43)
+    weights = rng.uniform(0, 2, 43).astype("float32")
+    results = []
+    for scope in (kte.strategy_scope(**MESHES[mesh]), one_device()):
+        with scope:
+            model = classifier()
+        options = {"sample_weight": weights, "batch_size": 16, "verbose": 0}
+        history = model.fit(x, y, shuffle=False, epochs=2, **options).history
+        results.append((history["loss"], history["accuracy"], model.evaluate(x, y, **options), model.get_weights()))
+    for sharded, one in zip(*results, strict=True):
+        for its, own in zip(sharded, one, strict=True):
+            np.testing.assert_allclose(its, own, atol=1e-5)
