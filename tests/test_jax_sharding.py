@@ -21,7 +21,16 @@ MESHES = {
     "1x8": {"shard": "fsdp", "mesh": (("data", 1), ("model", 8))},
 }
 LATER = pytest.mark.exhaustive
-SOME = ["8x1", pytest.param("4x2", marks=LATER), "2x4", pytest.param("1x8", marks=LATER)]
+SOME = [pytest.param(mesh, marks=[] if mesh == "2x4" else LATER) for mesh in MESHES]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_compile_cache():
+    """JAX 0.10.2 has died once of writing such a program for CPUs into its cache, which `make test` has."""
+    before = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e9)
+    yield
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
 
 
 def data(rows=43, features=32):
@@ -77,8 +86,15 @@ def resolved(options):
     return {name: value() if callable(value) else value for name, value in options.items()}
 
 
-@pytest.mark.parametrize("options", ["plain", "clipping", "accumulation", pytest.param("averages", marks=LATER)])
-@pytest.mark.parametrize("mesh", SOME)
+IN_GATE = {("2x4", "plain"), ("8x1", "clipping"), ("2x4", "accumulation")}
+CASES = [
+    pytest.param(mesh, options, marks=[] if (mesh, options) in IN_GATE else LATER)
+    for mesh in MESHES
+    for options in ("plain", "clipping", "accumulation", "averages")
+]
+
+
+@pytest.mark.parametrize(("mesh", "options"), CASES)
 def test_a_sharded_model_trains_as_on_one_device(mesh, options):
     """Batches of 16 with a last one of 11, normalization over the batch, attention."""
     scope = kte.strategy_scope(**MESHES[mesh])
