@@ -56,6 +56,7 @@ TRAIN = (
     print("KEPT", json.dumps(kept))
     """
 )
+SHARDED = TRAIN.replace("strategy_scope() as scope", 'strategy_scope(shard="fsdp") as scope')
 FOREVER = (
     START.replace(
         "{join}",
@@ -108,13 +109,17 @@ def said(process: subprocess.Popen[str], beginning: str) -> str | None:
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one_and_only_the_chief_writes_and_prints(tmp_path):
+@pytest.mark.parametrize(
+    "program", [TRAIN, pytest.param(SHARDED, marks=pytest.mark.exhaustive)], ids=["data", "fsdp"]
+)
+def test_two_processes_equal_one_and_only_the_chief_writes_and_prints(program, tmp_path):
     port = free_port()
-    chief, other = (kept(one) for one in [start(TRAIN, number, port, str(tmp_path)) for number in (0, 1)])
+    chief, other = (kept(one) for one in [start(program, number, port, str(tmp_path)) for number in (0, 1)])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.keras"]
     alone = kept(start(TRAIN, 0, "alone", str(tmp_path)))
     assert chief[0]["scope"].startswith("2 replicas on CPU")
-    assert chief[0]["scope"].endswith("(a cluster, told by keras.distribution.initialize)")
+    sharded = ", sharded over a mesh of data 2" if program == SHARDED else ""
+    assert chief[0]["scope"].endswith(f"(a cluster, told by keras.distribution.initialize){sharded}")
     assert chief[1]
     assert not other[1]
     for name in ("evaluated", "predicted"):

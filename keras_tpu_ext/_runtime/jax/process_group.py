@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from keras_tpu_ext._runtime.common.missing_names import private
+from keras_tpu_ext._runtime.jax.gather import reading_shards
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext.errors import ClusterError
 
@@ -48,6 +49,10 @@ class JaxProcessGroup(ProcessGroup):
 
         gathered = multihost_utils.process_allgather(np.int32(number))
         return [int(one) for one in np.asarray(gathered).ravel()]
+
+    def reading_shards(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which variables of which other processes have shards are read; all must read them."""
+        return contextlib.nullcontext() if num_workers() == 1 else reading_shards()
 
     @contextlib.contextmanager
     def explain_peer_failure(self) -> Iterator[None]:

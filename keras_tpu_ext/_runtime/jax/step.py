@@ -20,6 +20,7 @@ from keras_tpu_ext._runtime.compat.keras3_jax import BuildsFromIterator, keeping
 from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.attention import exact_attention_of
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
+from keras_tpu_ext._runtime.jax.gather import has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.layouts import warn_of_layouts
 from keras_tpu_ext._runtime.jax.loop import (
     GroupExecutionSchedule,
@@ -209,6 +210,17 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
         if call.method == "predict":
             call.arguments["x"] = grouped_data(self, call.arguments)
             call.arguments.pop("batch_size", None)
+
+    def get_weights(self: Any) -> list[Any]:
+        """Return the weights as `keras.Model.get_weights` does; call it on every process if they are sharded."""
+        model: Model = super()
+        with self._kte_process_group().reading_shards():
+            weights: list[Any] = model.get_weights()
+        return weights
+
+    def _saves_together(self: Any) -> bool:
+        optimizer = [] if getattr(self, "optimizer", None) is None else self.optimizer.variables
+        return any(has_shards_elsewhere(variable) for variable in (*self.variables, *optimizer, *own_variables(self)))
 
     def _kte_process_group(self) -> JaxProcessGroup:
         return JaxProcessGroup()

@@ -96,9 +96,9 @@ class GradientAccumulator(BaseGradientAccumulator):
         """Save the sums, in the form in which replicas on TensorFlow save theirs: along a first dimension."""
         if not self.targets:
             return
-        store["position"], store["weight"] = np.asarray(self.position.value), np.asarray(self.weight.value)
+        store["position"], store["weight"] = self.position.numpy(), self.weight.numpy()
         for i, total in enumerate(self.sums):
-            store[f"sum_{i}"] = np.asarray(total.value)[None]
+            store[f"sum_{i}"] = total.numpy()[None]
 
     def load_own_variables(self, store: Any) -> None:
         """Load what was saved, on whatever runtime and number of replicas."""

@@ -191,7 +191,7 @@ class ExactModel:
 
     def _write(self: Any, save: Callable[..., None], filepath: Any, args: Any, kwargs: Any) -> None:
         group = self._kte_process_group()
-        with group.explain_peer_failure():
+        with group.explain_peer_failure(), group.reading_shards():
             if group.is_chief():
                 save(filepath, *args, **kwargs)
             elif self._saves_together():

@@ -47,6 +47,10 @@ class ProcessGroup:
         """Return a context in which the end of another process is a `ClusterError` with a cure."""
         raise NotImplementedError
 
+    def reading_shards(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which variables of which other processes have shards are read; all must read them."""
+        return contextlib.nullcontext()
+
     @contextlib.contextmanager
     def take_part(self, call: FitCall, adapter: KerasAdapter, save_weights: Callable[[str], None]) -> Iterator[None]:
         """Within the block only the chief's callbacks write, and only the chief prints.
