@@ -6,10 +6,11 @@ import contextlib
 import dataclasses
 import logging
 import math
+import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, NoReturn
@@ -270,7 +271,7 @@ def _sharded(scope: Scope, shard: Any, axes: tuple[tuple[str, int], ...] | None)
     """Return a scope whose models are sharded over its devices."""
     opened = OpenedStrategy(scope.strategy, scope.num_replicas)
     sharded = _runtime.devices.shard(opened, shard, axes)
-    mesh = axes or (("data", scope.num_replicas),)
+    mesh = axes or (("data", int(scope.num_replicas)),)
     return dataclasses.replace(scope, strategy=sharded.strategy, num_replicas=sharded.num_replicas, mesh=mesh)
 
 
@@ -393,12 +394,15 @@ def _not_found(wanted: Kind) -> str:
 
 def _check_sharding(shard: Any, mesh: Any, replicas: Any) -> tuple[tuple[str, int], ...] | None:
     """Return name and size of each axis of the mesh that was asked for; `None` for the default."""
-    own = getattr(shard, "device_mesh", None)  # of a LayoutMap
+    own = getattr(shard, "device_mesh", None) if isinstance(shard, Mapping) else None  # of a LayoutMap
     if own is not None:
-        if mesh is not None:
-            raise ArgumentError("strategy_scope: a LayoutMap has a mesh of its own. Leave `mesh` out.")
+        if mesh is not None or replicas not in (None, int(own.shape[0])):
+            raise ArgumentError("strategy_scope: a LayoutMap has a mesh of its own. Leave `mesh` and `replicas` out.")
         return tuple(zip(map(str, own.axis_names), map(int, own.shape), strict=True))
-    if shard is not None and shard != "fsdp" and not (isinstance(shard, Mapping) and shard):
+    is_patterns = isinstance(shard, Mapping) and bool(shard)
+    if is_patterns:
+        _check_patterns(shard)
+    elif shard is not None and not (isinstance(shard, str) and shard == "fsdp"):
         needed = '"fsdp", a dict of patterns, or a keras.distribution.LayoutMap'
         raise check.argument_error("strategy_scope", "shard", needed, repr(shard), 'shard="fsdp"')
     if mesh is None:
@@ -421,10 +425,31 @@ def _check_sharding(shard: Any, mesh: Any, replicas: Any) -> tuple[tuple[str, in
     return tuple((str(name), int(size)) for name, size in axes)
 
 
+def _check_patterns(shard: Mapping[Any, Any]) -> None:
+    """Refuse what is no regular expression, or no spec."""
+    for pattern, spec in shard.items():
+        write = 'shard={"dense.*kernel": (None, "model")}'
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError) as error:
+            got = f"{pattern!r} ({error})"
+            raise check.argument_error(
+                "strategy_scope", "shard", "a dict whose keys are regular expressions", got, write
+            ) from error
+        names = [] if isinstance(spec, str) else list(spec) if isinstance(spec, Iterable) else None
+        axes = [name for name in names or () if name is not None]
+        if names is None or isinstance(spec, str) or not all(isinstance(name, str) for name in axes):
+            needed = "a dict whose values have the name of an axis, or None, for each dimension"
+            raise check.argument_error("strategy_scope", "shard", needed, f"{pattern!r}: {spec!r}", write)
+        if len(set(axes)) < len(axes):
+            needed = "a dict whose values name an axis once"
+            raise check.argument_error("strategy_scope", "shard", needed, f"{pattern!r}: {spec!r}", write)
+
+
 def _is_axis(axis: Any) -> bool:
     if not isinstance(axis, (tuple, list)) or len(axis) != 2 or not isinstance(axis[0], str) or not axis[0]:
         return False
-    return check.is_number(axis[1]) and int(axis[1]) == axis[1] >= 1
+    return check.is_number(axis[1]) and math.isfinite(axis[1]) and int(axis[1]) == axis[1] >= 1
 
 
 def _check_arguments(require: Any, tpu: Any, replicas: Any, precision: Any) -> None:

@@ -169,3 +169,16 @@ def shared_data() -> Path:
 def shared_data_or_none() -> Path | None:
     """The folder with the real data sets, for a test that has others to run on where it is not."""
     return _SHARED_DATA if _SHARED_DATA.is_dir() else None
+
+
+_MOST_MAPS = 30_000  # of the 65,530 that Linux lets a process have
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_compiled_programs():
+    """Each program that JAX has compiled for CPUs takes memory maps, and without one left the process dies."""
+    maps = Path("/proc/self/maps")
+    if "jax" in sys.modules and maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+    yield

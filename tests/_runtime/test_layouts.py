@@ -71,4 +71,5 @@ def test_a_pattern_matches_where_it_is_found_and_a_whole_path_before_others():
     assert patterns.matching("dense_1/kernel") == ["dense_1/kernel"]
     assert patterns.matching("block/dense_1/kernel") == ["dense.*kernel", "dense_1/kernel"]
     assert patterns.matching("bias") == []
-    assert patterns.unmatched == ["gone"]
+    assert patterns.unmatched(["block/dense/kernel", "dense_1/kernel", "bias"]) == ["gone"]
+    assert patterns.unmatched(["bias"]) == ["dense.*kernel", "dense_1/kernel", "gone"]

@@ -137,18 +137,15 @@ class Patterns:
 
     def __init__(self, specs: Mapping[str, Sequence[str | None]]) -> None:
         self.specs: dict[str, Spec] = {pattern: tuple(spec) for pattern, spec in specs.items()}
-        self.matched: set[str] = set()
 
     def matching(self, path: str) -> list[str]:
-        """Return the patterns that match a path, and remember them."""
-        found = [path] if path in self.specs else [one for one in self.specs if re.search(one, path)]
-        self.matched.update(found)
-        return found
+        """Return the patterns that match a path."""
+        return [path] if path in self.specs else [one for one in self.specs if re.search(one, path)]
 
-    @property
-    def unmatched(self) -> list[str]:
-        """The patterns that no variable has matched so far."""
-        return [pattern for pattern in self.specs if pattern not in self.matched]
+    def unmatched(self, paths: Sequence[str]) -> list[str]:
+        """Return the patterns that match none of these paths."""
+        matched = {pattern for path in paths for pattern in self.matching(path)}
+        return [pattern for pattern in self.specs if pattern not in matched]
 
 
 def indivisible(shape: Sequence[int], spec: Spec, axes: MeshAxes) -> Iterator[tuple[int, str]]:

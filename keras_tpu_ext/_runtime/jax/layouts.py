@@ -61,19 +61,30 @@ class ShardedParallel(keras.distribution.ModelParallel):
         self.axes = MeshAxes(sizes, batch_axis)
         self.patterns = patterns
         self._is_given = layout_map is not None
-        self.notes: dict[str, str] = {}
 
     def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:
         """Return the layout of a variable that is being made."""
-        if self.patterns is not None and getattr(variable, "_layout", None) is None:
-            spec = self._spec_by_pattern(path_of(variable), tuple(variable.shape))
-        elif self._is_given or getattr(variable, "_layout", None) is not None:
+        facts = _facts_of_running_layer()
+        if self._is_given or getattr(variable, "_layout", None) is not None:
             return super().get_variable_layout(variable)
+        shape = tuple(variable.shape)
+        if self.patterns is None:
+            spec = sharded_spec(shape, facts or LayerFacts(), self.axes)
         else:
-            spec = sharded_spec(tuple(variable.shape), _facts_of_running_layer(), self.axes)
+            spec = self._spec_by_pattern(path_of(variable), shape, is_weight=facts is not None and variable.trainable)
         return keras.distribution.TensorLayout(spec, self.device_mesh)
 
-    def _spec_by_pattern(self, path: str, shape: tuple[int, ...]) -> Spec:
+    def note_of(self, path: str, shape: tuple[int, ...]) -> str:
+        """Return why a dimension that a pattern names is not sharded; empty if there is none."""
+        matching = [] if self.patterns is None else self.patterns.matching(path)
+        if self.patterns is None or len(matching) != 1 or len(self.patterns.specs[matching[0]]) > len(shape):
+            return ""
+        for i, name in indivisible(shape, self.patterns.specs[matching[0]], self.axes):
+            size = self.axes.sizes[name]
+            return f"dimension {i} is not sharded: {size} devices along {name!r} do not divide {shape[i]}"
+        return ""
+
+    def _spec_by_pattern(self, path: str, shape: tuple[int, ...], *, is_weight: bool) -> Spec:
         assert self.patterns is not None
         matching = self.patterns.matching(path)
         if not matching:
@@ -85,20 +96,19 @@ class ShardedParallel(keras.distribution.ModelParallel):
             )
         spec = self.patterns.specs[matching[0]]
         if len(spec) > len(shape):
+            if not is_weight:  # as of an optimizer, or the scales of quantized weights: no user names these
+                return (None,) * len(shape)
             raise ArgumentError(
                 f"strategy_scope: `shard` gives {path!r} {len(spec)} axes by {matching[0]!r}: {spec}, but its shape "
                 f"is {shape}. Write one axis or None for each dimension."
             )
         spec = (*spec, *[None] * (len(shape) - len(spec)))
         whole = dict(indivisible(shape, spec, self.axes))
-        for i, name in whole.items():
-            size = self.axes.sizes[name]
-            self.notes[path] = f"dimension {i} is not sharded: {size} devices along {name!r} do not divide {shape[i]}"
         return tuple(None if i in whole else name for i, name in enumerate(spec))
 
 
-def _facts_of_running_layer() -> LayerFacts:
-    """Return what is known of the layer that is adding a weight now."""
+def _facts_of_running_layer() -> LayerFacts | None:
+    """Return what is known of the layer that is adding a weight now; `None` where none is."""
     frame: types.FrameType | None = sys._getframe(1)
     for _ in range(_MOST_FRAMES):
         if frame is None:
@@ -106,9 +116,9 @@ def _facts_of_running_layer() -> LayerFacts:
         if frame.f_code is keras.layers.Layer.add_weight.__code__:
             layer = frame.f_locals.get("self")
             kind = next((one.__name__ for one in _KINDS if isinstance(layer, one)), type(layer).__name__)
-            return LayerFacts(kind, getattr(layer, "equation", ""))
+            return LayerFacts(kind, layer.equation if isinstance(layer, keras.layers.EinsumDense) else "")
         frame = frame.f_back
-    return LayerFacts()
+    return None
 
 
 def shard(opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None) -> OpenedStrategy:
@@ -159,8 +169,10 @@ def layout_complaints(model: keras.Model) -> list[str]:
     distribution = distribution_of(model)
     found = []
     if isinstance(distribution, ShardedParallel) and distribution.patterns is not None:
+        paths = [row.path for row in layouts(model)]
         found += [
-            f"the pattern {pattern!r} of `shard` matches no variable" for pattern in distribution.patterns.unmatched
+            f"the pattern {pattern!r} of `shard` matches no variable"
+            for pattern in distribution.patterns.unmatched(paths)
         ]
     found += [f"{row.path} {row.shape}: {row.note}" for row in layouts(model) if row.role == "weight" and row.note]
     found += [
@@ -220,9 +232,8 @@ def _row(
     if layout is not None:
         spec = tuple(getattr(layout, "axes", spec))
     size = math.prod(shape) * jax.numpy.dtype(variable.dtype).itemsize
-    parts = 1
-    if distribution is not None:
-        sizes = dict(zip(distribution.device_mesh.axis_names, distribution.device_mesh.shape, strict=True))
-        parts = math.prod(int(sizes[name]) for name in spec if name is not None)
-    note = getattr(distribution, "notes", {}).get(path_of(variable), "")
+    mesh = getattr(layout, "device_mesh", None)
+    sizes = {} if mesh is None else dict(zip(mesh.axis_names, map(int, mesh.shape), strict=True))
+    parts = math.prod(sizes.get(name, 1) for name in spec if name is not None)
+    note = distribution.note_of(path_of(variable), shape) if isinstance(distribution, ShardedParallel) else ""
     return VariableLayout(path_of(variable), role, shape, str(variable.dtype), spec, size, size // parts, note)

@@ -19,6 +19,7 @@ from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import BuildsFromIterator, keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.attention import exact_attention_of
+from keras_tpu_ext._runtime.jax.convolution import convolutions_over_batch
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
 from keras_tpu_ext._runtime.jax.gather import has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.layouts import warn_of_layouts
@@ -72,13 +73,13 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the model as Keras does; on a TPU its attention is what it is on a CPU."""
         model: Model = super()
-        with exact_attention_of(distribution_of(self)):
+        with _exact_operations(distribution_of(self)):
             return model.__call__(*args, **kwargs)
 
     def stateless_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the model without side effects as Keras does; on a TPU its attention is what it is on a CPU."""
         model: Model = super()
-        with exact_attention_of(distribution_of(self)):
+        with _exact_operations(distribution_of(self)):
             return model.stateless_call(*args, **kwargs)
 
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -203,7 +204,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
 
     @contextlib.contextmanager
     def _kte_loop(self) -> Iterator[None]:
-        with use_distribution(None), keeping_state(self), exact_attention_of(distribution_of(self)):
+        with use_distribution(None), keeping_state(self), _exact_operations(distribution_of(self)):
             yield
 
     def _kte_prepare(self: Any, call: FitCall) -> None:
@@ -298,6 +299,13 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
             return copy_aliased_buffers(model._get_jax_state(**which))
         finally:
             self.optimizer = None
+
+
+@contextlib.contextmanager
+def _exact_operations(distribution: keras.distribution.Distribution | None) -> Iterator[None]:
+    """Within the block, let Keras's operations be exact on the devices of a distribution."""
+    with exact_attention_of(distribution), convolutions_over_batch(distribution):
+        yield
 
 
 def _unpacked(data: Nest) -> tuple[Nest, Nest, Nest]:
