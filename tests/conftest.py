@@ -181,4 +181,3 @@ def _forget_compiled_programs():
     if "jax" in sys.modules and maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
         sys.modules["jax"].clear_caches()
         gc.collect()
-    yield
