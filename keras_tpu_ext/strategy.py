@@ -6,11 +6,10 @@ import contextlib
 import dataclasses
 import logging
 import math
-import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, NoReturn
@@ -21,6 +20,7 @@ from keras_tpu_ext import precision as _precision
 from keras_tpu_ext._layout_report import LayoutReport
 from keras_tpu_ext._repr import HtmlSentence
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._sharding_arguments import check_sharding
 from keras_tpu_ext.errors import (
     ArgumentError,
     HardwareNotFoundError,
@@ -250,7 +250,7 @@ def strategy_scope(
     """
     _check_arguments(require, tpu, replicas, precision)
     check.one_of("strategy_scope", "exact", exact, (True, False), example="False")
-    axes = _check_sharding(shard, mesh, replicas)
+    axes = check_sharding(shard, mesh, replicas)
     if axes is not None:
         replicas = math.prod(size for _, size in axes)
     address = find_tpu(tpu)
@@ -390,66 +390,6 @@ def _not_found(wanted: Kind) -> str:
         f'strategy_scope(require="{wanted}") looked for {looked[wanted]}, and found none. '
         f"This machine is: {detect()}. What to do: {run[wanted]}"
     )
-
-
-def _check_sharding(shard: Any, mesh: Any, replicas: Any) -> tuple[tuple[str, int], ...] | None:
-    """Return name and size of each axis of the mesh that was asked for; `None` for the default."""
-    own = getattr(shard, "device_mesh", None) if isinstance(shard, Mapping) else None  # of a LayoutMap
-    if own is not None:
-        if mesh is not None or replicas not in (None, int(own.shape[0])):
-            raise ArgumentError("strategy_scope: a LayoutMap has a mesh of its own. Leave `mesh` and `replicas` out.")
-        return tuple(zip(map(str, own.axis_names), map(int, own.shape), strict=True))
-    is_patterns = isinstance(shard, Mapping) and bool(shard)
-    if is_patterns:
-        _check_patterns(shard)
-    elif shard is not None and not (isinstance(shard, str) and shard == "fsdp"):
-        needed = '"fsdp", a dict of patterns, or a keras.distribution.LayoutMap'
-        raise check.argument_error("strategy_scope", "shard", needed, repr(shard), 'shard="fsdp"')
-    if mesh is None:
-        return None
-    if shard is None:
-        raise ArgumentError('strategy_scope: `mesh` is for models that are sharded. Write shard="fsdp" as well.')
-    axes = (
-        tuple(mesh.items()) if isinstance(mesh, Mapping) else tuple(mesh) if isinstance(mesh, (tuple, list)) else ()
-    )
-    if not axes or not all(_is_axis(axis) for axis in axes) or len({name for name, _ in axes}) < len(axes):
-        needed = "a tuple of axes with a name of its own and a size each"
-        raise check.argument_error("strategy_scope", "mesh", needed, repr(mesh), 'mesh=(("data", 2), ("model", 4))')
-    sizes = dict(axes)
-    whole, batches = math.prod(sizes.values()), sizes.get("data", axes[0][1])
-    if replicas not in (None, whole, batches):
-        raise ArgumentError(
-            f"strategy_scope: replicas={replicas} and mesh={axes}, which has {batches} replicas, contradict each "
-            "other. Leave `replicas` out."
-        )
-    return tuple((str(name), int(size)) for name, size in axes)
-
-
-def _check_patterns(shard: Mapping[Any, Any]) -> None:
-    """Refuse what is no regular expression, or no spec."""
-    for pattern, spec in shard.items():
-        write = 'shard={"dense.*kernel": (None, "model")}'
-        try:
-            re.compile(pattern)
-        except (re.error, TypeError) as error:
-            got = f"{pattern!r} ({error})"
-            raise check.argument_error(
-                "strategy_scope", "shard", "a dict whose keys are regular expressions", got, write
-            ) from error
-        names = [] if isinstance(spec, str) else list(spec) if isinstance(spec, Iterable) else None
-        axes = [name for name in names or () if name is not None]
-        if names is None or isinstance(spec, str) or not all(isinstance(name, str) for name in axes):
-            needed = "a dict whose values have the name of an axis, or None, for each dimension"
-            raise check.argument_error("strategy_scope", "shard", needed, f"{pattern!r}: {spec!r}", write)
-        if len(set(axes)) < len(axes):
-            needed = "a dict whose values name an axis once"
-            raise check.argument_error("strategy_scope", "shard", needed, f"{pattern!r}: {spec!r}", write)
-
-
-def _is_axis(axis: Any) -> bool:
-    if not isinstance(axis, (tuple, list)) or len(axis) != 2 or not isinstance(axis[0], str) or not axis[0]:
-        return False
-    return check.is_number(axis[1]) and math.isfinite(axis[1]) and int(axis[1]) == axis[1] >= 1
 
 
 def _check_arguments(require: Any, tpu: Any, replicas: Any, precision: Any) -> None:
