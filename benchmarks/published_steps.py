@@ -111,8 +111,9 @@ def step(what: str, target: str, each: int, seconds: float, release: str, model:
 
     def lower() -> LoweredStep:
         slice_ = parse_target(target)
-        spec, kind = batch_spec(batch(), slice_, each), slice_.generation.device_kind
-        return _runtime.probes.lower_step(model(), spec, slice_.devices, kind)
+        opened = _runtime.devices.abstract_strategy(slice_.devices)
+        spec = batch_spec(batch(), slice_.name, opened.num_replicas, each)
+        return _runtime.probes.lower_step(model(), spec, opened, slice_.generation.device_kind)
 
     return Row("training step", target, what, seconds, MLPERF.format(release), lower)
 

@@ -11,40 +11,77 @@ from keras_tpu_ext import _arguments as check
 from keras_tpu_ext.errors import ArgumentError
 
 
-def check_sharding(shard: Any, mesh: Any, replicas: Any) -> tuple[tuple[str, int], ...] | None:
-    """Return name and size of each axis of the mesh that was asked for; `None` for the default."""
+def check_sharding(
+    function: str, shard: Any, mesh: Any, replicas: Any = None, *, devices: int | None = None
+) -> tuple[tuple[str, int], ...] | None:
+    """Return name and size of each axis of the mesh that was asked for; `None` for the default.
+
+    Args:
+        function: Name of the function that has these arguments.
+        shard: As given.
+        mesh: As given.
+        replicas: As given.
+        devices: Number of devices that the mesh must have; `None` for any.
+
+    Raises:
+        ArgumentError: If they cannot work.
+    """
+    axes = _checked_axes(function, shard, mesh, replicas)
+    if isinstance(shard, Mapping) and not hasattr(shard, "device_mesh"):
+        _check_names(function, shard, tuple(dict(axes or (("data", devices),))))
+    if axes is not None and devices is not None and math.prod(size for _, size in axes) != devices:
+        asked = math.prod(size for _, size in axes)
+        needed = f"as many devices as there are, {devices}"
+        write = f'mesh=(("data", {devices}),)'
+        raise check.argument_error(function, "mesh", needed, f"{axes}, which has {asked}", write)
+    return axes
+
+
+def _checked_axes(function: str, shard: Any, mesh: Any, replicas: Any) -> tuple[tuple[str, int], ...] | None:
     own = getattr(shard, "device_mesh", None) if isinstance(shard, Mapping) else None  # of a LayoutMap
     if own is not None:
         if mesh is not None or replicas not in (None, int(own.shape[0])):
-            raise ArgumentError("strategy_scope: a LayoutMap has a mesh of its own. Leave `mesh` and `replicas` out.")
+            raise ArgumentError(f"{function}: a LayoutMap has a mesh of its own. Leave `mesh` and `replicas` out.")
         return tuple(zip(map(str, own.axis_names), map(int, own.shape), strict=True))
     is_patterns = isinstance(shard, Mapping) and bool(shard)
     if is_patterns:
-        _check_patterns(shard)
+        _check_patterns(function, shard)
     elif shard is not None and not (isinstance(shard, str) and shard == "fsdp"):
         needed = '"fsdp", a dict of patterns, or a keras.distribution.LayoutMap'
-        raise check.argument_error("strategy_scope", "shard", needed, repr(shard), 'shard="fsdp"')
+        raise check.argument_error(function, "shard", needed, repr(shard), 'shard="fsdp"')
     if mesh is None:
         return None
     if shard is None:
-        raise ArgumentError('strategy_scope: `mesh` is for models that are sharded. Write shard="fsdp" as well.')
+        raise ArgumentError(f'{function}: `mesh` is for models that are sharded. Write shard="fsdp" as well.')
     axes = (
         tuple(mesh.items()) if isinstance(mesh, Mapping) else tuple(mesh) if isinstance(mesh, (tuple, list)) else ()
     )
     if not axes or not all(_is_axis(axis) for axis in axes) or len({name for name, _ in axes}) < len(axes):
         needed = "a tuple of axes with a name of its own and a size each"
-        raise check.argument_error("strategy_scope", "mesh", needed, repr(mesh), 'mesh=(("data", 2), ("model", 4))')
+        raise check.argument_error(function, "mesh", needed, repr(mesh), 'mesh=(("data", 2), ("model", 4))')
     sizes = dict(axes)
     whole, batches = math.prod(sizes.values()), sizes.get("data", axes[0][1])
     if replicas not in (None, whole, batches):
         raise ArgumentError(
-            f"strategy_scope: replicas={replicas} and mesh={axes}, which has {batches} replicas, contradict each "
+            f"{function}: replicas={replicas} and mesh={axes}, which has {batches} replicas, contradict each "
             "other. Leave `replicas` out."
         )
     return tuple((str(name), int(size)) for name, size in axes)
 
 
-def _check_patterns(shard: Mapping[Any, Any]) -> None:
+def _check_names(function: str, shard: Mapping[str, Iterable[str | None]], names: tuple[str, ...]) -> None:
+    """Refuse patterns for axes that the mesh has not."""
+    for pattern, spec in shard.items():
+        unknown = [name for name in spec if name is not None and name not in names]
+        if unknown:
+            raise ArgumentError(
+                f"{function}: `shard` names the axis {unknown[0]!r} by {pattern!r}, and the mesh has "
+                f"{', '.join(map(repr, names))}. Write "
+                f'mesh=(("data", 2), ({unknown[0]!r}, 4)), or one of its axes.'
+            )
+
+
+def _check_patterns(function: str, shard: Mapping[Any, Any]) -> None:
     """Refuse what is no regular expression, or no spec."""
     for pattern, spec in shard.items():
         write = 'shard={"dense.*kernel": (None, "model")}'
@@ -53,16 +90,16 @@ def _check_patterns(shard: Mapping[Any, Any]) -> None:
         except (re.error, TypeError) as error:
             got = f"{pattern!r} ({error})"
             raise check.argument_error(
-                "strategy_scope", "shard", "a dict whose keys are regular expressions", got, write
+                function, "shard", "a dict whose keys are regular expressions", got, write
             ) from error
         names = [] if isinstance(spec, str) else list(spec) if isinstance(spec, Iterable) else None
         axes = [name for name in names or () if name is not None]
         if names is None or isinstance(spec, str) or not all(isinstance(name, str) for name in axes):
             needed = "a dict whose values have the name of an axis, or None, for each dimension"
-            raise check.argument_error("strategy_scope", "shard", needed, f"{pattern!r}: {spec!r}", write)
+            raise check.argument_error(function, "shard", needed, f"{pattern!r}: {spec!r}", write)
         if len(set(axes)) < len(axes):
             needed = "a dict whose values name an axis once"
-            raise check.argument_error("strategy_scope", "shard", needed, f"{pattern!r}: {spec!r}", write)
+            raise check.argument_error(function, "shard", needed, f"{pattern!r}: {spec!r}", write)
 
 
 def _is_axis(axis: Any) -> bool:

@@ -250,7 +250,7 @@ def strategy_scope(
     """
     _check_arguments(require, tpu, replicas, precision)
     check.one_of("strategy_scope", "exact", exact, (True, False), example="False")
-    axes = check_sharding(shard, mesh, replicas)
+    axes = check_sharding("strategy_scope", shard, mesh, replicas)
     if axes is not None:
         replicas = math.prod(size for _, size in axes)
     address = find_tpu(tpu)

@@ -161,7 +161,7 @@ def test_a_pattern_lays_out_what_it_matches_and_the_rest_is_told():
 
 def test_two_patterns_for_one_variable_are_an_error():
     scope = kte.strategy_scope(shard={"up": ("data",), "kernel": (None, "data")}, replicas=8)
-    message = r"two patterns of `shard` match 'up/kernel': 'up' and 'kernel'\. .* Write a longer pattern"
+    message = r"Two patterns of `shard` match 'up/kernel': 'up' and 'kernel'\. .* Write a longer pattern"
     with scope, pytest.raises(ArgumentError, match=message):
         network()
 

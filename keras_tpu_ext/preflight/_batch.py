@@ -11,7 +11,6 @@ import numpy as np
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.preflight.targets import Target
 
 _WRITE = "x, (x, y) or (x, y, sample_weight), of arrays with the examples first: (images, labels)"
 _MEASURE_SECONDS = 2.0
@@ -25,7 +24,7 @@ class ArraySpec:
     dtype: str
 
 
-def batch_spec(batch: Any, target: Target, per_replica_batch: int | None) -> tuple[Any, Any, Any]:
+def batch_spec(batch: Any, target: str, replicas: int, per_replica_batch: int | None) -> tuple[Any, Any, Any]:
     """Return the specs of `x`, `y` and `sample_weight` of the global batch.
 
     Raises:
@@ -47,14 +46,14 @@ def batch_spec(batch: Any, target: Target, per_replica_batch: int | None) -> tup
         needed = "of arrays with a size in every dimension behind the examples, as a TPU compiles for one"
         raise _refusal(needed, str(found), "padded data, or the size that you will train with")
     if per_replica_batch is not None:
-        return with_batch_size((x, y, sample_weight), per_replica_batch * target.devices)
+        return with_batch_size((x, y, sample_weight), per_replica_batch * replicas)
     if len(sizes) != 1 or not isinstance(sizes[0], int) or sizes[0] < 1:
         raise _refusal("of arrays with the same number of examples, at least 1", str(sizes))
-    if sizes[0] % target.devices:
-        fitting = max(sizes[0] // target.devices, 1)
+    if sizes[0] % replicas:
+        fitting = max(sizes[0] // replicas, 1)
         raise ArgumentError(
-            f"A batch of {sizes[0]} cannot be shared evenly by the {target.devices} replicas of {target.name}. "
-            f"Write per_replica_batch={fitting}, which is a batch of {fitting * target.devices}."
+            f"A batch of {sizes[0]} cannot be shared evenly by the {replicas} replicas of {target}. "
+            f"Write per_replica_batch={fitting}, which is a batch of {fitting * replicas}."
         )
     return x, y, sample_weight
 

@@ -37,7 +37,9 @@ def with_largest_batch(
     assert report.memory is not None
     needed = {report.per_replica_batch: report.memory.needed}
     available = report.memory.available
-    fixed = 0 if report.memory.arguments is None else report.memory.arguments - report.host_bytes // report.devices
+    fixed = (
+        0 if report.memory.arguments is None else report.memory.arguments - report.host_bytes // report.num_replicas
+    )
     guess = _extrapolate(needed, available, fixed)
     if not search:
         if (report.memory.needed or available) < _LEAST_PART * available:
@@ -50,7 +52,7 @@ def with_largest_batch(
         if batch is None:
             break
         try:
-            memory = _memory_of(batch, target, compile_step)
+            memory = _memory_of(batch * report.num_replicas, target, compile_step)
         except LoweringError:  # a model may take some batch sizes only
             break
         needed[batch] = None if memory is None else memory.needed
@@ -70,7 +72,7 @@ def _with_extrapolated(
     if guess and not report.memory.fits:
         for batch in dict.fromkeys(max(_round_down(part * guess), 1) for part in _PARTS_OF_GUESS):
             try:
-                memory = _memory_of(batch, target, compile_step)
+                memory = _memory_of(batch * report.num_replicas, target, compile_step)
             except (LoweringError, PreflightError):  # it was more than asked for: the report stands without
                 break
             if memory is not None and memory.fits:
@@ -88,9 +90,9 @@ def _with_batch(report: PreflightReport, batch: int | None, fitting: MemoryUse |
     )
 
 
-def _memory_of(batch: int, target: Target, compile_step: CompileStep) -> MemoryUse | None:
-    """Return the memory use of a per-replica batch; `None` where it fails to compile for another reason."""
-    lowered, compiled = compile_step(batch * target.devices)
+def _memory_of(examples: int, target: Target, compile_step: CompileStep) -> MemoryUse | None:
+    """Return the memory use of a global batch; `None` where it fails to compile for another reason."""
+    lowered, compiled = compile_step(examples)
     if compiled.error:
         return parse_out_of_memory(compiled.error, target)
     return StepAnalysis(lowered, compiled, target, ()).memory()

@@ -47,6 +47,9 @@ def headline(report: PreflightResult) -> str:
     """Return the first line: model, target, batch and verdict."""
     chips = f"{report.chips} chip{'' if report.chips == 1 else 's'}"
     each = f", {report.per_replica_batch} on each {device_name(report)}" if report.devices > 1 else ""
+    if report.mesh is not None:
+        each = f", {report.per_replica_batch} a replica"
+        chips += f", mesh of {' x '.join(f'{name} {size}' for name, size in report.mesh.items())}"
     what = f"{report.model!r} on {report.target} ({chips}), batch of {report.global_batch}{each}"
     return f"{what}: {_verdict(report)}"
 
@@ -84,7 +87,9 @@ def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
     if report.largest_per_replica_batch is not None:
         how = "compiled" if report.largest_was_compiled else "worked out from this batch, not compiled"
         largest = report.largest_per_replica_batch
-        yield _row("", f"largest batch a replica that fits: {largest} ({largest * report.devices} in all; {how})")
+        yield _row(
+            "", f"largest batch a replica that fits: {largest} ({largest * report.num_replicas} in all; {how})"
+        )
     if memory.buffers:
         at = "" if memory.buffers_batch is None else f", at a batch of {memory.buffers_batch} a replica"
         yield _row("", f"largest buffers when it is fullest{at}:")

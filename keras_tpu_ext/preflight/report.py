@@ -19,7 +19,7 @@ class PreflightReport(HtmlText, PreflightResult):
         target: The TPU slice, such as `"v5e-8"`.
         framework: What lowered the step, such as `"JAX"`.
         chips: Number of chips of the slice.
-        devices: Number of its devices, each of which is a replica.
+        devices: Number of its devices.
         global_batch: Examples in a batch of all replicas.
         per_replica_batch: Examples in a batch of one replica.
         fault: Why the step does not compile; `None` if it compiles or only runs out of memory.
@@ -34,6 +34,8 @@ class PreflightReport(HtmlText, PreflightResult):
         pipeline_batches_per_sec: Measured rate of the `pipeline` argument; `None` without one.
         compile_seconds: Time that the compiler took.
         versions: Versions of jax, jaxlib and libtpu.
+        mesh: Size of each axis of the mesh, by its name; `None` where the model is not sharded.
+        layout: Where each variable of the model is; `None` where the model is not sharded.
     """
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:

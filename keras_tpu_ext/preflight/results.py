@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any, Literal
 
+from keras_tpu_ext._layout_report import LayoutReport
+
 _ESTIMATES = (
     "Times are estimates, with one operation after the other at the chip's nominal clock: no TPU has run this."
 )
@@ -179,11 +181,18 @@ class PreflightResult:
     pipeline_batches_per_sec: float | None = None
     compile_seconds: float = 0.0
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    mesh: dict[str, int] | None = None
+    layout: LayoutReport | None = None
 
     @property
     def ok(self) -> bool:
         """Whether the step compiles and fits into memory."""
         return self.fault is None and self.memory is not None and self.memory.fits
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas: that of the devices, or the size of the data axis of the mesh."""
+        return self.global_batch // self.per_replica_batch
 
     @property
     def step_seconds(self) -> float | None:
@@ -204,7 +213,9 @@ class PreflightResult:
         """Return the report as plain data for JSON."""
         return {
             "ok": self.ok,
-            **dataclasses.asdict(self),
+            **dataclasses.asdict(dataclasses.replace(self, layout=None)),
+            "layout": None if self.layout is None else self.layout.to_dict(),
+            "num_replicas": self.num_replicas,
             "step_seconds": self.step_seconds,
             "samples_per_sec": self.samples_per_sec,
             "host_bytes_per_sec": self.host_bytes_per_sec,

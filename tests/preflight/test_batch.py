@@ -8,11 +8,10 @@ import pytest
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._batch import ArraySpec, batch_size, batch_spec, batches_per_sec, with_batch_size
-from keras_tpu_ext.preflight.targets import parse_target
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
-V5E = parse_target("v5e-8")
+V5E = "v5e-8", 8
 IMAGES, LABELS = np.zeros((16, 4, 4, 3), "float32"), np.zeros(16, "int32")
 
 
@@ -48,7 +47,7 @@ class Pair(NamedTuple):
     ],
 )
 def test_a_batch_becomes_shapes_in_the_same_structure(batch, expected):
-    found = batch_spec(batch, V5E, None)
+    found = batch_spec(batch, *V5E, None)
     assert found == expected
     assert [type(part) for part in found] == [type(part) for part in expected]
     assert batch_size(found) == 16
@@ -58,11 +57,11 @@ def test_a_dtype_may_be_an_object_or_a_word():
     class Described:
         shape, dtype = (16, 2), "float16"
 
-    assert batch_spec(Described(), V5E, None)[0] == ArraySpec((16, 2), "float16")
+    assert batch_spec(Described(), *V5E, None)[0] == ArraySpec((16, 2), "float16")
 
 
 def test_examples_of_a_replica_are_those_of_all_by_their_number():
-    x, y, weight = batch_spec(({"a": IMAGES[:3]}, LABELS[:1]), V5E, 64)
+    x, y, weight = batch_spec(({"a": IMAGES[:3]}, LABELS[:1]), *V5E, 64)
     assert (x, y, weight) == ({"a": ArraySpec((512, 4, 4, 3), "float32")}, ArraySpec((512,), "int32"), None)
     assert with_batch_size((x, y, weight), 8)[0] == {"a": ArraySpec((8, 4, 4, 3), "float32")}
 
@@ -93,7 +92,7 @@ def test_examples_of_a_replica_are_those_of_all_by_their_number():
 )
 def test_what_is_no_batch_for_the_slice_says_what_to_write(batch, message):
     with pytest.raises(ArgumentError, match=message):
-        batch_spec(batch, V5E, None)
+        batch_spec(batch, *V5E, None)
 
 
 def test_a_dataset_is_not_a_batch():
@@ -101,7 +100,7 @@ def test_a_dataset_is_not_a_batch():
         element_spec = None
 
     with pytest.raises(ArgumentError, match=r"got a Dataset, which has many.*pipeline=dataset"):
-        batch_spec(Dataset(), V5E, None)
+        batch_spec(Dataset(), *V5E, None)
 
 
 class Clock:

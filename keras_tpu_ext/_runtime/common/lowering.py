@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from keras_tpu_ext._runtime.common.layouts import VariableLayout
+
 
 @dataclasses.dataclass(frozen=True)
 class LoweredStep:
@@ -23,6 +25,8 @@ class LoweredStep:
         results: Number of leading results that are no variables; all others alias the variables that they update.
             `None` if the program says itself which arguments it donates.
         without_lines: The program without source locations, which change nothing; `None` if it has none.
+        layouts: Where each variable of the model is.
+        complaints: What of these layouts is surely not meant.
     """
 
     program: bytes
@@ -35,6 +39,8 @@ class LoweredStep:
     framework: str
     results: int | None = None
     without_lines: bytes | None = None
+    layouts: tuple[VariableLayout, ...] = ()
+    complaints: tuple[str, ...] = ()
 
     @property
     def identity(self) -> bytes:

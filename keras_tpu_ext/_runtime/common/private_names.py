@@ -98,6 +98,8 @@ KERAS3_JAX = (
     "keras.layers:GroupQueryAttention._compute_attention_mask",
     "keras.layers:MultiHeadAttention._compute_attention",
     "keras.layers:MultiHeadAttention._compute_attention_mask",
+    "keras.src.backend.common.global_state:get_global_attribute",
+    "keras.src.backend.common.global_state:set_global_attribute",
     "keras.src.models.model:Trainer._get_jax_state",
     "keras.src.models.model:Trainer.compute_loss_and_updates",  # not private, and not documented either
     "keras.src.trainers.data_adapters:get_data_adapter",
@@ -118,10 +120,7 @@ KERAS3_JAX = (
 )
 
 # On JAX; see `compat/keras3_jax.py`.
-BEFORE_KERAS_3_10 = (
-    "keras.src.backend.common.global_state:get_global_attribute",
-    "keras.src.backend.jax.distribution_lib:_to_jax_mesh",
-)
+BEFORE_KERAS_3_10 = ("keras.src.backend.jax.distribution_lib:_to_jax_mesh",)
 FROM_KERAS_3_10 = ("keras.src.backend.jax.distribution_lib:initialize_rng",)
 BEFORE_KERAS_3_16 = ("keras.src.backend.jax.nn:dot_product_attention",)
 FROM_KERAS_3_16 = ("keras.src.backend.jax.ops.nn:dot_product_attention",)

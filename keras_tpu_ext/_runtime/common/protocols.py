@@ -130,6 +130,9 @@ class Devices(Protocol):
     def is_chief(self) -> bool:
         """Return True in the one process, of those that train together, that writes files and prints."""
 
+    def abstract_strategy(self, devices: int) -> OpenedStrategy:
+        """Return the strategy of a number of devices that need not be there, to lower steps for."""
+
     def shard(self, opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None) -> OpenedStrategy:
         """Return the strategy that shards models over the devices of another.
 
@@ -139,7 +142,6 @@ class Devices(Protocol):
             mesh: Name and size of each axis; `None` for a single one, `"data"`.
 
         Raises:
-            ArgumentError: If mesh, devices and specs do not fit together.
             RuntimeNotSupportedError: If the runtime shards no models.
         """
 
@@ -408,13 +410,17 @@ class Probes(Protocol):
         whose Keras ends the data after the callbacks' `on_epoch_end` never calls it.
         """
 
-    def lower_step(self, model: Model, batch: Nest, replicas: int, device_kind: str) -> LoweredStep:
+    def call_abstractly(self, function: Callable[[], Any]) -> Any:
+        """Call a function that makes models; where the runtime can, their variables have shapes and no values."""
+
+    def lower_step(self, model: Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
         """Lower the train step that `fit` would run to a program for TPUs; a model that is not built is built.
 
         Args:
             model: A compiled model.
             batch: `x`, `y` and `sample_weight`, structures of what has `shape` and `dtype`, or `None`.
-            replicas: Number of devices that share the batch evenly.
+            opened: The strategy to lower it for, as `Devices.abstract_strategy` and `Devices.shard` return it; its
+                replicas share the batch evenly.
             device_kind: What JAX calls such a device, `"TPU v3"` say.
 
         Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import keras
@@ -14,6 +14,8 @@ from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.compat.keras3 import VERSION
+
+Mesh: TypeAlias = "jax.sharding.Mesh | jax.sharding.AbstractMesh"
 
 # Where `keras.ops` finds attention.
 _new, _old = private("keras.src.backend.jax.ops.nn"), private("keras.src.backend.jax.nn")
@@ -36,14 +38,15 @@ def jax_mesh(distribution: keras.distribution.DataParallel) -> jax.sharding.Mesh
     return distribution.device_mesh.backend_mesh
 
 
-def abstract_mesh(size: int, axis: str) -> jax.sharding.AbstractMesh:
-    """Return a mesh of `size` devices that need not be there, along one axis."""
+def abstract_mesh(mesh: keras.distribution.DeviceMesh) -> jax.sharding.AbstractMesh:
+    """Return JAX's mesh of devices that need not be there."""
+    names, sizes = tuple(mesh.axis_names), tuple(map(int, mesh.shape))
     if jax.__version_info__ < (0, 5, 3):
-        return jax.sharding.AbstractMesh(((axis, size),))
-    return jax.sharding.AbstractMesh((size,), (axis,))
+        return jax.sharding.AbstractMesh(tuple(zip(names, sizes, strict=True)))
+    return jax.sharding.AbstractMesh(sizes, names)
 
 
-def shard_map(function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+def shard_map(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
     """Return `function` of each device's shards; what it returns is not checked to be replicated."""
     if jax.__version_info__ < (0, 7):
         from jax.experimental.shard_map import shard_map as sharded

@@ -13,6 +13,7 @@ import jax
 
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.compat.keras3_jax import Mesh
 
 _Devices = Sequence["jax.Device | _TpuStandIn"]
 _Kernel = Callable[..., Nest]
@@ -44,7 +45,7 @@ def traces_for_tpu() -> bool:
     return bool(_TRACING.device_kind) or jax.default_backend() == "tpu"
 
 
-def device_kind_of(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None) -> str:
+def device_kind_of(mesh: Mesh | None) -> str:
     """Return what JAX calls the devices that are traced for, `"TPU v3"` say: those of a mesh, or the first."""
     if _TRACING.device_kind:
         return _TRACING.device_kind

@@ -13,7 +13,6 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +21,10 @@ from jax.sharding import PartitionSpec
 
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Tensor
-from keras_tpu_ext._runtime.compat.keras3_jax import backend_nn, jax_mesh, shard_map
+from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, backend_nn, jax_mesh, shard_map
 from keras_tpu_ext._runtime.jax.as_on_tpu import device_kind_of, traces_for_tpu
 from keras_tpu_ext._runtime.jax.splash import BLOCKS, Mask, sees_anything, splash_attention
 
-_Mesh: TypeAlias = "jax.sharding.Mesh | jax.sharding.AbstractMesh"
 _LOG = logging.getLogger("keras_tpu_ext")
 _LAYERS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 _DTYPES = ("float32", "bfloat16")
@@ -43,7 +41,7 @@ class _Context(threading.local):
     """The mesh that this thread traces for, and the masks of the attention layer that it is in."""
 
     active = False
-    mesh: _Mesh | None = None
+    mesh: Mesh | None = None
     batch_axis = ""
     computed: tuple[Tensor, Mask] | None = None  # a layer's mask and its meaning
     mask: Mask | None = None  # that of the running layer
@@ -53,7 +51,7 @@ _CONTEXT = _Context()
 
 
 @contextlib.contextmanager
-def exact_attention(mesh: _Mesh | None, batch_axis: str) -> Iterator[None]:
+def exact_attention(mesh: Mesh | None, batch_axis: str) -> Iterator[None]:
     """Within the block, let Keras's attention be exact where it is traced for a TPU.
 
     Args:

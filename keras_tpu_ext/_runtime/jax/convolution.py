@@ -16,52 +16,62 @@ import keras
 from jax.sharding import PartitionSpec
 
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.compat.keras3_jax import backend_nn, jax_mesh, shard_map
+from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, backend_nn, jax_mesh, shard_map
 
 _NAMES = ("conv", "depthwise_conv", "conv_transpose")
 _Convolve = Callable[..., jax.Array]
 
 
 class _Context(threading.local):
-    """The distribution whose model this thread traces; `None` outside and within a convolution."""
+    """The mesh of the sharded model that this thread traces; `None` outside and within a convolution."""
 
-    distribution: keras.distribution.Distribution | None = None
+    mesh: Mesh | None = None
+    batch_axis = ""
 
 
 _CONTEXT = _Context()
 
 
-@contextlib.contextmanager
-def convolutions_over_batch(distribution: keras.distribution.Distribution | None) -> Iterator[None]:
-    """Within the block, let each device convolve its part of the batch, for a model that is sharded."""
+def convolutions_of(distribution: keras.distribution.Distribution | None) -> contextlib.AbstractContextManager[None]:
+    """Return `convolutions_over_batch` on the devices of a distribution that shards models; of others, a no-op."""
     if not isinstance(distribution, keras.distribution.ModelParallel):
-        yield
-        return
-    with patched([(backend_nn, name, _over_batch) for name in _NAMES]), _tracing(distribution):
+        return contextlib.nullcontext()
+    return convolutions_over_batch(jax_mesh(distribution), distribution.batch_dim_name)
+
+
+@contextlib.contextmanager
+def convolutions_over_batch(mesh: Mesh, batch_axis: str) -> Iterator[None]:
+    """Within the block, let each device of a mesh convolve its part of the batch, for a model that is sharded.
+
+    Args:
+        mesh: The mesh, also an abstract one.
+        batch_axis: Its axis that batches are sharded along.
+    """
+    with patched([(backend_nn, name, _over_batch) for name in _NAMES]), _tracing(mesh, batch_axis):
         yield
 
 
 @contextlib.contextmanager
-def _tracing(distribution: keras.distribution.Distribution | None) -> Iterator[None]:
-    before, _CONTEXT.distribution = _CONTEXT.distribution, distribution
+def _tracing(mesh: Mesh | None, batch_axis: str) -> Iterator[None]:
+    before = _CONTEXT.mesh, _CONTEXT.batch_axis
+    _CONTEXT.mesh, _CONTEXT.batch_axis = mesh, batch_axis
     try:
         yield
     finally:
-        _CONTEXT.distribution = before
+        _CONTEXT.mesh, _CONTEXT.batch_axis = before
 
 
 def _over_batch(original: _Convolve) -> _Convolve:
     @functools.wraps(original)
     def convolve(inputs: jax.Array, kernel: jax.Array, *args: object, **kwargs: object) -> jax.Array:
-        distribution = _CONTEXT.distribution
-        if distribution is None:
+        mesh, axis = _CONTEXT.mesh, _CONTEXT.batch_axis
+        if mesh is None:
             return original(inputs, kernel, *args, **kwargs)
-        mesh, axis = jax_mesh(distribution), distribution.batch_dim_name
         divided = not inputs.shape[0] % mesh.shape[axis]
         split = PartitionSpec(axis) if divided else PartitionSpec()
 
         def of_one_device(inputs: jax.Array, kernel: jax.Array) -> jax.Array:
-            with _tracing(None):
+            with _tracing(None, ""):
                 return original(inputs, kernel, *args, **kwargs)
 
         each = shard_map(of_one_device, mesh, (split, PartitionSpec()), split)

@@ -18,11 +18,11 @@ from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3_jax import share_seed
+from keras_tpu_ext._runtime.jax.abstract import abstract_strategy as abstract_strategy
 from keras_tpu_ext._runtime.jax.as_on_tpu import as_on_tpu as as_on_tpu
 from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators
 from keras_tpu_ext._runtime.jax.layouts import layout_complaints as layout_complaints
 from keras_tpu_ext._runtime.jax.layouts import layouts as layouts
-from keras_tpu_ext._runtime.jax.layouts import shard as shard
 from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
 from keras_tpu_ext._runtime.jax.process_group import num_workers as num_workers
 from keras_tpu_ext._runtime.jax.scope import device_name as device_name
@@ -30,6 +30,7 @@ from keras_tpu_ext._runtime.jax.scope import distribute as distribute
 from keras_tpu_ext._runtime.jax.scope import num_devices as num_devices
 from keras_tpu_ext._runtime.jax.scope import num_replicas as num_replicas
 from keras_tpu_ext._runtime.jax.scope import scope as scope
+from keras_tpu_ext._runtime.jax.sharded_parallel import shard as shard
 from keras_tpu_ext._runtime.jax.sharding import data_parallel
 from keras_tpu_ext._runtime.jax.tpu import open_tpu as open_tpu
 from keras_tpu_ext.errors import ScopeError

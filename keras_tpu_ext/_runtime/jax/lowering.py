@@ -11,16 +11,21 @@ import jax
 import keras
 from jax.sharding import NamedSharding, PartitionSpec
 
+from keras_tpu_ext._runtime.common.layouts import Spec
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.common.lowering_errors import check_dtypes, error_of_operation, wrap_lowering_errors
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh, unsharded_state_patches
+from keras_tpu_ext._runtime.jax.abstract import abstract_variables, is_abstract
 from keras_tpu_ext._runtime.jax.as_on_tpu import tracing_for_tpu
 from keras_tpu_ext._runtime.jax.attention import exact_attention, warn_of_stock_attention
+from keras_tpu_ext._runtime.jax.convolution import convolutions_over_batch
 from keras_tpu_ext._runtime.jax.jaxpr_flops import jaxprs_of
+from keras_tpu_ext._runtime.jax.layouts import complaints_of, layouts_under, specs_under
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import use_distribution
 from keras_tpu_ext._runtime.jax.step import TrainStep
@@ -28,29 +33,37 @@ from keras_tpu_ext._runtime.keras3.models import flatten_layers
 
 _module_to_bytecode: Any = private("jax._src.interpreters.mlir:module_to_bytecode")
 
-_AXIS = "batch"
 _CALLS_PYTHON = (
     "{} calls Python on the host in every step, for which a TPU would wait; without a TPU it cannot be compiled"
 )
 _State = tuple[list[keras.Variable], ...]
 
 
-def lower_step(model: keras.Model, batch: Nest, replicas: int, device_kind: str) -> LoweredStep:
+def lower_step(model: keras.Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
     """Lower the train step that `fit` would run; see `common/protocols.py`."""
     parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
     check_dtypes(jax.tree.leaves(parts), model)
     data = jax.tree.map(_shape, parts)
-    mesh = abstract_mesh(replicas, _AXIS)
-    exact = exact_attention(mesh, _AXIS) if isinstance(model, TrainStep) else contextlib.nullcontext()
-    no_distribution, own_patches = use_distribution(None), patched(unsharded_state_patches(model))
-    with no_distribution, own_patches, wrap_lowering_errors(model), tracing_for_tpu(device_kind), exact:
+    distribution = opened.strategy
+    mesh, batch_axis = abstract_mesh(distribution.device_mesh), distribution.batch_dim_name
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(use_distribution(None))
+        stack.enter_context(patched(unsharded_state_patches(model)))
+        stack.enter_context(wrap_lowering_errors(model))
+        stack.enter_context(tracing_for_tpu(device_kind))
+        if isinstance(model, TrainStep):
+            stack.enter_context(exact_attention(mesh, batch_axis))
+        if isinstance(distribution, keras.distribution.ModelParallel):
+            stack.enter_context(convolutions_over_batch(mesh, batch_axis))
+        if is_abstract(model):
+            stack.enter_context(abstract_variables())
         _build(model, data)
         step, state = _stateless(model)
-        everywhere, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(_AXIS))
-        arguments = [_sharded([variable.value for variable in part], everywhere) for part in state]
-        donated = tuple(range(len(arguments)))
-        outputs = (None, *[everywhere] * len(arguments))
-        jitted = jax.jit(step, donate_argnums=donated, out_shardings=outputs)
+        specs = specs_under(model, distribution)
+        arguments = [[_argument(variable, mesh, specs[id(variable)]) for variable in part] for part in state]
+        shardings = [[argument.sharding for argument in part] for part in arguments]
+        split = NamedSharding(mesh, PartitionSpec(batch_axis))
+        jitted = jax.jit(step, donate_argnums=tuple(range(len(state))), out_shardings=(None, *shardings))
         traced = jitted.trace(*arguments, _sharded(data, split))
         _check_callbacks(traced.jaxpr, model)
         lowered = traced.lower(lowering_platforms=("tpu",))
@@ -58,7 +71,7 @@ def lower_step(model: keras.Model, batch: Nest, replicas: int, device_kind: str)
         without_lines = lowered.as_text()
         if not isinstance(model, TrainStep):
             warn_of_stock_attention(model, without_lines)
-    leaves = jax.tree.leaves(data)
+    leaves, rows = jax.tree.leaves(data), layouts_under(model, distribution)
     return LoweredStep(
         program=bytes(program),
         partitions=True,
@@ -69,6 +82,8 @@ def lower_step(model: keras.Model, batch: Nest, replicas: int, device_kind: str)
         arguments=_argument_names(state),
         framework="JAX",
         without_lines=without_lines.encode(),
+        layouts=tuple(rows),
+        complaints=tuple(complaints_of(rows, distribution)),
     )
 
 
@@ -97,6 +112,11 @@ def _argument_names(state: _State) -> dict[str, str]:
 def _shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Return shape and dtype, in 32 bits if JAX narrows 64."""
     return jax.ShapeDtypeStruct(tuple(leaf.shape), jax.dtypes.canonicalize_dtype(leaf.dtype))
+
+
+def _argument(variable: keras.Variable, mesh: jax.sharding.AbstractMesh, spec: Spec) -> jax.ShapeDtypeStruct:
+    sharding = NamedSharding(mesh, PartitionSpec(*spec))
+    return jax.ShapeDtypeStruct(tuple(variable.shape), variable.dtype, sharding=sharding)
 
 
 def _sharded(tree: Nest, sharding: NamedSharding) -> Nest:

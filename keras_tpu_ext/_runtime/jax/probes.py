@@ -1,5 +1,6 @@
 """Probes of a train step, on JAX."""
 
+from keras_tpu_ext._runtime.jax.abstract import call_abstractly as call_abstractly
 from keras_tpu_ext._runtime.jax.executions import intercept_executions as intercept_executions
 from keras_tpu_ext._runtime.jax.flops import count_flops as count_flops
 from keras_tpu_ext._runtime.jax.lowering import lower_step as lower_step

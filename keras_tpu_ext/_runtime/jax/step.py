@@ -19,7 +19,7 @@ from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import BuildsFromIterator, keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.attention import exact_attention_of
-from keras_tpu_ext._runtime.jax.convolution import convolutions_over_batch
+from keras_tpu_ext._runtime.jax.convolution import convolutions_of
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
 from keras_tpu_ext._runtime.jax.gather import has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.layouts import warn_of_layouts
@@ -304,7 +304,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
 @contextlib.contextmanager
 def _exact_operations(distribution: keras.distribution.Distribution | None) -> Iterator[None]:
     """Within the block, let Keras's operations be exact on the devices of a distribution."""
-    with exact_attention_of(distribution), convolutions_over_batch(distribution):
+    with exact_attention_of(distribution), convolutions_of(distribution):
         yield
 
 

@@ -110,7 +110,7 @@ class GradientAccumulator(BaseGradientAccumulator):
             total.assign(np.asarray(store[f"sum_{i}"]).sum(axis=0))
 
     def _variable(self, name: str, shape: tuple[int, ...], dtype: str) -> keras.Variable:
-        return keras.Variable(jnp.zeros(shape, dtype), trainable=False, name=name, dtype=dtype)
+        return keras.Variable("zeros", shape=shape, trainable=False, name=name, dtype=dtype)
 
 
 def accumulate_or_apply(

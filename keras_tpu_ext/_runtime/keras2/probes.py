@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
+from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Array, Nest
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
@@ -25,9 +27,14 @@ def count_flops(model: tf.keras.Model, batch: Nest, batch_size: int) -> FlopsCou
     return flops.count_flops(model, batch, batch_size, with_autograph)
 
 
-def lower_step(model: tf.keras.Model, batch: Nest, replicas: int, device_kind: str) -> LoweredStep:
+def call_abstractly(function: Callable[[], Any]) -> Any:
+    """Call a function: here variables always have values. See `common/protocols.py`."""
+    return function()
+
+
+def lower_step(model: tf.keras.Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
     """Lower the train step that `fit` would run; see `common/protocols.py`."""
-    return lowering.lower_step(model, batch, replicas, build=_build, as_keras_traces=with_autograph)
+    return lowering.lower_step(model, batch, opened.num_replicas, build=_build, as_keras_traces=with_autograph)
 
 
 def _build(model: tf.keras.Model, specs: Nest, step: lowering.Step) -> None:

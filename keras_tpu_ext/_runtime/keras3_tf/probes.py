@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
+from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.keras3.end_of_data import watch_end_of_data as watch_end_of_data
 from keras_tpu_ext._runtime.keras3.probes import record_gradients as record_gradients
@@ -25,9 +29,14 @@ def count_flops(model: keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
     return flops.count_flops(model, batch, batch_size, _as_keras_traces)
 
 
-def lower_step(model: keras.Model, batch: Nest, replicas: int, device_kind: str) -> LoweredStep:
+def call_abstractly(function: Callable[[], Any]) -> Any:
+    """Call a function: here variables always have values. See `common/protocols.py`."""
+    return function()
+
+
+def lower_step(model: keras.Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
     """Lower the train step that `fit` would run; see `common/protocols.py`."""
-    return lowering.lower_step(model, batch, replicas, build=_build, as_keras_traces=_as_keras_traces)
+    return lowering.lower_step(model, batch, opened.num_replicas, build=_build, as_keras_traces=_as_keras_traces)
 
 
 def _build(model: keras.Model, specs: Nest, step: lowering.Step) -> None:

@@ -39,10 +39,15 @@ def as_on_tpu() -> contextlib.AbstractContextManager[None]:
     )
 
 
+def abstract_strategy(devices: int) -> OpenedStrategy:
+    """Return the number of devices; see `common/protocols.py`."""
+    return OpenedStrategy(None, devices)
+
+
 def shard(opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None) -> OpenedStrategy:
     """Raise an error: TensorFlow's strategies have all of a model on every replica."""
     raise RuntimeNotSupportedError(
-        f"strategy_scope(shard={shard!r}) is for Keras 3 on JAX; a tf.distribute.Strategy has all of a model on "
+        f"shard={shard!r} is for Keras 3 on JAX; a tf.distribute.Strategy has all of a model on "
         'every replica. Write os.environ["KERAS_BACKEND"] = "jax" before the first import of keras, or leave `shard` '
         "out."
     )

@@ -9,7 +9,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.lowering import LoweringError
 from kind_of_keras import tensorflow_version
 
-probes = _runtime.probes
+devices, probes = _runtime.devices, _runtime.probes
 
 
 class Around(keras.callbacks.Callback):
@@ -88,9 +88,9 @@ def test_a_step_is_lowered_for_tpus(make, kind):
     model = make(kte.TPUModel if kind == "TPUModel" else keras.Model)
     if tensorflow_version() < (2, 19):
         with pytest.raises(LoweringError, match="cannot write what the TPU compiler reads"):
-            probes.lower_step(model, BATCH, 2, "TPU v5 lite")
+            probes.lower_step(model, BATCH, devices.abstract_strategy(2), "TPU v5 lite")
         return
-    lowered = probes.lower_step(model, BATCH, 2, "TPU v5 lite")
+    lowered = probes.lower_step(model, BATCH, devices.abstract_strategy(2), "TPU v5 lite")
     assert lowered.examples == 4
     assert lowered.program
     assert {"hidden", "out"} <= set(lowered.layers)

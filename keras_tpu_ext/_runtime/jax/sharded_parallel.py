@@ -1,0 +1,131 @@
+"""Shard models over the devices of a mesh: the layout of each variable is decided when it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from keras_tpu_ext._runtime.common.layouts import LayerFacts, MeshAxes, Patterns, Spec, indivisible, sharded_spec
+from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.common.types import Layer
+from keras_tpu_ext._runtime.compat.keras3 import path_of
+from keras_tpu_ext.errors import ArgumentError
+
+_MOST_FRAMES = 12  # between a layer that adds a weight and the question for its layout
+_KINDS = (keras.layers.Embedding, keras.layers.EinsumDense, keras.layers.Dense)
+
+
+class ShardedParallel(keras.distribution.ModelParallel):
+    """Keras's distribution of a model over a mesh, with layouts from shapes and layers, or from patterns.
+
+    Args:
+        mesh: The mesh.
+        batch_axis: The axis along which batches are sharded.
+        patterns: Layouts by patterns; what matches none is replicated. `None` for layouts by shapes and layers.
+        layout_map: Keras's own layouts; `None` for one of the others.
+    """
+
+    def __init__(
+        self,
+        mesh: keras.distribution.DeviceMesh,
+        batch_axis: str,
+        patterns: Patterns | None = None,
+        layout_map: keras.distribution.LayoutMap | None = None,
+    ) -> None:
+        # Each process is given the whole batch and takes its part, so nothing is to be sharded once more.
+        super().__init__(
+            layout_map=keras.distribution.LayoutMap(mesh) if layout_map is None else layout_map,
+            batch_dim_name=batch_axis,
+            auto_shard_dataset=False,
+        )
+        sizes = dict(zip(mesh.axis_names, map(int, mesh.shape), strict=True))
+        self.axes = MeshAxes(sizes, batch_axis)
+        self.patterns = patterns
+        self._given = layout_map
+
+    def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:
+        """Return the layout of a variable that is being made."""
+        facts = _facts_of_running_layer()
+        if self._given is not None or getattr(variable, "_layout", None) is not None:
+            return super().get_variable_layout(variable)
+        return keras.distribution.TensorLayout(self.spec_of(variable, facts), self.device_mesh)
+
+    def spec_of(self, variable: keras.Variable, facts: LayerFacts | None) -> Spec:
+        """Return along which axes a variable is sharded, which belongs to a layer of these facts, or to none."""
+        shape = tuple(variable.shape)
+        if self._given is not None:
+            layout = self._given[path_of(variable)]
+            return (None,) * len(shape) if layout is None else tuple(layout.axes)
+        if self.patterns is None:
+            return sharded_spec(shape, facts or LayerFacts(), self.axes)
+        return self._spec_by_pattern(path_of(variable), shape, is_weight=facts is not None and variable.trainable)
+
+    def note_of(self, path: str, shape: tuple[int, ...]) -> str:
+        """Return why a dimension that a pattern names is not sharded; empty if there is none."""
+        matching = [] if self.patterns is None else self.patterns.matching(path)
+        if self.patterns is None or len(matching) != 1 or len(self.patterns.specs[matching[0]]) > len(shape):
+            return ""
+        for i, name in indivisible(shape, self.patterns.specs[matching[0]], self.axes):
+            size = self.axes.sizes[name]
+            return f"dimension {i} is not sharded: {size} devices along {name!r} do not divide {shape[i]}"
+        return ""
+
+    def _spec_by_pattern(self, path: str, shape: tuple[int, ...], *, is_weight: bool) -> Spec:
+        assert self.patterns is not None
+        matching = self.patterns.matching(path)
+        if not matching:
+            return (None,) * len(shape)
+        if len(matching) > 1:
+            raise ArgumentError(
+                f"Two patterns of `shard` match {path!r}: {' and '.join(map(repr, matching[:2]))}. "
+                "Each variable may match one. Write a longer pattern, or the whole path."
+            )
+        spec = self.patterns.specs[matching[0]]
+        if len(spec) > len(shape):
+            if not is_weight:  # as of an optimizer, or the scales of quantized weights: no user names these
+                return (None,) * len(shape)
+            raise ArgumentError(
+                f"`shard` gives {path!r} {len(spec)} axes by {matching[0]!r}: {spec}, but its shape "
+                f"is {shape}. Write one axis or None for each dimension."
+            )
+        spec = (*spec, *[None] * (len(shape) - len(spec)))
+        whole = dict(indivisible(shape, spec, self.axes))
+        return tuple(None if i in whole else name for i, name in enumerate(spec))
+
+
+def _facts_of_running_layer() -> LayerFacts | None:
+    """Return what is known of the layer that is adding a weight now; `None` where none is."""
+    frame: types.FrameType | None = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        if frame.f_code is keras.layers.Layer.add_weight.__code__:
+            return facts_of(frame.f_locals.get("self"))
+        frame = frame.f_back
+    return None
+
+
+def facts_of(layer: Layer) -> LayerFacts:
+    """Return what a layout goes by, of a layer."""
+    kind = next((one.__name__ for one in _KINDS if isinstance(layer, one)), type(layer).__name__)
+    return LayerFacts(kind, layer.equation if isinstance(layer, keras.layers.EinsumDense) else "")
+
+
+def shard(opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None) -> OpenedStrategy:
+    """Return the distribution that shards models over the devices of another; see `common/protocols.py`."""
+    if isinstance(shard, keras.distribution.LayoutMap):
+        own = shard.device_mesh
+        distribution = ShardedParallel(own, own.axis_names[0], layout_map=shard)
+        return dataclasses.replace(opened, strategy=distribution, num_replicas=int(own.shape[0]))
+    devices = opened.strategy.device_mesh.devices.flatten()
+    sizes = dict(mesh or (("data", len(devices)),))
+    device_mesh = keras.distribution.DeviceMesh(tuple(sizes.values()), list(sizes), devices)
+    batch_axis = "data" if "data" in sizes else next(iter(sizes))
+    patterns = Patterns(shard) if isinstance(shard, Mapping) else None
+    distribution = ShardedParallel(device_mesh, batch_axis, patterns)
+    return dataclasses.replace(opened, strategy=distribution, num_replicas=sizes[batch_axis])
