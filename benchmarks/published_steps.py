@@ -127,7 +127,7 @@ def resnet() -> Any:
 def function(work: Callable[..., jax.Array], *shapes: tuple[int, ...], target: str, dtype: Any) -> LoweredStep:
     """Return, lowered, a function of arrays that each device has for itself."""
     devices = parse_target(target).devices
-    mesh = abstract_mesh(devices, "device")
+    mesh = abstract_mesh({"device": devices})
     spec = PartitionSpec("device")
     split = NamedSharding(mesh, spec)
     arrays = [jax.ShapeDtypeStruct((shape[0] * devices, *shape[1:]), dtype, sharding=split) for shape in shapes]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._compiler import Compiled
+from keras_tpu_ext.preflight._hlo.collectives import axes_of, collective_in, first_group, is_collective, kind_of
 from keras_tpu_ext.preflight._hlo.corrections import Name
 from keras_tpu_ext.preflight._hlo.kernels import is_kernel
 from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver
 from keras_tpu_ext.preflight._hlo.module import Module
-from keras_tpu_ext.preflight._hlo.peak_memory import buffers_at_peak
-from keras_tpu_ext.preflight._hlo.timeline import OpCost, Timeline, is_collective
+from keras_tpu_ext.preflight._hlo.peak_memory import LiveBuffer, buffers_at_peak
+from keras_tpu_ext.preflight._hlo.timeline import OpCost, Timeline
+from keras_tpu_ext.preflight._memory import Purposes, bytes_by_role, cure_for
 from keras_tpu_ext.preflight._published import corrections_for, published_for
-from keras_tpu_ext.preflight.results import Buffer, Collectives, Fault, LayerTime, MemoryUse, StepTime
+from keras_tpu_ext.preflight.results import Buffer, CollectiveKind, Collectives, Fault, LayerTime, MemoryUse, StepTime
 from keras_tpu_ext.preflight.targets import Target
 
 _NUM_BUFFERS = 8
@@ -36,11 +38,20 @@ class StepAnalysis:
         compiled: The compiled step, without an error.
         target: The TPU slice it is compiled for.
         corrections: Names of the corrections that are wanted.
+        mesh: Size of each axis of the mesh, by its name; empty where the model is not sharded.
     """
 
     def __init__(
-        self, lowered: LoweredStep, compiled: Compiled, target: Target, corrections: Collection[Name]
+        self,
+        lowered: LoweredStep,
+        compiled: Compiled,
+        target: Target,
+        corrections: Collection[Name],
+        mesh: Mapping[str, int] | None = None,
     ) -> None:
+        self._mesh = mesh or {}
+        self._layouts = lowered.layouts
+        self._purposes = Purposes(lowered.layouts, self._mesh, target.devices)
         self._facts = compiled.facts
         self._target = target
         self._module = Module.parse(compiled.hlo)
@@ -54,12 +65,23 @@ class StepAnalysis:
         facts = self._facts
         needed = facts["argument_bytes"] + facts["output_bytes"] - facts["aliased_bytes"]
         needed += facts["temporary_bytes"] + facts["code_bytes"]
-        buffers = []
-        for live in buffers_at_peak(self._module)[:_NUM_BUFFERS]:
-            origin = self._layers.resolve(live.instruction, self._module)
-            buffers.append(Buffer(live.bytes, origin.layer, str(live.shape), origin.backward))
-        available = self._target.generation.usable_hbm_bytes_per_core
-        return MemoryUse(needed, available, facts["argument_bytes"], facts["temporary_bytes"], tuple(buffers))
+        buffers = [self._buffer(live) for live in buffers_at_peak(self._module)]
+        gradients = sum(buffer.bytes for buffer in buffers if buffer.purpose == "gradient")
+        arguments, temporaries = facts["argument_bytes"], facts["temporary_bytes"]
+        return MemoryUse(
+            needed,
+            self._target.generation.usable_hbm_bytes_per_core,
+            arguments,
+            temporaries,
+            tuple(buffers[:_NUM_BUFFERS]),
+            by_role=bytes_by_role(self._layouts, arguments, temporaries, gradients),
+        )
+
+    def _buffer(self, live: LiveBuffer) -> Buffer:
+        origin = self._layers.resolve(live.instruction, self._module)
+        purpose = self._purposes.of(live, origin, self._module) if self._layouts else None
+        cure = "" if purpose is None else cure_for(purpose, self._mesh, self._target.devices)
+        return Buffer(live.bytes, origin.layer, str(live.shape), origin.backward, purpose, cure)
 
     def time(self) -> StepTime:
         """Return the time estimate of a step."""
@@ -98,9 +120,24 @@ class StepAnalysis:
 
     def collectives(self) -> Collectives:
         """Return the collectives of a step."""
-        found = [cost for cost in self._timeline.costs if is_collective(cost.instruction)]
-        size = sum(cost.runs * cost.instruction.written_shape.bytes for cost in found)
-        return Collectives(sum(cost.runs for cost in found), size, sum(cost.seconds for cost in found))
+        found: dict[tuple[str, tuple[str, ...]], list[tuple[OpCost, int]]] = defaultdict(list)
+        for cost in self._timeline.costs:
+            if is_collective(cost.instruction):
+                one = collective_in(cost.instruction, self._module)
+                axes = axes_of(first_group(one, self._target.devices), self._mesh) if self._mesh else ()
+                found[kind_of(one), axes].append((cost, cost.runs * one.written_shape.bytes))
+        kinds = [self._collective_kind(kind, axes, some) for (kind, axes), some in found.items()]
+        kinds.sort(key=lambda one: one.bytes, reverse=True)
+        totals = (sum(getattr(one, name) for one in kinds) for name in ("count", "bytes", "seconds"))
+        return Collectives(*totals, tuple(kinds))
+
+    def _collective_kind(self, kind: str, axes: tuple[str, ...], some: list[tuple[OpCost, int]]) -> CollectiveKind:
+        by_layer: dict[str, int] = defaultdict(int)
+        for cost, size in some:
+            by_layer[self._layers.resolve(cost.instruction, self._module).layer] += size
+        count, seconds = sum(cost.runs for cost, _ in some), sum(cost.seconds for cost, _ in some)
+        most = max(by_layer, key=lambda layer: by_layer[layer])
+        return CollectiveKind(kind, axes, count, sum(by_layer.values()), seconds, most)
 
     def _time_shares(self, seconds: float) -> dict[str, float]:
         """Return the shares of the time that matrix units, memory and collectives bound, as in a roofline model."""

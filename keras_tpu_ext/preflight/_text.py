@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from keras_tpu_ext._repr import WIDTH, wrap
-from keras_tpu_ext.preflight.results import Fault, LayerTime, MemoryUse, PreflightResult, StepTime, left_out
+from keras_tpu_ext.preflight.results import (
+    Collectives,
+    Fault,
+    LayerTime,
+    MemoryUse,
+    PreflightResult,
+    StepTime,
+    left_out,
+)
 
 _NUM_LAYERS = 10
 _NAME = 28  # letters of a layer's name
 _NEARLY_FULL = 0.85
+_NUM_KINDS = 6
+_TO_SHRINK = 3  # buffers whose cures are told
 
 
 def report_text(report: PreflightResult, *, width: int = WIDTH) -> str:
@@ -84,6 +94,9 @@ def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
             temporaries, arguments = _memory_size(memory.temporaries), _memory_size(memory.arguments)
             detail = f": {temporaries} for temporaries, {arguments} for weights, state and batch"
         yield _row("memory", f"{_memory_size(memory.needed)} of {available} ({100 * part:.0f} %){detail}")
+    if memory.by_role:
+        roles = {role: size for role, size in memory.by_role.items() if size}
+        yield _row("", f"of that {', '.join(f'{_memory_size(size)} {role}' for role, size in roles.items())}")
     if report.largest_per_replica_batch is not None:
         how = "compiled" if report.largest_was_compiled else "worked out from this batch, not compiled"
         largest = report.largest_per_replica_batch
@@ -95,7 +108,10 @@ def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
         yield _row("", f"largest buffers when it is fullest{at}:")
     for buffer in memory.buffers[:5]:
         way = ", backward" if buffer.backward else ""
-        yield _row("", f"{_memory_size(buffer.bytes):>10}  {buffer.layer}{way}  {buffer.shape}")
+        what = f", {buffer.purpose}" if buffer.purpose else ""
+        yield _row("", f"{_memory_size(buffer.bytes):>10}  {buffer.layer}{way}  {buffer.shape}{what}")
+    for purpose, cure in dict.fromkeys((one.purpose, one.cure) for one in memory.buffers[:_TO_SHRINK] if one.cure):
+        yield _row("", f"a smaller {purpose} with {cure}")
 
 
 def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
@@ -126,6 +142,7 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
             f"{found.count} collective{'' if found.count == 1 else 's'} of {_transfer_size(found.bytes)}: "
             f"{'' if 'collectives' in time.corrections else 'at least '}{_seconds(found.seconds)}",
         )
+        yield from _collective_lines(found)
     per_sec = _transfer_size(report.host_bytes_per_sec or 0)
     yield _row("host", f"has to deliver {per_sec}/s ({_transfer_size(report.host_bytes)} a step)")
     if report.pipeline_batches_per_sec is not None:
@@ -134,6 +151,15 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
         count = time.unknown_loops
         loops = "a loop runs" if count == 1 else f"{count} loops run"
         yield _row("", f"how often {loops} is not known before it runs: counted once, so a step takes longer")
+
+
+def _collective_lines(found: Collectives) -> Iterator[str]:
+    if any(one.axes for one in found.by_kind):
+        for one in found.by_kind[:_NUM_KINDS]:
+            what = f"{one.kind} along {' and '.join(one.axes)}"
+            where = f", most in {one.layer}" if one.layer != "(other)" else ""
+            size, times = _transfer_size(one.bytes), f"{one.count} time{'' if one.count == 1 else 's'}"
+            yield _row("", f"{size:>10}  {what}: {_seconds(one.seconds)} in {times}{where}")
 
 
 def _range(report: PreflightResult, time: StepTime) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Collection
 from typing import Any
@@ -149,13 +150,15 @@ def _report(
     facts: dict[str, Any], lowered: LoweredStep, compiled: Compiled, target: Target, corrections: Collection[Name]
 ) -> PreflightReport:
     from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_compile_error, parse_out_of_memory
+    from keras_tpu_ext.preflight._memory import bytes_by_role
 
     if compiled.error:
         memory = parse_out_of_memory(compiled.error, target)
         if memory is not None:
+            memory = dataclasses.replace(memory, by_role=bytes_by_role(lowered.layouts))
             return PreflightReport(**facts, memory=memory)
         return PreflightReport(**facts, fault=parse_compile_error(compiled.error, lowered))
-    analysis = StepAnalysis(lowered, compiled, target, corrections)
+    analysis = StepAnalysis(lowered, compiled, target, corrections, facts["mesh"])
     return PreflightReport(
         **facts,
         memory=analysis.memory(),

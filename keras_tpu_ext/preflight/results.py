@@ -44,6 +44,10 @@ class Fault:
         return f"{where}: {self.cause}" if where else self.cause
 
 
+# What a buffer is for; an update is what an optimizer makes of gradients and state.
+Purpose = Literal["activation", "logits", "gradient", "gathered weight", "update"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Buffer:
     """A buffer that is live at peak HBM use.
@@ -53,12 +57,16 @@ class Buffer:
         layer: Layer that writes it.
         shape: Shape, such as `"bf16[128,56,56,256]"`.
         backward: Whether the backward pass writes it.
+        purpose: What it is for, as far as its shape and its layer tell; `None` where the variables are not known.
+        cure: What makes it smaller; may be empty.
     """
 
     bytes: int
     layer: str
     shape: str
     backward: bool = False
+    purpose: Purpose | None = None
+    cure: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +80,9 @@ class MemoryUse:
         temporaries: Bytes of activations, gradients and other intermediate results.
         buffers: The largest buffers at peak use.
         buffers_batch: Batch of a replica that has these buffers, where the one asked for does not fit; else `None`.
+        by_role: Bytes by what they are for: `"weights"`, `"optimizer"`, `"accumulator"`, `"batch and other"`; and
+            `"gradients"`, as far as they are there when the memory is fullest, and `"activations"` with all other
+            intermediate results. Padding is in the last three only.
     """
 
     needed: int | None
@@ -80,6 +91,7 @@ class MemoryUse:
     temporaries: int | None = None
     buffers: tuple[Buffer, ...] = ()
     buffers_batch: int | None = None
+    by_role: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -109,18 +121,42 @@ class LayerTime:
 
 
 @dataclasses.dataclass(frozen=True)
+class CollectiveKind:
+    """The collectives of a step that are of one kind and along the same axes of the mesh.
+
+    Attributes:
+        kind: Such as `"all-gather"`.
+        axes: Names of the axes of the mesh whose devices take part; empty where the model is not sharded.
+        count: Number of them.
+        bytes: Bytes of their results on one device.
+        seconds: Time that no other work hides.
+        layer: The layer with most of these bytes.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    count: int
+    bytes: int
+    seconds: float
+    layer: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Collectives:
     """The collectives of a step, such as all-reduces.
 
     Attributes:
         count: Number of collectives.
         bytes: Bytes of their results on one device.
-        seconds: Time as measured on such chips, or the least by the bandwidth of the interconnect.
+        seconds: Time as measured on such chips, or the least by the bandwidth of the interconnect; of asynchronous
+            ones what the work beside them does not hide.
+        by_kind: The same by kind and axes, the most bytes first.
     """
 
     count: int
     bytes: int
     seconds: float
+    by_kind: tuple[CollectiveKind, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

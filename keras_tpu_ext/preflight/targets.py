@@ -52,6 +52,11 @@ class Target:
         """Number of devices as a framework counts them, each of which is a replica."""
         return self.chips * self.generation.cores_per_chip
 
+    @property
+    def link_bandwidth(self) -> float:
+        """Rate at which a chip sends to one neighbour, in bytes/s: it has four of them, or six."""
+        return self.generation.ici_bandwidth / (4 if self.generation.name in _2D_TORUS else 6)
+
 
 def parse_target(name: str) -> Target:
     """Parse the name of a TPU slice; the number in it counts TensorCores, as in Google's names.

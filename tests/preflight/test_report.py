@@ -55,7 +55,7 @@ def test_as_a_dict_it_is_plain_data_with_all_that_is_in_it(changes):
     data = found.to_dict()
     assert json.loads(json.dumps(data)) == json.loads(json.dumps(data, default=str))
     fields = {field.name for field in dataclasses.fields(found)}
-    more = {"ok", "step_seconds", "samples_per_sec", "host_bytes_per_sec", "left_out"}
+    more = {"ok", "num_replicas", "step_seconds", "samples_per_sec", "host_bytes_per_sec", "left_out"}
     assert set(data) == fields | more
     assert data["ok"] is found.ok
     assert data["left_out"] == list(left_out())

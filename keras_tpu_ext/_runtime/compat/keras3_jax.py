@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import jax
@@ -38,12 +38,11 @@ def jax_mesh(distribution: keras.distribution.DataParallel) -> jax.sharding.Mesh
     return distribution.device_mesh.backend_mesh
 
 
-def abstract_mesh(mesh: keras.distribution.DeviceMesh) -> jax.sharding.AbstractMesh:
-    """Return JAX's mesh of devices that need not be there."""
-    names, sizes = tuple(mesh.axis_names), tuple(map(int, mesh.shape))
+def abstract_mesh(sizes: Mapping[str, int]) -> jax.sharding.AbstractMesh:
+    """Return a mesh of devices that need not be there, by the size of each axis."""
     if jax.__version_info__ < (0, 5, 3):
-        return jax.sharding.AbstractMesh(tuple(zip(names, sizes, strict=True)))
-    return jax.sharding.AbstractMesh(sizes, names)
+        return jax.sharding.AbstractMesh(tuple(sizes.items()))
+    return jax.sharding.AbstractMesh(tuple(sizes.values()), tuple(sizes))
 
 
 def shard_map(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:

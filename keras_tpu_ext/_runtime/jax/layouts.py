@@ -12,7 +12,7 @@ import keras
 
 from keras_tpu_ext._runtime.common.layouts import LayerFacts, Role, Spec, VariableLayout
 from keras_tpu_ext._runtime.compat.keras3 import path_of
-from keras_tpu_ext._runtime.jax.scope import distribution_of
+from keras_tpu_ext._runtime.jax.scope import distribution_of, mesh_sizes
 from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel, facts_of
 from keras_tpu_ext._runtime.jax.update import step_variables
 from keras_tpu_ext._runtime.keras3.models import flatten_layers
@@ -130,8 +130,7 @@ def _by_role(model: keras.Model) -> dict[Role, list[keras.Variable]]:
 def _rows(
     model: keras.Model, distribution: _Distribution, spec_of: Callable[[keras.Variable], Spec]
 ) -> list[VariableLayout]:
-    mesh = None if distribution is None else distribution.device_mesh
-    sizes = {} if mesh is None else dict(zip(mesh.axis_names, map(int, mesh.shape), strict=True))
+    sizes = {} if distribution is None else mesh_sizes(distribution)
     rows = []
     for role, variables in _by_role(model).items():
         for variable in variables:

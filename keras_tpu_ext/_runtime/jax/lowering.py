@@ -27,7 +27,7 @@ from keras_tpu_ext._runtime.jax.convolution import convolutions_over_batch
 from keras_tpu_ext._runtime.jax.jaxpr_flops import jaxprs_of
 from keras_tpu_ext._runtime.jax.layouts import complaints_of, layouts_under, specs_under
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
-from keras_tpu_ext._runtime.jax.scope import use_distribution
+from keras_tpu_ext._runtime.jax.scope import mesh_sizes, use_distribution
 from keras_tpu_ext._runtime.jax.step import TrainStep
 from keras_tpu_ext._runtime.keras3.models import flatten_layers
 
@@ -45,7 +45,7 @@ def lower_step(model: keras.Model, batch: Nest, opened: OpenedStrategy, device_k
     check_dtypes(jax.tree.leaves(parts), model)
     data = jax.tree.map(_shape, parts)
     distribution = opened.strategy
-    mesh, batch_axis = abstract_mesh(distribution.device_mesh), distribution.batch_dim_name
+    mesh, batch_axis = abstract_mesh(mesh_sizes(distribution)), distribution.batch_dim_name
     with contextlib.ExitStack() as stack:
         stack.enter_context(use_distribution(None))
         stack.enter_context(patched(unsharded_state_patches(model)))

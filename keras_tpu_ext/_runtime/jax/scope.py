@@ -139,8 +139,13 @@ def num_replicas(model: keras.Model) -> int:
 
 def batch_shards(distribution: keras.distribution.Distribution) -> int:
     """Return into how many parts a distribution splits a batch."""
+    return mesh_sizes(distribution)[distribution.batch_dim_name]
+
+
+def mesh_sizes(distribution: keras.distribution.Distribution) -> dict[str, int]:
+    """Return the size of each axis of a distribution's mesh, by its name."""
     mesh = distribution.device_mesh
-    return int(mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)])
+    return dict(zip(mesh.axis_names, map(int, mesh.shape), strict=True))
 
 
 def num_devices(model: keras.Model) -> int:

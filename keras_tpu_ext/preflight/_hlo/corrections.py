@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -39,7 +38,6 @@ _MOVES = frozenset(
 _OPERATIONS = frozenset(
     "add subtract multiply maximum minimum negate abs compare select and or not clamp".split()  # noqa: SIM905
 )
-_GROUPS = re.compile(r"\breplica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\])")
 
 
 def is_copy(instruction: Instruction, operands: Sequence[Shape], module: Module) -> bool:
@@ -59,11 +57,3 @@ def is_copy(instruction: Instruction, operands: Sequence[Shape], module: Module)
     opcodes = [inner.opcode for inner in module.called_instructions(instruction)]
     operations = [opcode for opcode in opcodes if opcode not in _MOVES]
     return len(operations) <= _MOST_OPERATIONS and _OPERATIONS.issuperset(operations)
-
-
-def group_size(instruction: Instruction, devices: int) -> int:
-    """Return how many devices take part in a collective of a step of `devices`: all, if it names none."""
-    found = _GROUPS.search(instruction.attributes)
-    if found is None:
-        return devices
-    return int(found[2]) if found[2] else len(found[1].split(","))

@@ -37,6 +37,7 @@ class Instruction:
         operands: Names of the operands.
         attributes: Text after the operands.
         is_root: Whether it is the root of its computation.
+        literal: The value of a constant, as text; empty for any other.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Instruction:
     operands: tuple[str, ...]
     attributes: str = field(repr=False, default="")
     is_root: bool = False
+    literal: str = ""
 
     @cached_property
     def op_name(self) -> str:
@@ -80,7 +82,7 @@ class Instruction:
 
     @cached_property
     def trip_count(self) -> int | None:
-        """Number of iterations of a loop; `None` if the compiler does not know it."""
+        """Number of iterations of a loop as the compiler states it; `None` if it does not."""
         found = self.backend_config.get("known_trip_count", {}).get("n")
         return None if found is None else int(found)
 
@@ -169,8 +171,10 @@ def _parse_instruction(name: str, rest: str, is_root: bool) -> Instruction:
     end = _shape_end(rest)
     opcode, _, rest_of_line = rest[end:].lstrip().partition("(")
     close = _closing_bracket(rest_of_line)
-    operands = tuple(_OPERAND.findall(rest_of_line[:close]))
-    return Instruction(name, opcode, parse_shape(rest[:end]), operands, rest_of_line[close + 1 :], is_root)
+    inside = rest_of_line[:close]
+    literal = inside if opcode == "constant" else ""
+    operands = tuple(_OPERAND.findall(inside))
+    return Instruction(name, opcode, parse_shape(rest[:end]), operands, rest_of_line[close + 1 :], is_root, literal)
 
 
 def _shape_end(text: str) -> int:

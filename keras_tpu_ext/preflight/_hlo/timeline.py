@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from keras_tpu_ext.preflight._hlo.corrections import Corrections, group_size, is_copy
+from keras_tpu_ext.preflight._hlo.collectives import async_part, collective_in, first_group, is_collective, start_of
+from keras_tpu_ext.preflight._hlo.corrections import Corrections, is_copy
 from keras_tpu_ext.preflight._hlo.flops import flops_of
 from keras_tpu_ext.preflight._hlo.kernels import is_kernel, kernel_cost
+from keras_tpu_ext.preflight._hlo.loops import trip_count
 from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
 from keras_tpu_ext.preflight._hlo.shape import Shape
 from keras_tpu_ext.preflight.targets import Target
@@ -19,14 +21,6 @@ _NO_OPS = frozenset(
 )
 # Asynchronous copies, which overlap with other instructions.
 _ASYNC = ("copy-start", "copy-done", "slice-start", "slice-done", "async-start", "async-update", "async-done")
-_COLLECTIVES = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-)
 _LOOKUPS, _UPDATES = ("gather", "dynamic-slice"), ("scatter", "dynamic-update-slice")
 
 Source = Literal["compiler", "measured", "kernel", "hbm", "ici", "none"]
@@ -38,7 +32,8 @@ class OpCost(NamedTuple):
     Attributes:
         instruction: The instruction.
         runs: Number of runs in a step.
-        seconds: Estimated time.
+        seconds: Estimated time; of an asynchronous collective what the work between its start and its end does not
+            hide.
         source: Source of the estimate: the compiler's cycles; copies that were measured; a Pallas kernel's products
             at the peak of the matrix units, where its bytes take no longer; HBM or interconnect (ICI) bandwidth; or
             `"none"` for an instruction that takes no time of its own.
@@ -77,38 +72,54 @@ class Timeline:
         self.unknown_loops: list[str] = []
         self.costs = tuple(self._walk(module.entry, 1))
 
-    def _walk(self, computation: Computation, runs: int) -> Iterator[OpCost]:
+    def _walk(self, computation: Computation, runs: int) -> list[OpCost]:
+        """Return the costs of a computation that runs several times, those of its loops and branches included."""
+        costs: list[OpCost] = []
+        started: dict[str, int] = {}  # collectives under way, and where in `costs` they are
         for instruction in computation.instructions:
-            if instruction.opcode == "while":
-                trips = instruction.trip_count
-                if trips is None:
-                    self.unknown_loops.append(instruction.name)
-                for role in ("condition", "body"):
-                    inner = self._module.computations[instruction.called_computations[role]]
-                    yield from self._walk(inner, runs * (1 if trips is None else trips))
-            elif instruction.opcode == "conditional":
-                yield from self._longest_branch(instruction, runs)
-            elif instruction.opcode == "call":
-                yield from self._walk(self._module.computations[instruction.called_computations["to_apply"]], runs)
-            else:
-                yield self._cost(computation, instruction, runs)
+            part = async_part(instruction)
+            if part == "start":
+                started[instruction.name] = len(costs)
+            elif part == "done" and start_of(instruction) in started:
+                place = started.pop(start_of(instruction))
+                under_way = {*started.values(), place}
+                beside = sum(cost.seconds for i, cost in enumerate(costs[place:], place) if i not in under_way)
+                costs[place] = costs[place]._replace(seconds=max(costs[place].seconds - beside, 0.0))
+            costs += self._costs_of(computation, instruction, runs)
+        return costs
+
+    def _costs_of(self, computation: Computation, instruction: Instruction, runs: int) -> Iterator[OpCost]:
+        if instruction.opcode == "while":
+            trips = trip_count(instruction, computation, self._module)
+            if trips is None:
+                self.unknown_loops.append(instruction.name)
+            for role in ("condition", "body"):
+                inner = self._module.computations[instruction.called_computations[role]]
+                yield from self._walk(inner, runs * (1 if trips is None else trips))
+        elif instruction.opcode == "conditional":
+            yield from self._longest_branch(instruction, runs)
+        elif instruction.opcode == "call":
+            yield from self._walk(self._module.computations[instruction.called_computations["to_apply"]], runs)
+        else:
+            yield self._cost(computation, instruction, runs)
 
     def _longest_branch(self, instruction: Instruction, runs: int) -> list[OpCost]:
         before, branches = self.unknown_loops, []
         for name in instruction.called_computations.values():
             self.unknown_loops = []
-            branches.append((list(self._walk(self._module.computations[name], runs)), self.unknown_loops))
+            branches.append((self._walk(self._module.computations[name], runs), self.unknown_loops))
         longest, unknown = max(branches, key=lambda branch: sum(cost.seconds for cost in branch[0]))
         self.unknown_loops = before + unknown
         return longest
 
     def _cost(self, computation: Computation, instruction: Instruction, runs: int) -> OpCost:
-        if instruction.opcode in _NO_OPS or instruction.opcode in _ASYNC or instruction.opcode.endswith("-done"):
+        is_done = instruction.opcode.endswith("-done") or async_part(instruction) == "done"
+        if instruction.opcode in _NO_OPS or instruction.opcode in _ASYNC or is_done:
             return OpCost(instruction, runs, 0.0, "none", 0.0, 0, 0)
         flops = runs * self._flops(computation, instruction)
         padded, unpadded = (runs * size for size in self._bytes_accessed(computation, instruction))
         if is_collective(instruction):
-            seconds = runs * self._collective_seconds(computation, instruction)
+            seconds = runs * self._collective_seconds(instruction)
             return OpCost(instruction, runs, seconds, "ici", flops, padded, unpadded)
         operands = [computation.by_name[name].shape for name in instruction.operands if name in computation.by_name]
         bandwidth = self._generation.hbm_bandwidth_per_core
@@ -149,27 +160,27 @@ class Timeline:
             arrays = _accessed_rows(arrays, instruction, opcodes)
         return sum(shape.padded_bytes for shape in arrays), sum(shape.bytes for shape in arrays)
 
-    def _collective_seconds(self, computation: Computation, instruction: Instruction) -> float:
+    def _collective_seconds(self, instruction: Instruction) -> float:
         """Return the time of a collective as a ring: the least, over all links of a chip, or as it was measured.
+
+        What is sent to one neighbour, in a permutation, takes one link, and was not measured.
 
         Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 69(2), 2009.
         """
-        size = instruction.written_shape.bytes
-        if instruction.opcode.startswith("reduce-scatter"):  # its result is one device's part
-            size = sum(computation.by_name[name].shape.bytes for name in instruction.operands)
-        rounds = 2 if instruction.opcode.startswith("all-reduce") else 1
-        members = group_size(instruction, self._target.devices)
+        collective = collective_in(instruction, self._module)
+        size = collective.written_shape.bytes
+        if collective.opcode.startswith("collective-permute"):  # to one neighbour
+            return size / (self._target.link_bandwidth / self._generation.cores_per_chip)
+        members = len(first_group(collective, self._target.devices))
+        if collective.opcode.startswith("reduce-scatter"):  # its result is one device's part
+            size *= members
+        rounds = 2 if collective.opcode.startswith("all-reduce") else 1
         sent = rounds * (members - 1) / members * size
         bandwidth = self._generation.ici_bandwidth / self._generation.cores_per_chip
         measured = self._corrections.get("collectives")
         if measured is None or not sent:
             return sent / bandwidth
         return measured.seconds(sent, bandwidth * self._target.used_links)
-
-
-def is_collective(instruction: Instruction) -> bool:
-    """Return whether it is a collective, or the start of an asynchronous one."""
-    return instruction.opcode.removesuffix("-start") in _COLLECTIVES
 
 
 def _computations_in(module: Module, instruction: Instruction) -> Iterator[str]:
