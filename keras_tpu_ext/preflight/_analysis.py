@@ -128,8 +128,12 @@ class StepAnalysis:
                 found[kind_of(one), axes].append((cost, cost.runs * one.written_shape.bytes))
         kinds = [self._collective_kind(kind, axes, some) for (kind, axes), some in found.items()]
         kinds.sort(key=lambda one: one.bytes, reverse=True)
-        totals = (sum(getattr(one, name) for one in kinds) for name in ("count", "bytes", "seconds"))
-        return Collectives(*totals, tuple(kinds))
+        return Collectives(
+            sum(one.count for one in kinds),
+            sum(one.bytes for one in kinds),
+            sum(one.seconds for one in kinds),
+            tuple(kinds),
+        )
 
     def _collective_kind(self, kind: str, axes: tuple[str, ...], some: list[tuple[OpCost, int]]) -> CollectiveKind:
         by_layer: dict[str, int] = defaultdict(int)
