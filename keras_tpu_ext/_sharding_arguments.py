@@ -46,8 +46,8 @@ def _checked_axes(function: str, shard: Any, mesh: Any, replicas: Any) -> tuple[
     is_patterns = isinstance(shard, Mapping) and bool(shard)
     if is_patterns:
         _check_patterns(function, shard)
-    elif shard is not None and not (isinstance(shard, str) and shard == "fsdp"):
-        needed = '"fsdp", a dict of patterns, or a keras.distribution.LayoutMap'
+    elif shard is not None and not (isinstance(shard, str) and shard in ("fsdp", "auto")):
+        needed = '"fsdp", "auto", a dict of patterns, or a keras.distribution.LayoutMap'
         raise check.argument_error(function, "shard", needed, repr(shard), 'shard="fsdp"')
     if mesh is None:
         return None

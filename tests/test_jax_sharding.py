@@ -209,7 +209,7 @@ def test_the_report():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shard": "zero"}, r'`shard` must be "fsdp", a dict of patterns, or .*; got \'zero\'\. Write shard="fsdp"'),
+        ({"shard": "zero"}, r'`shard` must be "fsdp", "auto", a dict of patterns, or .*; got \'zero\'\. Write shard="fsdp"'),
         ({"shard": {}}, "`shard` must be"),
         ({"mesh": {"data": 8}}, r'`mesh` is for models that are sharded\. Write shard="fsdp" as well'),
         ({"shard": "fsdp", "mesh": 8}, r"`mesh` must be a tuple of axes .*; got 8\. Write mesh="),

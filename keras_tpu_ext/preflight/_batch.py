@@ -75,6 +75,12 @@ def batch_size(spec: tuple[Any, Any, Any]) -> int:
     return int(_leaves(spec)[0].shape[0])
 
 
+def sequence_length(spec: tuple[Any, Any, Any]) -> int | None:
+    """Return the number of tokens in an example; `None` where no input is a sequence of whole numbers."""
+    found = [leaf.shape[1] for leaf in _leaves(spec[0]) if len(leaf.shape) == 2 and leaf.dtype.startswith("int")]
+    return max(found, default=None)
+
+
 def batches_per_sec(pipeline: Any, examples: int) -> float:
     """Measure the rate of an input pipeline after its first batch, in batches of `examples` examples.
 

@@ -42,6 +42,8 @@ def _lines(report: PreflightResult) -> Iterator[str]:
         yield from _fault_lines(report.fault)
         return
     yield ""
+    if report.candidates:
+        yield from _candidate_lines(report)
     if report.memory is not None:
         yield from _memory_lines(report, report.memory)
     if report.time is not None:
@@ -51,6 +53,23 @@ def _lines(report: PreflightResult) -> Iterator[str]:
     yield ""
     corrections = () if report.time is None else report.time.corrections
     yield from (f"- {sentence}" for sentence in left_out(corrections))
+
+
+def _candidate_lines(report: PreflightResult) -> Iterator[str]:
+    yield f"  {'layouts':<30}{'memory':>10}{'step':>10}{'largest batch a replica':>26}"
+    for one in report.candidates:
+        if one.needed is None:
+            yield f"  {one.name:<30}{one.note}"
+            continue
+        step = "" if one.step_seconds is None else _seconds(one.step_seconds)
+        largest = "does not fit" if not one.fits else str(one.largest_per_replica_batch or "")
+        yield f"  {one.name:<30}{_memory_size(one.needed):>10}{step:>10}{largest:>26}"
+    best = report.candidates[0]
+    if best.fits:
+        yield f"  The first one: {best.code}"
+        if best.remat:
+            yield f"  with keras.RematScope around what makes {len(best.remat)} layers: report.candidates[0].remat"
+    yield ""
 
 
 def headline(report: PreflightResult) -> str:
@@ -103,6 +122,9 @@ def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
         yield _row(
             "", f"largest batch a replica that fits: {largest} ({largest * report.num_replicas} in all; {how})"
         )
+    if report.largest_sequence_length is not None:
+        longest = f"{report.largest_sequence_length:,} tokens"
+        yield _row("", f"longest sequence at this batch: about {longest}, where the memory grows with the tokens")
     if memory.buffers:
         at = "" if memory.buffers_batch is None else f", at a batch of {memory.buffers_batch} a replica"
         yield _row("", f"largest buffers when it is fullest{at}:")
@@ -116,10 +138,9 @@ def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
 
 def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
     rate = report.samples_per_sec or 0.0
-    yield _row(
-        "step",
-        f"{_seconds(time.seconds)} estimated: {rate:,.0f} examples/s, {rate / report.chips:,.0f} a chip",
-    )
+    what = "examples" if report.tokens_per_sec is None else "tokens"
+    rate = report.tokens_per_sec or rate
+    yield _row("step", f"{_seconds(time.seconds)} estimated: {rate:,.0f} {what}/s, {rate / report.chips:,.0f} a chip")
     yield _row("", _range(report, time))
     kernels = ""
     if time.by_kernels:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._layout_report import LayoutReport
-from keras_tpu_ext._progress import Progress
-from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
 from keras_tpu_ext._sharding_arguments import check_sharding
 from keras_tpu_ext.models.exact_trainer import PlainTrainer
 from keras_tpu_ext.preflight import _batch
-from keras_tpu_ext.preflight._compiler import Compiled, compile_for, compiler_versions, default_cache_dir
-from keras_tpu_ext.preflight._hlo.corrections import Name
+from keras_tpu_ext.preflight._compiler import compiler_versions, default_cache_dir
 from keras_tpu_ext.preflight._published import wanted_corrections
+from keras_tpu_ext.preflight._step import Step
 from keras_tpu_ext.preflight.report import PreflightReport
-from keras_tpu_ext.preflight.results import Fault
-from keras_tpu_ext.preflight.targets import Target, parse_target
+from keras_tpu_ext.preflight.targets import parse_target
 
 
 def preflight(
@@ -99,74 +95,55 @@ def preflight(
         ```
     """
     from keras_tpu_ext.preflight._largest_batch import with_largest_batch  # as slow to import as all callbacks
+    from keras_tpu_ext.preflight._ranking import ranked_report
 
     parsed = parse_target(target)
     _check(per_replica_batch, timeout_s)
     axes = check_sharding("preflight", shard, mesh, devices=parsed.devices)
     opened = _runtime.devices.abstract_strategy(parsed.devices)
+    ranks = isinstance(shard, str) and shard == "auto"
     if shard is not None:
-        opened = _runtime.devices.shard(opened, shard, axes)
-        axes = axes or (("data", parsed.devices),)
+        sharded = _runtime.devices.shard(opened, "fsdp" if ranks else shard, axes)
+        opened = opened if ranks else sharded
+        axes = axes if ranks else axes or (("data", parsed.devices),)
     wanted = wanted_corrections(corrections)
     compiler_versions()  # fail before anything that takes time
     cache = _cache_folder(cache_dir)
     built = _built(model, exact=shard is not None)
-    spec = _batch.batch_spec(batch, parsed.name, opened.num_replicas, per_replica_batch)
-    examples = _batch.batch_size(spec)
-    rate = None if pipeline is None else _batch.batches_per_sec(pipeline, examples)
-
-    def compile_step(examples: int) -> tuple[LoweredStep, Compiled]:
-        sized = _batch.with_batch_size(spec, examples)
-        lowered = _runtime.probes.lower_step(built, sized, opened, parsed.generation.device_kind)
-        with Progress(f"preflight: compiling for {parsed.name}", shown=progress) as line:
-            return lowered, compile_for(parsed, lowered, timeout_s=timeout_s, cache_dir=cache, progress=line.update)
-
-    facts: dict[str, Any] = {
-        "model": built.name,
-        "target": parsed.name,
-        "framework": _runtime.message_terms.framework,
-        "chips": parsed.chips,
-        "devices": parsed.devices,
-        "global_batch": examples,
-        "per_replica_batch": examples // opened.num_replicas,
-        "mesh": None if axes is None else dict(axes),
-        "pipeline_batches_per_sec": rate,
-    }
-    try:
-        lowered, compiled = compile_step(examples)
-    except LoweringError as error:
-        fault = Fault(error.cause, error.layer, error.line, error.cure)
-        return PreflightReport(**facts, fault=fault)
-    facts |= {"host_bytes": lowered.batch_bytes, "versions": compiled.facts.get("versions", {})}
-    if axes is not None:
-        facts["layout"] = LayoutReport(built.name, dict(axes), lowered.layouts, lowered.complaints)
-    report = _report(facts, lowered, compiled, parsed, wanted)
-    if report.fault is not None:
-        return report
-    return with_largest_batch(report, parsed, compile_step, search=find_largest_batch)
-
-
-def _report(
-    facts: dict[str, Any], lowered: LoweredStep, compiled: Compiled, target: Target, corrections: Collection[Name]
-) -> PreflightReport:
-    from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_compile_error, parse_out_of_memory
-    from keras_tpu_ext.preflight._memory import bytes_by_role
-
-    if compiled.error:
-        memory = parse_out_of_memory(compiled.error, target)
-        if memory is not None:
-            memory = dataclasses.replace(memory, by_role=bytes_by_role(lowered.layouts))
-            return PreflightReport(**facts, memory=memory)
-        return PreflightReport(**facts, fault=parse_compile_error(compiled.error, lowered))
-    analysis = StepAnalysis(lowered, compiled, target, corrections, facts["mesh"])
-    return PreflightReport(
-        **facts,
-        memory=analysis.memory(),
-        time=analysis.time(),
-        layers=analysis.layers(),
-        collectives=analysis.collectives(),
-        compile_seconds=compiled.facts["compile_seconds"],
+    replicas = dict(axes).get("data", axes[0][1]) if ranks and axes else opened.num_replicas
+    step = Step(
+        built,
+        _batch.batch_spec(
+            batch, parsed.name, 1 if ranks and per_replica_batch is None else replicas, per_replica_batch
+        ),
+        parsed,
+        opened,
+        None if ranks or axes is None else dict(axes),
+        wanted,
+        timeout_s,
+        cache,
+        progress,
     )
+    rate = None if pipeline is None else _batch.batches_per_sec(pipeline, step.examples)
+    if ranks:
+        can_rebuild = not isinstance(model, _runtime.keras.Model)
+        rebuild = functools.partial(_rebuilt, model) if can_rebuild else None
+        report = ranked_report(step, None if axes is None else dict(axes), rebuild, pipeline_batches_per_sec=rate)
+    else:
+        report = step.report(pipeline_batches_per_sec=rate)
+    if report.fault is not None or (ranks and report.ok):
+        return report
+    return with_largest_batch(report, parsed, step.compile, search=find_largest_batch)
+
+
+def _rebuilt(build: Callable[[], Any], remat: tuple[str, ...]) -> Any:
+    """Return the model that a function makes, with layers of these names that compute their activations twice."""
+
+    def with_remat() -> Any:
+        with _runtime.keras.RematScope(mode="list_of_layers", layer_names=list(remat)):
+            return build()
+
+    return _built(with_remat, exact=True)
 
 
 def _built(model: Any, *, exact: bool) -> Any:

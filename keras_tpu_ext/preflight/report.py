@@ -36,6 +36,8 @@ class PreflightReport(HtmlText, PreflightResult):
         versions: Versions of jax, jaxlib and libtpu.
         mesh: Size of each axis of the mesh, by its name; `None` where the model is not sharded.
         layout: Where each variable of the model is; `None` where the model is not sharded.
+        sequence_length: Tokens in an example; `None` where the input is not tokens.
+        candidates: With `shard="auto"` the layouts that were asked about, the best first: this report is of that.
     """
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from keras_tpu_ext._layout_report import LayoutReport
 
+_TILE = 128  # a sequence length is a multiple of it
 _ESTIMATES = (
     "Times are estimates, with one operation after the other at the chip's nominal clock: no TPU has run this."
 )
@@ -196,6 +197,51 @@ class StepTime:
 
 
 @dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A layout that was asked about with `shard="auto"`.
+
+    Attributes:
+        mesh: Size of each axis of the mesh, by its name; `None` for all of the model on each device.
+        remat: Names of the layers in a `keras.RematScope`, which compute their activations twice.
+        needed: Bytes on a device; `None` if they are not known.
+        fits: Whether they fit; `None` if that is not known.
+        step_seconds: Estimated time of a step; `None` if there is none.
+        largest_per_replica_batch: The largest batch of a replica that fits, worked out; `None` if it is not known.
+        note: Why something is not known; may be empty.
+    """
+
+    mesh: dict[str, int] | None
+    remat: tuple[str, ...] = ()
+    needed: int | None = None
+    fits: bool | None = None
+    step_seconds: float | None = None
+    largest_per_replica_batch: int | None = None
+    note: str = ""
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """What candidates are sorted by: those that fit by their time, then those that do not by their bytes."""
+        if self.fits and self.step_seconds is not None:
+            return 0, self.step_seconds
+        return (1, float(self.needed)) if self.needed is not None else (2, 0.0)
+
+    @property
+    def name(self) -> str:
+        """The mesh, and how many layers are in a `keras.RematScope`."""
+        axes = {name: size for name, size in (self.mesh or {}).items() if size > 1}
+        layout = " x ".join(f"{name} {size}" for name, size in axes.items()) if self.mesh else "not sharded"
+        return f"{layout}, remat" if self.remat else layout
+
+    @property
+    def code(self) -> str:
+        """What to write for it."""
+        if self.mesh is None:
+            return "kte.strategy_scope()"
+        axes = ", ".join(f"({name!r}, {size})" for name, size in self.mesh.items()).replace("'", '"')
+        return f'kte.strategy_scope(shard="fsdp", mesh=({axes},))'
+
+
+@dataclasses.dataclass(frozen=True)
 class PreflightResult:
     """The data of a `PreflightReport`, which documents the fields."""
 
@@ -219,6 +265,8 @@ class PreflightResult:
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     mesh: dict[str, int] | None = None
     layout: LayoutReport | None = None
+    sequence_length: int | None = None
+    candidates: tuple[Candidate, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -241,6 +289,23 @@ class PreflightResult:
         return None if not self.step_seconds else self.global_batch / self.step_seconds
 
     @property
+    def tokens_per_sec(self) -> float | None:
+        """Estimated tokens per second of all devices; `None` if there is no estimate, or the input is not tokens."""
+        rate, length = self.samples_per_sec, self.sequence_length
+        return None if rate is None or length is None else rate * length
+
+    @property
+    def largest_sequence_length(self) -> int | None:
+        """The longest sequence that fits at the same batch, if memory grows with the tokens; `None` if not known.
+
+        It does where attention is a kernel; see docs/preflight.md.
+        """
+        largest, length = self.largest_per_replica_batch, self.sequence_length
+        if not largest or length is None or self.largest_was_compiled:
+            return None
+        return largest * length // self.per_replica_batch // _TILE * _TILE or None
+
+    @property
     def host_bytes_per_sec(self) -> float | None:
         """Bytes per second that the input pipeline must deliver at that rate; `None` if there is no estimate."""
         return None if not self.step_seconds else self.host_bytes / self.step_seconds
@@ -254,6 +319,8 @@ class PreflightResult:
             "num_replicas": self.num_replicas,
             "step_seconds": self.step_seconds,
             "samples_per_sec": self.samples_per_sec,
+            "tokens_per_sec": self.tokens_per_sec,
+            "largest_sequence_length": self.largest_sequence_length,
             "host_bytes_per_sec": self.host_bytes_per_sec,
             "left_out": list(left_out(() if self.time is None else self.time.corrections)),
         }

@@ -205,6 +205,9 @@ class Models(Protocol):
     def is_compiled(self, model: Model) -> bool:
         """Return True if `model` was compiled."""
 
+    def repeated_blocks(self, model: Model) -> list[str]:
+        """Return the names of layers with layers inside of which a model has several, as a decoder has blocks."""
+
     def losses(self, model: Model) -> list[tuple[str, str, str, str]]:
         """Return `(layer name, its dtype, loss class name, loss dtype)` of each output that a compiled loss reads."""
 

@@ -16,7 +16,7 @@ import keras
 from jax.sharding import PartitionSpec
 
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, backend_nn, jax_mesh, shard_map
+from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, backend_nn, shard_map
 
 _NAMES = ("conv", "depthwise_conv", "conv_transpose")
 _Convolve = Callable[..., jax.Array]
@@ -30,13 +30,6 @@ class _Context(threading.local):
 
 
 _CONTEXT = _Context()
-
-
-def convolutions_of(distribution: keras.distribution.Distribution | None) -> contextlib.AbstractContextManager[None]:
-    """Return `convolutions_over_batch` on the devices of a distribution that shards models; of others, a no-op."""
-    if not isinstance(distribution, keras.distribution.ModelParallel):
-        return contextlib.nullcontext()
-    return convolutions_over_batch(jax_mesh(distribution), distribution.batch_dim_name)
 
 
 @contextlib.contextmanager

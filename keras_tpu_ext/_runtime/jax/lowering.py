@@ -23,11 +23,11 @@ from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh, unsharded_st
 from keras_tpu_ext._runtime.jax.abstract import abstract_variables, is_abstract
 from keras_tpu_ext._runtime.jax.as_on_tpu import tracing_for_tpu
 from keras_tpu_ext._runtime.jax.attention import exact_attention, warn_of_stock_attention
-from keras_tpu_ext._runtime.jax.convolution import convolutions_over_batch
 from keras_tpu_ext._runtime.jax.jaxpr_flops import jaxprs_of
 from keras_tpu_ext._runtime.jax.layouts import complaints_of, layouts_under, specs_under
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import mesh_sizes, use_distribution
+from keras_tpu_ext._runtime.jax.sharded_operations import sharded_operations
 from keras_tpu_ext._runtime.jax.step import TrainStep
 from keras_tpu_ext._runtime.keras3.models import flatten_layers
 
@@ -54,7 +54,7 @@ def lower_step(model: keras.Model, batch: Nest, opened: OpenedStrategy, device_k
         if isinstance(model, TrainStep):
             stack.enter_context(exact_attention(mesh, batch_axis))
         if isinstance(distribution, keras.distribution.ModelParallel):
-            stack.enter_context(convolutions_over_batch(mesh, batch_axis))
+            stack.enter_context(sharded_operations(mesh, batch_axis))
         if is_abstract(model):
             stack.enter_context(abstract_variables())
         _build(model, data)

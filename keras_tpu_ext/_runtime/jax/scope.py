@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.jax.convolution import convolutions_of
+from keras_tpu_ext._runtime.jax.sharded_operations import sharded_operations_of
 from keras_tpu_ext._runtime.jax.sharding import shard_data
 from keras_tpu_ext._runtime.training.exact_models import makes_plain
 from keras_tpu_ext._runtime.training.model import ExactModel
@@ -212,7 +212,7 @@ def _in_own_distribution(model: keras.Model, method: Callable[Concatenate[keras.
     @functools.wraps(method)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
-            with use_distribution(distribution_of(model)), convolutions_of(distribution_of(model)):
+            with use_distribution(distribution_of(model)), sharded_operations_of(distribution_of(model)):
                 return method(model, *args, **kwargs)
         except ValueError as error:
             if type(error).__name__ != "IndivisibleError":

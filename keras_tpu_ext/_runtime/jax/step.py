@@ -19,7 +19,6 @@ from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import BuildsFromIterator, keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.attention import exact_attention_of
-from keras_tpu_ext._runtime.jax.convolution import convolutions_of
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
 from keras_tpu_ext._runtime.jax.gather import has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.layouts import warn_of_layouts
@@ -32,6 +31,7 @@ from keras_tpu_ext._runtime.jax.loop import (
 from keras_tpu_ext._runtime.jax.overflow import StatelessOverflowWatch
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup
 from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
+from keras_tpu_ext._runtime.jax.sharded_operations import sharded_operations_of
 from keras_tpu_ext._runtime.jax.sharding import copy_aliased_buffers
 from keras_tpu_ext._runtime.jax.update import (
     Weights,
@@ -304,7 +304,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
 @contextlib.contextmanager
 def _exact_operations(distribution: keras.distribution.Distribution | None) -> Iterator[None]:
     """Within the block, let Keras's operations be exact on the devices of a distribution."""
-    with exact_attention_of(distribution), convolutions_of(distribution):
+    with exact_attention_of(distribution), sharded_operations_of(distribution):
         yield
 
 

@@ -76,6 +76,11 @@ def is_compiled(model: tf.keras.Model) -> bool:
     return bool(model._is_compiled)
 
 
+def repeated_blocks(model: tf.keras.Model) -> list[str]:
+    """Return none: Keras 2 has no scope in which layers compute their activations twice."""
+    return []
+
+
 def draws_random_numbers(layer: tf.keras.layers.Layer) -> bool:
     """Return True if `layer` has a random generator of its own."""
     return isinstance(layer, _BaseRandomLayer)

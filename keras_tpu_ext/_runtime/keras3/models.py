@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -84,6 +85,19 @@ def output_activations(model: keras.Model) -> list[tuple[str, str, str]]:
 def flatten_layers(model: keras.Model) -> list[keras.Layer]:
     """Return all layers of `model` at any depth, in order of creation, without the model itself."""
     return list(model._flatten_layers(include_self=False))
+
+
+def repeated_blocks(model: keras.Model) -> list[str]:
+    """Return the names of layers with layers inside of which a model has several, as a decoder has blocks."""
+    names: list[str] = []
+    pending: list[keras.Layer] = [model]
+    while pending:
+        inside = list(pending.pop(0)._flatten_layers(include_self=False, recursive=False))
+        composed = [layer for layer in inside if any(layer._flatten_layers(include_self=False, recursive=False))]
+        kinds = Counter(type(layer) for layer in composed if not isinstance(layer, keras.Model))
+        names += [layer.name for layer in composed if kinds[type(layer)] > 1]
+        pending += [layer for layer in composed if kinds[type(layer)] <= 1]
+    return names
 
 
 def expects_logits(loss: keras.Loss) -> bool:

@@ -1,0 +1,107 @@
+"""A train step that the compiler is asked about, and the report of its answer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._layout_report import LayoutReport
+from keras_tpu_ext._progress import Progress
+from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
+from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext.preflight import _batch
+from keras_tpu_ext.preflight._compiler import Compiled, compile_for
+from keras_tpu_ext.preflight._hlo.corrections import Name
+from keras_tpu_ext.preflight.report import PreflightReport
+from keras_tpu_ext.preflight.results import Fault
+from keras_tpu_ext.preflight.targets import Target
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A train step, and how it is to be compiled.
+
+    Attributes:
+        model: The compiled model.
+        spec: Specs of `x`, `y` and `sample_weight` of the global batch.
+        target: The TPU slice.
+        opened: The strategy over its devices.
+        mesh: Size of each axis of the mesh, by its name; `None` where the model is not sharded.
+        corrections: Names of the corrections that are wanted.
+        timeout_s: Seconds after which the compiler is stopped.
+        cache: Folder of the compile cache; `None` for none.
+        progress: Whether to show progress on stderr.
+    """
+
+    model: Any
+    spec: tuple[Any, Any, Any]
+    target: Target
+    opened: OpenedStrategy
+    mesh: Mapping[str, int] | None
+    corrections: Collection[Name]
+    timeout_s: float
+    cache: Any
+    progress: bool
+
+    @property
+    def examples(self) -> int:
+        """Examples in a batch of all replicas."""
+        return _batch.batch_size(self.spec)
+
+    def compile(self, examples: int) -> tuple[LoweredStep, Compiled]:
+        """Lower and compile it for a batch of another size.
+
+        Raises:
+            LoweringError: If it cannot be lowered.
+            PreflightError: If the compiler timed out or crashed.
+        """
+        sized = _batch.with_batch_size(self.spec, examples)
+        lowered = _runtime.probes.lower_step(self.model, sized, self.opened, self.target.generation.device_kind)
+        mesh = "" if self.mesh is None else f" ({' x '.join(f'{name} {size}' for name, size in self.mesh.items())})"
+        with Progress(f"preflight: compiling for {self.target.name}{mesh}", shown=self.progress) as line:
+            compiled = compile_for(
+                self.target, lowered, timeout_s=self.timeout_s, cache_dir=self.cache, progress=line.update
+            )
+        return lowered, compiled
+
+    def report(self, **more: Any) -> PreflightReport:
+        """Compile it and return the report; the largest batch is not in it."""
+        from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_compile_error, parse_out_of_memory
+        from keras_tpu_ext.preflight._memory import bytes_by_role
+
+        facts: dict[str, Any] = {
+            "model": self.model.name,
+            "target": self.target.name,
+            "framework": _runtime.message_terms.framework,
+            "chips": self.target.chips,
+            "devices": self.target.devices,
+            "global_batch": self.examples,
+            "per_replica_batch": self.examples // self.opened.num_replicas,
+            "sequence_length": _batch.sequence_length(self.spec),
+            "mesh": None if self.mesh is None else dict(self.mesh),
+            **more,
+        }
+        try:
+            lowered, compiled = self.compile(self.examples)
+        except LoweringError as error:
+            return PreflightReport(**facts, fault=Fault(error.cause, error.layer, error.line, error.cure))
+        facts |= {"host_bytes": lowered.batch_bytes, "versions": compiled.facts.get("versions", {})}
+        if self.mesh is not None:
+            facts["layout"] = LayoutReport(self.model.name, dict(self.mesh), lowered.layouts, lowered.complaints)
+        if not compiled.error:
+            analysis = StepAnalysis(lowered, compiled, self.target, self.corrections, self.mesh)
+            return PreflightReport(
+                **facts,
+                memory=analysis.memory(),
+                time=analysis.time(),
+                layers=analysis.layers(),
+                collectives=analysis.collectives(),
+                compile_seconds=compiled.facts["compile_seconds"],
+            )
+        memory = parse_out_of_memory(compiled.error, self.target)
+        if memory is None:
+            return PreflightReport(**facts, fault=parse_compile_error(compiled.error, lowered))
+        memory = dataclasses.replace(memory, by_role=bytes_by_role(lowered.layouts))
+        return PreflightReport(**facts, memory=memory)
