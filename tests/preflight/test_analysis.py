@@ -1,26 +1,135 @@
-"""What the compiler's figures and errors say of memory."""
+"""What the compiler's figures and errors say of memory, and its program of collectives."""
 
 import pytest
 
+from keras_tpu_ext._runtime.common.layouts import VariableLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_out_of_memory
 from keras_tpu_ext.preflight._compiler import Compiled
-from keras_tpu_ext.preflight.results import MemoryUse
+from keras_tpu_ext.preflight.results import Buffer, CollectiveKind, MemoryUse
 from keras_tpu_ext.preflight.targets import parse_target
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
 V5E = parse_target("v5e-8")
 START = "JaxRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
+FACTS = ("argument_bytes", "output_bytes", "aliased_bytes", "temporary_bytes", "code_bytes")
+MESH = {"data": 2, "model": 4}
+ALONG_DATA, ALONG_MODEL = "{{0,4},{1,5},{2,6},{3,7}}", "[2,4]<=[8]"
+KIB, MIB = 2**10, 2**20
+
+
+def analysis(*lines, facts=(0, 0, 0, 0, 0), before="", mesh=None, layouts=()):
+    body = "".join(f"  {line}\n" for line in lines)
+    hlo = f"{before}\nENTRY %main (p: f32[8]) -> f32[8] {{\n{body}}}\n"
+    lowered = LoweredStep(b"", True, 8, 64, ("dense", "head"), {"sgd": "(optimizer)"}, {}, "JAX", layouts=layouts)
+    return StepAnalysis(lowered, Compiled(hlo, dict(zip(FACTS, facts, strict=True))), V5E, (), mesh)
+
+
+def named(scope):
+    return f'metadata={{op_name="jit(step)/{scope}/dot_general"}}'
 
 
 def test_donated_arguments_are_counted_once():
     """Outputs that take the place of arguments need no memory of their own."""
-    hlo = "ENTRY %main (p: f32[8]) -> f32[8] {\n  ROOT %p = f32[8]{0} parameter(0)\n}\n"
-    names = ("argument_bytes", "output_bytes", "aliased_bytes", "temporary_bytes", "code_bytes")
-    facts = dict(zip(names, (1000, 300, 200, 40, 5), strict=True))
-    memory = StepAnalysis(LoweredStep(b"", True, 8, 64, (), {}, {}, "JAX"), Compiled(hlo, facts), V5E, ()).memory()
+    memory = analysis("ROOT %p = f32[8]{0} parameter(0)", facts=(1000, 300, 200, 40, 5)).memory()
     assert memory.needed == 1000 + 300 - 200 + 40 + 5
+    assert memory.by_role == {}
+
+
+WEIGHTS = (
+    VariableLayout("dense/kernel", "weight", (512, 512), "float32", ("data", None), MIB, MIB // 2),
+    VariableLayout("sgd/momentum", "optimizer", (512, 512), "float32", ("data", None), MIB, MIB // 2),
+)
+BUFFERS = [
+    "%p = f32[8]{0} parameter(0)",
+    f"%a = f32[512,512]{{1,0}} all-gather(%p), replica_groups={ALONG_DATA}, {named('jvp(dense)')}",
+    f"%b = f32[512,384]{{1,0}} dot(%a, %a), {named('jvp(dense)')}",
+    f"%c = f32[512,256]{{1,0}} dot(%a, %b), {named('transpose(jvp(dense))')}",
+    f"ROOT %d = f32[8]{{0}} add(%a, %b, %c), {named('sgd')}",
+]
+
+
+def test_a_buffer_has_a_purpose_and_a_cure_where_the_variables_are_known():
+    memory = analysis(*BUFFERS, facts=(MIB + 100, 0, 0, 3 * MIB, 0), mesh=MESH, layouts=WEIGHTS).memory()
+    remat = "a smaller batch, or keras.RematScope around the lines that make the layers"
+    assert memory.buffers == (
+        Buffer(MIB, "dense", "f32[512,512]", False, "gathered weight", ""),
+        Buffer(MIB * 3 // 4, "dense", "f32[512,384]", False, "activation", remat),
+        Buffer(MIB // 2, "dense", "f32[512,256]", True, "gradient", ""),
+        Buffer(32, "(optimizer)", "f32[8]", False, "update", ""),
+    )
+    half = MIB // 2
+    sizes = {"weights": half, "optimizer": half, "batch and other": 100, "gradients": half, "activations": 5 * half}
+    assert memory.by_role == sizes
+    plain = analysis(*BUFFERS, layouts=WEIGHTS).memory()
+    assert [one.cure for one in plain.buffers] == ['shard="fsdp"', remat, remat, 'shard="fsdp"']
+    bare = analysis(*BUFFERS).memory()
+    assert {(one.purpose, one.cure) for one in bare.buffers} == {(None, "")}
+
+
+def test_more_buffers_than_are_told_are_counted():
+    gradients = [f"%g{i} = f32[512,512]{{1,0}} dot(%p, %p), {named('transpose(jvp(dense))')}" for i in range(10)]
+    last = f"ROOT %r = f32[8]{{0}} add({', '.join(f'%g{i}' for i in range(10))})"
+    found = analysis(
+        *BUFFERS[:1], *gradients, last, facts=(0, 0, 0, 12 * MIB, 0), mesh=MESH, layouts=WEIGHTS
+    ).memory()
+    assert len(found.buffers) == 8
+    assert (found.by_role["gradients"], found.by_role["activations"]) == (10 * MIB, 2 * MIB)
+
+
+LOOP = f"""\
+%body (b: f32[256]) -> f32[256] {{
+  %b = f32[256]{{0}} parameter(0)
+  ROOT %r = f32[256]{{0}} all-reduce(%b), replica_groups={ALONG_MODEL}, {named("transpose(jvp(head))")}
+}}
+
+%condition (c: f32[256]) -> pred[] {{
+  %c = f32[256]{{0}} parameter(0)
+  ROOT %go = pred[] constant(true)
+}}
+"""
+THREE_TIMES = 'backend_config={"known_trip_count":{"n":"3"}}'
+COLLECTIVES = [
+    "%p = f32[256]{0} parameter(0)",
+    f"%a = f32[512]{{0}} all-gather(%p), replica_groups={ALONG_DATA}, {named('jvp(head)')}",
+    f"%b = f32[512]{{0}} all-gather(%p), replica_groups={ALONG_DATA}, {named('jvp(head)')}",
+    f"%c = (f32[256]{{0}}, f32[2048]{{0}}) all-gather-start(%p), replica_groups={ALONG_DATA}, {named('jvp(dense)')}",
+    "%d = f32[2048]{0} all-gather-done(%c)",
+    f"%e = f32[4096]{{0}} all-gather(%p), replica_groups={ALONG_MODEL}, {named('jvp(dense)')}",
+    "%f = f32[128]{0} collective-permute(%p), source_target_pairs={{0,0},{1,5},{5,1}}",
+    "%g = f32[64]{0} all-reduce(%p), to_apply=%add",
+    f"ROOT %w = f32[256]{{0}} while(%p), condition=%condition, body=%body, {THREE_TIMES}",
+]
+
+
+def ring(rounds, devices, size):
+    return pytest.approx(rounds * (devices - 1) / devices * size / V5E.generation.ici_bandwidth)
+
+
+def test_collectives_go_by_kind_and_axes_the_most_bytes_first():
+    found = analysis(*COLLECTIVES, before=LOOP, mesh=MESH).collectives()
+    one_link = pytest.approx(KIB / 2 / V5E.link_bandwidth)
+    assert found.by_kind == (
+        CollectiveKind("all-gather", ("model",), 1, 16 * KIB, ring(1, 4, 16 * KIB), "dense"),
+        CollectiveKind("all-gather", ("data",), 3, 12 * KIB, ring(1, 2, 12 * KIB), "dense"),
+        CollectiveKind("all-reduce", ("model",), 3, 3 * KIB, ring(2, 4, 3 * KIB), "head"),
+        CollectiveKind("collective-permute", ("data",), 1, KIB // 2, one_link, "(other)"),
+        CollectiveKind("all-reduce", ("data", "model"), 1, KIB // 4, ring(2, 8, KIB // 4), "(other)"),
+    )
+    assert (found.count, found.bytes) == (9, (16 + 12 + 3) * KIB + 768)
+    assert found.seconds == pytest.approx(sum(one.seconds for one in found.by_kind))
+
+
+def test_without_a_mesh_collectives_go_by_kind_alone():
+    found = analysis(*COLLECTIVES, before=LOOP).collectives()
+    assert [(one.kind, one.axes, one.count, one.bytes) for one in found.by_kind] == [
+        ("all-gather", (), 4, 28 * KIB),
+        ("all-reduce", (), 4, 3 * KIB + 256),
+        ("collective-permute", (), 1, 512),
+    ]
+    nothing = analysis(*BUFFERS[:1]).collectives()
+    assert (nothing.count, nothing.bytes, nothing.seconds, nothing.by_kind) == (0, 0, 0, ())
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,23 @@ import re
 
 import pytest
 
+from keras_tpu_ext._layout_report import LayoutReport, VariableLayout
 from keras_tpu_ext.preflight import _text
-from keras_tpu_ext.preflight.results import Fault, LayerTime, MemoryUse, left_out
+from keras_tpu_ext.preflight.results import (
+    Buffer,
+    CollectiveKind,
+    Collectives,
+    Fault,
+    LayerTime,
+    MemoryUse,
+    left_out,
+)
 from preflight.reports import GIB, MEMORY, MIB, TIME, report
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
+MESH = {"data": 2, "model": 4}
+SHARDED = {"mesh": MESH, "global_batch": 64, "per_replica_batch": 32}
 FAULT = Fault("a shape is not known", "dense", "model.py:12", "tf.image.resize(x, (224, 224))")
 
 
@@ -64,6 +75,23 @@ def test_as_a_dict_it_is_plain_data_with_all_that_is_in_it(changes):
         assert data["time"]["shares"]["memory"] == 0.7
 
 
+def test_a_dict_has_the_layout_as_the_layout_has_it():
+    kernel = VariableLayout("dense/kernel", "weight", (8, 4), "float32", ("data", None), 128, 64)
+    layout = LayoutReport("resnet50", MESH, (kernel,), ("a complaint",))
+    data = json.loads(json.dumps(report(**SHARDED, layout=layout).to_dict()))
+    assert data["layout"] == layout.to_dict()
+    assert (data["layout"]["ok"], data["layout"]["by_role"]) == (False, {"weights": [128, 64]})
+    assert (data["mesh"], data["num_replicas"]) == (MESH, 2)
+    assert report().to_dict()["layout"] is None
+
+
+def test_a_sharded_model_has_as_many_replicas_as_batches_are_parts():
+    assert report().num_replicas == 8
+    sharded = report(**SHARDED, largest_per_replica_batch=48)
+    assert sharded.num_replicas == 2
+    assert line(sharded, "largest batch").startswith("largest batch a replica that fits: 48 (96 in all;")
+
+
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
@@ -86,6 +114,12 @@ def test_the_first_line_counts_cores_where_a_chip_has_two_and_says_nothing_of_on
     alone = report(target="v5e-1", chips=1, devices=1, global_batch=128)
     assert "on v5e-1 (1 chip), batch of 128: compiles" in _text.headline(alone)
     assert "collectives of" not in str(alone)
+
+
+def test_the_first_line_has_the_mesh_of_a_sharded_model():
+    begin = "'resnet50' on v5e-8 (8 chips, mesh of data 2 x model 4), batch of 64, 32 a replica: "
+    assert _text.headline(report(**SHARDED)) == f"{begin}compiles and fits"
+    assert _text.headline(report(**SHARDED, fault=FAULT)) == f"{begin}does not compile"
 
 
 def test_a_fault_says_where_and_what_instead_and_no_more():
@@ -118,6 +152,33 @@ def test_memory_is_told_by_its_parts():
     assert line(report(memory=MemoryUse(None, 16 * GIB)), "memory") == "memory more than the 16 GiB of HBM a chip"
 
 
+def test_memory_is_told_by_what_it_is_for():
+    sizes = {"weights": GIB, "optimizer": 2 * GIB, "gradients": 0, "activations": 512 * MIB}
+    found = report(memory=dataclasses.replace(MEMORY, by_role=sizes))
+    assert line(found, "of that") == "of that 1 GiB weights, 2 GiB optimizer, 512 MiB activations"
+    assert "  of that" not in unwrapped(report())
+
+
+def buffer(size, purpose, cure):
+    return Buffer(size * MIB, f"conv{size}", f"f32[{size}]", size == 7, purpose, cure)
+
+
+def test_buffers_are_told_with_what_they_are_for_and_the_largest_with_what_makes_them_smaller():
+    buffers = (
+        buffer(9, "gathered weight", "a mesh"),
+        buffer(8, "gathered weight", "a mesh"),
+        buffer(7, "gradient", 'shard="fsdp"'),
+        buffer(6, "activation", "keras.RematScope"),
+    )
+    found = report(memory=dataclasses.replace(MEMORY, buffers=buffers))
+    assert line(found, "9 MiB") == "9 MiB conv9 f32[9], gathered weight"
+    assert line(found, "7 MiB") == "7 MiB conv7, backward f32[7], gradient"
+    cures = [text.strip() for text in unwrapped(found).splitlines() if text.strip().startswith("a smaller")]
+    assert cures == ["a smaller gathered weight with a mesh", 'a smaller gradient with shard="fsdp"']
+    silent = (buffer(9, "gathered weight", ""), buffer(8, None, ""))
+    assert "a smaller" not in str(report(memory=dataclasses.replace(MEMORY, buffers=silent)))
+
+
 def test_the_largest_batch_says_how_it_is_known():
     begin = "largest batch a replica that fits: 512 (4096 in all; "
     assert line(report(), "largest batch") == begin + "worked out from this batch, not compiled)"
@@ -146,6 +207,32 @@ def test_time_is_told_with_its_source_and_what_bounds_it():
     )
     assert line(found, "network") == "network 3 collectives of 102 MB: at least 1.2 ms"
     assert line(found, "host") == "host has to deliver 15 GB/s (150 MB a step)"
+
+
+KINDS = (
+    CollectiveKind("all-gather", ("data", "model"), 12, 90_000_000, 0.001, "dense"),
+    CollectiveKind("all-reduce", ("model",), 1, 12_000_000, 0.0002, "(other)"),
+)
+
+
+def test_collectives_are_told_by_kind_where_there_is_a_mesh():
+    found = report(**SHARDED, collectives=Collectives(13, 102_000_000, 0.0012, KINDS))
+    rows = [re.sub(" +", " ", text.strip()) for text in unwrapped(found).splitlines()]
+    place = rows.index("network 13 collectives of 102 MB: at least 1.2 ms")
+    assert rows[place + 1 : place + 3] == [
+        "90 MB all-gather along data and model: 1 ms in 12 times, most in dense",
+        "12 MB all-reduce along model: 200 µs in 1 time",
+    ]
+    assert rows[place + 3].startswith("host ")
+
+
+def test_collectives_by_kind_are_six_rows_at_most_and_none_without_a_mesh():
+    many = report(collectives=Collectives(13, 102_000_000, 0.0012, KINDS * 4))
+    assert str(many).count(" along ") == 6
+    bare = tuple(dataclasses.replace(one, axes=()) for one in KINDS)
+    found = unwrapped(report(collectives=Collectives(13, 102_000_000, 0.0012, bare)))
+    assert "all-gather" not in found
+    assert "13 collectives of 102 MB" in found
 
 
 def test_the_range_says_whose_it_is():

@@ -137,6 +137,44 @@ def test_a_loop_does_all_in_it_as_often_as_it_runs():
     assert found.unknown_loops == []
 
 
+COUNTED = f"""\
+%below (c: ({BIG}, s32[])) -> pred[] {{
+  %c = ({BIG}, s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%c), index=1
+  %limit = s32[] constant(6)
+  ROOT %go = pred[] compare(%i, %limit), direction=LT, {CYCLES % 7}
+}}
+
+%count (s: ({BIG}, s32[])) -> ({BIG}, s32[]) {{
+  %s = ({BIG}, s32[]) parameter(0)
+  %x = {BIG} get-tuple-element(%s), index=0
+  %y = {BIG} negate(%x), {CYCLES % 100}
+  %j = s32[] get-tuple-element(%s), index=1
+  %two = s32[] constant(2)
+  %k = s32[] add(%j, %two), {CYCLES % 1}
+  ROOT %next = ({BIG}, s32[]) tuple(%y, %k)
+}}
+"""
+
+
+@pytest.mark.parametrize(("first", "runs", "unknown"), [("constant(1)", 3, []), ("parameter(1)", 1, ["w"])])
+def test_a_loop_that_counts_does_all_in_it_as_often_as_it_counts(first, runs, unknown):
+    state = f"({BIG}, s32[])"
+    found = timeline(
+        f"%p = {BIG} parameter(0)",
+        f"%first = s32[] {first}",
+        f"%t = {state} tuple(%p, %first)",
+        f"ROOT %w = {state} while(%t), condition=%below, body=%count",
+        before=COUNTED,
+    )
+    by_name = {one.instruction.name: one for one in found.costs}
+    assert by_name["y"].runs == by_name["go"].runs == runs
+    assert by_name["y"].seconds == pytest.approx(runs * 100 / V5E.clock_hz)
+    assert by_name["go"].seconds == pytest.approx(runs * 7 / V5E.clock_hz)
+    assert by_name["y"].bytes_accessed == runs * 2 * MIB
+    assert found.unknown_loops == unknown
+
+
 def test_a_loop_in_a_loop_runs_as_often_as_both_together():
     config = 'backend_config={"known_trip_count":{"n":"5"}}'
     outer = f"%o = ({BIG}) while(%t), condition=%condition, body=%twice, {config}"
@@ -217,6 +255,104 @@ def test_the_cores_of_a_chip_share_its_links_and_padding_is_not_sent():
 def test_what_is_a_collective():
     lines = [f"%p = {BIG} parameter(0)", f"%s = {BIG} all-reduce-start(%p)", f"ROOT %d = {BIG} all-reduce-done(%s)"]
     assert [is_collective(one.instruction) for one in timeline(*lines).costs] == [False, True, False]
+
+
+@pytest.mark.parametrize(("generation", "links"), [("v5e", 4), ("v5p", 6), ("v3", 2 * 4), ("7x", 2 * 6)])
+@pytest.mark.parametrize(
+    "line", [f"{BIG} collective-permute(%p)", f"({BIG}, {BIG}, u32[], u32[]) collective-permute-start(%p)"]
+)
+def test_what_goes_to_one_neighbour_takes_one_link_of_four_or_six(line, generation, links):
+    """Two cores of a chip, as a v3 and a 7x have, share it; what was measured was no permutation."""
+    generation = TPU_GENERATIONS[generation]
+    lines = [f"%p = {BIG} parameter(0)", f"ROOT %n = {line}, source_target_pairs={{{{0,1}},{{1,0}}}}"]
+    for corrections in ({}, {"collectives": Line(1e-5, 0.5)}):
+        found = cost("n", *lines, generation=generation, corrections=corrections)
+        assert (found.source, found.seconds) == ("ici", pytest.approx(MIB / (generation.ici_bandwidth / links)))
+
+
+# Asynchronous collectives
+
+MUCH = "f32[4096,512]{1,0:T(8,128)}"
+GATHER = 7 / 8 * 8 * MIB / V5E.ici_bandwidth
+
+
+def begin(name):
+    return f"%{name} = ({BIG}, {MUCH}) all-gather-start(%p), dimensions={{0}}"
+
+
+def end(name):
+    return f"%{name}.done = {MUCH} all-gather-done(%{name})"
+
+
+def work(part, name="work"):
+    """Return a line that takes a part of the time of a gather."""
+    return f"%{name} = {BIG} negate(%p), {CYCLES % round(part * GATHER * V5E.clock_hz)}"
+
+
+def gather_parts(*lines, before=""):
+    """Return the parts of the times of gathers that are left."""
+    found = timeline(f"%p = {BIG} parameter(0)", *lines, before=before)
+    return [one.seconds / GATHER for one in found.costs if is_collective(one.instruction)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        ([begin("a"), end("a")], 1),
+        ([begin("a"), work(0.25), end("a")], 0.75),
+        ([begin("a"), work(0.25, "w"), work(0.5), end("a")], 0.25),
+        ([begin("a"), work(1.5), end("a")], 0),
+        ([work(1.5, "w"), begin("a"), end("a"), work(1.5)], 1),
+        ([begin("a"), work(1.5)], 1),
+    ],
+)
+def test_work_between_the_start_and_the_end_hides_a_collective(lines, left):
+    assert gather_parts(*lines) == pytest.approx([left], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        ([begin("a"), begin("b"), end("a"), end("b")], [1, 1]),
+        ([begin("a"), begin("b"), work(0.25), end("a"), end("b")], [0.75, 0.75]),
+        ([begin("a"), work(0.5, "w"), begin("b"), work(0.25), end("a"), end("b")], [0.25, 0.75]),
+        ([begin("a"), begin("b"), end("a"), work(0.25), end("b")], [1, 0.75]),
+    ],
+)
+def test_two_collectives_at_once_do_not_hide_each_other(lines, left):
+    assert gather_parts(*lines) == pytest.approx(left, abs=1e-4)
+
+
+def test_in_a_loop_a_collective_is_hidden_in_each_iteration():
+    lines = "\n  ".join([f"%p = {BIG} parameter(0)", begin("a"), work(0.25), f"ROOT {end('a')}"])
+    body = f"%around (p: {BIG}) -> {BIG} {{\n  {lines}\n}}\n"
+    loop = "%w = f32[] while(%p), condition=%add, body=%around"
+    known = 'backend_config={"known_trip_count":{"n":"10"}}'
+    assert gather_parts(f"ROOT {loop}, {known}", before=body) == pytest.approx([7.5], abs=1e-3)
+
+
+GATHERING = f"""\
+%gathering (g: {BIG}) -> f32[2048,512] {{
+  %g = {BIG} parameter(0)
+  ROOT %all = f32[2048,512]{{1,0:T(8,128)}} all-gather(%g), replica_groups=[2,4]<=[8], dimensions={{0}}
+}}
+"""
+
+
+def test_a_fusion_that_begins_a_collective_takes_as_long_as_it_and_one_that_ends_it_nothing():
+    result = "f32[2048,512]{1,0:T(8,128)}"
+    lines = [
+        f"%p = {BIG} parameter(0)",
+        f"%async-collective-start.2 = ({BIG}, {result}, u32[]) fusion(%p), calls=%gathering, {CYCLES % 5}",
+        f"%g = {result} get-tuple-element(%async-collective-start.2), index=1",
+        work(0.25),
+        f"ROOT %async-collective-done.2 = {result} fusion(%g), calls=%gathering, {CYCLES % 5}",
+    ]
+    start = cost("async-collective-start.2", *lines, before=GATHERING)
+    of_four = 3 / 4 * 4 * MIB / V5E.ici_bandwidth
+    assert start.source == "ici"
+    assert start.seconds == pytest.approx(of_four - 0.25 * GATHER, rel=1e-3)
+    assert cost("async-collective-done.2", *lines, before=GATHERING)[1:] == (1, 0.0, "none", 0.0, 0, 0)
 
 
 # Lookups and updates
@@ -398,7 +534,9 @@ def test_a_collective_takes_what_was_measured_over_the_links_that_the_slice_has(
     assert cost("n", *lines, target=one, corrections={"collectives": Line(1e-5, 0.5)}).seconds == 0
 
 
-@pytest.mark.parametrize("groups", ["{{0,2,4,6},{1,3,5,7}}", "[2,4]<=[4,2]T(1,0)"])
+@pytest.mark.parametrize(
+    "groups", ["{{0,2,4,6},{1,3,5,7}}", "[2,4]<=[4,2]T(1,0)", "mesh['axis_0'=2,'axis_1'=4] {'axis_1'}"]
+)
 def test_a_collective_of_groups_is_a_ring_of_each(groups):
     line = f"ROOT %n = {BIG} all-reduce(%p), replica_groups={groups}, to_apply=%add"
     assert cost("n", f"%p = {BIG} parameter(0)", line).seconds == pytest.approx(2 * 3 / 4 * MIB / V5E.ici_bandwidth)
