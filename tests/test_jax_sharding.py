@@ -1,6 +1,7 @@
 """Models that are sharded over a mesh: exact as on one device, laid out as asked, and told of."""
 
 import json
+import re
 import warnings
 
 import jax
@@ -159,6 +160,25 @@ def test_a_pattern_lays_out_what_it_matches_and_the_rest_is_told():
     assert up.value.sharding.spec == jax.sharding.PartitionSpec(None, "model")
 
 
+def test_activations_are_split_along_the_batch_whatever_the_weights_suggest():
+    def program(**options):
+        opened = _runtime.devices.abstract_strategy(8)
+        if options:
+            opened = _runtime.devices.shard(opened, "fsdp", tuple(options["mesh"].items()))
+        x, y = data(16)
+        with kte.strategy_scope(require="cpu"):
+            model = network()
+            model.compile("sgd", "mse")
+        lowered = _runtime.probes.lower_step(model, (x, y, None), opened, "TPU v5 lite")
+        return lowered.without_lines.decode()
+
+    constraints = re.findall(r"sdy.sharding_constraint .*", program(mesh={"data": 4, "model": 2}))
+    assert len(constraints) >= 2 * len(network().layers) - 2  # forward and backward
+    assert all('<@mesh, [{"data"}, ' in line and "?" in line for line in constraints if "16x64x" in line)
+    assert "sharding_constraint" not in program(mesh={"data": 1, "model": 8})
+    assert "sharding_constraint" not in program()
+
+
 def test_two_patterns_for_one_variable_are_an_error():
     scope = kte.strategy_scope(shard={"up": ("data",), "kernel": (None, "data")}, replicas=8)
     message = r"Two patterns of `shard` match 'up/kernel': 'up' and 'kernel'\. .* Write a longer pattern"
@@ -209,7 +229,10 @@ def test_the_report():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shard": "zero"}, r'`shard` must be "fsdp", "auto", a dict of patterns, or .*; got \'zero\'\. Write shard="fsdp"'),
+        (
+            {"shard": "zero"},
+            r'`shard` must be "fsdp", "auto", a dict of patterns, or .*; got \'zero\'\. Write shard="fsdp"',
+        ),
         ({"shard": {}}, "`shard` must be"),
         ({"mesh": {"data": 8}}, r'`mesh` is for models that are sharded\. Write shard="fsdp" as well'),
         ({"shard": "fsdp", "mesh": 8}, r"`mesh` must be a tuple of axes .*; got 8\. Write mesh="),

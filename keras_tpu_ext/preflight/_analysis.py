@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._compiler import Compiled
-from keras_tpu_ext.preflight._hlo.collectives import axes_of, collective_in, first_group, is_collective, kind_of
+from keras_tpu_ext.preflight._hlo.collectives import axes_of, collective_of, is_collective
 from keras_tpu_ext.preflight._hlo.corrections import Name
 from keras_tpu_ext.preflight._hlo.kernels import is_kernel
 from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver
@@ -123,9 +123,9 @@ class StepAnalysis:
         found: dict[tuple[str, tuple[str, ...]], list[tuple[OpCost, int]]] = defaultdict(list)
         for cost in self._timeline.costs:
             if is_collective(cost.instruction):
-                one = collective_in(cost.instruction, self._module)
-                axes = axes_of(first_group(one, self._target.devices), self._mesh) if self._mesh else ()
-                found[kind_of(one), axes].append((cost, cost.runs * one.written_shape.bytes))
+                one = collective_of(cost.instruction, self._module, self._target.devices)
+                axes = axes_of(one.group, self._mesh) if self._mesh else ()
+                found[one.kind, axes].append((cost, cost.runs * one.bytes))
         kinds = [self._collective_kind(kind, axes, some) for (kind, axes), some in found.items()]
         kinds.sort(key=lambda one: one.bytes, reverse=True)
         return Collectives(

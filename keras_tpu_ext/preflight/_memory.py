@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from keras_tpu_ext._runtime.common.layouts import VariableLayout
-from keras_tpu_ext.preflight._hlo.collectives import collective_in, is_collective, kind_of
+from keras_tpu_ext.preflight._hlo.collectives import collective_of, is_collective
 from keras_tpu_ext.preflight._hlo.layer_resolver import Origin
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.peak_memory import LiveBuffer
@@ -26,22 +28,23 @@ class Purposes:
 
     def __init__(self, layouts: Sequence[VariableLayout], mesh: Mapping[str, int], devices: int) -> None:
         weights = [row for row in layouts if row.role == "weight" and len(row.shape) > 1]
-        self._whole = {_dimensions(row.shape) for row in weights}
-        self._parts = {_dimensions(_shape_of_part(row, mesh)) for row in weights}
+        self._devices = devices
+        self._weights = {_dimensions(shape) for row in weights for shape in _shapes(row, mesh)}
         words = {row.shape[0] for row in weights if row.path.endswith("embeddings")}
-        self._words = {size // part for size in words for part in range(1, devices + 1) if not size % part}
+        parts = {math.prod(some) for count in range(3) for some in itertools.combinations(mesh.values(), count)}
+        self._words = {size // part for size in words if size >= _LEAST_VOCABULARY for part in parts}
 
     def of(self, buffer: LiveBuffer, origin: Origin, module: Module) -> Purpose:
         """Return what a buffer is for."""
         shape = _dimensions(buffer.shape.dimensions)
         if origin.layer == "(optimizer)":
             return "update"
-        if shape in self._whole | self._parts:
+        if shape in self._weights:
             if is_collective(buffer.instruction):
-                gathers = kind_of(collective_in(buffer.instruction, module)) == "all-gather"
-                return "gathered weight" if gathers else "gradient"
+                kind = collective_of(buffer.instruction, module, self._devices).kind
+                return "gathered weight" if kind == "all-gather" else "gradient"
             return "gradient" if origin.backward else "gathered weight"
-        if origin.layer == "(loss)" or any(size in self._words and size >= _LEAST_VOCABULARY for size in shape):
+        if origin.layer == "(loss)" or self._words & set(shape):
             return "logits"
         return "activation"
 
@@ -89,8 +92,11 @@ def cure_for(purpose: Purpose, mesh: Mapping[str, int], devices: int) -> str:
     return ""
 
 
-def _shape_of_part(row: VariableLayout, mesh: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(size // mesh.get(axis, 1) if axis else size for size, axis in zip(row.shape, row.spec, strict=True))
+def _shapes(row: VariableLayout, mesh: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes that a weight has on a device: its part, the whole, and gathered along some axes only."""
+    choices = [(axis, None) if axis else (None,) for axis in row.spec]
+    for spec in itertools.product(*choices):
+        yield tuple(size // mesh.get(axis or "", 1) for size, axis in zip(row.shape, spec, strict=True))
 
 
 def _dimensions(shape: Iterable[int]) -> tuple[int, ...]:

@@ -86,9 +86,9 @@ def _asked(step: Step, remat: tuple[str, ...], more: Mapping[str, Any]) -> _Aske
         return dataclasses.replace(candidate, note=str(error).splitlines()[0]), None
     if report.fault is not None:
         return dataclasses.replace(candidate, note=str(report.fault)), report
-    assert report.memory is not None
     if report.ok:
         report = with_largest_batch(report, step.target, step.compile, search=False)
+    assert report.memory is not None, "it compiles, or it says how much it needs"
     found = dataclasses.replace(
         candidate,
         needed=report.memory.needed,

@@ -133,7 +133,7 @@ def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
         what = f", {buffer.purpose}" if buffer.purpose else ""
         yield _row("", f"{_memory_size(buffer.bytes):>10}  {buffer.layer}{way}  {buffer.shape}{what}")
     for purpose, cure in dict.fromkeys((one.purpose, one.cure) for one in memory.buffers[:_TO_SHRINK] if one.cure):
-        yield _row("", f"a smaller {purpose} with {cure}")
+        yield _row("", f"what shrinks {purpose}{'' if purpose == 'logits' else 's'}: {cure}")
 
 
 def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
@@ -176,7 +176,7 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
 
 def _collective_lines(found: Collectives) -> Iterator[str]:
     if any(one.axes for one in found.by_kind):
-        for one in found.by_kind[:_NUM_KINDS]:
+        for one in [one for one in found.by_kind if one.axes][:_NUM_KINDS]:
             what = f"{one.kind} along {' and '.join(one.axes)}"
             where = f", most in {one.layer}" if one.layer != "(other)" else ""
             size, times = _transfer_size(one.bytes), f"{one.count} time{'' if one.count == 1 else 's'}"

@@ -6,7 +6,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError
-from keras_tpu_ext.preflight import _compiler, api
+from keras_tpu_ext.preflight import _compiler, _step, api
 from keras_tpu_ext.preflight._compiler import Compiled
 from kind_of_keras import IS_KERAS2
 
@@ -39,7 +39,7 @@ def says(monkeypatch):
             return Compiled("", {"versions": {}}, error_of(asked[-1]))
 
         monkeypatch.setattr(api, "compiler_versions", dict)
-        monkeypatch.setattr(api, "compile_for", compile_for)
+        monkeypatch.setattr(_step, "compile_for", compile_for)
         return asked
 
     return set_to

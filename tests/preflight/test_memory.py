@@ -60,6 +60,8 @@ FORWARD, BACKWARD = Origin("dense"), Origin("dense", True)
         ("%a = f32[256,512]{1,0} reduce-scatter(%p), to_apply=%add", BACKWARD, "gradient"),
         ("%a = f32[512,2048]{1,0} fusion(%p), kind=kOutput, calls=%gathering", BACKWARD, "gradient"),
         ("%a = f32[256,512]{1,0} dot(%p, %q)", BACKWARD, "gradient"),
+        ("%a = f32[512,512]{1,0} all-gather(%p), dimensions={0}", FORWARD, "gathered weight"),
+        ("%a = f32[256,2048]{1,0} dot(%p, %q)", BACKWARD, "gradient"),
         ("%a = f32[16000,256]{1,0} dot(%p, %q)", BACKWARD, "gradient"),
         ("%a = f32[8,128]{1,0} exponential(%p)", Origin("(loss)"), "logits"),
         ("%a = f32[8,128,64000]{2,1,0} dot(%p, %q)", Origin("tokens"), "logits"),
@@ -79,7 +81,10 @@ def test_what_a_buffer_is_for(line, origin, expected):
     ("count", "line", "expected"),
     [
         (4096, "%a = f32[8,128,4096]{2,1,0} dot(%p, %q)", "logits"),
+        (4096, "%a = f32[8,128,512]{2,1,0} dot(%p, %q)", "logits"),  # a mesh of 2 x 4 shards the words
         (4095, "%a = f32[8,128,4095]{2,1,0} dot(%p, %q)", "activation"),
+        (2**18, "%a = f32[8,128,65536]{2,1,0} dot(%p, %q)", "logits"),
+        (3 * 2**16, "%a = f32[8,128,65536]{2,1,0} dot(%p, %q)", "activation"),  # by no axis of the mesh
     ],
 )
 def test_a_few_words_may_be_any_dimension(count, line, expected):

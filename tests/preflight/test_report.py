@@ -66,7 +66,16 @@ def test_as_a_dict_it_is_plain_data_with_all_that_is_in_it(changes):
     data = found.to_dict()
     assert json.loads(json.dumps(data)) == json.loads(json.dumps(data, default=str))
     fields = {field.name for field in dataclasses.fields(found)}
-    more = {"ok", "num_replicas", "step_seconds", "samples_per_sec", "host_bytes_per_sec", "left_out"}
+    more = {
+        "ok",
+        "num_replicas",
+        "tokens_per_sec",
+        "largest_sequence_length",
+        "step_seconds",
+        "samples_per_sec",
+        "host_bytes_per_sec",
+        "left_out",
+    }
     assert set(data) == fields | more
     assert data["ok"] is found.ok
     assert data["left_out"] == list(left_out())
@@ -173,8 +182,8 @@ def test_buffers_are_told_with_what_they_are_for_and_the_largest_with_what_makes
     found = report(memory=dataclasses.replace(MEMORY, buffers=buffers))
     assert line(found, "9 MiB") == "9 MiB conv9 f32[9], gathered weight"
     assert line(found, "7 MiB") == "7 MiB conv7, backward f32[7], gradient"
-    cures = [text.strip() for text in unwrapped(found).splitlines() if text.strip().startswith("a smaller")]
-    assert cures == ["a smaller gathered weight with a mesh", 'a smaller gradient with shard="fsdp"']
+    cures = [text.strip() for text in unwrapped(found).splitlines() if text.strip().startswith("what shrinks")]
+    assert cures == ["what shrinks gathered weights: a mesh", 'what shrinks gradients: shard="fsdp"']
     silent = (buffer(9, "gathered weight", ""), buffer(8, None, ""))
     assert "a smaller" not in str(report(memory=dataclasses.replace(MEMORY, buffers=silent)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,19 +21,38 @@ _COLLECTIVES = (
 )
 # A fusion that starts a collective, beside which other fusions run until one that ends it.
 _ASYNC_FUSION = re.compile(r"^async-collective-(start|done)(.*)$")
+# A fusion that sums over devices and keeps one part: to the compiler's backend a collective of its own.
+_REDUCE_SCATTER = "all-reduce-scatter"
 
 # The forms in which XLA writes groups of devices.
 _LISTED = re.compile(r"\breplica_groups=\{\{([\d,]+)\}")
 _PAIRS = re.compile(r"\bsource_target_pairs=\{(\{[\d,{}]*\})\}")
 _COUNTED = re.compile(r"\breplica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_BY_AXES = re.compile(r"\breplica_groups=mesh\[([^\]]*)\] \{([^}]*)\}")
+_BY_AXES = re.compile(
+    r"\breplica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}"
+)
 _AXIS_SIZE = re.compile(r"'([^']+)'=(\d+)")
 _AXIS = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
 
 
+class Collective(NamedTuple):
+    """A collective.
+
+    Attributes:
+        kind: Such as `"all-gather"`.
+        group: The first group of devices that it joins.
+        bytes: Bytes of its result on one device, without padding.
+    """
+
+    kind: str
+    group: tuple[int, ...]
+    bytes: int
+
+
 def is_collective(instruction: Instruction) -> bool:
     """Return whether it is a collective, or the start of an asynchronous one."""
-    return instruction.opcode.removesuffix("-start") in _COLLECTIVES or async_part(instruction) == "start"
+    is_one = instruction.opcode.removesuffix("-start") in _COLLECTIVES or async_part(instruction) == "start"
+    return is_one or _is_reduce_scatter(instruction)
 
 
 def async_part(instruction: Instruction) -> str:
@@ -50,37 +70,38 @@ def start_of(done: Instruction) -> str:
     return f"async-collective-start{fusion[2]}" if fusion is not None else done.operands[0]
 
 
-def collective_in(instruction: Instruction, module: Module) -> Instruction:
-    """Return the collective that an instruction is or, as a fusion, has in it."""
-    if instruction.opcode.removesuffix("-start") in _COLLECTIVES:
-        return instruction
-    inner = (one for one in module.called_instructions(instruction) if one.opcode in _COLLECTIVES)
-    return next(inner, instruction)
+def collective_of(instruction: Instruction, module: Module, devices: int) -> Collective:
+    """Return the collective that an instruction is or, as a fusion, has in it, in a step of several devices."""
+    found = instruction
+    if found.opcode.removesuffix("-start") not in _COLLECTIVES:
+        inner = (one for one in module.called_instructions(instruction) if one.opcode in _COLLECTIVES)
+        found = next(inner, instruction)
+    group = _first_group(found, devices)
+    if _is_reduce_scatter(instruction):
+        return Collective("reduce-scatter", group, instruction.written_shape.bytes)
+    return Collective(found.opcode.removesuffix("-start"), group, found.written_shape.bytes)
 
 
-def kind_of(collective: Instruction) -> str:
-    """Return what a collective is called, such as `"all-gather"`."""
-    return collective.opcode.removesuffix("-start")
+def _is_reduce_scatter(instruction: Instruction) -> bool:
+    return instruction.called_computations.get("calls", "").startswith(_REDUCE_SCATTER)
 
 
-def first_group(collective: Instruction, devices: int) -> tuple[int, ...]:
+def _first_group(collective: Instruction, devices: int) -> tuple[int, ...]:
     """Return the first group of devices that a collective joins; all devices, if it names none."""
-    listed = _LISTED.search(collective.attributes)
-    if listed is not None:
+    attributes = collective.attributes
+    if listed := _LISTED.search(attributes):
         return _numbers(listed[1])
-    pairs = _PAIRS.search(collective.attributes)
-    if pairs is not None:
-        all_pairs = [_numbers(pair) for pair in re.findall(r"[\d,]+(?=\})", pairs[1])]
-        return next((pair for pair in all_pairs if len(set(pair)) > 1), all_pairs[0])
-    counted = _COUNTED.search(collective.attributes)
-    if counted is not None:
-        groups, sizes = _numbers(counted[1]), _numbers(counted[2])
-        order = _numbers(counted[3]) if counted[3] else tuple(range(len(sizes)))
-        ids = np.arange(math.prod(sizes)).reshape(sizes).transpose(order).reshape(groups)
+    if pairs := _PAIRS.search(attributes):
+        return _connected([_numbers(pair) for pair in re.findall(r"[\d,]+(?=\})", pairs[1])])
+    if counted := _COUNTED.search(attributes):
+        groups = _numbers(counted[1])
+        ids = _counted_ids(counted[2], counted[3])
         return tuple(map(int, ids.reshape(-1, groups[-1])[0]))
-    by_axes = _BY_AXES.search(collective.attributes)
-    if by_axes is not None:
-        return _group_along({name: int(size) for name, size in _AXIS_SIZE.findall(by_axes[1])}, by_axes[2])
+    if by_axes := _BY_AXES.search(attributes):
+        sizes = {name: int(size) for name, size in _AXIS_SIZE.findall(by_axes[1])}
+        places = _places_along(sizes, by_axes[4])
+        ids = _counted_ids(by_axes[2], by_axes[3]) if by_axes[2] else np.arange(math.prod(sizes.values()))
+        return tuple(map(int, ids[places]))
     return tuple(range(devices))
 
 
@@ -90,16 +111,32 @@ def axes_of(group: Sequence[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(name for name, along in zip(mesh, places, strict=True) if len(set(along.tolist())) > 1)
 
 
-def _group_along(sizes: Mapping[str, int], axes: str) -> tuple[int, ...]:
-    """Return the devices that differ along some axes of a mesh, or along parts of them, and in no other way."""
-    ids = np.zeros(1, int)
+def _counted_ids(sizes: str, order: str | None) -> np.ndarray[Any, np.dtype[np.int_]]:
+    """Return the numbers of devices in the order of an iota of these sizes, with its axes in another order."""
+    ids = np.arange(math.prod(_numbers(sizes))).reshape(_numbers(sizes))
+    return ids.transpose(_numbers(order) if order else None).ravel()
+
+
+def _places_along(sizes: Mapping[str, int], axes: str) -> np.ndarray[Any, np.dtype[np.int_]]:
+    """Return the places in a mesh that differ from the first along some axes, or along parts of them."""
+    places = np.zeros(1, int)
     for name, before, part in _AXIS.findall(axes):
-        place = list(sizes).index(name)
-        stride, size = math.prod(list(sizes.values())[place + 1 :]), sizes[name]
+        inner = list(sizes).index(name) + 1
+        stride, size = math.prod(list(sizes.values())[inner:]), sizes[name]
         if part:  # as in 'a':(2)4, the part of size 4 behind one of size 2
             stride, size = stride * size // (int(before) * int(part)), int(part)
-        ids = (ids[:, None] + stride * np.arange(size)).ravel()
-    return tuple(map(int, ids))
+        places = (places[:, None] + stride * np.arange(size)).ravel()
+    return places
+
+
+def _connected(pairs: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the devices that the first pair of two is connected with by other pairs."""
+    group = set(next((pair for pair in pairs if len(set(pair)) > 1), pairs[0]))
+    while True:
+        more = {device for pair in pairs if group & set(pair) for device in pair}
+        if more <= group:
+            return tuple(sorted(group))
+        group |= more
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -45,9 +45,11 @@ def _step(body: Computation, counter: int | None) -> int | None:
 
 
 def _element(name: str, computation: Computation) -> int | None:
-    """Return which element of a tuple a name stands for; `None` if it stands for something else."""
+    """Return which element of a loop's state a name stands for; `None` if it stands for something else."""
     found = _origin(name, computation)
     if found is None or found.opcode != "get-tuple-element":
+        return None
+    if computation.by_name[found.operands[0]].opcode != "parameter":
         return None
     index = _INDEX.search(found.attributes)
     return None if index is None else int(index[1])

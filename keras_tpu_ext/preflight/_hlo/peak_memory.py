@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from keras_tpu_ext.preflight._hlo.shape import Shape
 _ALIASES = frozenset(
     ["tuple", "get-tuple-element", "bitcast", "while", "opt-barrier", "add-dependency", "async-update"]
 )
+# As in output_to_operand_aliasing={{0}: (0, {}), {2}: (1, {})}.
+_ALIASED_ELEMENTS = re.compile(r"\{(\d+)\}: \(")
 _NO_MEMORY = frozenset(["parameter", "constant", "after-all", "partition-id", "replica-id"])
 
 
@@ -59,9 +62,14 @@ def _live_at_peak(module: Module, computation: Computation) -> list[LiveBuffer]:
 
 
 def _new_buffers(instruction: Instruction) -> Iterable[LiveBuffer]:
-    if _is_alias(instruction) or instruction.opcode in _NO_MEMORY:
+    aliased = _ALIASED_ELEMENTS.findall(instruction.attributes)
+    if aliased and instruction.shape.tuple_shapes:  # some elements of a tuple are memory of operands
+        shapes = [one for i, one in enumerate(instruction.shape.tuple_shapes) if str(i) not in aliased]
+    elif _is_alias(instruction) or instruction.opcode in _NO_MEMORY:
         return
-    for shape in instruction.written_shape.leaves():
+    else:
+        shapes = [instruction.written_shape]
+    for shape in (leaf for one in shapes for leaf in one.leaves()):
         if shape.memory_space == 0 and shape.padded_bytes:
             yield LiveBuffer(instruction, shape, shape.padded_bytes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from keras_tpu_ext.preflight._hlo.collectives import async_part, collective_in, first_group, is_collective, start_of
+from keras_tpu_ext.preflight._hlo.collectives import async_part, collective_of, is_collective, start_of
 from keras_tpu_ext.preflight._hlo.corrections import Corrections, is_copy
 from keras_tpu_ext.preflight._hlo.flops import flops_of
 from keras_tpu_ext.preflight._hlo.kernels import is_kernel, kernel_cost
@@ -82,8 +82,7 @@ class Timeline:
                 started[instruction.name] = len(costs)
             elif part == "done" and start_of(instruction) in started:
                 place = started.pop(start_of(instruction))
-                under_way = {*started.values(), place}
-                beside = sum(cost.seconds for i, cost in enumerate(costs[place:], place) if i not in under_way)
+                beside = sum(cost.seconds for cost in costs[place:] if cost.source != "ici")  # these share the links
                 costs[place] = costs[place]._replace(seconds=max(costs[place].seconds - beside, 0.0))
             costs += self._costs_of(computation, instruction, runs)
         return costs
@@ -167,14 +166,13 @@ class Timeline:
 
         Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 69(2), 2009.
         """
-        collective = collective_in(instruction, self._module)
-        size = collective.written_shape.bytes
-        if collective.opcode.startswith("collective-permute"):  # to one neighbour
+        kind, group, size = collective_of(instruction, self._module, self._target.devices)
+        if kind == "collective-permute":  # to one neighbour
             return size / (self._target.link_bandwidth / self._generation.cores_per_chip)
-        members = len(first_group(collective, self._target.devices))
-        if collective.opcode.startswith("reduce-scatter"):  # its result is one device's part
+        members = len(group)
+        if kind == "reduce-scatter":  # its result is one device's part
             size *= members
-        rounds = 2 if collective.opcode.startswith("all-reduce") else 1
+        rounds = 2 if kind == "all-reduce" else 1
         sent = rounds * (members - 1) / members * size
         bandwidth = self._generation.ici_bandwidth / self._generation.cores_per_chip
         measured = self._corrections.get("collectives")

@@ -2,15 +2,7 @@
 
 import pytest
 
-from keras_tpu_ext.preflight._hlo.collectives import (
-    async_part,
-    axes_of,
-    collective_in,
-    first_group,
-    is_collective,
-    kind_of,
-    start_of,
-)
+from keras_tpu_ext.preflight._hlo.collectives import async_part, axes_of, collective_of, is_collective, start_of
 from keras_tpu_ext.preflight._hlo.module import Module
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -25,6 +17,12 @@ FUSED = """\
   %s = f32[8]{0} parameter(0)
   %other = f32[8]{0} negate(%s)
   ROOT %inner = f32[64]{0} fusion(%other), kind=kCustom, calls=%gathering
+}
+
+%all-reduce-scatter.1 (r: f32[64]) -> f32[8] {
+  %r = f32[64]{0} parameter(0)
+  %sum = f32[64]{0} all-reduce(%r), replica_groups={{0,4},{1,5}}, to_apply=%add
+  ROOT %part = f32[8]{0} dynamic-slice(%sum), dynamic_slice_sizes={8}
 }
 """
 
@@ -52,6 +50,7 @@ def only(line):
         ("%async-collective-start.3 = f32[64]{0} fusion(%p), kind=kCustom, calls=%started", True, "start"),
         ("%async-collective-start = f32[64]{0} fusion(%p), kind=kCustom, calls=%started", True, "start"),
         ("%async-collective-done.3 = f32[64]{0} fusion(%p), kind=kCustom, calls=%started", False, "done"),
+        ("%a = f32[8]{0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1", True, ""),
         ("%a = f32[8]{0} fusion(%p), kind=kLoop, calls=%negate", False, ""),
         ("%a = (f32[8]{0}, f32[8]{0}, u32[]) copy-start(%p)", False, ""),
         ("%a = f32[8]{0} copy-done(%s)", False, ""),
@@ -75,18 +74,19 @@ def test_what_ends_belongs_to_what_began(line, start):
 
 
 @pytest.mark.parametrize(
-    ("line", "name", "kind"),
+    ("line", "kind", "size"),
     [
-        ("%async-collective-start.3 = f32[64]{0} fusion(%p), calls=%started", "deep", "all-gather"),
-        ("%a = (f32[8]{0}, f32[64]{0}) all-gather-start(%p), dimensions={0}", "a", "all-gather"),
-        ("%a = f32[8]{0} all-reduce(%p), to_apply=%started", "a", "all-reduce"),
-        ("%a = f32[8]{0} fusion(%p), calls=%elsewhere", "a", "fusion"),
+        ("%async-collective-start.3 = (f32[8]{0}, f32[64]{0}) fusion(%p), calls=%started", "all-gather", 256),
+        ("%a = (f32[8]{0}, f32[64]{0}) all-gather-start(%p), dimensions={0}", "all-gather", 256),
+        ("%a = f32[8]{0} all-reduce(%p), to_apply=%started", "all-reduce", 32),
+        ("%a = f32[8]{0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1", "reduce-scatter", 32),
     ],
 )
-def test_the_collective_of_a_fusion_is_in_it_at_any_depth(line, name, kind):
+def test_the_collective_of_a_fusion_is_in_it_at_any_depth(line, kind, size):
     module = module_of(line)
-    found = collective_in(module.entry.root, module)
-    assert (found.name, kind_of(found)) == (name, kind)
+    found = collective_of(module.entry.root, module, 16)
+    assert (found.kind, found.bytes) == (kind, size)
+    assert found.group == ((0, 4) if kind == "reduce-scatter" else tuple(range(16)))
 
 
 TWO_BY_FOUR = "mesh['axis_0'=2,'axis_1'=4]"
@@ -105,16 +105,20 @@ TWO_BY_FOUR = "mesh['axis_0'=2,'axis_1'=4]"
         ("replica_groups=mesh['axis_0'=8,'axis_1'=2] {'axis_0':(2)4}", (0, 2, 4, 6)),
         ("replica_groups=mesh['axis_0'=8,'axis_1'=2] {'axis_0':(1)2}", (0, 8)),
         ("replica_groups=mesh['axis_0'=8,'axis_1'=2] {'axis_0':(1)2,'axis_1'}", (0, 1, 8, 9)),
+        (f"replica_groups={TWO_BY_FOUR}, device_ids=([4,2]T(1,0)) {{'axis_1'}}", (0, 2, 4, 6)),
+        (f"replica_groups={TWO_BY_FOUR}, device_ids=([8]) {{'axis_1'}}", (0, 1, 2, 3)),
         ("source_target_pairs={{0,0},{1,3}}", (1, 3)),
-        ("source_target_pairs={{2,3},{3,2}}", (2, 3)),
-        ("source_target_pairs={{0,0},{1,1}}", (0, 0)),
+        ("source_target_pairs={{2,3},{3,2},{4,5},{5,4}}", (2, 3)),
+        ("source_target_pairs={{0,1},{1,2},{2,3},{3,0}}", (0, 1, 2, 3)),
+        ("source_target_pairs={{0,0},{1,1}}", (0,)),
         ("replica_groups={}", tuple(range(16))),
         ("channel_id=1", tuple(range(16))),
     ],
 )
 def test_the_first_group_in_all_forms(groups, first):
     line = f'%a = f32[8]{{0}} all-gather(%p), {groups}, dimensions={{0}}, metadata={{op_name="a"}}'
-    assert first_group(only(line), 16) == first
+    module = module_of(line)
+    assert collective_of(module.entry.root, module, 16).group == first
 
 
 @pytest.mark.parametrize(

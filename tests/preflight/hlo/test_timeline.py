@@ -317,6 +317,9 @@ def test_work_between_the_start_and_the_end_hides_a_collective(lines, left):
         ([begin("a"), begin("b"), work(0.25), end("a"), end("b")], [0.75, 0.75]),
         ([begin("a"), work(0.5, "w"), begin("b"), work(0.25), end("a"), end("b")], [0.25, 0.75]),
         ([begin("a"), begin("b"), end("a"), work(0.25), end("b")], [1, 0.75]),
+        ([begin("a"), begin("b"), end("b"), end("a")], [1, 1]),
+        ([begin("a"), begin("b"), work(0.25), end("b"), end("a")], [0.75, 0.75]),
+        ([begin("a"), f"%s = {MUCH} all-gather(%p), dimensions={{0}}", end("a")], [1, 1]),
     ],
 )
 def test_two_collectives_at_once_do_not_hide_each_other(lines, left):
@@ -329,6 +332,22 @@ def test_in_a_loop_a_collective_is_hidden_in_each_iteration():
     loop = "%w = f32[] while(%p), condition=%add, body=%around"
     known = 'backend_config={"known_trip_count":{"n":"10"}}'
     assert gather_parts(f"ROOT {loop}, {known}", before=body) == pytest.approx([7.5], abs=1e-3)
+
+
+SCATTERING = f"""\
+%all-reduce-scatter.1 (i: {BIG}) -> f32[64,512] {{
+  %i = {BIG} parameter(0)
+  %r = {BIG} all-reduce(%i), replica_groups=[1,8]<=[8], to_apply=%add
+  ROOT %d = f32[64,512]{{1,0:T(8,128)}} dynamic-slice(%r), dynamic_slice_sizes={{64,512}}
+}}
+"""
+
+
+def test_a_fusion_that_sums_and_keeps_a_part_is_a_reduce_scatter():
+    line = "ROOT %n = f32[64,512]{1,0:T(8,128)} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1"
+    found = cost("n", f"%p = {BIG} parameter(0)", line, before=SCATTERING)
+    assert found.source == "ici"
+    assert found.seconds == pytest.approx(7 / 8 * MIB / V5E.ici_bandwidth)
 
 
 GATHERING = f"""\
