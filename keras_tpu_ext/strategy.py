@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import sys
@@ -17,6 +18,7 @@ from typing import Any, Literal, NoReturn
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext import precision as _precision
+from keras_tpu_ext._fastest_layout import fastest_mesh
 from keras_tpu_ext._layout_report import LayoutReport
 from keras_tpu_ext._repr import HtmlSentence
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
@@ -219,8 +221,10 @@ def strategy_scope(
         shard: How models are sharded over the devices, on Keras 3 on JAX, for what does not fit one. `None`
             (default): every device has all of a model. `"fsdp"`: weights, gradients and optimizer state are sharded
             over the data axis, and over further axes of `mesh` as in tensor parallelism; layouts come from shapes and
-            layers. A dict of patterns over paths of variables, `{"dense.*kernel": (None, "model")}`, or a
-            `keras.distribution.LayoutMap`, with its own mesh: what matches none stays on every device.
+            layers. `"auto"`: as `"fsdp"` until the first `fit`, which on a TPU asks its compiler about several
+            meshes, as `preflight(shard="auto")` does, and lays the model out on the fastest that fits. A dict of
+            patterns over paths of variables, `{"dense.*kernel": (None, "model")}`, or a `keras.distribution.LayoutMap`, with
+            its own mesh: what matches none stays on every device.
         mesh: Name and size of each axis of the mesh, such as `(("data", 2), ("model", 4))` or a dict of that; the
             axis named `"data"`, else the first, shards batches. Default: all devices along `"data"`.
 
@@ -270,7 +274,8 @@ def strategy_scope(
 def _sharded(scope: Scope, shard: Any, axes: tuple[tuple[str, int], ...] | None) -> Scope:
     """Return a scope whose models are sharded over its devices."""
     opened = OpenedStrategy(scope.strategy, scope.num_replicas)
-    sharded = _runtime.devices.shard(opened, shard, axes)
+    choose = functools.partial(fastest_mesh, scope.hardware) if isinstance(shard, str) and shard == "auto" else None
+    sharded = _runtime.devices.shard(opened, shard, axes, choose)
     mesh = axes or (("data", int(scope.num_replicas)),)
     return dataclasses.replace(scope, strategy=sharded.strategy, num_replicas=sharded.num_replicas, mesh=mesh)
 

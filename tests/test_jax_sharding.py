@@ -404,3 +404,47 @@ def test_a_plain_model_with_masks_and_weights(mesh):
     for sharded, one in zip(*results, strict=True):
         for its, own in zip(sharded, one, strict=True):
             np.testing.assert_allclose(its, own, atol=1e-5)
+
+
+@pytest.mark.parametrize("mesh", [{"data": 2, "model": 4}, pytest.param({}, marks=LATER)], ids=str)
+@pytest.mark.parametrize("kind", ["arrays", pytest.param("generator", marks=LATER)])
+def test_a_model_is_laid_out_anew_for_its_first_batch_and_stays_exact(mesh, kind, monkeypatch):
+    asked = []
+
+    def choose(hardware, model, batch):
+        asked.append([leaf.shape for leaf in batch])
+        return mesh
+
+    monkeypatch.setattr(kte.strategy, "fastest_mesh", choose)
+    x, y = data()
+
+    def fitted(scope):
+        with scope:
+            model = network()
+            model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", gradient_accumulation_steps=2)
+        for _ in range(2):
+            batches = ((x[i : i + 16], y[i : i + 16]) for i in range(0, 43, 16))
+            options = {"x": batches} if kind == "generator" else {"x": x, "y": y, "batch_size": 16}
+            model.fit(**options, shuffle=False, verbose=0)
+        return model
+
+    scope = kte.strategy_scope(shard="auto", replicas=8)
+    model = fitted(scope)
+    assert asked == [[(16, 32), (16, 3)]]  # once
+    specs = {row.path: row.spec for row in scope.layout(model).variables}
+    assert specs["up/kernel"] == (("data", "model") if mesh else (None, None))
+    up = next(variable for variable in model.variables if variable.path == "up/kernel")
+    slot = next(variable for variable in model.optimizer.variables if "up_kernel" in variable.path)
+    assert up.value.addressable_shards[0].data.shape == slot.value.addressable_shards[0].data.shape
+    assert up.value.addressable_shards[0].data.size == up.value.size // (8 if mesh else 1)
+    for one, its in zip(model.get_weights(), fitted(one_device()).get_weights(), strict=True):
+        np.testing.assert_allclose(one, its, atol=1e-5)
+
+
+def test_without_a_tpu_auto_is_fsdp():
+    scope = kte.strategy_scope(shard="auto", replicas=8)
+    with scope:
+        model = network()
+        model.compile("sgd", "mse")
+    model.fit(*data(16), verbose=0)
+    assert {row.path: row.spec for row in scope.layout(model).variables}["up/kernel"] == (None, "data")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
@@ -17,6 +17,8 @@ from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.layouts import VariableLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.common.types import Array, Layer, Loss, Model, Nest, Policy, Strategy, Tensor, Variable
+
+ChooseMesh: TypeAlias = "Callable[[Model, Nest], dict[str, int] | None]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,13 +135,21 @@ class Devices(Protocol):
     def abstract_strategy(self, devices: int) -> OpenedStrategy:
         """Return the strategy of a number of devices that need not be there, to lower steps for."""
 
-    def shard(self, opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None) -> OpenedStrategy:
+    def shard(
+        self,
+        opened: OpenedStrategy,
+        shard: Any,
+        mesh: Sequence[tuple[str, int]] | None,
+        choose: ChooseMesh | None = None,
+    ) -> OpenedStrategy:
         """Return the strategy that shards models over the devices of another.
 
         Args:
             opened: The other one.
             shard: `"fsdp"`, a `keras.distribution.LayoutMap`, or specs by patterns.
             mesh: Name and size of each axis; `None` for a single one, `"data"`.
+            choose: Returns the size of each axis of a better mesh, given a model and its first batch, `None` for this
+                one; on it the model is laid out anew. `None` for none.
 
         Raises:
             RuntimeNotSupportedError: If the runtime shards no models.

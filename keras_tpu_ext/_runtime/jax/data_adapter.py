@@ -36,14 +36,23 @@ tf_sparse_to_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_ad
 
 
 class PeekIterator:
-    """An iterator of executions for Keras to build a model from: it looks at one batch."""
+    """An iterator of executions for Keras to build a model from: it looks at one batch.
+
+    Attributes:
+        batch: That batch, once it was looked at.
+    """
 
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
+        self.batch: Nest = None
 
     def __iter__(self) -> Iterator[Any]:
-        batches = self._adapter.get_numpy_iterator()
-        yield execution(0, 0, (with_jax_sparse(without_own_weights(batch)) for batch in batches))
+        yield execution(0, 0, self._batches())
+
+    def _batches(self) -> Iterator[Nest]:
+        for batch in self._adapter.get_numpy_iterator():
+            self.batch = with_jax_sparse(without_own_weights(batch))
+            yield self.batch
 
 
 class GroupedDataAdapter(DataAdapter):

@@ -108,6 +108,11 @@ def _is_meant(path: str, distribution: _Distribution) -> bool:
     return patterns is not None and bool(patterns.matching(path))
 
 
+def variables_of(model: keras.Model) -> list[keras.Variable]:
+    """Return every variable of a model and of its training, once."""
+    return [variable for variables in _by_role(model).values() for variable in variables]
+
+
 def _by_role(model: keras.Model) -> dict[Role, list[keras.Variable]]:
     optimizer = [] if getattr(model, "optimizer", None) is None else list(model.optimizer.variables)
     metrics = list(model.metrics_variables)

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from keras_tpu_ext._runtime.common.layouts import LayerFacts, MeshAxes, Patterns, Spec, indivisible, sharded_spec
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.common.protocols import ChooseMesh, OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Layer
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext.errors import ArgumentError
@@ -28,6 +28,8 @@ class ShardedParallel(keras.distribution.ModelParallel):
         batch_axis: The axis along which batches are sharded.
         patterns: Layouts by patterns; what matches none is replicated. `None` for layouts by shapes and layers.
         layout_map: Keras's own layouts; `None` for one of the others.
+        choose: Returns the size of each axis of a better mesh, given a model and its first batch; an empty one for
+            all of the model on each device, `None` for this one.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
         batch_axis: str,
         patterns: Patterns | None = None,
         layout_map: keras.distribution.LayoutMap | None = None,
+        choose: ChooseMesh | None = None,
     ) -> None:
         # Each process is given the whole batch and takes its part, so nothing is to be sharded once more.
         super().__init__(
@@ -46,7 +49,15 @@ class ShardedParallel(keras.distribution.ModelParallel):
         sizes = dict(zip(mesh.axis_names, map(int, mesh.shape), strict=True))
         self.axes = MeshAxes(sizes, batch_axis)
         self.patterns = patterns
+        self.choose = choose
         self._given = layout_map
+
+    def over(self, mesh: Mapping[str, int]) -> ShardedParallel:
+        """Return the distribution over the same devices on another mesh; on an empty one nothing is sharded."""
+        devices = self.device_mesh.devices.flatten()
+        sizes = mesh or {self.axes.batch: len(devices)}
+        device_mesh = keras.distribution.DeviceMesh(tuple(sizes.values()), list(sizes), devices)
+        return ShardedParallel(device_mesh, self.axes.batch, self.patterns if mesh else Patterns({}))
 
     def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:
         """Return the layout of a variable that is being made."""
@@ -116,7 +127,9 @@ def facts_of(layer: Layer) -> LayerFacts:
     return LayerFacts(kind, layer.equation if isinstance(layer, keras.layers.EinsumDense) else "")
 
 
-def shard(opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None) -> OpenedStrategy:
+def shard(
+    opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None, choose: ChooseMesh | None = None
+) -> OpenedStrategy:
     """Return the distribution that shards models over the devices of another; see `common/protocols.py`."""
     if isinstance(shard, keras.distribution.LayoutMap):
         own = shard.device_mesh
@@ -127,5 +140,5 @@ def shard(opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | 
     device_mesh = keras.distribution.DeviceMesh(tuple(sizes.values()), list(sizes), devices)
     batch_axis = "data" if "data" in sizes else next(iter(sizes))
     patterns = Patterns(shard) if isinstance(shard, Mapping) else None
-    distribution = ShardedParallel(device_mesh, batch_axis, patterns)
+    distribution = ShardedParallel(device_mesh, batch_axis, patterns, choose=choose)
     return dataclasses.replace(opened, strategy=distribution, num_replicas=sizes[batch_axis])

@@ -30,6 +30,7 @@ from keras_tpu_ext._runtime.jax.loop import (
 )
 from keras_tpu_ext._runtime.jax.overflow import StatelessOverflowWatch
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup
+from keras_tpu_ext._runtime.jax.relayout import choose_layout
 from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
 from keras_tpu_ext._runtime.jax.sharded_operations import sharded_operations_of
 from keras_tpu_ext._runtime.jax.sharding import copy_aliased_buffers
@@ -265,10 +266,14 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
             if iterator is None:
                 model._symbolic_build(data_batch=data_batch)
             else:
-                model._symbolic_build(iterator=PeekIterator(iterator.data_adapter))
+                peeked = PeekIterator(iterator.data_adapter)
+                model._symbolic_build(iterator=peeked)
+                data_batch = peeked.batch
         if self.optimizer is not None:
             track_all_variables(self.optimizer)
         self._adopt_variables()
+        if data_batch is not None:
+            choose_layout(self, data_batch)
         warn_of_layouts(self)
         if iterator is not None:
             enumerate_by_schedule(self, iterator)

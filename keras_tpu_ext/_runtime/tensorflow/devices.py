@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.layouts import Role, VariableLayout
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
-from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext._runtime.common.protocols import ChooseMesh, OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Model, Variable
 from keras_tpu_ext._runtime.tensorflow.cluster import is_chief as is_chief
 from keras_tpu_ext._runtime.tensorflow.cluster import num_workers as num_workers
@@ -44,7 +44,9 @@ def abstract_strategy(devices: int) -> OpenedStrategy:
     return OpenedStrategy(None, devices)
 
 
-def shard(opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None) -> OpenedStrategy:
+def shard(
+    opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None, choose: ChooseMesh | None = None
+) -> OpenedStrategy:
     """Raise an error: TensorFlow's strategies have all of a model on every replica."""
     raise RuntimeNotSupportedError(
         f"shard={shard!r} is for Keras 3 on JAX; a tf.distribute.Strategy has all of a model on "

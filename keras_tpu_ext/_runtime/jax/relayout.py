@@ -1,0 +1,40 @@
+"""Give a model that is there another layout: each variable moves between the devices, and none is whole on one."""
+
+from __future__ import annotations
+
+import jax
+import keras
+
+from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.jax.layouts import specs_under, variables_of
+from keras_tpu_ext._runtime.jax.scope import distribution_of, keep
+from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel
+
+_CHOSEN = "_kte_layout_chosen"
+
+
+def choose_layout(model: keras.Model, batch: Nest) -> None:
+    """Lay out a model of `shard="auto"` once, for its first batch; one of several processes keeps its layout.
+
+    Args:
+        model: A built model.
+        batch: `x`, `(x, y)` or `(x, y, sample_weight)` of what has shape and dtype.
+    """
+    distribution = distribution_of(model)
+    if not isinstance(distribution, ShardedParallel) or distribution.choose is None or vars(model).get(_CHOSEN):
+        return
+    vars(model)[_CHOSEN] = True
+    if jax.process_count() > 1:
+        return
+    mesh = distribution.choose(model, batch)
+    if mesh is not None and mesh != distribution.axes.sizes:
+        relayout(model, distribution.over(mesh))
+
+
+def relayout(model: keras.Model, distribution: ShardedParallel) -> None:
+    """Bind a model to another distribution over the same devices, and move its variables."""
+    specs = specs_under(model, distribution)
+    keep(model, distribution)
+    for variable in variables_of(model):
+        variable._layout = keras.distribution.TensorLayout(specs[id(variable)], distribution.device_mesh)
+        variable.assign(variable.value)
