@@ -223,8 +223,8 @@ def strategy_scope(
             over the data axis, and over further axes of `mesh` as in tensor parallelism; layouts come from shapes and
             layers. `"auto"`: as `"fsdp"` until the first `fit`, which on a TPU asks its compiler about several
             meshes, as `preflight(shard="auto")` does, and lays the model out on the fastest that fits. A dict of
-            patterns over paths of variables, `{"dense.*kernel": (None, "model")}`, or a `keras.distribution.LayoutMap`, with
-            its own mesh: what matches none stays on every device.
+            patterns over paths of variables, `{"dense.*kernel": (None, "model")}`, or a
+            `keras.distribution.LayoutMap`, with its own mesh: what matches none stays on every device.
         mesh: Name and size of each axis of the mesh, such as `(("data", 2), ("model", 4))` or a dict of that; the
             axis named `"data"`, else the first, shards batches. Default: all devices along `"data"`.
 
