@@ -115,6 +115,13 @@ def _add_preflight(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--batch", type=_integer(1), help="examples in a batch over all replicas (default: 128 a replica)"
     )
+    command.add_argument("--shard", choices=("fsdp", "auto"), help="shard the model over the devices (JAX only)")
+    command.add_argument(
+        "--mesh",
+        metavar="AXIS=SIZE,...",
+        type=_mesh,
+        help="axes of the mesh, data=2,model=4 say (default: all in data)",
+    )
     command.add_argument("--largest", action="store_true", help="compile a few times more, for the largest batch")
     command.add_argument("--pipeline", metavar="MODULE:FUNCTION", help="a function that returns an input pipeline")
     command.add_argument("--plot", metavar="FILE", type=_new_file, help="draw the report, into preflight.png say")
@@ -143,6 +150,13 @@ def _add_tfrecords(command: argparse.ArgumentParser) -> None:
     command.add_argument("--seed", type=int, default=0, help="for the order of the records (default: 0)")
     command.add_argument("--skip-errors", action="store_true", help="leave out and count what is no image")
     _add_quiet(command)
+
+
+def _mesh(text: str) -> dict[str, int]:
+    found = re.findall(r"(\w+)=(\d+)(?:,|$)", text)
+    if not found or ",".join(f"{name}={size}" for name, size in found) != text:
+        raise argparse.ArgumentTypeError(f"must be sizes of axes; got {text!r}. Write data=2,model=4")
+    return {name: int(size) for name, size in found}
 
 
 def _add_timeout(command: argparse.ArgumentParser, text: str) -> None:

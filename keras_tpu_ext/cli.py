@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_tpu_ext import data
+from keras_tpu_ext import _runtime, data
 from keras_tpu_ext._parity.batches import synthetic_batch
 from keras_tpu_ext._parity.function_reference import call, check_compiled_model, parse_reference
 from keras_tpu_ext.doctor import DoctorReport, doctor
@@ -93,10 +93,21 @@ def _doctor_report(options: argparse.Namespace) -> DoctorReport:
 
 
 def _preflight_report(options: argparse.Namespace) -> PreflightReport:
-    result = call(parse_reference(options.function))
-    model, batch = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-    check_compiled_model(options.function, model, "a compiled Keras model or (model, batch)")
+    function = parse_reference(options.function)
+
+    def build() -> Any:
+        result = call(function)
+        model, batch = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+        check_compiled_model(options.function, model, "a compiled Keras model or (model, batch)")
+        batches.append(batch)
+        return model
+
+    batches: list[Any] = []
+    model = _runtime.probes.call_abstractly(build)
+    batch = batches[0]
     devices = parse_target(options.target).devices
+    if options.mesh:
+        devices = options.mesh.get("data", next(iter(options.mesh.values())))
     per_replica, rest = (128, 0) if options.batch is None else divmod(options.batch, devices)
     if rest or per_replica < 1:
         raise ArgumentError(
@@ -108,10 +119,12 @@ def _preflight_report(options: argparse.Namespace) -> PreflightReport:
     elif options.batch is None:
         per_replica = None
     report = preflight(
-        model,
+        model if options.shard is None else build,
         batch,
         options.target,
         per_replica,
+        shard=options.shard,
+        mesh=options.mesh,
         find_largest_batch=options.largest,
         pipeline=None if options.pipeline is None else call(parse_reference(options.pipeline)),
         timeout_s=options.timeout,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext import cli
+from keras_tpu_ext import _runtime, cli
 from keras_tpu_ext._parity.batches import synthetic_batch
 from keras_tpu_ext.parity import ParityReport, ParityRow
 from keras_tpu_ext.preflight.results import Fault
@@ -250,6 +250,14 @@ def test_preflight_takes_the_batch_of_the_function_or_makes_one_up(
     (call,) = asked.calls
     assert (call["per_replica"], len(call["batch"][0])) == (per_replica, rows)
     assert (call["find_largest_batch"], call["timeout_s"], call["progress"]) == (False, 600.0, True)
+
+
+def test_preflight_of_a_sharded_model_calls_the_function_itself(folder, asked):
+    options = ["--shard", "fsdp", "--mesh", "data=2,model=4", "--batch", "64"]
+    assert cli.main(["preflight", "cli_models:with_batch", *options]) == 0
+    (call,) = asked.calls
+    assert (call["shard"], call["mesh"], call["per_replica"]) == ("fsdp", {"data": 2, "model": 4}, 32)
+    assert _runtime.models.is_compiled(call["model"]())
 
 
 def test_preflight_prints_json_draws_and_exits_by_the_verdict(folder, asked, capsys):

@@ -69,6 +69,12 @@ def test_the_other_commands_say_why_in_one_line():
         (["parity", "m:f", "--steps", "0"], 2, "argument --steps: must be an integer of at least 1; got '0'\n"),
         (["parity", "m:f", "--tolerance", "2"], 2, "must be a number above 0 and at most 1; got '2'\n"),
         (["tfrecords", "a", "b", "--quality", "0"], 2, "--quality: must be an integer from 1 to 100; got '0'\n"),
+        (
+            ["preflight", "m:f", "--mesh", "data=2;model=4"],
+            2,
+            "must be sizes of axes; got 'data=2;model=4'. Write data",
+        ),
+        (["preflight", "m:f", "--shard", "zero"], 2, "choose from"),
         (["preflight", "m:f", "--plot", "/no/a.png"], 2, "cannot write '/no/a.png': there is no folder /no\n"),
     ],
 )

@@ -424,7 +424,8 @@ def test_a_model_is_laid_out_anew_for_its_first_batch_and_stays_exact(mesh, kind
             model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", gradient_accumulation_steps=2)
         for _ in range(2):
             batches = ((x[i : i + 16], y[i : i + 16]) for i in range(0, 43, 16))
-            options = {"x": batches, "steps_per_epoch": 3} if kind == "generator" else {"x": x, "y": y, "batch_size": 16}
+            arrays = {"x": x, "y": y, "batch_size": 16}
+            options = {"x": batches, "steps_per_epoch": 3} if kind == "generator" else arrays
             model.fit(**options, shuffle=False, verbose=0)
         return model
 
