@@ -223,6 +223,12 @@ $(TF215)/.ready: pyproject.toml | $(UV)
 	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --editable .
 	@touch $@
 
+$(BOTH)/.ready: pyproject.toml | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
+	$(UV) pip install --quiet --python $(@D)/bin/python --group keras3-both --group test
+	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --group keras3-both-alone --editable .
+	@touch $@
+
 $(COMPILER)/.ready: pyproject.toml | $(UV)
 	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
 	$(UV) pip install --quiet --python $(@D)/bin/python --group keras3-compiler --group test
