@@ -1,15 +1,16 @@
 """Fine-tune Gemma with LoRA, sharded over the chips of a TPU, after asking the TPU's compiler whether it fits.
 
-The model is keras-hub's. A preset's name is the one thing to change for real weights; without it the model is small and
-its weights are random, so that LoRA teaches it which letters are frequent and no more.
+The model is keras-hub's. A preset's name is the one thing to change for real weights; without it the model is small
+and its weights are random, so that LoRA teaches it which letters are frequent and no more.
 
     pip install keras-hub
     KERAS_BACKEND=jax python examples/gemma_lora.py                  # a small Gemma with random weights
     KERAS_BACKEND=jax python examples/gemma_lora.py --preset gemma2_2b_en --precision bfloat16    # on a TPU v5e-8
-    KERAS_BACKEND=jax keras-tpu-ext preflight gemma_lora:for_preflight --shard fsdp   # in this folder; no TPU
+    KERAS_BACKEND=jax keras-tpu-ext preflight gemma_lora:for_preflight --shard fsdp
 
-The text is Python's own documentation, which every Python has with it. The small model reads it as bytes; a preset has
-its own words, and comes from Kaggle, where its licence is to be accepted first. No TPU has run this.
+The last line, in the folder examples/, needs no TPU. The text is Python's own documentation, which every Python has
+with it. The small model reads it as bytes; a preset has its own words, and comes from Kaggle, where its licence is to
+be accepted first. No TPU has run this.
 """
 
 from __future__ import annotations

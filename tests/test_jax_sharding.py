@@ -200,9 +200,12 @@ def test_a_layout_map_brings_its_mesh():
     mesh = keras.distribution.DeviceMesh((4, 2), ("data", "model"), keras.distribution.list_devices("cpu")[:8])
     layouts = keras.distribution.LayoutMap(mesh)
     layouts[".*up/kernel"] = (None, "model")
+    layouts[".*up/output"] = ("data", None)  # of an output
+    layouts[".*gone"] = ("data",)
     scope = kte.strategy_scope(shard=layouts)
     assert scope.num_replicas == 4
-    sharded = trained(scope)
+    with pytest.warns(LayoutWarning, match=r"meant: the pattern '\.\*gone' of `shard` matches no variable\. "):
+        sharded = trained(scope)
     assert {row.path: row.spec for row in scope.layout(sharded[0]).variables}["up/kernel"] == (None, "model")
     assert_equal(sharded, trained(one_device()))
 

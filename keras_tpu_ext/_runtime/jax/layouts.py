@@ -43,15 +43,16 @@ def layout_complaints(model: keras.Model) -> list[str]:
 def complaints_of(rows: Sequence[VariableLayout], distribution: _Distribution) -> list[str]:
     """Return what is surely not meant of the layouts of a model under a distribution."""
     found = []
-    if isinstance(distribution, ShardedParallel) and distribution.patterns is not None:
-        unmatched = distribution.patterns.unmatched([row.path for row in rows])
+    if isinstance(distribution, ShardedParallel):
+        unmatched = distribution.unmatched([row.path for row in rows])
         found += [f"the pattern {pattern!r} of `shard` matches no variable" for pattern in unmatched]
+    is_named = distribution.names if isinstance(distribution, ShardedParallel) else lambda path: False
     weights = [row for row in rows if row.role == "weight"]
     found += [f"{row.path} {row.shape}: {row.note}" for row in weights if row.note]
     found += [
         f"{row.path} {row.shape}, {row.bytes / 2**20:.1f} MiB, is not sharded"
         for row in weights
-        if row.is_large and row.is_replicated and not _is_meant(row.path, distribution)
+        if row.is_large and row.is_replicated and not is_named(row.path)
     ]
     return found
 
@@ -100,12 +101,6 @@ def _weight_of(slot: keras.Variable, weights: Mapping[str, keras.Variable]) -> k
         if weight is not None and tuple(weight.shape) == tuple(slot.shape):
             return weight
     return None
-
-
-def _is_meant(path: str, distribution: _Distribution) -> bool:
-    """Return whether a pattern says that a variable is on every device."""
-    patterns = getattr(distribution, "patterns", None)
-    return patterns is not None and bool(patterns.matching(path))
 
 
 def variables_of(model: keras.Model) -> list[keras.Variable]:

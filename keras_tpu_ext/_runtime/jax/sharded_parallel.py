@@ -76,6 +76,25 @@ class ShardedParallel(keras.distribution.ModelParallel):
             return sharded_spec(shape, facts or LayerFacts(), self.axes)
         return self._spec_by_pattern(path_of(variable), shape, is_weight=facts is not None and variable.trainable)
 
+    def unmatched(self, paths: Sequence[str]) -> list[str]:
+        """Return the patterns that match none of these variables; a `LayoutMap` may name outputs of layers, too."""
+        if self.patterns is not None:
+            return self.patterns.unmatched(paths)
+        outputs = {f"{path[:i]}/output" for path in paths for i, letter in enumerate(path) if letter == "/"}
+        found = []
+        for pattern, layout in ({} if self._given is None else self._given).items():
+            alone = keras.distribution.LayoutMap(self.device_mesh)
+            alone[pattern] = layout
+            if all(alone[path] is None for path in (*paths, *outputs)):
+                found.append(pattern)
+        return found
+
+    def names(self, path: str) -> bool:
+        """Return whether a pattern says where a variable is to be."""
+        if self._given is not None:
+            return self._given[path] is not None
+        return self.patterns is not None and bool(self.patterns.matching(path))
+
     def note_of(self, path: str, shape: tuple[int, ...]) -> str:
         """Return why a dimension that a pattern names is not sharded; empty if there is none."""
         matching = [] if self.patterns is None else self.patterns.matching(path)
