@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from keras_tpu_ext import _arguments as check
+from keras_tpu_ext._runtime.common.layouts import batch_axis_of
 from keras_tpu_ext.errors import ArgumentError
 
 
@@ -60,7 +61,7 @@ def _checked_axes(function: str, shard: Any, mesh: Any, replicas: Any) -> tuple[
         needed = "a tuple of axes with a name of its own and a size each"
         raise check.argument_error(function, "mesh", needed, repr(mesh), 'mesh=(("data", 2), ("model", 4))')
     sizes = dict(axes)
-    whole, batches = math.prod(sizes.values()), sizes.get("data", axes[0][1])
+    whole, batches = math.prod(sizes.values()), sizes[batch_axis_of(sizes)]
     if replicas not in (None, whole, batches):
         raise ArgumentError(
             f"{function}: replicas={replicas} and mesh={axes}, which has {batches} replicas, contradict each "

@@ -16,6 +16,7 @@ from typing import Any
 from keras_tpu_ext import _runtime, data
 from keras_tpu_ext._parity.batches import synthetic_batch
 from keras_tpu_ext._parity.function_reference import call, check_compiled_model, parse_reference
+from keras_tpu_ext._runtime.common.layouts import batch_axis_of
 from keras_tpu_ext.doctor import DoctorReport, doctor
 from keras_tpu_ext.errors import ArgumentError, KteError
 from keras_tpu_ext.parity import ParityReport, check_function
@@ -107,7 +108,7 @@ def _preflight_report(options: argparse.Namespace) -> PreflightReport:
     batch = batches[0]
     devices = parse_target(options.target).devices
     if options.mesh:
-        devices = options.mesh.get("data", next(iter(options.mesh.values())))
+        devices = options.mesh[batch_axis_of(options.mesh)]
     per_replica, rest = (128, 0) if options.batch is None else divmod(options.batch, devices)
     if rest or per_replica < 1:
         raise ArgumentError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.errors import PreflightError
@@ -16,20 +16,38 @@ from keras_tpu_ext.preflight.results import Candidate
 # Tensor parallelism over more devices takes more time for its collectives than it saves.
 _MOST_ALONG_MODEL = 16
 
-_Asked = tuple[Candidate, PreflightReport | None]
+
+class _Asked(NamedTuple):
+    """A layout that was asked about.
+
+    Attributes:
+        candidate: What is told of it.
+        step: The step on it.
+        report: Its report; `None` if there is none.
+    """
+
+    candidate: Candidate
+    step: Step
+    report: PreflightReport | None = None
 
 
 def ranked_report(
-    step: Step, mesh: Mapping[str, int] | None, rebuild: Callable[[tuple[str, ...]], Any] | None, **more: Any
+    step: Step,
+    mesh: Mapping[str, int] | None,
+    rebuild: Callable[[tuple[str, ...]], Any] | None,
+    *,
+    search: bool,
+    **more: Any,
 ) -> PreflightReport:
     """Return the report of the layout that fits and is fastest, with what was found of the others.
 
     Where none fits, the model is made again so that its repeated blocks compute their activations twice.
 
     Args:
-        step: The step, not sharded.
+        step: The step, on any layout.
         mesh: The only mesh that is wanted; `None` for any.
         rebuild: Makes the model with `keras.RematScope` for the layers of these names; `None` where it cannot.
+        search: Whether to search for the largest batch on that layout.
         **more: Further fields of the report.
 
     Raises:
@@ -37,13 +55,16 @@ def ranked_report(
     """
     found = _ask_about_all(step, mesh, (), more)
     blocks = tuple(_runtime.models.repeated_blocks(step.model)) if rebuild is not None else ()
-    if rebuild is not None and blocks and not any(candidate.fits for candidate, _ in found):
+    if rebuild is not None and blocks and not any(asked.candidate.fits for asked in found):
         found += _ask_about_all(dataclasses.replace(step, model=rebuild(blocks)), mesh, blocks, more)
-    found.sort(key=lambda asked: asked[0].rank)
-    best = next((report for _, report in found if report is not None), None)
-    if best is None:
-        raise PreflightError(f"No layout could be asked about: {'; '.join(one.note for one, _ in found)}.")
-    return dataclasses.replace(best, candidates=tuple(candidate for candidate, _ in found))
+    found.sort(key=lambda asked: asked.candidate.rank)
+    best = next((asked for asked in found if asked.report is not None), None)
+    if best is None or best.report is None:
+        raise PreflightError(f"No layout could be asked about: {'; '.join(one.candidate.note for one in found)}.")
+    report = dataclasses.replace(best.report, candidates=tuple(asked.candidate for asked in found))
+    if report.memory is None or (report.ok and not search):
+        return report
+    return with_largest_batch(report, step.target, best.step.compile, search=search)
 
 
 def _ask_about_all(
@@ -53,47 +74,45 @@ def _ask_about_all(
     devices = step.target.devices
     sizes = [2**i for i in range(devices.bit_length()) if not devices % 2**i and 2**i <= _MOST_ALONG_MODEL]
     meshes = [{"data": devices // size, "model": size} for size in sizes] if mesh is None else [dict(mesh)]
-    found, whole = [], 0
+    unsharded, found, whole = _runtime.devices.abstract_strategy(devices), [], 0
     for one in meshes:
         axes = {name: size for name, size in one.items() if size > 1 or name == "data"}
-        opened = _runtime.devices.abstract_strategy(devices)
-        opened = _runtime.devices.shard(opened, "fsdp", tuple(axes.items()))
-        candidate, report = _asked(dataclasses.replace(step, opened=opened, mesh=axes), remat, more)
-        found.append((candidate, report))
-        if report is not None and report.layout is not None:
-            whole = sum(variable.bytes for variable in report.layout.variables)
+        opened = _runtime.devices.shard(unsharded, "fsdp", tuple(axes.items()))
+        asked = _asked(dataclasses.replace(step, opened=opened, mesh=axes), remat, more)
+        found.append(asked)
+        if asked.report is not None and asked.report.layout is not None:
+            whole = sum(variable.bytes for variable in asked.report.layout.variables)
     if mesh is None:
-        available = step.target.generation.usable_hbm_bytes_per_core
-        if whole > available:
+        step = dataclasses.replace(step, opened=unsharded, mesh=None)
+        if whole > step.target.generation.usable_hbm_bytes_per_core:
             note = "weights and optimizer do not fit on one device"
-            found.append((Candidate(None, remat, needed=whole, fits=False, note=note), None))
+            found.append(_Asked(Candidate(None, remat, needed=whole, fits=False, note=note), step))
         else:
             found.append(_asked(step, remat, more))
     return found
 
 
 def _asked(step: Step, remat: tuple[str, ...], more: Mapping[str, Any]) -> _Asked:
-    """Return what the compiler says of a layout, and its report if there is one."""
+    """Return what the compiler says of a layout."""
     candidate = Candidate(None if step.mesh is None else dict(step.mesh), remat)
     replicas, examples = step.opened.num_replicas, step.examples
     if examples % replicas:
-        return dataclasses.replace(
-            candidate, note=f"{replicas} replicas cannot share {examples} examples evenly"
-        ), None
+        note = f"{replicas} replicas cannot share {examples} examples evenly"
+        return _Asked(dataclasses.replace(candidate, note=note), step)
     try:
         report = step.report(**more)
     except PreflightError as error:
-        return dataclasses.replace(candidate, note=str(error).splitlines()[0]), None
+        return _Asked(dataclasses.replace(candidate, note=str(error).splitlines()[0]), step)
     if report.fault is not None:
-        return dataclasses.replace(candidate, note=str(report.fault)), report
+        return _Asked(dataclasses.replace(candidate, note=str(report.fault)), step, report)
     if report.ok:
         report = with_largest_batch(report, step.target, step.compile, search=False)
     assert report.memory is not None, "it compiles, or it says how much it needs"
-    found = dataclasses.replace(
+    candidate = dataclasses.replace(
         candidate,
         needed=report.memory.needed,
         fits=report.ok,
         step_seconds=report.step_seconds,
         largest_per_replica_batch=report.largest_per_replica_batch,
     )
-    return found, report
+    return _Asked(candidate, step, report)

@@ -100,38 +100,32 @@ def preflight(
     parsed = parse_target(target)
     _check(per_replica_batch, timeout_s)
     axes = check_sharding("preflight", shard, mesh, devices=parsed.devices)
-    opened = _runtime.devices.abstract_strategy(parsed.devices)
     ranks = isinstance(shard, str) and shard == "auto"
+    opened = _runtime.devices.abstract_strategy(parsed.devices)
     if shard is not None:
-        sharded = _runtime.devices.shard(opened, "fsdp" if ranks else shard, axes)
-        opened = opened if ranks else sharded
-        axes = axes if ranks else axes or (("data", parsed.devices),)
+        opened = _runtime.devices.shard(opened, "fsdp" if ranks else shard, axes)
     wanted = wanted_corrections(corrections)
     compiler_versions()  # fail before anything that takes time
-    cache = _cache_folder(cache_dir)
     built = _built(model, exact=shard is not None)
-    replicas = dict(axes).get("data", axes[0][1]) if ranks and axes else opened.num_replicas
+    shares = 1 if ranks and per_replica_batch is None else opened.num_replicas  # layouts have replicas of their own
     step = Step(
         built,
-        _batch.batch_spec(
-            batch, parsed.name, 1 if ranks and per_replica_batch is None else replicas, per_replica_batch
-        ),
+        _batch.batch_spec(batch, parsed.name, shares, per_replica_batch),
         parsed,
         opened,
-        None if ranks or axes is None else dict(axes),
+        None if shard is None else dict(axes or (("data", parsed.devices),)),
         wanted,
         timeout_s,
-        cache,
+        _cache_folder(cache_dir),
         progress,
     )
     rate = None if pipeline is None else _batch.batches_per_sec(pipeline, step.examples)
     if ranks:
-        can_rebuild = not isinstance(model, _runtime.keras.Model)
-        rebuild = functools.partial(_rebuilt, model) if can_rebuild else None
-        report = ranked_report(step, None if axes is None else dict(axes), rebuild, pipeline_batches_per_sec=rate)
-    else:
-        report = step.report(pipeline_batches_per_sec=rate)
-    if report.fault is not None or (ranks and report.ok):
+        rebuild = None if built is model else functools.partial(_rebuilt, model)
+        only = None if axes is None else dict(axes)
+        return ranked_report(step, only, rebuild, search=find_largest_batch, pipeline_batches_per_sec=rate)
+    report = step.report(pipeline_batches_per_sec=rate)
+    if report.fault is not None:
         return report
     return with_largest_batch(report, parsed, step.compile, search=find_largest_batch)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 # For each dimension the axis of the mesh that shards it, or `None`.
@@ -73,6 +73,12 @@ class MeshAxes(NamedTuple):
     def devices(self) -> int:
         """Number of devices."""
         return math.prod(self.sizes.values())
+
+
+def batch_axis_of(names: Iterable[str]) -> str:
+    """Return the axis of a mesh along which batches are sharded: that named `"data"`, else the first."""
+    found = list(names)
+    return "data" if "data" in found else found[0]
 
 
 class LayerFacts(NamedTuple):

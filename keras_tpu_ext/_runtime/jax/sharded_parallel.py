@@ -10,7 +10,15 @@ from typing import Any
 
 import keras
 
-from keras_tpu_ext._runtime.common.layouts import LayerFacts, MeshAxes, Patterns, Spec, indivisible, sharded_spec
+from keras_tpu_ext._runtime.common.layouts import (
+    LayerFacts,
+    MeshAxes,
+    Patterns,
+    Spec,
+    batch_axis_of,
+    indivisible,
+    sharded_spec,
+)
 from keras_tpu_ext._runtime.common.protocols import ChooseMesh, OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Layer
 from keras_tpu_ext._runtime.compat.keras3 import path_of
@@ -157,7 +165,7 @@ def shard(
     devices = opened.strategy.device_mesh.devices.flatten()
     sizes = dict(mesh or (("data", len(devices)),))
     device_mesh = keras.distribution.DeviceMesh(tuple(sizes.values()), list(sizes), devices)
-    batch_axis = "data" if "data" in sizes else next(iter(sizes))
+    batch_axis = batch_axis_of(sizes)
     patterns = Patterns(shard) if isinstance(shard, Mapping) else None
     distribution = ShardedParallel(device_mesh, batch_axis, patterns, choose=choose)
     return dataclasses.replace(opened, strategy=distribution, num_replicas=sizes[batch_axis])
