@@ -251,12 +251,6 @@ def test_a_frozen_layer_trains_again(mesh):
 
 
 @LATER
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a variable that is added outside of the block is laid out by its shape alone, without its layer "
-    "(TrainStep._adopt_variables asks get_variable_layout, which looks for the layer in the frames of add_weight)",
-)
 @pytest.mark.parametrize("case", ["lora", "int8"])
 def test_what_is_added_outside_of_the_block_is_laid_out_as_within(case):
     within, scope = kte.strategy_scope(**MESHES["2x4"]), kte.strategy_scope(**MESHES["2x4"])
@@ -273,12 +267,6 @@ def test_what_is_added_outside_of_the_block_is_laid_out_as_within(case):
 
 
 @LATER
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a model from outside of the block is laid out by shapes alone, as of the test before: heads are not "
-    "sharded along 'model'",
-)
 def test_a_model_from_outside_of_the_block_is_laid_out_as_within():
     scope = kte.strategy_scope(**MESHES["2x4"])
     outside = network(make=keras.Model)
@@ -323,12 +311,6 @@ def test_a_pattern_lays_out_what_lora_adds_and_its_slots():
 
 
 @LATER
-@pytest.mark.xfail(
-    strict=True,
-    raises=kte.errors.ArgumentError,
-    reason="a pattern for the kernel of an EinsumDense matches its lora_kernel_b too, which has fewer dimensions, "
-    "and that is an error: `shard` gives 'heads/lora_kernel_b' 3 axes",
-)
 def test_a_pattern_for_kernels_of_three_dimensions_lets_lora_be():
     found = {row.path: row.spec for row in layout_of(add_lora, {"heads.*kernel": (None, "model", None)}).variables}
     assert found["heads/kernel"] == (None, "model", None)
@@ -342,12 +324,6 @@ FALSE_COMPLAINTS = {
 
 
 @LATER
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a pattern for a kernel matches the small weights that LoRA and quantisation add to it, and these are "
-    "told of as not divided",
-)
 @pytest.mark.parametrize("name", FALSE_COMPLAINTS)
 def test_what_lora_and_quantisation_add_is_not_complained_of(name):
     with warnings.catch_warnings():
@@ -357,12 +333,6 @@ def test_what_lora_and_quantisation_add_is_not_complained_of(name):
 
 
 @LATER
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="int4 packs the kernel of an EinsumDense into two dimensions; a pattern of three matches it, and it stays "
-    "whole on every device without a word",
-)
 def test_a_pattern_that_does_not_fit_a_packed_kernel_is_told():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LayoutWarning)
@@ -532,13 +502,7 @@ def test_stock_keras_ignores_a_pattern_that_matches_nothing():
     "make",
     [
         lambda patterns: {"shard": patterns, **TWO_BY_FOUR},
-        pytest.param(
-            lambda patterns: {"shard": layout_map(patterns)},
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="a LayoutMap's patterns are Keras's to match, and nobody looks whether they match any",
-            ),
-        ),
+        lambda patterns: {"shard": layout_map(patterns)},
     ],
     ids=["patterns", "LayoutMap"],
 )

@@ -1,4 +1,4 @@
-"""Give a model that is there another layout: each variable moves between the devices, and none is whole on one."""
+"""Lay out a model that is there already: each variable moves between the devices."""
 
 from __future__ import annotations
 
@@ -29,6 +29,22 @@ def choose_layout(model: keras.Model, batch: Nest) -> None:
     mesh = distribution.choose(model, batch)
     if mesh is not None and mesh != distribution.axes.sizes:
         relayout(model, distribution.over(mesh))
+
+
+def lay_out_what_has_no_layout(model: keras.Model) -> None:
+    """Put those variables where the model is that were made elsewhere, by their layers as all others."""
+    distribution = distribution_of(model)
+    without = [] if distribution is None else [one for one in variables_of(model) if one._layout is None]
+    if distribution is None or not without:
+        return
+    is_ours = isinstance(distribution, ShardedParallel)
+    specs = specs_under(model, distribution) if is_ours else {}
+    for variable in without:
+        if is_ours:
+            variable._layout = keras.distribution.TensorLayout(specs[id(variable)], distribution.device_mesh)
+        else:
+            variable._layout = distribution.get_variable_layout(variable)
+        variable.assign(variable.value)
 
 
 def relayout(model: keras.Model, distribution: ShardedParallel) -> None:

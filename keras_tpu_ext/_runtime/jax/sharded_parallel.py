@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext.errors import ArgumentError
 
 _MOST_FRAMES = 12  # between a layer that adds a weight and the question for its layout
+_ADDED = re.compile(r"(^|[/_])lora_\w+$|_(scale|zero)$")
 _KINDS = (keras.layers.Embedding, keras.layers.EinsumDense, keras.layers.Dense)
 
 
@@ -106,8 +108,11 @@ class ShardedParallel(keras.distribution.ModelParallel):
     def note_of(self, path: str, shape: tuple[int, ...]) -> str:
         """Return why a dimension that a pattern names is not sharded; empty if there is none."""
         matching = [] if self.patterns is None else self.patterns.matching(path)
-        if self.patterns is None or len(matching) != 1 or len(self.patterns.specs[matching[0]]) > len(shape):
+        if self.patterns is None or len(matching) != 1 or _is_added(path, matching[0]):
             return ""
+        axes = len(self.patterns.specs[matching[0]])
+        if axes > len(shape):
+            return f"it is not sharded: {matching[0]!r} gives {axes} axes, and it has {len(shape)} dimensions"
         for i, name in indivisible(shape, self.patterns.specs[matching[0]], self.axes):
             size = self.axes.sizes[name]
             return f"dimension {i} is not sharded: {size} devices along {name!r} do not divide {shape[i]}"
@@ -125,7 +130,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
             )
         spec = self.patterns.specs[matching[0]]
         if len(spec) > len(shape):
-            if not is_weight:  # as of an optimizer, or the scales of quantized weights: no user names these
+            if not is_weight or _is_added(path, matching[0]):  # as of an optimizer: no user names these
                 return (None,) * len(shape)
             raise ArgumentError(
                 f"`shard` gives {path!r} {len(spec)} axes by {matching[0]!r}: {spec}, but its shape "
@@ -134,6 +139,11 @@ class ShardedParallel(keras.distribution.ModelParallel):
         spec = (*spec, *[None] * (len(shape) - len(spec)))
         whole = dict(indivisible(shape, spec, self.axes))
         return tuple(None if i in whole else name for i, name in enumerate(spec))
+
+
+def _is_added(path: str, pattern: str) -> bool:
+    """Return whether LoRA or quantization adds a variable to the weight that a pattern is meant for."""
+    return _ADDED.search(path) is not None and not any(word in pattern for word in ("lora", "scale", "zero"))
 
 
 def _facts_of_running_layer() -> LayerFacts | None:

@@ -30,7 +30,7 @@ from keras_tpu_ext._runtime.jax.loop import (
 )
 from keras_tpu_ext._runtime.jax.overflow import StatelessOverflowWatch
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup
-from keras_tpu_ext._runtime.jax.relayout import choose_layout
+from keras_tpu_ext._runtime.jax.relayout import choose_layout, lay_out_what_has_no_layout
 from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
 from keras_tpu_ext._runtime.jax.sharded_operations import sharded_operations_of
 from keras_tpu_ext._runtime.jax.sharding import copy_aliased_buffers
@@ -262,6 +262,8 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
     def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         """Build as Keras does, inside the model's own distribution, and prepare the batches of `iterator`."""
         model: Model = super()
+        if self.built:
+            self._adopt_variables()  # an optimizer lays out its slots as the weights are
         with self._own_scope():
             if iterator is None:
                 model._symbolic_build(data_batch=data_batch)
@@ -282,14 +284,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
 
     def _adopt_variables(self: Any) -> None:
         """Put variables that were made elsewhere, as an optimizer's learning rate may be, where the model is."""
-        distribution = distribution_of(self)
-        if distribution is None:
-            return
-        optimizer = [] if getattr(self, "optimizer", None) is None else self.optimizer.variables
-        for variable in [*self.variables, *optimizer, *self.metrics_variables, *own_variables(self)]:
-            if variable._layout is None:
-                variable._layout = distribution.get_variable_layout(variable)
-                variable.assign(variable.value)
+        lay_out_what_has_no_layout(self)
 
     def _get_jax_state(self: Any, **which: bool) -> Any:
         """Return the state as Keras does; a model with optimizers for a step of its own may have no other.
