@@ -97,6 +97,8 @@ def assert_sharded(scope: kte.Scope, model: Any) -> None:
     matrices = [row for row in report.variables if len(row.shape) > 1]
     for role in {"weight"} | {row.role for row in matrices}:
         assert axes <= {name for row in matrices if row.role == role for name in row.spec}, role
+    sums = [row.spec for row in report.variables if row.role == "accumulator" and row.shape]
+    assert sums in ([], [row.spec for row in report.variables if row.role == "weight"])
 
 
 def stock(case: Case, scope: kte.Scope, start: list[np.ndarray]) -> Outcome:
