@@ -17,6 +17,8 @@ from kind_of_keras import DIVIDES_REGULARIZERS
 SEED = int(os.environ.get("KTE_PARITY_SEED", "1"))
 # Some 120 cover every two values that can meet, and the rest repeats them in other company.
 NUMBER_OF_CASES = int(os.environ.get("KTE_PARITY_CASES", "160"))
+NUMBER_OF_SHARDED_CASES = NUMBER_OF_CASES * 3 // 4
+DEVICES = 8  # of a mesh
 # What decides how a loss is divided, scaled, windowed and masked: every value of these is met on each runtime in what
 # `make test` runs, `gate.txt`.
 IMPORTANT = (
@@ -65,7 +67,19 @@ DIMENSIONS: dict[str, dict[Any, int]] = {
     "then": {"fit": 8, "evaluate": 1, "predict": 1},
     "replicas": {2: 12, 8: 1},
 }
-DEFAULTS = ("no extras", "unclipped", "no upkeep", "unscaled", "finite", "every batch", "no metrics", "fit", "arrays")
+# The same for models that are sharded over a mesh of eight devices, on Keras 3 on JAX only. Their replicas are its
+# data axis: it is 8x1, 4x2, 2x4 or 1x8. Eager steps take five times as long.
+SHARDED: dict[str, dict[Any, int]] = {
+    **DIMENSIONS,
+    "run": {"graph": 8, "eager": 1},
+    "replicas": {8: 1, 4: 1, 2: 1, 1: 1},
+    "shard": {"fsdp": 1, "tensor": 1, "both": 1},
+}
+REPLICAS = {"fsdp": (8,), "tensor": (1,), "both": (2, 4)}
+DEFAULTS = (
+    *("no extras", "unclipped", "no upkeep", "unscaled", "finite", "every batch", "no metrics", "fit", "arrays"),
+    "unsharded",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +104,7 @@ class Case:
     metrics: str = "no metrics"
     then: str = "fit"
     replicas: int = 8
+    shard: str = "unsharded"
 
     def __str__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -109,6 +124,11 @@ class Case:
     def has_timesteps(self) -> bool:
         """Whether the first output has a time axis, and a mask from the embedding."""
         return self.model in ("words", "dict of words")
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the model is sharded over a mesh."""
+        return self.shard != "unsharded"
 
     @property
     def is_classes(self) -> bool:
@@ -134,13 +154,18 @@ class Case:
 
 
 def _words(name: str, value: Any) -> str:
-    how = {"batches": "{0[0]} by {0[1]}", "steps_per_execution": "spe {0}", "replicas": "{0} replicas"}
+    how = {
+        "batches": "{0[0]} by {0[1]}",
+        "steps_per_execution": "spe {0}",
+        "replicas": "{0} replicas",
+        "shard": "shard {0}",
+    }
     return how.get(name, "{0}").format(value)
 
 
 _VALUES = {
     _words(name, value): (name, value)
-    for name, values in {**DIMENSIONS, "replicas": (1, 2, 3, 8)}.items()
+    for name, values in {**SHARDED, "replicas": (1, 2, 3, 4, 8)}.items()
     for value in values
 }
 
@@ -213,6 +238,7 @@ RULES: dict[str, Any] = {
     "no reference for this window": lambda c: (
         c.window > 1 and not joined_batches_are_exact(c) and not own_accumulation_is_exact(c)
     ),
+    "a mesh with eight devices has these replicas": lambda c: c.is_sharded and c.replicas not in REPLICAS[c.shard],
 }
 
 
@@ -221,9 +247,9 @@ def why_not(case: Case) -> str:
     return next((reason for reason, forbids in RULES.items() if forbids(case)), "")
 
 
-def draw(generator: random.Random, **fixed: Any) -> Case:
+def draw(generator: random.Random, dimensions: dict[str, dict[Any, int]], **fixed: Any) -> Case:
     """Return a case, possible or not, with some of its values fixed."""
-    drawn = {name: generator.choices(list(values), list(values.values()))[0] for name, values in DIMENSIONS.items()}
+    drawn = {name: generator.choices(list(values), list(values.values()))[0] for name, values in dimensions.items()}
     return Case(**{**drawn, **fixed})
 
 
@@ -233,28 +259,29 @@ def pairs_of(case: Case) -> set[tuple[tuple[str, Any], tuple[str, Any]]]:
     return set(itertools.combinations(values, 2))
 
 
-def all_pairs() -> dict[tuple[tuple[str, Any], tuple[str, Any]], None]:
+def all_pairs(dimensions: dict[str, dict[Any, int]]) -> dict[tuple[tuple[str, Any], tuple[str, Any]], None]:
     """Return every two values of two dimensions, in a fixed order."""
     return {
         ((a, u), (b, v)): None
-        for a, b in itertools.combinations(DIMENSIONS, 2)
-        for u, v in itertools.product(DIMENSIONS[a], DIMENSIONS[b])
+        for a, b in itertools.combinations(dimensions, 2)
+        for u, v in itertools.product(dimensions[a], dimensions[b])
     }
 
 
-def sample(seed: int = SEED, number: int = NUMBER_OF_CASES) -> tuple[list[Case], list[Any]]:
+def sample(dimensions: dict[str, dict[Any, int]], number: int, seed: int = SEED) -> tuple[list[Case], list[Any]]:
     """Return cases in which every two values meet that can, and the pairs that cannot.
 
     Args:
-        seed: Of the draw.
+        dimensions: The values, with the weight of each in the draw.
         number: Of cases; those that cover all pairs come first.
+        seed: Of the draw.
     """
-    generator, missing = random.Random(seed), all_pairs()
+    generator, missing = random.Random(seed), all_pairs(dimensions)
     chosen: dict[Case, None] = {}
     impossible = []
     while missing:
         pair = next(iter(missing))
-        tries = (draw(generator, **dict(pair)) for _ in range(TRIES))
+        tries = (draw(generator, dimensions, **dict(pair)) for _ in range(TRIES))
         possible = list(itertools.islice((case for case in tries if not why_not(case)), 25))
         if not possible:
             impossible.append(pair)
@@ -264,7 +291,7 @@ def sample(seed: int = SEED, number: int = NUMBER_OF_CASES) -> tuple[list[Case],
         missing = {pair: None for pair in missing if pair not in pairs_of(best)}
         chosen[best] = None
     while len(chosen) < number:
-        case = draw(generator)
+        case = draw(generator, dimensions)
         if not why_not(case):
             chosen[case] = None
     return list(chosen), impossible

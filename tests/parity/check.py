@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from keras_tpu_ext import _runtime
 from kind_of_keras import IS_KERAS2
 from parity import programs
 from parity.arrays import arrays
-from parity.cases import Case, joined_batches_are_exact
+from parity.cases import DEVICES, Case, joined_batches_are_exact
 
 # Float32 adds in another order on several replicas: each sum is off by about 1e-7 of its size, and a few steps on
 # top of each other make some 1e-6. A wrong denominator is never below 1e-3.
@@ -33,6 +32,16 @@ class Outcome:
     logs: dict[str, Any]
     weights: np.ndarray
     iterations: int
+
+
+def scope_of(case: Case) -> kte.Scope:
+    """Return the rehearsal that the case trains on."""
+    if not case.is_sharded:
+        return kte.strategy_scope(require="cpu", replicas=case.replicas)
+    if case.shard == "fsdp":
+        return kte.strategy_scope(require="cpu", replicas=case.replicas, shard="fsdp")
+    mesh = (("data", case.replicas), ("model", DEVICES // case.replicas))
+    return kte.strategy_scope(require="cpu", shard="fsdp", mesh=mesh)
 
 
 def reference(case: Case) -> tuple[list[np.ndarray], Outcome]:
@@ -56,9 +65,7 @@ def reference(case: Case) -> tuple[list[np.ndarray], Outcome]:
     return start, run(case, model, case.batches[1] * (case.window if joined else 1))
 
 
-def ours(
-    case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray], model_class: Any = kte.TPUModel
-) -> Outcome:
+def ours(case: Case, scope: kte.Scope, start: list[np.ndarray], model_class: Any = kte.TPUModel) -> Outcome:
     """Train a `TPUModel`, or a `model_class`, from the weights `start` on the replicas of `scope`."""
     given = {
         "1024": {"loss_scale": 1024},
@@ -77,10 +84,24 @@ def ours(
             optimizer = programs.scaled(case, optimizer)
         model.compile(optimizer, **programs.compile_options(case), **_how(case), **given)
     model.set_weights(start)
-    return run(case, model, case.batches[1], padded=case.data == "padded")
+    outcome = run(case, model, case.batches[1], padded=case.data == "padded")
+    if case.is_sharded:
+        assert_sharded(scope, model)
+    return outcome
 
 
-def stock(case: Case, scope: AbstractContextManager[Any], start: list[np.ndarray]) -> Outcome:
+def assert_sharded(scope: kte.Scope, model: Any) -> None:
+    """Assert that along each axis of the mesh a weight is sharded, and what the optimizer has for it as well."""
+    report = scope.layout(model)
+    axes = {name for name, size in report.mesh.items() if size > 1}
+    matrices = [row for row in report.variables if len(row.shape) > 1]
+    for role in {"weight"} | {row.role for row in matrices}:
+        assert axes <= {name for row in matrices if row.role == role for name in row.spec}, role
+    sums = [row.spec for row in report.variables if row.role == "accumulator" and row.shape]
+    assert sums in ([], [row.spec for row in report.variables if row.role == "weight"])
+
+
+def stock(case: Case, scope: kte.Scope, start: list[np.ndarray]) -> Outcome:
     """Train a plain `keras.Model` on the replicas of `scope`, with what plain Keras has to offer for the case."""
     with scope:
         model = programs.build(case, programs.keras().Model)
