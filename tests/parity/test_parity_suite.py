@@ -35,7 +35,6 @@ from parity.cases import (
 )
 
 once = pytest.mark.gate_on("keras3_jax")  # what is about the list of cases is the same on all
-no_masks = pytest.mark.xfail(strict=True, reason="_runtime/jax/activations.py drops the masks of what it splits")
 
 
 def gate():
@@ -72,21 +71,7 @@ def pytest_generate_tests(metafunc):
             more = [*more, *sampled_sharded()[0][:: 4 if of_plain else 1]]
         if not DIVIDES_REGULARIZERS:
             of_gate = [case for case in of_gate if not why_not(case)]
-        cases = dict.fromkeys([*found, *of_gate, *more])
-        metafunc.parametrize("case", [pytest.param(case, id=str(case), marks=known_bugs(case)) for case in cases])
-
-
-def known_bugs(case):
-    """Return the marks of a case that the package does not pass."""
-    return [no_masks] if case.is_sharded and case.replicas > 1 and case.has_timesteps and misses_mask(case) else []
-
-
-def misses_mask(case):
-    """Return whether a sharded case needs the mask of a batch that is split."""
-    # One that the replicas cannot share evenly is not filled up where a loss is of the whole batch.
-    of_batch = case.extras in ("add_loss", "add_loss per example", "own compute_loss")
-    is_split = case.batches[1] % case.replicas == 0 or not of_batch
-    return is_split and case.weights != "all zero"
+        metafunc.parametrize("case", dict.fromkeys([*found, *of_gate, *more]), ids=str)
 
 
 def test_replicas_take_the_steps_of_one_device(case):

@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Layer, Nest
+from keras_tpu_ext._runtime.compat.keras3 import mask_of, with_mask
 from keras_tpu_ext._runtime.compat.keras3_jax import Mesh
 
 
@@ -63,7 +64,7 @@ def _with_sharded_outputs(original: Callable[..., Nest]) -> Callable[..., Nest]:
             if not _is_traced(leaf) or leaf.shape[0] != rows:
                 return leaf
             spec = PartitionSpec(axis, *[PartitionSpec.UNCONSTRAINED] * (leaf.ndim - 1))
-            return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, spec))
+            return with_mask(jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, spec)), mask_of(leaf))
 
         return jax.tree.map(sharded, outputs)
 
