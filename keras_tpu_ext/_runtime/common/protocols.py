@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
@@ -18,6 +18,7 @@ from keras_tpu_ext._runtime.common.layouts import VariableLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.common.types import Array, Layer, Loss, Model, Nest, Policy, Strategy, Tensor, Variable
 
+_T = TypeVar("_T")
 ChooseMesh: TypeAlias = "Callable[[Model, Nest], dict[str, int] | None]"
 
 
@@ -423,7 +424,7 @@ class Probes(Protocol):
         whose Keras ends the data after the callbacks' `on_epoch_end` never calls it.
         """
 
-    def call_abstractly(self, function: Callable[[], Any]) -> Any:
+    def call_abstractly(self, function: Callable[[], _T]) -> _T:
         """Call a function that makes models; where the runtime can, their variables have shapes and no values."""
 
     def lower_step(self, model: Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:

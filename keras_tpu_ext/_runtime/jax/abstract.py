@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -13,15 +13,16 @@ import numpy as np
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._runtime.common.types import Variable
+from keras_tpu_ext._runtime.common.types import Tensor, Variable
 
 _get_global: Any = private("keras.src.backend.common.global_state:get_global_attribute")
 _set_global: Any = private("keras.src.backend.common.global_state:set_global_attribute")
 
 _DEVICE = "tpu:{}"
+_T = TypeVar("_T")
 
 
-def call_abstractly(function: Callable[[], Any]) -> Any:
+def call_abstractly(function: Callable[[], _T]) -> _T:
     """Call a function; variables of the models that it makes have no values. See `common/protocols.py`."""
     uids = dict(_get_global("object_name_uids") or {})
     try:
@@ -63,7 +64,7 @@ class _NoValues(keras.StatelessScope):
     def __init__(self) -> None:
         super().__init__(initialize_variables=False)
 
-    def add_update(self, update: tuple[Variable, Any]) -> None:
+    def add_update(self, update: tuple[Variable, Tensor]) -> None:
         if update[0]._value is not None:
             super().add_update(update)
 
@@ -72,7 +73,7 @@ def _with_value_if_given(original: Callable[..., None]) -> Callable[..., None]:
     """Let a variable that is made from a value have it, which Keras allows outside of stateless scopes only."""
 
     @functools.wraps(original)
-    def init(variable: Variable, initializer: Any, *args: Any, **kwargs: Any) -> None:
+    def init(variable: Variable, initializer: object, *args: object, **kwargs: object) -> None:
         scope = _get_global("stateless_scope")
         if callable(initializer) or isinstance(initializer, str) or not isinstance(scope, _NoValues):
             original(variable, initializer, *args, **kwargs)

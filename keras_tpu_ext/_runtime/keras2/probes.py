@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import tensorflow as tf
 
@@ -21,13 +21,15 @@ from keras_tpu_ext._runtime.training.overflow import watch_overflow as watch_ove
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 
+_T = TypeVar("_T")
+
 
 def count_flops(model: tf.keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
     """Count the FLOPs of a train step; see `common/protocols.py`."""
     return flops.count_flops(model, batch, batch_size, with_autograph)
 
 
-def call_abstractly(function: Callable[[], Any]) -> Any:
+def call_abstractly(function: Callable[[], _T]) -> _T:
     """Call a function: here variables always have values. See `common/protocols.py`."""
     return function()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import keras
 import tensorflow as tf
@@ -23,13 +23,15 @@ from keras_tpu_ext._runtime.training.step_state import step_state_of
 # Keras 3 turns AutoGraph off.
 _as_keras_traces = tf.autograph.experimental.do_not_convert
 
+_T = TypeVar("_T")
+
 
 def count_flops(model: keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
     """Count the FLOPs of a train step; see `common/protocols.py`."""
     return flops.count_flops(model, batch, batch_size, _as_keras_traces)
 
 
-def call_abstractly(function: Callable[[], Any]) -> Any:
+def call_abstractly(function: Callable[[], _T]) -> _T:
     """Call a function: here variables always have values. See `common/protocols.py`."""
     return function()
 
