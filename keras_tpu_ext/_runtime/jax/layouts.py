@@ -144,4 +144,6 @@ def _rows(
 
 def _spec_of_made(variable: keras.Variable) -> Spec:
     layout = getattr(variable, "_layout", None)
-    return tuple(getattr(layout, "axes", (None,) * len(variable.shape)))
+    # Keras before 3.10 keeps JAX's sharding.
+    axes: Sequence[str | None] = getattr(layout, "axes", None) or getattr(layout, "spec", ())
+    return (*axes, *[None] * (len(variable.shape) - len(axes)))
