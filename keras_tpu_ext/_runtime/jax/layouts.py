@@ -145,5 +145,5 @@ def _rows(
 def _spec_of_made(variable: keras.Variable) -> Spec:
     layout = getattr(variable, "_layout", None)
     # Keras before 3.10 keeps JAX's sharding.
-    axes: Sequence[str | None] = getattr(layout, "axes", None) or getattr(layout, "spec", ())
+    axes: Sequence[str | None] = getattr(layout, "axes", ()) or getattr(layout, "spec", ())
     return (*axes, *[None] * (len(variable.shape) - len(axes)))
