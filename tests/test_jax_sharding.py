@@ -392,7 +392,8 @@ def classifier():
     return model
 
 
-@pytest.mark.parametrize("mesh", SOME)
+@pytest.mark.exhaustive  # the parity suite has such models in the gate
+@pytest.mark.parametrize("mesh", MESHES)
 def test_a_plain_model_with_masks_and_weights(mesh):
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 5, (43, 7)), rng.integers(0, 4, 43)

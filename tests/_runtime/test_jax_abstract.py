@@ -118,7 +118,7 @@ SHARDS = {
     },
 }
 CASES = [
-    pytest.param(builder, shard, marks=[] if (builder, shard) in (("lora", "both"), ("frozen", "fsdp")) else LATER)
+    pytest.param(builder, shard, marks=[] if (builder, shard) == ("lora", "both") else LATER)
     for builder in BUILDERS
     for shard in SHARDS
     if (builder, shard) != ("convolutional", "patterns")  # they match nothing there
