@@ -8,12 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.slow
 def test_gemma_learns_sharded_and_writes_before_and_after():
     arguments = ["--epochs", "1", "--length", "128", "--batch-size", "4"]
     finished = subprocess.run(
