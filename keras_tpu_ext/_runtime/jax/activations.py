@@ -1,7 +1,6 @@
 """Activations of sharded models: split along the batch, whatever the layouts of the weights suggest to XLA.
 
-Left alone, XLA's partitioner may gather a batch and split a sum instead of gathering the weights of a layer. Two
-blocks of a decoder on a mesh of 4 x 2 took three times the memory so; see docs/guides/sharding.md.
+Left alone, XLA's partitioner may gather a batch and split a sum instead of gathering the weights of a layer.
 """
 
 from __future__ import annotations
