@@ -7,7 +7,6 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.jax.abstract import is_abstract
-from keras_tpu_ext._runtime.jax.layouts import layouts_under
 
 pytestmark = pytest.mark.runtimes("keras3_jax", reason="models have variables without values on JAX")
 LATER = pytest.mark.exhaustive
@@ -143,7 +142,7 @@ def test_it_is_laid_out_and_lowered_as_the_model_that_trains(builder, shard):
             model = make(BUILDERS[builder])
         lowered = _runtime.probes.lower_step(model, (x, y, None), opened, "TPU v5 lite")
         programs.append(lowered.without_lines)
-        found = {row.path: row.spec for row in layouts_under(model, opened.strategy)}
+        found = {row.path: row.spec for row in lowered.layouts}
     assert programs[0] == programs[1]
     keras.backend.clear_session()
     scope = kte.strategy_scope(replicas=None if "mesh" in options else 8, **options)

@@ -29,9 +29,10 @@ def layouts(model: keras.Model) -> list[VariableLayout]:
     return _rows(model, distribution, _spec_of_made)
 
 
-def layouts_under(model: keras.Model, distribution: keras.distribution.Distribution) -> list[VariableLayout]:
-    """Return where each variable of a model would be if it was made under a distribution, weights first."""
-    specs = specs_under(model, distribution)
+def layouts_under(
+    model: keras.Model, distribution: keras.distribution.Distribution, specs: Mapping[int, Spec]
+) -> list[VariableLayout]:
+    """Return where each variable of a model would be under a distribution, by its `specs_under` it, weights first."""
     return _rows(model, distribution, lambda variable: specs[id(variable)])
 
 

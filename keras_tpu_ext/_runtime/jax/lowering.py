@@ -71,7 +71,7 @@ def lower_step(model: keras.Model, batch: Nest, opened: OpenedStrategy, device_k
         without_lines = lowered.as_text()
         if not isinstance(model, TrainStep):
             warn_of_stock_attention(model, without_lines)
-    leaves, rows = jax.tree.leaves(data), layouts_under(model, distribution)
+    leaves, rows = jax.tree.leaves(data), layouts_under(model, distribution, specs)
     return LoweredStep(
         program=bytes(program),
         partitions=True,

@@ -1,15 +1,41 @@
-"""What a model that is sharded over a mesh computes in another way than Keras and XLA would by themselves."""
+"""What a model that is sharded over a mesh computes in another way than Keras and XLA would by themselves.
+
+Convolutions: where the operands of one are on several devices in part only, XLA sums its gradient over copies too
+(jaxlib 0.10.2): it is too large by a factor of 2 or 4, or the process ends. So each device convolves its part of the
+batch, and XLA's partitioner sees none of it. See tests/test_jax_sharding.py.
+
+Outputs of layers: XLA may gather a batch and split a sum instead of gathering the weights of a layer. So they are
+held to be split along the batch.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import threading
+from collections.abc import Callable, Iterator
 
+import jax
 import keras
+from jax.sharding import NamedSharding, PartitionSpec
 
-from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, jax_mesh
-from keras_tpu_ext._runtime.jax.activations import activations_over_batch
-from keras_tpu_ext._runtime.jax.convolution import convolutions_over_batch
+from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.types import Layer, Nest
+from keras_tpu_ext._runtime.compat.keras3 import mask_of, with_mask
+from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, backend_nn, jax_mesh, shard_map
+
+_CONVOLUTIONS = ("conv", "depthwise_conv", "conv_transpose")
+_Convolve = Callable[..., jax.Array]
+
+
+class _Context(threading.local):
+    """The mesh of the sharded model that this thread traces; `None` outside and within a convolution."""
+
+    mesh: Mesh | None = None
+    batch_axis = ""
+
+
+_CONTEXT = _Context()
 
 
 def sharded_operations_of(
@@ -29,5 +55,66 @@ def sharded_operations(mesh: Mesh, batch_axis: str) -> Iterator[None]:
         mesh: The mesh, also an abstract one.
         batch_axis: Its axis that batches are sharded along.
     """
-    with convolutions_over_batch(mesh, batch_axis), activations_over_batch(mesh, batch_axis):
+    convolutions = [(backend_nn, name, _over_batch) for name in _CONVOLUTIONS]
+    with patched([*convolutions, (keras.layers.Layer, "__call__", _with_split_outputs)]), _tracing(mesh, batch_axis):
         yield
+
+
+@contextlib.contextmanager
+def _tracing(mesh: Mesh | None, batch_axis: str) -> Iterator[None]:
+    before = _CONTEXT.mesh, _CONTEXT.batch_axis
+    _CONTEXT.mesh, _CONTEXT.batch_axis = mesh, batch_axis
+    try:
+        yield
+    finally:
+        _CONTEXT.mesh, _CONTEXT.batch_axis = before
+
+
+def _over_batch(original: _Convolve) -> _Convolve:
+    """Let each device convolve its part of the batch with the whole kernel."""
+
+    @functools.wraps(original)
+    def convolve(inputs: jax.Array, kernel: jax.Array, *args: object, **kwargs: object) -> jax.Array:
+        mesh, axis = _CONTEXT.mesh, _CONTEXT.batch_axis
+        if mesh is None:
+            return original(inputs, kernel, *args, **kwargs)
+        divided = not inputs.shape[0] % mesh.shape[axis]
+        split = PartitionSpec(axis) if divided else PartitionSpec()
+
+        def of_one_device(inputs: jax.Array, kernel: jax.Array) -> jax.Array:
+            with _tracing(None, ""):
+                return original(inputs, kernel, *args, **kwargs)
+
+        each = shard_map(of_one_device, mesh, (split, PartitionSpec()), split)
+        return each(keras.ops.convert_to_tensor(inputs), keras.ops.convert_to_tensor(kernel))
+
+    return convolve
+
+
+def _with_split_outputs(original: Callable[..., Nest]) -> Callable[..., Nest]:
+    """Let the outputs of a layer be split along the batch, where they have the rows of its first input."""
+
+    @functools.wraps(original)
+    def call(layer: Layer, *args: Nest, **kwargs: Nest) -> Nest:
+        outputs = original(layer, *args, **kwargs)
+        mesh, axis = _CONTEXT.mesh, _CONTEXT.batch_axis
+        if mesh is None or mesh.shape[axis] == 1:
+            return outputs
+        inputs = (leaf for leaf in jax.tree.leaves((args, kwargs)) if _is_traced(leaf))
+        rows = next((leaf.shape[0] for leaf in inputs), 0)
+        if not rows or rows % mesh.shape[axis]:
+            return outputs
+
+        def split(leaf: Nest) -> Nest:
+            if not _is_traced(leaf) or leaf.shape[0] != rows:
+                return leaf
+            spec = PartitionSpec(axis, *[PartitionSpec.UNCONSTRAINED] * (leaf.ndim - 1))
+            return with_mask(jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, spec)), mask_of(leaf))
+
+        return jax.tree.map(split, outputs)
+
+    return call
+
+
+def _is_traced(leaf: Nest) -> bool:
+    return isinstance(leaf, jax.core.Tracer) and leaf.ndim > 0

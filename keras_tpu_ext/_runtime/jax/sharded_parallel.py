@@ -71,10 +71,10 @@ class ShardedParallel(keras.distribution.ModelParallel):
 
     def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:
         """Return the layout of a variable that is being made."""
-        facts = _facts_of_running_layer()
         if self._given is not None or getattr(variable, "_layout", None) is not None:
             return super().get_variable_layout(variable)
-        return keras.distribution.TensorLayout(self.spec_of(variable, facts), self.device_mesh)
+        spec = self.spec_of(variable, _facts_of_running_layer())
+        return keras.distribution.TensorLayout(spec, self.device_mesh)
 
     def spec_of(self, variable: keras.Variable, facts: LayerFacts | None) -> Spec:
         """Return along which axes a variable is sharded, which belongs to a layer of these facts, or to none."""
