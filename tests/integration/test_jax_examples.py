@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.runtimes("keras3_jax")
+import example_runs
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.runtimes("keras3_jax")
 
 
 def table(*arguments: str) -> dict[str, str]:
-    """Run an example as a user does and return the rows of its table by name.
-
-    Where `make test` has told XLA to spare itself optimising, the example does too.
-    """
-    package = Path(importlib.util.find_spec("keras_tpu_ext").origin).parents[1]
-    path = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
-    finished = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "KERAS_BACKEND": "jax"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    rows = finished.stdout.split("\nResult\n------\n")[1].strip().splitlines()
-    return dict(re.split(r" {3,}", row, maxsplit=1) for row in rows)
+    """Run an example on JAX and return the rows of its table by name."""
+    return example_runs.table(example_runs.run(*arguments, KERAS_BACKEND="jax"))
 
 
 def test_tensorflow_is_not_there():

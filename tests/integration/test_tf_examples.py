@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+import example_runs
+from example_runs import table
+
 pytestmark = pytest.mark.runtimes("keras3_tf")
 
-ROOT = Path(__file__).resolve().parents[2]
 PNG = b"\x89PNG"
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run `python examples/...` with the package that is being tested, and keep what it prints."""
-    package = Path(importlib.util.find_spec("keras_tpu_ext").origin).parents[1]
-    path = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1", **environ},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-def table(finished: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    """Return the rows of the final table by name."""
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    rows = finished.stdout.split("\nResult\n------\n")[1].strip().splitlines()
-    return dict(re.split(r" {3,}", row, maxsplit=1) for row in rows)
+    """Run an example without a GPU."""
+    return example_runs.run(*arguments, CUDA_VISIBLE_DEVICES="-1", **environ)
 
 
 def message(finished: subprocess.CompletedProcess[str]) -> str:
