@@ -59,6 +59,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     _add(commands, "doctor", "what machine is this, and what is to be mended?", _add_doctor)
     _add(commands, "preflight", "does a train step fit a TPU, and how fast is it?", _add_preflight)
     _add(commands, "advise", "what makes an input pipeline slow?", _add_advise)
+    _add(commands, "resume", "where does a training go on that AutoResume has saved?", _add_resume)
     _add(commands, "tfrecords", "write images into TFRecord shards", _add_tfrecords, _STATUS_OF_WRITER)
     return parser.parse_args(arguments)
 
@@ -135,6 +136,10 @@ def _add_advise(command: argparse.ArgumentParser) -> None:
     command.add_argument("--tpu", default="auto", help="the TPU that it is for, such as grpc://10.0.0.2:8470")
     command.add_argument("--seconds", type=_number(), default=10.0, help="how long to measure in all (default: 10)")
     command.add_argument("--no-measure", action="store_true", help="look only, and run nothing")
+
+
+def _add_resume(command: argparse.ArgumentParser) -> None:
+    command.add_argument("directory", metavar="DIRECTORY", help="the folder that AutoResume was given")
 
 
 def _add_tfrecords(command: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from keras_tpu_ext import _runtime, data
 from keras_tpu_ext._parity.batches import synthetic_batch
 from keras_tpu_ext._parity.function_reference import call, check_compiled_model, parse_reference
+from keras_tpu_ext._resume_report import ResumeReport, resume_report
 from keras_tpu_ext._runtime.common.layouts import batch_axis_of
 from keras_tpu_ext.doctor import DoctorReport, doctor
 from keras_tpu_ext.errors import ArgumentError, KteError
@@ -145,6 +146,10 @@ def _advise_report(options: argparse.Namespace) -> data.Advice:
     return data.advise(dataset, replicas=options.replicas, tpu=options.tpu, measure=measure, seconds=options.seconds)
 
 
+def _resume_report(options: argparse.Namespace) -> ResumeReport:
+    return resume_report(options.directory)
+
+
 def _tfrecords_report(options: argparse.Namespace) -> data.WrittenRecords:
     return data.write_tfrecords(
         options.source,
@@ -165,6 +170,7 @@ _REPORTS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "doctor": _doctor_report,
     "preflight": _preflight_report,
     "advise": _advise_report,
+    "resume": _resume_report,
     "tfrecords": _tfrecords_report,
 }
 

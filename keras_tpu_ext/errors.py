@@ -49,6 +49,10 @@ class PreflightError(KteError, RuntimeError):
     """A preflight could not be carried out: the compiler was not there, failed in itself, or took too long."""
 
 
+class CheckpointError(KteError, RuntimeError):
+    """A checkpoint is damaged, is of another model, or cannot be written."""
+
+
 class HardwareUnusableWarning(UserWarning):
     """A TPU is there but cannot be used; the message says why and what to do."""
 
@@ -71,6 +75,10 @@ class LayoutWarning(UserWarning):
 
 class FromLogitsWarning(UserWarning):
     """A probability output meets a loss that expects logits, so the model may hardly learn."""
+
+
+class ResumeWarning(UserWarning):
+    """A training goes on after an interruption, and something is not as if there had been none."""
 
 
 class UntestedVersionWarning(UserWarning):

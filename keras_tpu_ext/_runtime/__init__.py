@@ -27,3 +27,4 @@ ops: protocols.Ops = _runtime.ops
 policies: protocols.Policies = _runtime.policies
 probes: protocols.Probes = _runtime.probes
 progress: protocols.Progress = _runtime.progress
+training_state: protocols.TrainingState = _runtime.training_state

@@ -33,6 +33,17 @@ def epochs():
     return EpochIterator(x=np.ones((4, 2)), batch_size=4)
 
 
+def adapter_with_workers():
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return np.ones((2, 2)), np.ones((2, 1))
+
+    return EpochIterator(x=Batches(workers=2)).data_adapter
+
+
 def nodes():
     return [node for of_depth in model()._nodes_by_depth.values() for node in of_depth]
 
@@ -68,6 +79,9 @@ ATTRIBUTES = {
     "MultiHeadAttention._softmax": lambda: attention()._softmax.axis,
     "Operation._inbound_nodes": lambda: model().layers[1]._inbound_nodes[0].operation,
     "Optimizer._iterations": lambda: keras.optimizers.SGD()._iterations,
+    "PyDatasetAdapter.enqueuer": lambda: adapter_with_workers().enqueuer.is_running() is False,
+    "PyDatasetAdapter.py_dataset": lambda: len(adapter_with_workers().py_dataset) == 2,
+    "PyDatasetEnqueuer.ready_queue": lambda: adapter_with_workers().enqueuer.ready_queue.empty(),
     "Sequential._functional": (
         lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])._functional.outputs
     ),

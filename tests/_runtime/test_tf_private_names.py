@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TFEpochIterator
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from keras_tpu_ext._runtime.common import private_names
 from private_names import attributes, check_attribute, mend, model
@@ -30,6 +31,7 @@ ATTRIBUTES = {
     "Optimizer._model_variables_moving_average": lambda: len(averaging()._model_variables_moving_average) == 2,
     "Optimizer._trainable_variables": lambda: len(averaging()._trainable_variables) == 2,
     "Optimizer._trainable_variables_indices": lambda: len(averaging()._trainable_variables_indices) == 2,
+    "TFDatasetAdapter._dataset": lambda: TFDatasetAdapter(tf.data.Dataset.range(3))._dataset,
     "TFEpochIterator._distributed_dataset": (
         lambda: (
             TFEpochIterator(

@@ -64,7 +64,12 @@ def needs_example(value):
 
 
 # What an example has in it that is for one runtime.
-ONE_RUNTIME = {"import tensorflow": "keras3_tf", "testing.as_on_tpu": "keras3_jax", "shard=": "keras3_jax"}
+ONE_RUNTIME = {
+    "import tensorflow": "keras3_tf",
+    "testing.as_on_tpu": "keras3_jax",
+    "shard=": "keras3_jax",
+    "AutoResume": "keras3_jax",
+}
 PUBLIC = public()
 EXAMPLES = {name: example(value) for name, value in PUBLIC.items() if example(value)}
 

@@ -9,8 +9,9 @@ from typing import Any
 
 _MISSING = object()
 _LOCK = threading.RLock()  # `make` may look an attribute up, and so run code of anybody's
-# By object and name: the number of replicas inside the block, and the attribute of the instance before it.
-_ACTIVE: dict[tuple[int, str], tuple[int, object]] = {}
+# By the id of an object and a name: the number of replicas inside the block, the attribute of the instance before it,
+# and the object, whose id is no other's as long as it is here.
+_ACTIVE: dict[tuple[int, str], tuple[int, object, object]] = {}
 
 # An object, the name of an attribute, and a function that makes the new attribute from the old one.
 Patch = tuple[Any, str, Callable[[Any], Any]]
@@ -35,10 +36,10 @@ def patched(patches: Sequence[Patch]) -> Iterator[None]:
 
 def _enter(target: Any, name: str, make: Callable[[Any], Any]) -> None:
     with _LOCK:
-        inside, before = _ACTIVE.get((id(target), name), (0, vars(target).get(name, _MISSING)))
+        inside, before, _ = _ACTIVE.get((id(target), name), (0, vars(target).get(name, _MISSING), target))
         if not inside:
             _set(target, name, make(getattr(target, name)))
-        _ACTIVE[id(target), name] = (inside + 1, before)
+        _ACTIVE[id(target), name] = (inside + 1, before, target)
 
 
 def _leave(target: object, name: str) -> None:
@@ -47,9 +48,9 @@ def _leave(target: object, name: str) -> None:
 
 
 def _restore(target: object, name: str) -> None:
-    inside, before = _ACTIVE.pop((id(target), name))
+    inside, before, _ = _ACTIVE.pop((id(target), name))
     if inside > 1:
-        _ACTIVE[id(target), name] = (inside - 1, before)
+        _ACTIVE[id(target), name] = (inside - 1, before, target)
     elif before is not _MISSING:
         _set(target, name, before)
     elif isinstance(target, type):

@@ -74,6 +74,42 @@ class Overflow(NamedTuple):
     of: int
 
 
+class SavedVariable(NamedTuple):
+    """The value of a variable that training changes.
+
+    Attributes:
+        role: `"weight"`, `"optimizer"`, `"metric"`, `"step"` for loss scale and accumulated gradients, or `"random"`.
+        path: The path of the variable.
+        value: Its value; with `per_replica`, those of the replicas along a first dimension.
+        per_replica: Whether each replica has a value of its own, of which others see the sum.
+    """
+
+    role: str
+    path: str
+    value: Array
+    per_replica: bool = False
+
+
+class Place(NamedTuple):
+    """A place in a pass over the data.
+
+    Attributes:
+        batch: Number of batches of the pass that the model has trained on.
+        read: Number of batches that had been read when what follows was taken; no more than `batch`.
+        iterator: The state of the iterator then; `None` if it does not tell.
+        random: The states of the random generators then; `None` if they come by themselves, by reading it all again.
+        random_at_start: The same before the pass.
+        rows: The most rows that a batch of the pass has had, to which shorter ones may have to be filled up.
+    """
+
+    batch: int
+    read: int
+    iterator: Any
+    random: Any
+    random_at_start: Any
+    rows: int = 0
+
+
 class Call(NamedTuple):
     """One call of a layer, or of an operation between layers, in a functional model.
 
@@ -397,6 +433,75 @@ class Progress(Protocol):
 
     def train_steps(self, model: Model) -> int | None:
         """Return the number of train steps that the optimizer has taken, or `None`; waits for the device."""
+
+
+class RunningFit(Protocol):
+    """A call of `fit`, before Keras has its arguments.
+
+    Attributes:
+        method: `"fit"`, or `"evaluate"` or `"predict"`.
+        arguments: The arguments by name, which may be changed.
+        data: What reads the batches, where `fit` may begin in the middle of them.
+    """
+
+    method: str
+    arguments: dict[str, Any]
+    data: Any
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """The callbacks, in one list."""
+
+
+class ResumableData(Protocol):
+    """The batches of a `fit` that may begin in the middle of them.
+
+    Attributes:
+        not_saved: Why the place in the data is found by reading all of it again; empty where it is not.
+        read_again: Number of batches that were read again to come to the place where the data was.
+        seconds: How long that took.
+    """
+
+    not_saved: str
+    read_again: int
+    seconds: float
+
+    def resume(self, place: Place, batch: int) -> None:
+        """Let the first epoch begin where another process was, at a place and at that batch; call it before that."""
+
+    def begin_epoch(self, trained: int) -> None:
+        """Note that an epoch begins, or goes on, after so many batches in all."""
+
+    def note_trained(self, batches: int) -> None:
+        """Note how many batches in all the model has trained on, just before it goes on."""
+
+    def place(self) -> Place | None:
+        """Return the place in the data after the batches that were trained on; `None` if it takes another step."""
+
+
+class TrainingState(Protocol):
+    """What a training has come to, so that another process can go on with it."""
+
+    def read(self, model: Model) -> list[SavedVariable]:
+        """Return the value of each variable of `model` that training changes, as arrays that nothing changes.
+
+        Of several processes all must call it, in a hook of the main thread.
+        """
+
+    def assign(self, model: Model, saved: Sequence[SavedVariable]) -> None:
+        """Give the variables of `model` values that `read` has returned, here or in another process.
+
+        Raises:
+            CheckpointError: If they are of another model; then nothing is changed.
+        """
+
+    def reading_batches(self, call: RunningFit, first_epoch: int | None) -> AbstractContextManager[ResumableData]:
+        """Return a context in which `fit` reads its batches so that it can begin in the middle of them.
+
+        Args:
+            call: The call.
+            first_epoch: The epoch to begin with; `None` for that of the call.
+        """
 
 
 class Probes(Protocol):

@@ -18,6 +18,7 @@ builtin_models: Any = _names.builtin_models
 compiled_with: Any = _names.compiled_with
 save_as: Any = _names.save_as
 LossScaleOptimizer: Any = _names.LossScaleOptimizer
+PyDataset: Any = _names.PyDataset
 keras: Any = _names.keras
 loss_tracker_of: Any = _names.loss_tracker_of
 ops: KerasOps = importlib.import_module(f"{__name__}.{_KERAS}_ops")

@@ -12,6 +12,7 @@ from keras_tpu_ext._runtime.common import missing_names
 from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor, Variable
 
 keras: Any = tf.keras
+PyDataset = keras.utils.Sequence
 PACKAGE = keras.Model.__module__.split(".")[0]  # "keras" on TensorFlow 2.15, "tf_keras" on newer ones
 
 # As in `keras.tree`, which Keras 2 has not.

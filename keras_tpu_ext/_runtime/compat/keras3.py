@@ -28,6 +28,7 @@ VERSION = tuple(map(int, keras.__version__.split(".")[:2]))
 DIVIDES_REGULARIZERS = VERSION >= (3, 14)
 
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
+PyDataset = keras.utils.PyDataset
 tree = keras.tree
 # Callbacks whose `save_freq` may be "epoch".
 saves_each_epoch = (

@@ -8,6 +8,7 @@ from keras_tpu_ext._runtime.jax import devices as _devices
 from keras_tpu_ext._runtime.jax import ops as _ops
 from keras_tpu_ext._runtime.jax import probes as _probes
 from keras_tpu_ext._runtime.jax import progress as _progress
+from keras_tpu_ext._runtime.jax import training_state as _training_state
 from keras_tpu_ext._runtime.jax.step import TrainStep as _TrainStep
 from keras_tpu_ext._runtime.keras3 import models as _models
 from keras_tpu_ext._runtime.keras3 import policies as _policies
@@ -20,6 +21,7 @@ ops: protocols.Ops = _ops
 policies: protocols.Policies = _policies
 probes: protocols.Probes = _probes
 progress: protocols.Progress = _progress
+training_state: protocols.TrainingState = _training_state
 TrainStep: type[protocols.TrainStep] = _TrainStep
 PyDataset = keras.utils.PyDataset
 tree = keras.tree

@@ -81,7 +81,10 @@ class GroupedDataAdapter(DataAdapter):
         model, adapter = self._model, self._adapter
         knows_rows = trains_per_example(model) if self._trains_or_tests else predicts_per_example(model)
         batches = batches_of(
-            model, fills_up=knows_rows and _may_be_short(adapter, num_replicas(model)), most_steps=adapter.num_batches
+            model,
+            fills_up=knows_rows and _may_be_short(adapter, num_replicas(model)),
+            most_steps=adapter.num_batches,
+            rows=getattr(adapter, "rows_before", 0),
         )
         return batches.executions(adapter.get_numpy_iterator(), lambda: _requested_steps(model))
 
@@ -149,7 +152,8 @@ def _may_be_short(adapter: Any, replicas: int) -> bool:
 
 
 def _is_static(adapter: Any) -> bool:
-    return type(adapter).__name__ == "TFDatasetAdapter"  # its batch size is that of a shape that cannot vary
+    inner = getattr(adapter, "adapter", adapter)
+    return type(inner).__name__ == "TFDatasetAdapter"  # its batch size is that of a shape that cannot vary
 
 
 class Group(NamedTuple):
@@ -190,14 +194,17 @@ class Batches:
         replicas: Over how many devices a batch is split.
         fills_up: Whether to fill batches up.
         most_steps: How many batches an execution may have at most, where that is known: the number in an epoch.
+        rows: How many rows a batch has had before these.
     """
 
-    def __init__(self, distribution: Any, replicas: int, *, fills_up: bool, most_steps: int | None = None) -> None:
+    def __init__(
+        self, distribution: Any, replicas: int, *, fills_up: bool, most_steps: int | None = None, rows: int = 0
+    ) -> None:
         self._distribution = distribution
         self._replicas = replicas
         self._fills_up = fills_up
         self._most_steps = most_steps
-        self._space = 0
+        self._space = -(-rows // replicas) * replicas
 
     def executions(self, source: Any, steps: Callable[[], tuple[int, int]]) -> Iterator[list[Group]]:
         """Yield the groups of one execution after the other.
@@ -247,9 +254,9 @@ class Batches:
         return Group(on_devices, examples, np.int32(len(batches)))
 
 
-def batches_of(model: Model, *, fills_up: bool, most_steps: int | None = None) -> Batches:
+def batches_of(model: Model, **options: Any) -> Batches:
     """Return `Batches` for the devices that train `model`."""
-    return Batches(distribution_of(model), num_replicas(model), fills_up=fills_up, most_steps=most_steps)
+    return Batches(distribution_of(model), num_replicas(model), **options)
 
 
 def host_batch(batch: Nest) -> HostBatch:

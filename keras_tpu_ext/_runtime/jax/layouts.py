@@ -15,7 +15,7 @@ from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.jax.scope import distribution_of, mesh_sizes
 from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel, facts_of
 from keras_tpu_ext._runtime.jax.update import step_variables
-from keras_tpu_ext._runtime.keras3.models import flatten_layers
+from keras_tpu_ext._runtime.keras3.models import flatten_layers, optimizers_of
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 from keras_tpu_ext.errors import LayoutWarning
 
@@ -110,7 +110,7 @@ def variables_of(model: keras.Model) -> list[keras.Variable]:
 
 
 def _by_role(model: keras.Model) -> dict[Role, list[keras.Variable]]:
-    optimizer = [] if getattr(model, "optimizer", None) is None else list(model.optimizer.variables)
+    optimizer = [variable for one in optimizers_of(model) for variable in one.variables]
     metrics = list(model.metrics_variables)
     state = step_state_of(model)
     windows = [] if state is None else state.accumulators()

@@ -22,6 +22,7 @@ from keras_tpu_ext._runtime.jax.data_adapter import Group, batches_of, host_batc
 from keras_tpu_ext._runtime.jax.scope import distribution_of
 from keras_tpu_ext._runtime.jax.sharding import replicated
 from keras_tpu_ext._runtime.jax.update import step_variables
+from keras_tpu_ext._runtime.keras3.models import optimizers_of
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 
@@ -108,10 +109,9 @@ def own_variables(model: Model) -> list[jax.Array]:
     They are what a `TPUModel` remembers of its steps, and the variables of every optimizer that is an attribute of
     the model and not the one it was compiled with.
     """
-    attributes = vars(model)
     state, compiled = step_state_of(model), getattr(model, "optimizer", None)
-    optimizers = [value for value in attributes.values() if isinstance(value, keras.optimizers.Optimizer)]
-    others = [variable for optimizer in optimizers if optimizer is not compiled for variable in optimizer.variables]
+    optimizers = [optimizer for optimizer in optimizers_of(model) if optimizer is not compiled]
+    others = [variable for optimizer in optimizers for variable in optimizer.variables]
     return [*([] if state is None else step_variables(state)), *others]
 
 

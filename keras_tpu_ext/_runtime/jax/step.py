@@ -42,7 +42,7 @@ from keras_tpu_ext._runtime.jax.update import (
     run_stateless,
 )
 from keras_tpu_ext._runtime.keras3.adapter import ExactKeras3Model, Keras3Adapter
-from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_by_schedule
+from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
 from keras_tpu_ext._runtime.keras3.functional import FunctionalByShape
 from keras_tpu_ext._runtime.keras3.optimizer_view import track_all_variables
 from keras_tpu_ext._runtime.training.augment import Augments
@@ -278,7 +278,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
             choose_layout(self, data_batch)
         warn_of_layouts(self)
         if iterator is not None:
-            enumerate_by_schedule(self, iterator)
+            enumerate_executions(self, iterator)
             adapted = GroupedDataAdapter(self, iterator.data_adapter, trains_or_tests=True)
             override(iterator, "_get_iterator", adapted.get_jax_iterator)
 

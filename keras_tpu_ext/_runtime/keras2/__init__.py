@@ -15,6 +15,7 @@ from keras_tpu_ext._runtime.keras2.step import TrainStep as _TrainStep
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow import devices as _devices
 from keras_tpu_ext._runtime.tensorflow import message_terms as _message_terms
+from keras_tpu_ext._runtime.tensorflow import training_state as _training_state
 
 TrainStep: type[protocols.TrainStep] = _TrainStep
 batch: protocols.Batch = _batch
@@ -24,6 +25,7 @@ ops: protocols.Ops = _ops
 policies: protocols.Policies = _policies
 probes: protocols.Probes = _probes
 progress: protocols.Progress = _progress
+training_state: protocols.TrainingState = _training_state
 PyDataset = keras.utils.Sequence
 message_terms = dataclasses.replace(
     _message_terms, plain_model="its step on replicas is a mean of each replica's own mean", keras="Keras 2"

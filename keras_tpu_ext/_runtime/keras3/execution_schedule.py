@@ -9,40 +9,46 @@ from typing import Any, TypeAlias
 from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._runtime.compat.keras3 import execution
-from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
+from keras_tpu_ext._runtime.keras3.enqueuer import discard_what_is_left_over
+from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 
 # What `execution` of `compat/keras3.py` returns.
 Executions: TypeAlias = Iterator[tuple[Any, ...]]
 
 
-def enumerate_by_schedule(model: Model, epoch_iterator: Any) -> None:
-    """Let the iterator over an epoch's batches ask before every execution how many steps it has."""
-    if model._kte_schedule is not None:
-        executions = functools.partial(_enumerate, model._kte_schedule, model, epoch_iterator)
+def enumerate_executions(model: Model, epoch_iterator: Any) -> None:
+    """Let the iterator over an epoch's batches ask before every execution how many steps it has.
+
+    And let it begin an epoch in its middle, where the training goes on there, and without what is left over.
+    """
+    discard_what_is_left_over(epoch_iterator.data_adapter)
+    data = None if model._kte_call is None else model._kte_call.data
+    if model._kte_schedule is not None or data is not None:
+        executions = functools.partial(_enumerate, model, data, epoch_iterator)
         override(epoch_iterator, "_enumerate_iterator", executions)
 
 
-def _enumerate(schedule: ExecutionSchedule, model: Model, epoch: Any) -> Executions:
+def _enumerate(model: Model, data: ResumablePasses | None, epoch: Any) -> Executions:
     """Yield every execution of one epoch.
 
     As Keras's own `EpochIterator._enumerate_iterator`, but for the steps, which are read anew each time and
-    never reach over the epoch's end.
+    never reach over the epoch's end where a schedule says how many there are.
 
     Args:
-        schedule: The model's.
         model: The model; its `steps_per_execution` is the length of the next execution.
+        data: What knows where in the data an epoch begins, if that may be in its middle.
         epoch: Keras's `EpochIterator`.
     """
     epoch.data_adapter.on_epoch_begin()
     size = epoch.steps_per_epoch or epoch._num_batches
-    yield from _enumerate_known(schedule, model, epoch, size) if size else _enumerate_unknown(schedule, model, epoch)
+    batch, of_pass = (0, 0) if data is None else data.take_first_batch()
+    if epoch._current_iterator is None or epoch.steps_per_epoch is None:
+        _start(epoch, of_pass)
+    yield from (_enumerate_known(model, epoch, size, batch) if size else _enumerate_unknown(model, epoch, batch))
     epoch.data_adapter.on_epoch_end()
 
 
-def _enumerate_known(schedule: ExecutionSchedule, model: Model, epoch: Any, size: int) -> Executions:
-    if epoch._current_iterator is None or epoch.steps_per_epoch is None:
-        _start(epoch)
-    batch = 0
+def _enumerate_known(model: Model, epoch: Any, size: int, batch: int) -> Executions:
     while batch < size:
         left = size - batch
         if epoch._num_batches:
@@ -51,7 +57,9 @@ def _enumerate_known(schedule: ExecutionSchedule, model: Model, epoch: Any, size
             if epoch.steps_per_epoch:
                 epoch._interrupted_warning()
             break
-        schedule.requested_steps = steps = min(model.steps_per_execution, left)
+        steps, schedule = model.steps_per_execution, model._kte_schedule
+        if schedule is not None:
+            schedule.requested_steps = steps = min(model.steps_per_execution, left)
         epoch._steps_seen += steps
         yield execution(batch, batch + steps - 1, epoch._current_iterator)
         batch += steps
@@ -59,19 +67,22 @@ def _enumerate_known(schedule: ExecutionSchedule, model: Model, epoch: Any, size
         _start(epoch)
 
 
-def _enumerate_unknown(schedule: ExecutionSchedule, model: Model, epoch: Any) -> Executions:
-    _start(epoch)
+def _enumerate_unknown(model: Model, epoch: Any, batch: int) -> Executions:
+    schedule = model._kte_schedule
+    epoch._steps_seen = batch
     done = steps = 0
     while done == steps:
         epoch._steps_seen += done  # what Keras takes for the size, should the next execution find no data
+        done = steps = model.steps_per_execution
         # While `held` nobody counts what was done: a single step is done, or ends the epoch by an exception.
-        schedule.requested_steps = schedule.completed_steps = steps = model.steps_per_execution
+        if schedule is not None:
+            schedule.requested_steps = schedule.completed_steps = steps
         yield execution(epoch._steps_seen, epoch._steps_seen + steps - 1, epoch._current_iterator)
-        done = int(schedule.completed_steps)
+        done = steps if schedule is None else int(schedule.completed_steps)
     epoch._num_batches = epoch._steps_seen + done
     epoch._current_iterator = None
 
 
-def _start(epoch: Any) -> None:
+def _start(epoch: Any, seen: int = 0) -> None:
     epoch._current_iterator = iter(epoch._get_iterator())
-    epoch._steps_seen = 0
+    epoch._steps_seen = seen

@@ -81,6 +81,12 @@ def output_activations(model: keras.Model) -> list[tuple[str, str, str]]:
     return [(name, layer.name, _activation(layer)) for name, layer in zip(model.output_names, layers, strict=True)]
 
 
+def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """Return the optimizer that a model was compiled with, and those that a step of its own has as attributes."""
+    candidates = [getattr(model, "optimizer", None), *vars(model).values()]
+    return list({id(one): one for one in candidates if isinstance(one, keras.optimizers.Optimizer)}.values())
+
+
 @explain_missing_names()
 def flatten_layers(model: keras.Model) -> list[keras.Layer]:
     """Return all layers of `model` at any depth, in order of creation, without the model itself."""

@@ -14,7 +14,7 @@ from keras_tpu_ext._runtime.common.padding import without_own_weights
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
 from keras_tpu_ext._runtime.keras3.adapter import ExactKeras3Model
-from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_by_schedule
+from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
 from keras_tpu_ext._runtime.keras3.functional import FunctionalByShape
 from keras_tpu_ext._runtime.keras3_tf.adapter import Keras3TensorFlowAdapter
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
@@ -100,7 +100,7 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
         Keras takes the first batch and averages it over the replicas, which fails when it does not divide.
         """
         if iterator is not None:
-            enumerate_by_schedule(self, iterator)
+            enumerate_executions(self, iterator)
         if self._distribute_strategy is None:
             return
         if iterator is not None:

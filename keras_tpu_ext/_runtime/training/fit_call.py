@@ -32,6 +32,7 @@ class FitCall:
     Attributes:
         method: As above.
         arguments: The arguments by name; `args` and `kwargs` follow what is changed in it.
+        data: What reads the batches, where `fit` may begin in the middle of them.
 
     Raises:
         ArgumentError: If padded batches come with `class_weight`, which Keras would fail on or misread.
@@ -42,6 +43,7 @@ class FitCall:
         self.method = method
         self._bound = inspect.signature(getattr(keras.Model, method)).bind(model, *args, **kwargs)
         self.arguments = self._bound.arguments
+        self.data: Any = None
         self._refuse_class_weight_with_padding()
 
     @property

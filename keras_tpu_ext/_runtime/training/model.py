@@ -129,7 +129,8 @@ class ExactModel:
         """Train as `keras.Model.fit` does; of several processes only the chief prints and writes."""
         model: Model = super()
         with self._kte_running(FitCall("fit", self, args, kwargs)) as call:
-            return model.fit(*call.args, **call.kwargs)
+            model.fit(*call.args, **call.kwargs)
+        return self.history  # also where a callback has ended it between two steps
 
     def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate as `keras.Model.evaluate` does; of several processes only the chief prints and writes."""
@@ -181,6 +182,9 @@ class ExactModel:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(explain_missing_names())
                 stack.enter_context(group.take_part(call, self._kte_adapter, self.save_weights))
+                for callback in call.callbacks:
+                    if hasattr(callback, "_kte_around_fit"):
+                        stack.enter_context(callback._kte_around_fit(call, self))
                 if self._kte_schedule is not None:
                     stack.enter_context(self._kte_schedule.use(self, call, one_process=group.size() == 1))
                 stack.enter_context(self._kte_loop())

@@ -1,0 +1,306 @@
+"""Files that hold the state of a training: there whole or not at all, and checked when they are read.
+
+A checkpoint is a zip archive, in which each part has a checksum: `checkpoint.json`, its arrays as `.npy` files, and
+what is bytes. NumPy and zip readers of other programs read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from keras_tpu_ext.errors import CheckpointError
+
+# Dicts, lists, tuples, strings, numbers, None, arrays, bytes, and functions of frameworks.
+Content: TypeAlias = Any
+
+FORMAT = 1
+_CONTENT = "checkpoint.json"
+_NAME = re.compile(r"checkpoint-(\d+)\.zip")
+_UNFINISHED = re.compile(r"checkpoint-\d+\.zip\.unfinished")
+# Functions are written by name if they are of these.
+FRAMEWORKS = ("jax", "keras", "keras_tpu_ext", "numpy", "tensorflow", "tensorflow_addons", "tf_keras")
+# NumPy writes no dtypes of others, such as bfloat16; their bytes are written as those of integers.
+_INTEGERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+
+
+class CannotWriteError(TypeError):
+    """An object is nothing that a checkpoint can hold."""
+
+
+class Found(NamedTuple):
+    """A checkpoint in a folder.
+
+    Attributes:
+        number: How many were written before it.
+        path: Where it is.
+    """
+
+    number: int
+    path: str
+
+
+class CheckpointFolder:
+    """The checkpoints of one training.
+
+    Args:
+        path: The folder. It is made when something is written.
+        keep: Number of checkpoints to keep.
+    """
+
+    def __init__(self, path: str, keep: int = 2) -> None:
+        self.path = path
+        self._keep = keep
+        self._damaged: set[str] = set()
+
+    def find(self) -> list[Found]:
+        """Return the checkpoints, the newest first."""
+        names = os.listdir(self.path) if os.path.isdir(self.path) else []
+        matches = [match for match in map(_NAME.fullmatch, names) if match]
+        found = [Found(int(match[1]), os.path.join(self.path, match[0])) for match in matches]
+        return sorted(found, reverse=True)
+
+    def read_newest(self) -> tuple[Found, Content] | tuple[None, None]:
+        """Return the newest checkpoint that is whole, and what it holds; `damaged` then names the newer ones."""
+        for found in self.find():
+            try:
+                return found, read(found.path)
+            except CheckpointError:
+                self._damaged.add(found.path)
+        return None, None
+
+    @property
+    def damaged(self) -> list[str]:
+        """The paths of checkpoints that could not be read, in order."""
+        return sorted(self._damaged)
+
+    def write(self, content: Content) -> Found:
+        """Write a checkpoint and remove those that are not to be kept; return where it is.
+
+        Raises:
+            OSError: If it cannot be written; then nothing of it stays.
+        """
+        os.makedirs(self.path, exist_ok=True)
+        before = self.find()
+        number = before[0].number + 1 if before else 0
+        path = os.path.join(self.path, f"checkpoint-{number:06d}.zip")
+        write(path, content)
+        whole = [found.path for found in before if found.path not in self._damaged]
+        for old in [*self._damaged, *whole[self._keep - 1 :]]:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(old)
+        self._damaged.clear()
+        return Found(number, path)
+
+    def prepare(self) -> None:
+        """Make the folder, and remove what is left of checkpoints that were being written when a process was killed.
+
+        Raises:
+            OSError: If nothing can be written there.
+        """
+        os.makedirs(self.path, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self.path):
+            pass
+        for name in os.listdir(self.path):
+            if _UNFINISHED.fullmatch(name):
+                with contextlib.suppress(OSError):
+                    os.remove(os.path.join(self.path, name))
+
+
+def write(path: str, content: Content) -> None:
+    """Write a checkpoint: aside, synced to the disk, and then renamed.
+
+    Args:
+        path: Where it is to be.
+        content: What it holds.
+
+    Raises:
+        CannotWriteError: If something in `content` is nothing that a checkpoint can hold.
+        OSError: If it cannot be written; then nothing of it stays.
+    """
+    members: list[bytes | np.ndarray] = []
+    text = json.dumps({"format": FORMAT, "content": encode(content, members)}).encode()
+    aside = f"{path}.unfinished"
+    try:
+        with open(aside, "wb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+                for number, member in enumerate(members):
+                    _write_member(archive, number, member)
+                archive.writestr(_CONTENT, text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(aside)
+        raise
+    _sync_folder(os.path.dirname(path))
+
+
+def read(path: str) -> Content:
+    """Return what a checkpoint holds.
+
+    Raises:
+        CheckpointError: If it is damaged, or of a newer version of this package.
+    """
+    with _explaining_damage(path), zipfile.ZipFile(path) as archive:
+        header = json.loads(archive.read(_CONTENT))
+        if header["format"] > FORMAT:
+            raise CheckpointError(
+                f"{path} was written by a newer version of keras_tpu_ext: its format is {header['format']}, and this "
+                f"version reads up to {FORMAT}. Upgrade this package, or give AutoResume another directory."
+            )
+        return decode(header["content"], _Members(archive))
+
+
+def read_summary(path: str) -> Content:
+    """Return what a checkpoint holds, with `None` for arrays and bytes, after checking all of it.
+
+    Raises:
+        CheckpointError: As `read`.
+    """
+    with _explaining_damage(path), zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+        if damaged is not None:
+            raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
+        return decode(json.loads(archive.read(_CONTENT))["content"], None)
+
+
+@contextlib.contextmanager
+def _explaining_damage(path: str) -> Iterator[None]:
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:  # a file whose bytes are others may make anything of them
+        raise CheckpointError(f"{path} is damaged, or no checkpoint of keras_tpu_ext: {error}") from error
+
+
+def encode(content: Content, members: list[bytes | np.ndarray]) -> Any:
+    """Return what stands for `content` in JSON; arrays and bytes are added to `members`.
+
+    Raises:
+        CannotWriteError: If something in it is nothing that a checkpoint can hold.
+    """
+    if content is None or type(content) in (bool, int, float, str):
+        return content
+    if type(content) is list:
+        return [encode(one, members) for one in content]
+    if type(content) is tuple:
+        return {"tuple": [encode(one, members) for one in content]}
+    if type(content) is dict:
+        return {"dict": [[encode(name, members), encode(value, members)] for name, value in content.items()]}
+    if type(content) is set:
+        return {"set": [encode(one, members) for one in sorted(content, key=repr)]}
+    if isinstance(content, bytes):
+        members.append(content)
+        return {"bytes": len(members) - 1}
+    if callable(content) and not hasattr(content, "__array__"):
+        return {"function": _name_of(content)}
+    return _encode_array(content, members)
+
+
+def decode(encoded: Any, members: _Members | None) -> Content:
+    """Return what `encode` was given; without `members`, `None` for arrays and bytes."""
+    if isinstance(encoded, list):
+        return [decode(one, members) for one in encoded]
+    if not isinstance(encoded, dict):
+        return encoded
+    if "array" in encoded:
+        return None if members is None else members.array(**encoded)
+    ((kind, value),) = encoded.items()
+    if kind == "bytes":
+        return None if members is None else members.read(value)
+    if kind == "function":
+        return _function_of(value)
+    if kind == "dict":
+        return {decode(name, members): decode(one, members) for name, one in value}
+    return {"tuple": tuple, "set": set}[kind](decode(one, members) for one in value)
+
+
+def _encode_array(content: Any, members: list[bytes | np.ndarray]) -> dict[str, Any]:
+    array = np.asarray(content) if hasattr(content, "__array__") else np.asarray(None)
+    if array.dtype.kind == "O" or array.dtype.names:
+        raise CannotWriteError(f"{type(content).__module__}.{type(content).__qualname__}")
+    members.append(array)
+    scalar = isinstance(content, np.generic)
+    return {"array": len(members) - 1, "dtype": array.dtype.name, "scalar": scalar}
+
+
+def _write_member(archive: zipfile.ZipFile, number: int, member: bytes | np.ndarray) -> None:
+    if isinstance(member, bytes):
+        archive.writestr(str(number), member)
+        return
+    if member.dtype.kind == "V":
+        member = np.ascontiguousarray(member).view(_INTEGERS[member.dtype.itemsize])
+    with archive.open(f"{number}.npy", "w", force_zip64=True) as file:
+        np.lib.format.write_array(file, member, allow_pickle=False)
+
+
+class _Members:
+    """The arrays and bytes of an open checkpoint."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+
+    def read(self, number: int) -> bytes:
+        """Return bytes, checked."""
+        return self._archive.read(str(number))
+
+    def array(self, array: int, dtype: str, scalar: bool) -> Any:
+        """Return an array, checked."""
+        # Reading to the end is what checks the sum.
+        found = np.load(io.BytesIO(self._archive.read(f"{array}.npy")), allow_pickle=False)
+        found = found if found.dtype.name == dtype else found.view(np.dtype(dtype))
+        return found[()] if scalar else found
+
+
+def _name_of(function: Any) -> str:
+    """Return `"module:name"` of a function of a framework.
+
+    Raises:
+        CannotWriteError: If it is none.
+    """
+    module = getattr(function, "__module__", None) or ("numpy" if isinstance(function, np.ufunc) else "")
+    name = f"{module}:{getattr(function, '__qualname__', getattr(function, '__name__', ''))}"
+    if module.partition(".")[0] not in FRAMEWORKS or _function_of(name) is not function:
+        raise CannotWriteError(f"{type(function).__module__}.{type(function).__qualname__}")
+    return name
+
+
+def _function_of(name: str) -> Any:
+    module, _, path = name.partition(":")
+    if module.partition(".")[0] not in FRAMEWORKS or module.partition(".")[0] not in sys.modules:
+        return None
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _sync_folder(path: str) -> None:
+    """Let the disk know of names that have changed; not every system can."""
+    with contextlib.suppress(OSError):
+        folder = os.open(path or ".", os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes in words, such as `"12.3 MB"`."""
+    power = 0 if size < 1 else min(int(math.log(size, 1000)), 4)
+    return f"{size / 1000**power:.{0 if power == 0 else 1}f} {['bytes', 'kB', 'MB', 'GB', 'TB'][power]}"

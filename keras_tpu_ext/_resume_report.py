@@ -1,0 +1,112 @@
+"""What the checkpoints of a training hold, without a framework."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from typing import Any
+
+from keras_tpu_ext._checkpoint import CheckpointFolder, read_summary, size_text
+from keras_tpu_ext._repr import HtmlText
+from keras_tpu_ext.errors import CheckpointError
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointSummary:
+    """One checkpoint.
+
+    Attributes:
+        path: Where it is.
+        size: Number of bytes.
+        damage: What is wrong with it; empty if it is whole.
+        epoch: The epoch that goes on, from 0.
+        batch: Number of batches of that epoch that are trained on.
+        batches: The same of all epochs.
+        saved: When it was saved, in seconds since 1970.
+        finished: Whether the training had come to its end.
+        framework: The framework, `"JAX"` or `"TensorFlow"`.
+    """
+
+    path: str
+    size: int
+    damage: str = ""
+    epoch: int = 0
+    batch: int = 0
+    batches: int = 0
+    saved: float = 0.0
+    finished: bool = False
+    framework: str = ""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ResumeReport(HtmlText):
+    """The checkpoints of a folder, as `AutoResume` finds them.
+
+    Attributes:
+        directory: The folder.
+        checkpoints: The newest first.
+    """
+
+    directory: str
+    checkpoints: tuple[CheckpointSummary, ...]
+
+    @property
+    def newest(self) -> CheckpointSummary | None:
+        """The checkpoint that a training goes on from; `None` if there is none."""
+        return next((one for one in self.checkpoints if not one.damage), None)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is one to go on from."""
+        return self.newest is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain Python objects."""
+        checkpoints = [dataclasses.asdict(one) for one in self.checkpoints]
+        return {"directory": self.directory, "ok": self.ok, "checkpoints": checkpoints}
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.directory}: {self._verdict()}", *map(_line, self.checkpoints)])
+
+    __repr__ = __str__
+
+    def _verdict(self) -> str:
+        newest = self.newest
+        if newest is None:
+            return "no checkpoint is whole" if self.checkpoints else "no checkpoint"
+        if newest.finished:
+            return f"finished after {newest.epoch} epochs, {newest.batches:,} batches"
+        return f"goes on at epoch {newest.epoch + 1}, batch {newest.batch:,} ({newest.batches:,} batches in all)"
+
+
+def resume_report(directory: str) -> ResumeReport:
+    """Return what checkpoints a folder has; each is read to its end.
+
+    Args:
+        directory: The folder that was given to `AutoResume`.
+
+    Raises:
+        CheckpointError: If there is no such folder.
+    """
+    if not os.path.isdir(directory):
+        raise CheckpointError(f"there is no folder {directory}. Write the one that AutoResume was given.")
+    return ResumeReport(directory, tuple(_summary(found.path) for found in CheckpointFolder(directory).find()))
+
+
+def _summary(path: str) -> CheckpointSummary:
+    size = os.path.getsize(path)
+    try:
+        content = read_summary(path)
+    except CheckpointError as error:
+        return CheckpointSummary(path, size, damage=str(error.__cause__ or error))
+    names = ("epoch", "batch", "batches", "finished", "framework")
+    return CheckpointSummary(path, size, saved=content["time"], **{name: content[name] for name in names})
+
+
+def _line(one: CheckpointSummary) -> str:
+    name = f"  {os.path.basename(one.path)}  {size_text(one.size):>8}"
+    if one.damage:
+        return f"{name}  damaged: {one.damage}"
+    saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.saved))
+    return f"{name}  epoch {one.epoch + 1}, batch {one.batch:,}  saved {saved}  {one.framework}"

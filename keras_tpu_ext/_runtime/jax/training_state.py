@@ -1,0 +1,60 @@
+"""What a training on JAX has come to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+
+from keras_tpu_ext._runtime.common.protocols import RunningFit, SavedVariable
+from keras_tpu_ext._runtime.common.types import Model, Variable
+from keras_tpu_ext._runtime.compat.keras3 import path_of
+from keras_tpu_ext._runtime.jax.update import step_variables
+from keras_tpu_ext._runtime.keras3.resumable_data import reading_batches as _reading_batches
+from keras_tpu_ext._runtime.keras3.training_state import variables_of
+from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
+from keras_tpu_ext._runtime.training.step_state import step_state_of
+from keras_tpu_ext._runtime.training.training_state import check_same
+
+
+def read(model: Model) -> list[SavedVariable]:
+    """Return the value of each variable of `model` that training changes."""
+    model.jax_state_sync()  # while `fit` runs, they are in its own state
+    variables = _variables_of(model)
+    with model._kte_process_group().reading_shards():
+        for _, variable in variables:
+            _start_copy(variable.value)
+        # A copy, because on a CPU an array may be the memory that the next step is given.
+        return [SavedVariable(role, path_of(v), np.array(v.value, copy=True)) for role, v in variables]
+
+
+def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
+    """Give the variables of `model` values that `read` has returned."""
+    with model._own_scope():
+        model._kte_adapter.build_optimizer(model)
+        model._build_accumulator()
+        variables = _variables_of(model)
+        check_same(saved, variables)
+        for one, (_, variable) in zip(saved, variables, strict=True):
+            variable.assign(one.value.sum(axis=0) if one.per_replica else one.value)
+
+
+@contextlib.contextmanager
+def reading_batches(call: RunningFit, first_epoch: int | None) -> Iterator[ResumablePasses]:
+    """Within the block `fit` reads its batches so that it can begin in the middle of them."""
+    spans_epochs = call.arguments.get("steps_per_epoch") is not None
+    data = ResumablePasses(reads_ahead=False, spans_epochs=spans_epochs)
+    with _reading_batches(call, data, first_epoch):
+        yield data
+
+
+def _variables_of(model: Model) -> list[tuple[str, Variable]]:
+    state = step_state_of(model)
+    return variables_of(model) + [("step", variable) for variable in ([] if state is None else step_variables(state))]
+
+
+def _start_copy(array: jax.Array) -> None:
+    if array.is_fully_addressable:
+        array.copy_to_host_async()

@@ -1,0 +1,160 @@
+"""Let Keras 3 read the batches of `fit` so that it can begin in the middle of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from keras_tpu_ext._runtime.common.iterator_state import restore_iterator, save_iterator
+from keras_tpu_ext._runtime.common.missing_names import override, private
+from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.protocols import RunningFit
+from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches, indexed
+from keras_tpu_ext._runtime.training.resumable_data import IterableSource, ResumablePasses
+
+_data_adapters: Any = private("keras.src.trainers.data_adapters")
+TFDatasetAdapter: Any = private("keras.src.trainers.data_adapters.tf_dataset_adapter:TFDatasetAdapter")
+
+
+@contextlib.contextmanager
+def reading_batches(call: RunningFit, data: ResumablePasses, first_epoch: int | None) -> Iterator[None]:
+    """Within the block `fit` reads its batches by `data`.
+
+    Args:
+        call: The call of `fit`, before Keras has its arguments, which may change.
+        data: What reads the batches.
+        first_epoch: The epoch to begin with; `None` for that of the call.
+    """
+    if first_epoch is not None:
+        call.arguments["initial_epoch"] = first_epoch
+    given = call.arguments.get("x")
+    if isinstance(given, keras.utils.PyDataset):
+        call.arguments["x"] = indexed(given, shuffle=bool(call.arguments.get("shuffle", True)))
+        call.arguments["shuffle"] = False
+    call.data = data
+    is_first = [True]  # Keras takes the data to train on first, and what it validates on after
+
+    def make(stock: Callable[..., Any]) -> Callable[..., Any]:
+        def get_data_adapter(*args: Any, **kwargs: Any) -> Any:
+            adapter = stock(*args, **kwargs)
+            if not is_first:
+                return adapter
+            is_first.clear()
+            return ResumableAdapter(adapter, data)
+
+        return get_data_adapter
+
+    with patched([(_data_adapters, "get_data_adapter", make)]):
+        yield
+
+
+class ResumableAdapter:
+    """Keras's adapter of some data, whose passes can begin anywhere.
+
+    Args:
+        adapter: Keras's adapter.
+        data: What reads the batches.
+
+    Attributes:
+        adapter: As above.
+        num_batches: The number of batches of a whole pass, if it is known.
+    """
+
+    def __init__(self, adapter: Any, data: ResumablePasses) -> None:
+        self.adapter = adapter
+        self._data = data
+        self.num_batches = adapter.num_batches
+        batches = getattr(adapter, "py_dataset", None)
+        self._indexed = batches if isinstance(batches, IndexedBatches) else None
+        self._dataset: _Remembering | None = None
+        if isinstance(adapter, TFDatasetAdapter):
+            self._dataset = _Remembering(adapter._dataset)
+            override(adapter, "_dataset", self._dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.adapter, name)
+
+    @property
+    def rows_before(self) -> int:
+        """The most rows that a batch had before those of the next pass, where that begins in the middle."""
+        return 0 if self._data.resumed is None else self._data.resumed.rows
+
+    def get_numpy_iterator(self) -> Iterator[Nest]:
+        """Return an iterator over the batches of a pass, as NumPy arrays."""
+        return self._begin_pass(self.adapter.get_numpy_iterator)
+
+    def get_jax_iterator(self) -> Iterator[Nest]:
+        """Return an iterator over the batches of a pass, as JAX takes them."""
+        return self._begin_pass(self.adapter.get_jax_iterator)
+
+    def on_epoch_begin(self) -> None:
+        """Tell Keras's adapter, which may begin to read."""
+        resumed = self._data.resumed
+        if self._indexed is not None:
+            self._indexed.begin_pass(*(() if resumed is None else (resumed.read, resumed.iterator)))
+        self.adapter.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """Tell Keras's adapter."""
+        self.adapter.on_epoch_end()
+        if self._indexed is not None:
+            self._indexed.end_pass()
+
+    def _begin_pass(self, iterable: Callable[[], Any]) -> Iterator[Nest]:
+        if self._dataset is not None:
+            return self._data.begin_pass(_ConvertedSource(iterable, self._dataset))
+        return self._data.begin_pass(IterableSource(iterable, self._indexed))
+
+
+class _Remembering:
+    """A `tf.data.Dataset` that remembers its last iterator, of which Keras makes another.
+
+    Args:
+        dataset: The dataset.
+
+    Attributes:
+        iterator: Its last iterator.
+        state: The state in which the next iterator begins; `None` for the start.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self.iterator: Any = None
+        self.state: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    def __iter__(self) -> Any:
+        """Return an iterator."""
+        state, self.state = self.state, None
+        self.iterator = iter(self._dataset)
+        if state is not None:
+            restore_iterator(self.iterator, state)
+        return self.iterator
+
+
+class _ConvertedSource:
+    """Batches that Keras converts from those of a dataset.
+
+    Args:
+        iterable: Returns Keras's iterable for a pass.
+        dataset: The dataset that it reads.
+    """
+
+    def __init__(self, iterable: Callable[[], Any], dataset: _Remembering) -> None:
+        self._iterable = iterable
+        self._dataset = dataset
+
+    def open(self, read: int, iterator: Any) -> tuple[Iterator[Nest], int]:
+        """Begin a pass."""
+        self._dataset.state = iterator
+        return iter(self._iterable()), 0 if iterator is None else read
+
+    def save(self) -> Any:
+        """Return the state of the dataset's iterator."""
+        return save_iterator(self._dataset.iterator)

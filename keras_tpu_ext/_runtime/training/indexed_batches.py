@@ -1,0 +1,86 @@
+"""A `PyDataset` whose batches have an order that is known outside, so that a pass over them can begin anywhere."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
+from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.compat import PyDataset
+
+
+class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore]
+    """The batches of another `PyDataset`, shuffled here as Keras would shuffle them.
+
+    Args:
+        batches: The other one.
+        shuffle: Whether each pass has an order of its own, drawn from Python's random generator.
+    """
+
+    def __init__(self, batches: Any, *, shuffle: bool) -> None:
+        names = ("workers", "use_multiprocessing", "max_queue_size")
+        super().__init__(**{name: getattr(batches, name) for name in names if hasattr(batches, name)})
+        self._batches = batches
+        self._shuffle = shuffle
+        self._order: list[int] | None = None
+        self._first = 0
+        self._has_begun = False
+
+    @property
+    def order(self) -> list[int] | None:
+        """The order of the pass; `None` if it is that of the other one."""
+        return self._order
+
+    def begin_pass(self, first: int = 0, order: list[int] | None = None) -> None:
+        """Begin a pass, unless one has begun.
+
+        Args:
+            first: The number of the batch to begin with.
+            order: The order of the pass; `None` to draw it, if it is to be shuffled.
+        """
+        if self._has_begun:
+            return
+        self._has_begun, self._first, self._order = True, first, order
+        if order is None and self._shuffle and self._size() is not None:
+            self._order = list(range(self._size()))
+            random.shuffle(self._order)
+
+    def end_pass(self) -> None:
+        """Forget the order of the pass."""
+        self._has_begun, self._first, self._order = False, 0, None
+
+    def __getitem__(self, index: int) -> Nest:
+        """Return a batch by its place in the pass."""
+        index += self._first
+        return self._batches[index if self._order is None else self._order[index]]
+
+    def __len__(self) -> int:
+        """Return the number of batches of the pass."""
+        return int(self._size() or 0) - self._first
+
+    @property
+    def num_batches(self) -> int | None:
+        """The number of batches of the pass; `None` if it has no end."""
+        return None if self._size() is None else len(self)
+
+    def on_epoch_begin(self) -> None:
+        """Tell the other one."""
+        getattr(self._batches, "on_epoch_begin", lambda: None)()
+
+    def on_epoch_end(self) -> None:
+        """Tell the other one."""
+        self._batches.on_epoch_end()
+
+    def _size(self) -> Any:
+        return self._batches.num_batches if hasattr(self._batches, "num_batches") else len(self._batches)
+
+
+class IndexedPaddedBatches(IndexedBatches, GivesPaddedBatches):
+    """The same, of padded batches."""
+
+
+def indexed(batches: Any, *, shuffle: bool) -> IndexedBatches:
+    """Return the batches of a `PyDataset` as `IndexedBatches`."""
+    kind = IndexedPaddedBatches if isinstance(batches, GivesPaddedBatches) else IndexedBatches
+    return kind(batches, shuffle=shuffle)

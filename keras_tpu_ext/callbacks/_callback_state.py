@@ -1,0 +1,103 @@
+"""What callbacks know: the attributes of theirs that have changed since training began."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_ext._checkpoint import FRAMEWORKS, CannotWriteError, encode
+
+# What Keras sets, and no state of a callback.
+_OF_KERAS = ("model", "_model", "params", "validation_data")
+# Bytes of arrays that one callback has in an attribute; a larger one that is still the same object has not changed.
+_LARGE = 2**24
+
+State = Mapping[str, Any]
+
+
+class CallbackStates:
+    """What the callbacks of one `fit` know.
+
+    A callback with `get_state()` and `set_state(state)` says itself. Of any other it is the attributes that have
+    changed since training began; that is right for Keras's own, and for most.
+
+    Args:
+        callbacks: The callbacks, after their `on_train_begin`.
+    """
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        self._callbacks = list(callbacks)
+        self._before = [{} if _tells(one) else _fingerprints(one) for one in self._callbacks]
+        self.not_kept: dict[str, list[str]] = {}  # attributes of callbacks of the user's
+
+    def read(self) -> list[tuple[str, State]]:
+        """Return the name and the state of each callback; `not_kept` then has what no checkpoint can hold.
+
+        Returns:
+            For each callback its class and its state.
+        """
+        self.not_kept = {}
+        return [
+            (type(one).__qualname__, self._of(one, before))
+            for one, before in zip(self._callbacks, self._before, strict=True)
+        ]
+
+    def assign(self, saved: Sequence[tuple[str, State]]) -> list[str]:
+        """Give callbacks the states that `read` has returned; return the classes of those that have none now.
+
+        A state is given to the callback of the same class, the first one to the first.
+        """
+        left = list(self._callbacks)
+        without = []
+        for name, state in saved:
+            found = next((one for one in left if type(one).__qualname__ == name), None)
+            if found is None:
+                without += [name] if state else []
+                continue
+            left.remove(found)
+            if _tells(found):
+                found.set_state(state["state"])
+            else:
+                vars(found).update(state)
+        return without
+
+    def _of(self, callback: Any, before: Mapping[str, Any]) -> State:
+        if _tells(callback):
+            return {"state": callback.get_state()}
+        now = _fingerprints(callback)
+        changed = [name for name in now if now[name] != before.get(name)]
+        lost = [name for name in changed if now[name] == _NOT_KEPT]
+        if lost and type(callback).__module__.partition(".")[0] not in FRAMEWORKS:
+            self.not_kept[type(callback).__qualname__] = lost
+        return {name: vars(callback)[name] for name in changed if name not in lost}
+
+
+_NOT_KEPT = "cannot be kept"
+
+
+def _tells(callback: Any) -> bool:
+    return hasattr(callback, "get_state") and hasattr(callback, "set_state")
+
+
+def _fingerprints(callback: Any) -> dict[str, Any]:
+    return {name: _fingerprint(value) for name, value in vars(callback).items() if name not in _OF_KERAS}
+
+
+def _fingerprint(value: Any) -> Any:
+    """Return what is another for another value, and `_NOT_KEPT` for what no checkpoint can hold."""
+    if isinstance(value, np.ndarray) and value.nbytes > _LARGE:
+        return id(value)
+    members: list[Any] = []
+    try:
+        text = json.dumps(encode(value, members))
+    except (CannotWriteError, RecursionError):
+        return _NOT_KEPT
+    return text, [zlib.crc32(_bytes(member)) for member in members]
+
+
+def _bytes(member: Any) -> Any:
+    return member if isinstance(member, bytes) else np.ascontiguousarray(member).reshape(-1).view(np.uint8)

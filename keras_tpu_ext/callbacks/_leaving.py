@@ -1,0 +1,62 @@
+"""When a training has to leave: before the session ends, and when the system or the user asks it to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+# Seconds that a session may last at most: with a TPU by Kaggle's documentation of notebooks, and by Colab's FAQ.
+SESSIONS = {"kaggle": 9 * 3600.0, "colab": 12 * 3600.0}
+
+_SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+
+
+class Interruption:
+    """A signal that asks to leave; the second Ctrl-C ends the program at once.
+
+    Attributes:
+        reason: The signal that came, or an empty text.
+    """
+
+    def __init__(self) -> None:
+        self.reason = ""
+
+    @contextlib.contextmanager
+    def heeding_signals(self) -> Iterator[None]:
+        """Within the block, note SIGTERM and Ctrl-C. Only the main thread can."""
+        self.reason = ""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                # None is a handler of C, which Python cannot put back.
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> Any:
+        if number == signal.SIGINT and self.reason == _SIGNALS[signal.SIGINT]:
+            raise KeyboardInterrupt
+        self.reason = _SIGNALS[signal.Signals(number)]
+        print(f"\nAutoResume: {self.reason}: saves, then leaves.", flush=True)
+
+
+def seconds_of_process() -> float:
+    """Return for how many seconds this process has run; where the system does not say, since this was imported."""
+    try:
+        with open("/proc/self/stat", encoding="ascii") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return time.monotonic() - _IMPORTED
+
+
+_IMPORTED = time.monotonic()

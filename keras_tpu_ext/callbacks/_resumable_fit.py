@@ -1,0 +1,298 @@
+"""One `fit` that saves what it has come to, and goes on from what another has saved."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._checkpoint import CannotWriteError, CheckpointFolder, Found
+from keras_tpu_ext._runtime.common.protocols import Place, ResumableData, RunningFit, SavedVariable
+from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext.callbacks._callback_state import CallbackStates
+from keras_tpu_ext.callbacks._leaving import Interruption, seconds_of_process
+from keras_tpu_ext.callbacks._saver import Saver
+from keras_tpu_ext.errors import CheckpointError, ResumeWarning
+
+
+class Left(BaseException):
+    """Ends a `fit` between two steps. No `except Exception` of a callback's may catch it."""
+
+
+class ResumableFit:
+    """One `fit`.
+
+    Args:
+        folder: Where the checkpoints are.
+        every_s: Seconds from one save to the next.
+        deadline_s: Seconds from the start of the process at which it ends; `None` if it does not.
+        margin: How many times the seconds of a save and a step it leaves before that.
+        say: Prints a line.
+
+    Attributes:
+        finished: Whether nothing is left to do.
+        is_left: Whether it has left.
+    """
+
+    def __init__(
+        self,
+        folder: CheckpointFolder,
+        *,
+        every_s: float,
+        deadline_s: float | None,
+        margin: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._folder = folder
+        self._every_s = every_s
+        self._deadline_s = deadline_s
+        self._margin = margin
+        self._say = say
+        self._saver = Saver(folder)
+        self._interruption = Interruption()
+        self._found: Found | None
+        self._saved: Any
+        self._found, self._saved = folder.read_newest()
+        self._data: ResumableData
+        self._model: Model
+        self._others: list[Any]
+        self._states: CallbackStates
+        self._epoch: int | None = None
+        self._before_epoch = 0  # batches in all before this epoch
+        self._batch = 0  # batches of this epoch before the execution that runs
+        self._end = 0  # and after it
+        self._is_first_batch = True
+        self._last_save = self._step_began = time.monotonic()
+        self._seconds_of_step = self._seconds_of_save = 0.0
+        self._history: dict[str, Any] | None = None
+        self._told: set[str] = set()
+        self.finished = False
+
+    @contextlib.contextmanager
+    def around(self, call: RunningFit, model: Model, others: list[Any]) -> Iterator[None]:
+        """Within the block Keras runs `fit`, with these other callbacks."""
+        self._model, self._others = model, others
+        self._prepare()
+        epochs, first_epoch = int(call.arguments.get("epochs", 1)), None
+        if self._saved is not None:
+            self._check(self._saved)
+            self.finished = self._saved["finished"] and self._saved["epoch"] >= epochs
+            first_epoch = min(self._saved["epoch"], epochs)
+            self._say(self._where())
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._saver.close)
+            self._data = stack.enter_context(_runtime.training_state.reading_batches(call, first_epoch))
+            stack.enter_context(self._interruption.heeding_signals())
+            yield
+
+    def _prepare(self) -> None:
+        """Say what is wrong with the folder before anything is trained."""
+        path = self._folder.path
+        try:
+            self._folder.prepare()
+        except OSError as error:
+            raise CheckpointError(
+                f"AutoResume cannot write into {path}: {error}. Give it a folder that can be written: on Kaggle "
+                'AutoResume("/kaggle/working/checkpoints").'
+            ) from error
+        damaged = [os.path.basename(one) for one in self._folder.damaged]
+        if damaged:
+            where = "begins anew" if self._found is None else f"goes on from {os.path.basename(self._found.path)}"
+            _warn(f"in {path} {' and '.join(damaged)} is damaged, so this {where}")
+
+    def begin(self) -> None:
+        """Note what callbacks know when training begins; where nothing is left to do, be as at the end of it."""
+        self._states = CallbackStates(self._others)
+        saved = self._saved
+        if saved is None:
+            return
+        if not self.finished:
+            self._data.resume(Place(*saved["place"]), saved["batch"])
+        if saved["finished"]:  # saved before the begin of an epoch, and not after it
+            self._resume()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Go on in the middle of an epoch if that was saved, and save at the begin of every later one."""
+        is_first = self._epoch is None
+        self._before_epoch += self._end
+        self._epoch, self._batch, self._end = epoch, 0, 0
+        if self._saved is not None:
+            self._resume()
+        elif is_first and self._history is not None:
+            self._restore_history()
+        self._is_first_batch = True
+        self._data.begin_epoch(self._before_epoch + self._batch)
+        self._save_if_due(is_epoch=not is_first)
+        self._step_began = time.monotonic()
+
+    def before_batch(self, batch: int) -> None:
+        """Save if it is time, before the execution that begins with a batch of the epoch."""
+        now = time.monotonic()
+        self._batch = batch
+        if not _runtime.progress.end_names_last_batch():
+            self._end = batch + int(self._model.steps_per_execution)
+        self._data.note_trained(self._before_epoch + batch)
+        if not self._is_first_batch:
+            self._seconds_of_step = now - self._step_began
+            self._save_if_due()
+        self._is_first_batch = False
+        self._step_began = now
+
+    def after_batch(self, batch: int) -> None:
+        """Note the end of an execution."""
+        if _runtime.progress.end_names_last_batch():
+            self._end = max(self._end, batch + 1)
+
+    def end(self) -> None:
+        """Save what there is in the end."""
+        if self.finished:
+            self._restore_history()
+            return
+        self.finished = True
+        self._before_epoch += self._end
+        self._epoch, self._batch = (0 if self._epoch is None else self._epoch + 1), 0
+        self._data.begin_epoch(self._before_epoch)
+        self._save(self._data.place() or Place(0, 0, None, None, None))
+        self._finish_writing()
+
+    def left(self) -> None:
+        """Say how to go on, after the callbacks have heard of the end."""
+        self._say(f"left, {self._leaves()}. Start the same program again, and it goes on from there.")
+
+    def _leaves(self) -> str:
+        """Return why it is time to leave, or an empty text."""
+        if self._interruption.reason:
+            return f"as {self._interruption.reason} asked it to"
+        if self._deadline_s is None:
+            return ""
+        left = self._deadline_s - seconds_of_process()
+        needed = self._margin * (self._seconds_of_save + self._seconds_of_step)
+        return f"{left:.0f} s before the session ends" if left < needed else ""
+
+    def _save_if_due(self, *, is_epoch: bool = False) -> None:
+        leaves = bool(self._leaves())
+        since = time.monotonic() - self._last_save
+        # An epoch of seconds is not worth a save.
+        if not (leaves or since >= self._every_s or (is_epoch and since >= _LEAST * self._seconds_of_save)):
+            return
+        if self._saver.is_writing() and not leaves:
+            return
+        place = self._data.place()
+        if place is None:
+            return
+        self._save(place)
+        if leaves:
+            self._finish_writing()
+            raise Left
+
+    def _save(self, place: Place) -> None:
+        begun = self._last_save = time.monotonic()
+        history = self._model.history
+        content = {
+            "keras": _runtime.message_terms.keras,
+            "framework": _runtime.message_terms.framework,
+            "epoch": self._epoch,
+            "batch": self._batch,
+            "batches": self._before_epoch + self._batch,
+            "finished": self.finished,
+            "time": time.time(),
+            "variables": [tuple(one) for one in _runtime.training_state.read(self._model)],
+            "callbacks": self._states.read(),
+            "history": {"epoch": list(history.epoch), "history": {k: list(v) for k, v in history.history.items()}},
+            "place": tuple(place),
+        }
+        self._warn_of_what_is_lost()
+        with self._warning_of_failure():
+            self._saver.begin(content)
+        self._seconds_of_save = time.monotonic() - begun + self._saver.seconds
+
+    def _finish_writing(self) -> None:
+        with self._warning_of_failure():
+            self._saver.finish()
+
+    @contextlib.contextmanager
+    def _warning_of_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, CannotWriteError) as error:
+            last = self._saver.last or self._found
+            kept = "nothing is saved yet" if last is None else f"{last.path} is the last one that is whole"
+            warnings.warn(
+                f"AutoResume could not save into {self._folder.path}: {error}. The training goes on, and {kept}. "
+                "It tries again at the next save.",
+                ResumeWarning,
+                stacklevel=2,
+            )
+
+    def _resume(self) -> None:
+        """Be as it was saved."""
+        saved, self._saved = self._saved, None
+        try:
+            _runtime.training_state.assign(self._model, [SavedVariable(*one) for one in saved["variables"]])
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"AutoResume found a checkpoint of another model in {self._folder.path}: {error}. To go on, build "
+                "and compile the model as it was; to start anew, give AutoResume another directory."
+            ) from error
+        without = self._states.assign(saved["callbacks"])
+        if without:
+            were = "was" if len(without) == 1 else "were"
+            _warn(f"{' and '.join(without)} {were} there when this was saved: what is known there is left out")
+        self._history = saved["history"]
+        self._restore_history()
+        self._before_epoch, self._batch = saved["batches"] - saved["batch"], saved["batch"]
+
+    def _restore_history(self) -> None:
+        assert self._history is not None, "it was found with what was saved"
+        self._model.history.epoch = list(self._history["epoch"])
+        self._model.history.history = {name: list(values) for name, values in self._history["history"].items()}
+
+    def _where(self) -> str:
+        saved = self._saved
+        ago = _duration(time.time() - saved["time"])
+        what = f"{saved['batches']} batches in all, saved {ago} ago in {self._folder.path}"
+        if self.finished:
+            return (
+                f"this training is finished, with {what}. For a new one give AutoResume another directory; to go on, "
+                f"more epochs than {saved['epoch']}."
+            )
+        return f"goes on at epoch {saved['epoch'] + 1}, batch {saved['batch']} ({what})."
+
+    def _check(self, saved: Any) -> None:
+        """Refuse what was saved on another Keras."""
+        was, now = saved["keras"], _runtime.message_terms.keras
+        if was != now:
+            raise CheckpointError(
+                f"AutoResume cannot go on from {self._folder.path}: it was saved by {was}, whose optimizers and "
+                f"metrics have other variables than those of {now}. To go on, use that Keras; to start anew, give "
+                "AutoResume another directory."
+            )
+
+    def _warn_of_what_is_lost(self) -> None:
+        for name, attributes in self._states.not_kept.items():
+            if name not in self._told:
+                self._told.add(name)
+                _warn(
+                    f"{name} keeps {' and '.join(attributes)}, which no checkpoint can hold: after an interruption "
+                    "it begins anew. Give the callback get_state(), which returns numbers, strings, arrays, lists or "
+                    "dicts, and set_state(state)"
+                )
+
+
+# How many times the seconds of a save an epoch must have lasted to be saved at its end.
+_LEAST = 20
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"AutoResume: {text}.", ResumeWarning, stacklevel=2)
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} seconds"

@@ -1,0 +1,213 @@
+"""Go on where an interrupted training was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from keras_tpu_ext import _arguments as check
+from keras_tpu_ext import _runtime
+from keras_tpu_ext._checkpoint import CheckpointFolder
+from keras_tpu_ext._runtime.common.protocols import RunningFit
+from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext.callbacks._leaving import SESSIONS
+from keras_tpu_ext.callbacks._resumable_fit import Left, ResumableFit
+from keras_tpu_ext.errors import ArgumentError, NotForThisKerasError, ScopeError
+
+
+class AutoResume(_runtime.keras.callbacks.Callback):
+    """Saves what a training has come to, so that the same program, started again, goes on where it was.
+
+    It ends as if it had never been interrupted: with the same weights, history and decisions of callbacks, from the
+    same batches in the same order. On a CPU that is equal to the bit, elsewhere as far as the hardware computes the
+    same twice.
+
+    Kept are weights, optimizer, loss scale, accumulated gradients, moving averages, metrics in the middle of an
+    epoch, random generators (the layers', Python's and NumPy's), the history, and what the other callbacks know: the
+    attributes that they have changed since training began. A callback of yours may instead have `get_state()`, which
+    returns numbers, strings, arrays, lists and dicts, and `set_state(state)`.
+
+    The data go on in the middle of an epoch: arrays and `PyDataset` by index, `tf.data` and Grain by the state of
+    their iterators, generators and what else tells no state by reading the first batches again.
+
+    It saves every `every_s` seconds, at the begin of each epoch, before `deadline_s`, and on SIGTERM or Ctrl-C; then
+    `fit` returns, and `finished` is `False`. A second Ctrl-C ends the program at once. A checkpoint is written beside
+    the training; it is there whole or not at all, and one that was damaged later is passed over for the one before.
+
+    The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. It works with Keras 3
+    on JAX; several processes that train together, and folders such as `gs://bucket`, are refused as yet.
+
+    Args:
+        directory: Folder for the checkpoints of this one training.
+        every_s: Seconds from one save to the next. Defaults to 600.
+        deadline_s: Seconds from the start of the process after which the session is ended from outside, `"kaggle"`
+            (9 hours), `"colab"` (12 hours), or `None` for no such time. Defaults to `None`.
+        margin: It leaves when less time is left than `margin` times that of a save and a step. Defaults to 2.0.
+        keep: Number of checkpoints to keep. Defaults to 2, so that there is one if the newest is damaged.
+
+    Attributes:
+        finished: Whether the training has come to its end; `False` after `fit` has left before.
+
+    Raises:
+        ArgumentError: If an argument has a value that cannot work.
+        CheckpointError: From `fit`, if the folder has a checkpoint of another model.
+        NotForThisKerasError: From `fit`, if this process is not on JAX.
+        ScopeError: From `fit`, if the model does not have the step of this package.
+
+    Example:
+        ```python
+        import keras
+        import numpy as np
+        import keras_tpu_ext as kte
+
+        with kte.strategy_scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        x = np.random.default_rng(0).normal(size=(512, 4))
+        resume = kte.callbacks.AutoResume("checkpoints", deadline_s="kaggle")
+        model.fit(x, x.sum(axis=1), epochs=2, callbacks=[resume])
+        print("done" if resume.finished else "start this program again")
+        ```
+    """
+
+    # On JAX Keras calls the hook after a batch in another thread; what it does there is to note a number.
+    async_safe = True
+    wants_every_batch = False
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        every_s: float = 600,
+        deadline_s: float | str | None = None,
+        margin: float = 2.0,
+        keep: int = 2,
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        self.directory = _folder(name, directory)
+        self.every_s = check.number(name, "every_s", every_s, minimum=0, example=600)
+        self.deadline_s = _deadline(name, deadline_s)
+        self.margin = check.number(name, "margin", margin, minimum=1, example=2.0)
+        self.keep = check.integer(name, "keep", keep, example=2)
+        self.finished = False
+        self._fit: ResumableFit | None = None
+
+    @contextlib.contextmanager
+    def _kte_around_fit(self, call: RunningFit, model: Model) -> Iterator[None]:
+        """Within the block Keras runs `fit` or another loop of a model with the step of this package."""
+        if call.method != "fit":
+            yield
+            return
+        if _runtime.devices.num_workers() > 1:
+            raise NotForThisKerasError(
+                "AutoResume works with one process as yet, and here several train together. "
+                "keras.callbacks.BackupAndRestore(folder) begins the interrupted epoch anew."
+            )
+        others = [callback for callback in call.callbacks if callback is not self]
+        _refuse_others_like_it(others)
+        self.finished = False
+        fit = self._fit = ResumableFit(
+            CheckpointFolder(self.directory, self.keep),
+            every_s=self.every_s,
+            deadline_s=self.deadline_s,
+            margin=self.margin,
+            say=_say,
+        )
+        # The first to hear of a batch, so that others have heard of none that is not saved; the last to hear of an
+        # epoch, so that what they set at its begin is as it was.
+        _set_callbacks(call, [_BeforeOthers(fit), *others, self])
+        try:
+            with fit.around(call, model, others):
+                yield
+        except Left:
+            for callback in others:
+                callback.on_train_end({})
+            fit.left()
+        finally:
+            self.finished = fit.finished
+            self._fit = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Note what the other callbacks know."""
+        if self._fit is None:
+            raise ScopeError(
+                "AutoResume needs a model with the step of this package, and this one has that of Keras. Write: "
+                "with keras_tpu_ext.strategy_scope(): ... around the lines that make and compile the model."
+            )
+        self._fit.begin()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Go on in the middle of the epoch, or save what there is at its begin."""
+        if self._fit is not None:
+            self._fit.begin_epoch(epoch)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Note the number of batches."""
+        if self._fit is not None:
+            self._fit.after_batch(batch)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Save what there is in the end."""
+        if self._fit is not None:
+            self._fit.end()
+
+
+class _BeforeOthers(_runtime.keras.callbacks.Callback):
+    """Stands before the other callbacks of a `fit`."""
+
+    async_safe = True
+    wants_every_batch = False
+
+    def __init__(self, fit: ResumableFit) -> None:
+        super().__init__()
+        self._fit = fit
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Save if it is time."""
+        self._fit.before_batch(batch)
+
+
+def _set_callbacks(call: RunningFit, callbacks: list[Any]) -> None:
+    given = call.arguments.get("callbacks")
+    if isinstance(given, _runtime.keras.callbacks.CallbackList):
+        given.callbacks = callbacks
+    else:
+        call.arguments["callbacks"] = callbacks
+
+
+def _refuse_others_like_it(others: list[Any]) -> None:
+    for callback in others:
+        if isinstance(callback, AutoResume):
+            raise ArgumentError("AutoResume: `fit` got two of them. Give it one, with one directory.")
+        if isinstance(callback, _runtime.keras.callbacks.BackupAndRestore):
+            raise ArgumentError(
+                "AutoResume: `fit` got a BackupAndRestore as well, which would set weights and epoch back to its "
+                "own. Leave it out: AutoResume does what it does."
+            )
+
+
+def _folder(caller: str, directory: Any) -> str:
+    if not isinstance(directory, (str, os.PathLike)) or not os.fspath(directory):
+        example = '"checkpoints"'
+        raise check.argument_error(
+            caller, "directory", "the path of a folder", repr(directory), f"directory={example}"
+        )
+    if "://" in os.fspath(directory):
+        needed = "a folder of this machine; copy it to a bucket after `fit`"
+        raise check.argument_error(caller, "directory", needed, repr(directory), f'{caller}("checkpoints")')
+    return str(os.fspath(directory))
+
+
+def _deadline(caller: str, deadline: Any) -> float | None:
+    if isinstance(deadline, str):
+        words = check.one_of(caller, "deadline_s", deadline, list(SESSIONS), example='"kaggle"')
+        return SESSIONS[words]
+    return check.optional(check.number, caller, "deadline_s", deadline, above=0, example=9 * 3600)
+
+
+def _say(text: str) -> None:
+    if _runtime.devices.is_chief():
+        print(f"AutoResume: {text}", flush=True)

@@ -1,0 +1,422 @@
+"""A training that goes on after an interruption, beside the one that was never interrupted."""
+
+import errno
+import functools
+import importlib.util
+import os
+import signal
+import threading
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+import keras_tpu_ext as kte
+from keras_tpu_ext.callbacks import _resumable_fit
+from keras_tpu_ext.errors import ArgumentError, CheckpointError, ResumeWarning, ScopeError
+
+pytestmark = pytest.mark.runtimes("keras3_jax")
+X = np.random.default_rng(0).normal(size=(90, 4)).astype("float32")
+Y = X.sum(axis=1)
+EPOCHS, BATCHES = 3, 6
+
+
+class Killed(BaseException):
+    """Stands for the end of a process between two steps."""
+
+
+class KilledAt(keras.callbacks.Callback):
+    """Ends `fit` before a batch, counted from the first that this process trains on."""
+
+    async_safe = True
+
+    def __init__(self, batch):
+        super().__init__()
+        self.left = 10**9 if batch is None else batch
+
+    def get_state(self):
+        return None
+
+    def set_state(self, state):
+        """Go on counting."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.left -= 1
+        if self.left < 0:
+            raise Killed
+
+
+class Counting(keras.callbacks.Callback):
+    """Knows what no attribute of Keras says, and makes a decision of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches = 0
+        self.rates = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.rates.append(self.batches)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.batches += 1
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return BATCHES
+
+    def __getitem__(self, index):
+        return X[index * 16 : (index + 1) * 16], Y[index * 16 : (index + 1) * 16]
+
+
+def generated():
+    generator = np.random.default_rng(1)
+    while True:
+        rows = generator.integers(0, len(X), 16)
+        yield X[rows], Y[rows]
+
+
+def tf_data(repeats):
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(50)
+    return (dataset.repeat() if repeats else dataset).batch(16).prefetch(2)
+
+
+DATA = {
+    "arrays": lambda: {"x": X, "y": Y, "batch_size": 16},
+    "batches by index": lambda: {"x": Batches()},
+    "workers": lambda: {"x": Batches(workers=2)},
+    "a generator": lambda: {"x": generated(), "steps_per_epoch": BATCHES},
+    "tf.data": lambda: {"x": tf_data(repeats=False)},
+    "tf.data, repeated": lambda: {"x": tf_data(repeats=True), "steps_per_epoch": 4},
+}
+HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+KINDS = [name for name in DATA if HAS_TENSORFLOW or "tf" not in name]
+
+
+def model(replicas=3, units=8, layers=1, **options):
+    with kte.strategy_scope(require="cpu", replicas=replicas):
+        made = keras.Sequential([keras.Input((4,))])
+        for _ in range(layers):
+            made.add(keras.layers.Dense(units, activation="relu"))
+        made.add(keras.layers.BatchNormalization())
+        made.add(keras.layers.Dropout(0.3))
+        made.add(keras.layers.Dense(1))
+        options = {"optimizer": keras.optimizers.Adam(0.02), "loss": "mse", "metrics": ["mae"], **options}
+        made.compile(**options)
+    return made
+
+
+def callbacks_of_keras(folder):
+    return [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+        keras.callbacks.EarlyStopping(monitor="loss", patience=1, restore_best_weights=True),
+        keras.callbacks.ReduceLROnPlateau(monitor="val_loss", patience=0, factor=0.5),
+    ]
+
+
+class Trained:
+    """One process: what is left of it."""
+
+    def __init__(
+        self, directory, kind="arrays", *, killed_at=None, callbacks=None, epochs=EPOCHS, made=None, **resume
+    ):
+        keras.utils.set_random_seed(3)
+        made = model() if made is None else made()
+        self.counting = Counting()
+        self.resume = None if directory is None else kte.callbacks.AutoResume(directory, **{"every_s": 0, **resume})
+        callbacks = callbacks_of_keras(directory) if callbacks is None else list(callbacks)
+        callbacks += [self.counting, *([] if self.resume is None else [self.resume])]
+        callbacks += [KilledAt(killed_at)]
+        self.was_killed = False
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`shuffle=True` was passed", UserWarning)
+            warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
+            try:
+                self.history = made.fit(
+                    **DATA[kind](), epochs=epochs, verbose=0, validation_data=(X, Y), callbacks=callbacks
+                )
+            except Killed:
+                self.was_killed = True
+        self.model = made
+
+    def outcome(self):
+        return {
+            "weights": [value.tobytes() for value in self.model.get_weights()],
+            "history": self.history.history,
+            "epochs": self.history.epoch,
+            "counted": (self.counting.batches, self.counting.rates),
+        }
+
+
+@functools.cache
+def uninterrupted(kind, made=None):
+    """Return what comes of a training without `AutoResume`."""
+    return Trained(None, kind, made=made).outcome()
+
+
+def check_goes_on(directory, kind, *kills, made=None, **resume):
+    for kill in kills:
+        assert Trained(directory, kind, killed_at=kill, made=made, **resume).was_killed
+    last = Trained(directory, kind, made=made, **resume)
+    assert last.resume.finished
+    assert last.outcome() == uninterrupted(kind, made)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_changes_nothing(kind, tmp_path):
+    trained = Trained(tmp_path, kind)
+    assert trained.resume.finished
+    assert trained.outcome() == uninterrupted(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_goes_on_in_the_middle_of_an_epoch(kind, tmp_path):
+    check_goes_on(tmp_path, kind, 6 if kind == "tf.data, repeated" else 10)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_goes_on_after_any_batch(kind, tmp_path):
+    for kill in range(1, 3 * BATCHES if "repeated" not in kind else 12):
+        check_goes_on(tmp_path / str(kill), kind, kill)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_goes_on_again_and_again(kind, tmp_path):
+    check_goes_on(tmp_path, kind, 4, 4, 3, 2)
+
+
+def accumulating():
+    return model(gradient_accumulation_steps=4, loss_scale="dynamic")
+
+
+def several_steps():
+    return model(steps_per_execution=2)
+
+
+def a_tpu_model():
+    with kte.strategy_scope(require="cpu", replicas=3):
+        inputs = keras.Input((4,))
+        made = kte.TPUModel(inputs, keras.layers.Dense(1)(keras.layers.Dense(8, activation="relu")(inputs)))
+        made.compile(keras.optimizers.Adam(0.02, use_ema=True, ema_overwrite_frequency=5), "mse", metrics=["mae"])
+    return made
+
+
+@pytest.mark.parametrize("made", [accumulating, several_steps, a_tpu_model])
+def test_models(made, tmp_path):
+    check_goes_on(tmp_path, "arrays", 2 if made is several_steps else 9, made=made)
+
+
+def test_a_finished_training_is_not_trained_again(tmp_path, capsys):
+    first = Trained(tmp_path)
+    capsys.readouterr()
+    again = Trained(tmp_path)
+    assert again.counting.rates == first.counting.rates
+    assert {**again.outcome(), "counted": None} == {**first.outcome(), "counted": None}
+    assert "this training is finished" in capsys.readouterr().out
+
+
+def test_a_finished_training_goes_on_with_more_epochs(tmp_path):
+    plain = [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9)]
+    Trained(tmp_path, epochs=2, callbacks=plain)
+    assert (
+        Trained(tmp_path, epochs=4, callbacks=plain).outcome() == Trained(None, epochs=4, callbacks=plain).outcome()
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_leaves(number, tmp_path, capsys):
+    class Signal(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if self.model.history.epoch == [0] and batch == 2:
+                os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    first = Trained(tmp_path, callbacks=[*callbacks_of_keras(tmp_path), Signal()], every_s=600)
+    assert not first.resume.finished
+    assert signal.getsignal(number) is before
+    assert first.history.epoch == [0]
+    assert first.counting.batches == BATCHES + 3
+    assert "left, as" in capsys.readouterr().out
+    assert Trained(tmp_path, every_s=600).outcome() == uninterrupted("arrays")
+
+
+def test_a_signal_in_the_validation_is_heeded_after_it(tmp_path):
+    class Signal(keras.callbacks.Callback):
+        def on_test_batch_begin(self, batch, logs=None):
+            if self.model.history.epoch == [0] and batch == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    first = Trained(tmp_path, callbacks=[*callbacks_of_keras(tmp_path), Signal()], every_s=600)
+    assert first.history.epoch == [0, 1]
+    assert Trained(tmp_path, every_s=600).outcome() == uninterrupted("arrays")
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path):
+    class Signals(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        Trained(tmp_path, callbacks=[Signals()])
+
+
+def test_it_leaves_before_the_deadline(tmp_path, monkeypatch, capsys):
+    seconds = iter(range(0, 1000, 10))
+    monkeypatch.setattr(_resumable_fit, "seconds_of_process", lambda: next(seconds))
+    first = Trained(tmp_path, deadline_s=95, every_s=600)
+    assert not first.resume.finished
+    assert first.counting.batches < EPOCHS * BATCHES
+    assert "before the session ends" in capsys.readouterr().out
+    monkeypatch.undo()
+    assert Trained(tmp_path, every_s=600).outcome() == uninterrupted("arrays")
+
+
+def test_other_threads_train_without_signals(tmp_path):
+    trained = []
+    thread = threading.Thread(target=lambda: trained.append(Trained(tmp_path).resume.finished))
+    thread.start()
+    thread.join()
+    assert trained == [True]
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+    Trained(tmp_path, killed_at=10)
+    newest, before = sorted(tmp_path.glob("*.zip"), reverse=True)
+    newest.write_bytes(newest.read_bytes()[:-100])
+    with pytest.warns(ResumeWarning, match=rf"{newest.name} is damaged.*goes on from {before.name}"):
+        last = Trained(tmp_path)
+    assert last.outcome() == uninterrupted("arrays")
+
+
+def test_a_full_disk_is_told_and_the_training_goes_on(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(ResumeWarning, match=r"could not save.*No space left.*The training goes on"):
+        trained = Trained(tmp_path)
+    assert trained.outcome() == uninterrupted("arrays")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_training(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"cannot write into .*file.*Give it a folder"):
+        Trained(tmp_path / "file" / "folder")
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            lambda: model(units=9),
+            r"its .*kernel has the shape \(4, 8\), where this model has .* of the shape \(4, 9\)",
+        ),
+        (lambda: model(layers=2), r"it has \d+ weights, and this model has \d+"),
+        (lambda: model(optimizer=keras.optimizers.SGD(0.1)), "variables of its optimizer"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(other, message, tmp_path):
+    Trained(tmp_path, killed_at=10)
+    with pytest.raises(CheckpointError, match=rf"of another model in .*{message}.*give AutoResume another"):
+        Trained(tmp_path, made=other)
+    assert Trained(tmp_path).outcome() == uninterrupted("arrays")
+
+
+def test_on_another_number_of_replicas(tmp_path):
+    Trained(tmp_path, killed_at=10)
+    weights = Trained(tmp_path, made=lambda: model(replicas=2)).model.get_weights()
+    for value, expected in zip(weights, uninterrupted("arrays")["weights"], strict=True):
+        np.testing.assert_allclose(value.ravel(), np.frombuffer(expected, value.dtype), rtol=1e-4, atol=1e-5)
+
+
+class Telling(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.handle = object()
+        self.state = 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.state += 1
+
+    def get_state(self):
+        return {"state": self.state}
+
+    def set_state(self, state):
+        self.state = state["state"]
+
+
+def test_a_callback_tells_its_own_state(tmp_path):
+    Trained(tmp_path, killed_at=10, callbacks=[Telling()])
+    telling = Telling()
+    Trained(tmp_path, callbacks=[telling])
+    assert telling.state == EPOCHS
+
+
+def test_what_cannot_be_kept_is_told(tmp_path):
+    class Opening(keras.callbacks.Callback):
+        handle = None
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.handle = object()
+
+    with pytest.warns(ResumeWarning, match=r"Opening keeps handle, which no checkpoint can hold.*get_state"):
+        Trained(tmp_path, callbacks=[Opening()])
+
+
+def test_a_callback_that_is_not_there_any_more_is_told(tmp_path):
+    Trained(tmp_path, killed_at=10)
+    with pytest.warns(ResumeWarning, match=r"EarlyStopping and ReduceLROnPlateau were there when this was saved"):
+        Trained(tmp_path, callbacks=[])
+
+
+def test_plain_keras_is_refused(tmp_path):
+    plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    plain.compile("sgd", "mse")
+    with pytest.raises(ScopeError, match=r"needs a model with the step of this package.*strategy_scope\(\)"):
+        plain.fit(X, Y, verbose=0, callbacks=[kte.callbacks.AutoResume(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"directory": ""}, "`directory` must be the path of a folder; got ''"),
+        ({"directory": None}, "`directory` must be the path of a folder; got None"),
+        ({"directory": "gs://bucket/run"}, "must be a folder of this machine; copy it to a bucket after `fit`; got"),
+        ({"every_s": -1}, "`every_s` must be a number of at least 0; got -1"),
+        ({"deadline_s": 0}, "`deadline_s` must be a number above 0; got 0"),
+        ({"deadline_s": "azure"}, '`deadline_s` must be "kaggle" or "colab"; got \'azure\''),
+        ({"margin": 0.5}, "`margin` must be a number of at least 1; got 0.5"),
+        ({"keep": 0}, "`keep` must be an integer of at least 1; got 0"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ArgumentError) as caught:
+        kte.callbacks.AutoResume(**{"directory": "checkpoints", **arguments})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda folder: kte.callbacks.AutoResume(folder), "`fit` got two of them"),
+        (lambda folder: keras.callbacks.BackupAndRestore(folder), "BackupAndRestore as well"),
+    ],
+)
+def test_two_that_would_go_on_are_refused(other, message, tmp_path):
+    with pytest.raises(ArgumentError, match=message):
+        Trained(tmp_path / "one", callbacks=[other(str(tmp_path / "other"))])
+
+
+def test_stock_backup_and_restore_does_not_go_on_where_it_was(tmp_path):
+    def backed_up(killed_at=None):
+        backup = keras.callbacks.BackupAndRestore(str(tmp_path), save_freq=1, delete_checkpoint=False)
+        return Trained(None, killed_at=killed_at, callbacks=[*callbacks_of_keras(tmp_path), backup])
+
+    assert backed_up(10).was_killed
+    assert backed_up().outcome() != uninterrupted("arrays")

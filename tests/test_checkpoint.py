@@ -1,0 +1,173 @@
+"""Checkpoints: whole or not at all, and checked when they are read."""
+
+import collections
+import errno
+import json
+import os
+import zipfile
+
+import numpy as np
+import pytest
+
+from keras_tpu_ext import _checkpoint
+from keras_tpu_ext._checkpoint import CannotWriteError, CheckpointFolder
+from keras_tpu_ext._resume_report import resume_report
+from keras_tpu_ext.errors import CheckpointError
+
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
+
+def content(**more):
+    return {"epoch": 2, "batch": 7, "batches": 27, "time": 0.0, "finished": False, "framework": "JAX", **more}
+
+
+def the_same(one, other):
+    if isinstance(one, np.ndarray | np.generic):
+        return type(one) is type(other) and one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(the_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(the_same, one, other))
+    return type(one) is type(other) and (one == other or one != one)
+
+
+def test_what_is_read_is_what_was_written(tmp_path):
+    written = {
+        "plain": [None, True, 3, 0.1, float("inf"), float("nan"), "ä", (1, (2,)), {3: "int", (1, 2): "tuple"}],
+        "arrays": [np.arange(6, dtype="int8").reshape(2, 3), np.float32(0.1), np.zeros((0, 3)), np.array("text")],
+        "order": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "bytes": {"iterator": b"\x00\xff"},
+        "function": np.less,
+        "set": {1, 2},
+    }
+    _checkpoint.write(str(tmp_path / "one.zip"), written)
+    read = _checkpoint.read(str(tmp_path / "one.zip"))
+    assert read.pop("set") == written.pop("set")
+    assert read.pop("function") is written.pop("function")
+    assert the_same(read, written)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_dtypes_that_numpy_has_not(dtype, tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    values = np.arange(6, dtype=getattr(ml_dtypes, dtype)).reshape(2, 3)
+    _checkpoint.write(str(tmp_path / "one.zip"), values)
+    assert the_same(_checkpoint.read(str(tmp_path / "one.zip")), values)
+
+
+@pytest.mark.parametrize("value", [object(), lambda: None, np.array([object()]), collections.OrderedDict(a=1)])
+def test_what_cannot_be_written_is_named_and_leaves_nothing(value, tmp_path):
+    with pytest.raises(CannotWriteError, match=r"\w+\.\w+"):
+        _checkpoint.write(str(tmp_path / "one.zip"), {"value": value})
+    assert not os.listdir(tmp_path)
+
+
+def test_the_newest_ones_are_kept(tmp_path):
+    folder = CheckpointFolder(str(tmp_path / "new"), keep=2)
+    for number in range(4):
+        folder.write(number)
+    assert [found.number for found in folder.find()] == [3, 2]
+    assert folder.read_newest()[1] == 3
+
+
+def test_a_damaged_one_is_passed_over_and_not_kept(tmp_path):
+    folder = CheckpointFolder(str(tmp_path), keep=2)
+    for number in range(2):
+        found = folder.write(np.full(1000, number))
+    damage(found.path)
+    newest, read = folder.read_newest()
+    assert newest.number == 0
+    assert (read == 0).all()
+    assert folder.damaged == [found.path]
+    folder.write(2)
+    assert [one.number for one in folder.find()] == [2, 0]
+
+
+def damage(path):
+    size = os.path.getsize(path)
+    with open(path, "r+b") as file:
+        file.seek(size // 3)
+        byte = file.read(1)
+        file.seek(size // 3)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize("kept", [0, 10, 500, 5000])
+def test_half_a_file_is_no_checkpoint(kept, tmp_path):
+    path = str(tmp_path / "one.zip")
+    _checkpoint.write(path, np.zeros(1000))
+    os.truncate(path, kept)
+    with pytest.raises(CheckpointError, match="is damaged, or no checkpoint of keras_tpu_ext"):
+        _checkpoint.read(path)
+
+
+def test_every_byte_that_changes_is_seen(tmp_path):
+    path = tmp_path / "one.zip"
+    _checkpoint.write(str(path), {"array": np.arange(4), "bytes": b"abc"})
+    whole = path.read_bytes()
+    seen = 0
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        try:
+            read = _checkpoint.read(str(path))
+        except CheckpointError:
+            seen += 1
+        else:  # of what the archive does not need, such as the times of its members
+            assert (read["array"] == np.arange(4)).all()
+            assert read["bytes"] == b"abc"
+    assert seen > len(whole) // 2
+
+
+def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
+    folder = CheckpointFolder(str(tmp_path), keep=1)
+    folder.write("before")
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        folder.write("after")
+    assert os.listdir(tmp_path) == ["checkpoint-000000.zip"]
+    assert folder.read_newest()[1] == "before"
+
+
+def test_what_a_kill_has_left_is_removed(tmp_path):
+    folder = CheckpointFolder(str(tmp_path))
+    (tmp_path / "checkpoint-000003.zip.unfinished").write_text("half")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert folder.read_newest() == (None, None)
+    folder.prepare()
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_one_of_a_newer_version_is_refused(tmp_path):
+    path = str(tmp_path / "one.zip")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("checkpoint.json", json.dumps({"format": _checkpoint.FORMAT + 1, "content": 1}))
+    with pytest.raises(CheckpointError, match=r"newer version.*Upgrade this package"):
+        _checkpoint.read(path)
+
+
+def test_the_report_tells_what_is_there(tmp_path):
+    folder = CheckpointFolder(str(tmp_path))
+    folder.write(content(array=np.zeros(10**6, "int8")))
+    report = resume_report(str(tmp_path))
+    assert report.ok
+    assert str(report).splitlines()[0].endswith("goes on at epoch 3, batch 7 (27 batches in all)")
+    assert "checkpoint-000000.zip    1.0 MB  epoch 3, batch 7" in str(report)
+    assert report.to_dict()["checkpoints"][0]["batches"] == 27
+    folder.write(content(finished=True))
+    damage(folder.find()[1].path)
+    report = resume_report(str(tmp_path))
+    assert "finished after 2 epochs, 27 batches" in str(report)
+    assert "damaged: " in str(report)
+
+
+def test_the_report_of_no_checkpoint(tmp_path):
+    assert not resume_report(str(tmp_path)).ok
+    assert str(resume_report(str(tmp_path))).endswith(": no checkpoint")
+    with pytest.raises(CheckpointError, match="there is no folder"):
+        resume_report(str(tmp_path / "none"))
