@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any
+
+from keras_tpu_ext._runtime.common.types import IteratorState, Nest
 
 
 class CannotSaveError(Exception):
     """An iterator does not tell its place; the text says why."""
 
 
-def save_iterator(iterator: Any) -> Any:
+def save_iterator(iterator: Iterator[Nest]) -> IteratorState:
     """Return the place of an iterator: of `restore_iterator` it gives the same elements again.
 
     Raises:
@@ -31,11 +34,11 @@ def save_iterator(iterator: Any) -> Any:
         return {name: _read(os.path.join(folder, name)) for name in sorted(os.listdir(folder))}
 
 
-def restore_iterator(iterator: Any, state: Any) -> None:
+def restore_iterator(iterator: Iterator[Nest], state: IteratorState) -> None:
     """Move an iterator to a place that `save_iterator` has returned, of an iterator over the same data."""
     tensorflow = _tensorflow_of(iterator)
     if tensorflow is None:
-        iterator.set_state(state)
+        iterator.set_state(state)  # type: ignore[attr-defined]
         return
     with tempfile.TemporaryDirectory() as folder:
         for name, content in state.items():
@@ -44,7 +47,7 @@ def restore_iterator(iterator: Any, state: Any) -> None:
         tensorflow.train.Checkpoint(iterator=iterator).read(os.path.join(folder, "iterator")).assert_consumed()
 
 
-def _tensorflow_of(iterator: Any) -> Any:
+def _tensorflow_of(iterator: Iterator[Nest]) -> Any:
     tensorflow = sys.modules.get("tensorflow")
     return tensorflow if tensorflow is not None and isinstance(iterator, tensorflow.data.Iterator) else None
 

@@ -16,7 +16,20 @@ from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.layouts import VariableLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
-from keras_tpu_ext._runtime.common.types import Array, Layer, Loss, Model, Nest, Policy, Strategy, Tensor, Variable
+from keras_tpu_ext._runtime.common.types import (
+    Array,
+    Callback,
+    IteratorState,
+    Layer,
+    Loss,
+    Model,
+    Nest,
+    Policy,
+    RandomState,
+    Strategy,
+    Tensor,
+    Variable,
+)
 
 _T = TypeVar("_T")
 ChooseMesh: TypeAlias = "Callable[[Model, Nest], dict[str, int] | None]"
@@ -104,9 +117,9 @@ class Place(NamedTuple):
 
     batch: int
     read: int
-    iterator: Any
-    random: Any
-    random_at_start: Any
+    iterator: IteratorState
+    random: RandomState
+    random_at_start: RandomState
     rows: int = 0
 
 
@@ -449,7 +462,7 @@ class RunningFit(Protocol):
     data: Any
 
     @property
-    def callbacks(self) -> list[Any]:
+    def callbacks(self) -> list[Callback]:
         """The callbacks, in one list."""
 
 

@@ -13,6 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = np.ndarray
+Callback: TypeAlias = Any  # keras.callbacks.Callback
+DataAdapter: TypeAlias = Any  # keras.src.trainers.data_adapters.DataAdapter, or what stands in for one
+Dataset: TypeAlias = Any  # tf.data.Dataset, or keras.utils.PyDataset
+IteratorState: TypeAlias = Any  # bytes or a dict: the place of an iterator over batches
 Layer: TypeAlias = Any  # keras.Layer
 Loss: TypeAlias = Any  # keras.losses.Loss
 Metric: TypeAlias = Any  # keras.metrics.Metric
@@ -20,6 +24,7 @@ Model: TypeAlias = Any  # keras.Model
 Nest: TypeAlias = Any  # a structure of tensors, as in tf.nest and jax.tree
 Optimizer: TypeAlias = Any  # keras.optimizers.Optimizer
 Policy: TypeAlias = Any  # keras.DTypePolicy
+RandomState: TypeAlias = Any  # of Python's and NumPy's random generators
 Strategy: TypeAlias = Any  # tf.distribute.Strategy or keras.distribution.Distribution
 Tensor: TypeAlias = Any  # tf.Tensor or jax.Array
 Variable: TypeAlias = Any  # keras.Variable or tf.Variable

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
+from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
 from keras_tpu_ext._runtime.keras2 import batch_statistics
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
@@ -71,12 +71,12 @@ class Keras2Adapter:
         if not tf.nest.is_nested(model.optimizer):
             optimizers.build(model.optimizer, model.trainable_variables)
 
-    def backup_epoch(self, backup: Any) -> int:
+    def backup_epoch(self, backup: Callback) -> int:
         """Return after how many epochs a `BackupAndRestore` lets training go on."""
         saved = tf.train.latest_checkpoint(os.path.join(backup.backup_dir, "chief"))
         return 0 if saved is None else int(tf.train.load_variable(saved, _SAVED_EPOCH)) + 1
 
-    def write_patches(self, callback: Any, save_weights: Callable[[str], None]) -> list[Patch]:
+    def write_patches(self, callback: Callback, save_weights: Callable[[str], None]) -> list[Patch]:
         """Return nothing: callbacks of Keras 2 know of other processes."""
         return []
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import queue
-from typing import Any
 
 from keras_tpu_ext._runtime.common.missing_names import override
+from keras_tpu_ext._runtime.common.types import DataAdapter
 
 
-def discard_what_is_left_over(adapter: Any) -> None:
+def discard_what_is_left_over(adapter: DataAdapter) -> None:
     """Let each epoch of a `PyDataset` with workers begin without batches that were read before it.
 
     The workers read ahead when Keras looks at the first batch to build the model. What they have read then it would

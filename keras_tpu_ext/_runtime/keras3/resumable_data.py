@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -12,7 +12,7 @@ from keras_tpu_ext._runtime.common.iterator_state import restore_iterator, save_
 from keras_tpu_ext._runtime.common.missing_names import override, private
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.protocols import RunningFit
-from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.common.types import DataAdapter, Dataset, IteratorState, Nest
 from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches, indexed
 from keras_tpu_ext._runtime.training.resumable_data import IterableSource, ResumablePasses
 
@@ -38,8 +38,8 @@ def reading_batches(call: RunningFit, data: ResumablePasses, first_epoch: int | 
     call.data = data
     is_first = [True]  # Keras takes the data to train on first, and what it validates on after
 
-    def make(stock: Callable[..., Any]) -> Callable[..., Any]:
-        def get_data_adapter(*args: Any, **kwargs: Any) -> Any:
+    def make(stock: Callable[..., DataAdapter]) -> Callable[..., DataAdapter]:
+        def get_data_adapter(*args: object, **kwargs: object) -> DataAdapter:
             adapter = stock(*args, **kwargs)
             if not is_first:
                 return adapter
@@ -64,7 +64,7 @@ class ResumableAdapter:
         num_batches: The number of batches of a whole pass, if it is known.
     """
 
-    def __init__(self, adapter: Any, data: ResumablePasses) -> None:
+    def __init__(self, adapter: DataAdapter, data: ResumablePasses) -> None:
         self.adapter = adapter
         self._data = data
         self.num_batches = adapter.num_batches
@@ -104,7 +104,7 @@ class ResumableAdapter:
         if self._indexed is not None:
             self._indexed.end_pass()
 
-    def _begin_pass(self, iterable: Callable[[], Any]) -> Iterator[Nest]:
+    def _begin_pass(self, iterable: Callable[[], Iterable[Nest]]) -> Iterator[Nest]:
         if self._dataset is not None:
             return self._data.begin_pass(_ConvertedSource(iterable, self._dataset))
         return self._data.begin_pass(IterableSource(iterable, self._indexed))
@@ -121,15 +121,15 @@ class _Remembering:
         state: The state in which the next iterator begins; `None` for the start.
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self.iterator: Any = None
-        self.state: Any = None
+        self.iterator: Iterator[Nest] = iter(())
+        self.state: IteratorState = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dataset, name)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Nest]:
         """Return an iterator."""
         state, self.state = self.state, None
         self.iterator = iter(self._dataset)
@@ -146,15 +146,15 @@ class _ConvertedSource:
         dataset: The dataset that it reads.
     """
 
-    def __init__(self, iterable: Callable[[], Any], dataset: _Remembering) -> None:
+    def __init__(self, iterable: Callable[[], Iterable[Nest]], dataset: _Remembering) -> None:
         self._iterable = iterable
         self._dataset = dataset
 
-    def open(self, read: int, iterator: Any) -> tuple[Iterator[Nest], int]:
+    def open(self, read: int, iterator: IteratorState) -> tuple[Iterator[Nest], int]:
         """Begin a pass."""
         self._dataset.state = iterator
         return iter(self._iterable()), 0 if iterator is None else read
 
-    def save(self) -> Any:
+    def save(self) -> IteratorState:
         """Return the state of the dataset's iterator."""
         return save_iterator(self._dataset.iterator)

@@ -10,7 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.types import Layer, Loss, Metric, Model, Nest, Optimizer, Tensor, Variable
+from keras_tpu_ext._runtime.common.types import (
+    Callback,
+    Layer,
+    Loss,
+    Metric,
+    Model,
+    Nest,
+    Optimizer,
+    Tensor,
+    Variable,
+)
 from keras_tpu_ext._runtime.training.batch import Batch
 
 
@@ -26,10 +36,10 @@ class KerasAdapter(Protocol):
     def build_optimizer(self, model: Model) -> None:
         """Make the variables of the optimizer of `model`, which has its weights."""
 
-    def backup_epoch(self, backup: Any) -> int:
+    def backup_epoch(self, backup: Callback) -> int:
         """Return after how many epochs a `BackupAndRestore` lets training go on."""
 
-    def write_patches(self, callback: Any, save_weights: Callable[[str], None]) -> list[Patch]:
+    def write_patches(self, callback: Callback, save_weights: Callable[[str], None]) -> list[Patch]:
         """Return patches by which one of Keras's callbacks takes part in saving and writes nothing.
 
         Args:

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches, PaddedBatch
-from keras_tpu_ext._runtime.common.types import Model, Tensor
+from keras_tpu_ext._runtime.common.types import Callback, Model
 from keras_tpu_ext._runtime.compat import keras, tree
 from keras_tpu_ext.errors import ArgumentError
 
@@ -57,7 +57,7 @@ class FitCall:
         return self._bound.kwargs
 
     @property
-    def callbacks(self) -> list[Tensor]:
+    def callbacks(self) -> list[Callback]:
         """The callbacks, in one list."""
         given = self.arguments.get("callbacks")
         if isinstance(given, keras.callbacks.CallbackList):

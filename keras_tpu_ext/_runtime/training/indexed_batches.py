@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
-from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.common.types import Dataset, Nest
 from keras_tpu_ext._runtime.compat import PyDataset
 
 
@@ -18,7 +17,7 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         shuffle: Whether each pass has an order of its own, drawn from Python's random generator.
     """
 
-    def __init__(self, batches: Any, *, shuffle: bool) -> None:
+    def __init__(self, batches: Dataset, *, shuffle: bool) -> None:
         names = ("workers", "use_multiprocessing", "max_queue_size")
         super().__init__(**{name: getattr(batches, name) for name in names if hasattr(batches, name)})
         self._batches = batches
@@ -42,8 +41,9 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         if self._has_begun:
             return
         self._has_begun, self._first, self._order = True, first, order
-        if order is None and self._shuffle and self._size() is not None:
-            self._order = list(range(self._size()))
+        size = self._size()
+        if order is None and self._shuffle and size is not None:
+            self._order = list(range(size))
             random.shuffle(self._order)
 
     def end_pass(self) -> None:
@@ -72,7 +72,7 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         """Tell the other one."""
         self._batches.on_epoch_end()
 
-    def _size(self) -> Any:
+    def _size(self) -> int | None:
         return self._batches.num_batches if hasattr(self._batches, "num_batches") else len(self._batches)
 
 
@@ -80,7 +80,7 @@ class IndexedPaddedBatches(IndexedBatches, GivesPaddedBatches):
     """The same, of padded batches."""
 
 
-def indexed(batches: Any, *, shuffle: bool) -> IndexedBatches:
+def indexed(batches: Dataset, *, shuffle: bool) -> IndexedBatches:
     """Return the batches of a `PyDataset` as `IndexedBatches`."""
     kind = IndexedPaddedBatches if isinstance(batches, GivesPaddedBatches) else IndexedBatches
     return kind(batches, shuffle=shuffle)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.types import Callback
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.training.adapter import KerasAdapter
 from keras_tpu_ext._runtime.training.fit_call import FitCall
@@ -74,7 +75,7 @@ class ProcessGroup:
     def _restore_patches(self, call: FitCall, adapter: KerasAdapter) -> list[Patch]:
         """Let every `BackupAndRestore` check first that all processes go on at the same epoch."""
 
-        def checked(backup: Any, restore: Callable[..., None]) -> Callable[..., None]:
+        def checked(backup: Callback, restore: Callable[..., None]) -> Callable[..., None]:
             def check_and_restore(logs: Any = None) -> None:
                 # Before anything is restored: for variables that each process has a part of they wait for each other.
                 self._check_same_epoch(adapter.backup_epoch(backup))

@@ -10,13 +10,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from keras_tpu_ext._runtime.common.iterator_state import CannotSaveError, restore_iterator, save_iterator
 from keras_tpu_ext._runtime.common.protocols import Place
-from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.common.types import IteratorState, Nest, RandomState
 from keras_tpu_ext._runtime.compat import tree
 from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches
 
@@ -24,7 +24,7 @@ from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches
 class Source(Protocol):
     """Gives the batches of passes over the data."""
 
-    def open(self, read: int, iterator: Any) -> tuple[Iterator[Nest], int]:
+    def open(self, read: int, iterator: IteratorState) -> tuple[Iterator[Nest], int]:
         """Begin a pass.
 
         Args:
@@ -35,7 +35,7 @@ class Source(Protocol):
             An iterator, and which batch it gives first: number `read`, or 0 if all have to be read again.
         """
 
-    def save(self) -> Any:
+    def save(self) -> IteratorState:
         """Return the state of the iterator of the pass; `None` if a pass can begin anywhere without.
 
         Raises:
@@ -54,9 +54,9 @@ class IterableSource:
     def __init__(self, iterable: Callable[[], Iterable[Nest]], indexed: IndexedBatches | None = None) -> None:
         self._iterable = iterable
         self._indexed = indexed
-        self._iterator: Any = None
+        self._iterator: Iterator[Nest] = iter(())
 
-    def open(self, read: int, iterator: Any) -> tuple[Iterator[Nest], int]:
+    def open(self, read: int, iterator: IteratorState) -> tuple[Iterator[Nest], int]:
         """Begin a pass."""
         if self._indexed is not None:
             self._indexed.begin_pass(read, iterator)
@@ -67,7 +67,7 @@ class IterableSource:
         restore_iterator(self._iterator, iterator)
         return self._iterator, read
 
-    def save(self) -> Any:
+    def save(self) -> IteratorState:
         """Return the state of the iterator of the pass, or the order of the batches."""
         return save_iterator(self._iterator) if self._indexed is None else self._indexed.order
 
@@ -90,7 +90,7 @@ class ResumablePasses:
         self._reads_ahead = reads_ahead
         self.spans_epochs = spans_epochs
         self.resumed: Place | None = None
-        self._random: Any = None
+        self._random: RandomState = None
         self._pass: _Pass | None = None
         self._first_batch = self._trained = self._trained_before = 0
         self.not_saved = ""
@@ -161,10 +161,10 @@ class _Pass:
         self._resumed = resumed
         self.first: int | None = None
         self.resumed_at = 0 if resumed is None else resumed.batch
-        self._iterator: Any = None
+        self._iterator: Iterator[Nest] = iter(())
         self._read = 0
         self._rows = 0 if resumed is None else resumed.rows
-        self._random_at_start: Any = None if resumed is None else resumed.random_at_start
+        self._random_at_start: RandomState = None if resumed is None else resumed.random_at_start
         self._taken: Place | None = None
         self._is_wanted = False
 
@@ -232,12 +232,12 @@ def _rows_of(batch: Nest) -> int:
     return int(shapes[0][0] or 0) if shapes else 0
 
 
-def random_state() -> Any:
+def random_state() -> RandomState:
     """Return the states of Python's and NumPy's own random generators."""
     return {"python": random.getstate(), "numpy": np.random.get_state()}
 
 
-def set_random_state(state: Any) -> None:
+def set_random_state(state: RandomState) -> None:
     """Set the states of Python's and NumPy's own random generators."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
