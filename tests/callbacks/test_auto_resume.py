@@ -184,6 +184,7 @@ def test_it_goes_on_after_any_batch(kind, tmp_path):
         check_goes_on(tmp_path / str(kill), kind, kill)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_goes_on_again_and_again(kind, tmp_path):
     check_goes_on(tmp_path, kind, 4, 4, 3, 2)
