@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import threading
@@ -51,12 +52,18 @@ class Interruption:
 
 def seconds_of_process() -> float:
     """Return for how many seconds this process has run; where the system does not say, since this was imported."""
+    return time.monotonic() - _begin_of_process()
+
+
+@functools.cache
+def _begin_of_process() -> float:
     try:
         with open("/proc/self/stat", encoding="ascii") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):
-        return time.monotonic() - _IMPORTED
+        return _IMPORTED
+    return time.monotonic() - age
 
 
 _IMPORTED = time.monotonic()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
+from keras_tpu_ext._resume_report import resume_report
 from keras_tpu_ext.callbacks import _resumable_fit
 from keras_tpu_ext.errors import ArgumentError, CheckpointError, ResumeWarning, ScopeError
 
@@ -182,6 +183,23 @@ def test_it_goes_on_in_the_middle_of_an_epoch(kind, tmp_path):
 def test_it_goes_on_after_any_batch(kind, tmp_path):
     for kill in range(1, 3 * BATCHES if "repeated" not in kind else 12):
         check_goes_on(tmp_path / str(kill), kind, kill)
+
+
+def test_nothing_is_saved_after_the_last_batch_of_data_without_a_length(tmp_path):
+    finite = {"x": (batch for batch in [(X[:16], Y[:16])] * BATCHES), "shuffle": False}
+    made = model()
+
+    class KilledAtTheEnd(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == BATCHES:
+                raise Killed
+
+    with pytest.raises(Killed):
+        made.fit(
+            **finite, verbose=0, callbacks=[KilledAtTheEnd(), kte.callbacks.AutoResume(tmp_path, every_s=0, keep=99)]
+        )
+    newest = resume_report(str(tmp_path)).newest
+    assert newest.batch < BATCHES
 
 
 @pytest.mark.exhaustive

@@ -7,6 +7,7 @@ the way is the same again, for the states of Python's and NumPy's generators are
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -162,6 +163,7 @@ class _Pass:
         self.first: int | None = None
         self.resumed_at = 0 if resumed is None else resumed.batch
         self._iterator: Iterator[Nest] = iter(())
+        self._next: list[Nest] = []  # read, and not given yet
         self._read = 0
         self._rows = 0 if resumed is None else resumed.rows
         self._random_at_start: RandomState = None if resumed is None else resumed.random_at_start
@@ -176,7 +178,13 @@ class _Pass:
             self._is_wanted = self._taken is None
             return None
         place, self._taken = self._taken._replace(batch=trained), None
-        return place
+        return place if ahead or self._has_more() else None
+
+    def _has_more(self) -> bool:
+        """Return whether there is another batch: of data without a length Keras asks once too often."""
+        if not self._next:
+            self._next = list(itertools.islice(self._iterator, 1))
+        return bool(self._next)
 
     def read(self) -> Iterator[Nest]:
         iterator = self._open()
@@ -185,7 +193,7 @@ class _Pass:
                 self._is_wanted = False
                 self._take(self._read)
             try:
-                batch = next(iterator)
+                batch = self._next.pop() if self._next else next(iterator)
             except StopIteration:
                 return
             self._read += 1
