@@ -118,6 +118,7 @@ KERAS3_JAX = (
     "keras.src.trainers.data_adapters.data_adapter_utils:scipy_sparse_to_jax_sparse",
     "keras.src.trainers.data_adapters.data_adapter_utils:tf_sparse_to_jax_sparse",
     "JAXEpochIterator.data_adapter",
+    "Layer._loss_ids",
     "LossFunctionWrapper.fn",
     "Variable._layout",
     "Variable._value",

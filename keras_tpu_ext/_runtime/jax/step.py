@@ -44,6 +44,7 @@ from keras_tpu_ext._runtime.jax.update import (
 from keras_tpu_ext._runtime.keras3.adapter import ExactKeras3Model, Keras3Adapter
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
 from keras_tpu_ext._runtime.keras3.functional import FunctionalByShape
+from keras_tpu_ext._runtime.keras3.models import clear_loss_ids
 from keras_tpu_ext._runtime.keras3.optimizer_view import track_all_variables
 from keras_tpu_ext._runtime.training.augment import Augments
 from keras_tpu_ext._runtime.training.fit_call import FitCall
@@ -78,8 +79,12 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
             return model.__call__(*args, **kwargs)
 
     def stateless_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the model without side effects as Keras does; on a TPU its attention is what it is on a CPU."""
+        """Call the model without side effects as Keras does; on a TPU its attention is what it is on a CPU.
+
+        No `add_loss` term and no activity regularizer is lost.
+        """
         model: Model = super()
+        clear_loss_ids(self)
         with _exact_operations(distribution_of(self)):
             return model.stateless_call(*args, **kwargs)
 

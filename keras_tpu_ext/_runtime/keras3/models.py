@@ -93,6 +93,17 @@ def flatten_layers(model: keras.Model) -> list[keras.Layer]:
     return list(model._flatten_layers(include_self=False))
 
 
+def clear_loss_ids(model: keras.Model) -> None:
+    """Let no layer of `model` know the losses of an earlier call, before one without side effects.
+
+    Each layer keeps the ids of its `add_loss` terms until it is called again, and then takes from the losses of the
+    call those with such an id: one of another layer that came to have the id of one that is gone would be lost
+    (docs/upstream/lost_add_loss.md).
+    """
+    for layer in model._flatten_layers():
+        layer._loss_ids.clear()
+
+
 def repeated_blocks(model: keras.Model) -> list[str]:
     """Return the names of layers with layers inside of which a model has several, as a decoder has blocks."""
     names: list[str] = []
