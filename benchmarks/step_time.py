@@ -2,6 +2,7 @@
 
     python benchmarks/step_time.py [--pairs 7] [--seconds 1.0] [--only NAME] [--against PATH]
     KERAS_BACKEND=jax python benchmarks/step_time.py
+    KERAS_BACKEND=jax python benchmarks/step_time.py --accelerator    # on one GPU or TPU
 
 Each model trains on data that is already in memory, in turns, and the median of the paired ratios is printed: below
 1.00, TPUModel is the faster one. On JAX there is one more row: TPUModel at `steps_per_execution="auto"` beside a loop
@@ -98,33 +99,36 @@ def dataset(example: tuple[int, ...], steps: int, weighted: bool = False) -> dic
 
 
 @functools.cache
-def scopes() -> dict[int, Any]:
-    """The scopes of this process by their number of replicas."""
-    return {8: kte.strategy_scope(replicas=8), 1: kte.strategy_scope(require="cpu")}
+def scope_of(replicas: int | None) -> Any:
+    """The scope of so many replicas on the CPU; for `None` of one replica on the GPU or TPU that there is."""
+    if replicas is None:
+        return kte.strategy_scope(replicas=1)
+    eight = kte.strategy_scope(replicas=8)  # first of all: a CPU cannot become eight devices later
+    return eight if replicas == 8 else kte.strategy_scope(require="cpu")
 
 
 @functools.lru_cache(maxsize=2)
-def warm_model(name: str, replicas: int, class_name: str) -> Any:
+def warm_model(name: str, replicas: int | None, class_name: str) -> Any:
     """Return the model of a row, `"TPUModel"` or `"Model"`, after its warm-up; it is kept for the next turn."""
     row = ROWS[name]
-    with scopes()[replicas]:
+    with scope_of(replicas):
         model = row.build(kte.TPUModel if class_name == "TPUModel" else keras.Model)
     model.fit(**dataset(model.input_shape[1:], row.warm_up_steps, row.weighted), verbose=0)
     return model
 
 
-def turn(name: str, replicas: int, class_name: str, steps: int) -> float:
+def turn(name: str, replicas: int | None, class_name: str, steps: int) -> float:
     """Train the model of a row for one epoch and return its seconds."""
     model = warm_model(name, replicas, class_name)
     return harness.timed(model.fit, **dataset(model.input_shape[1:], steps, ROWS[name].weighted), verbose=0)
 
 
-def executions(name: str, replicas: int) -> int:
+def executions(name: str, replicas: int | None) -> int:
     """Return how many steps of `TPUModel` are one execution."""
     return int(warm_model(name, replicas, "TPUModel").steps_per_execution)
 
 
-def compare(workers: list[Any], peer_class: str, name: str, replicas: int, options: argparse.Namespace) -> Any:
+def compare(workers: list[Any], peer_class: str, name: str, replicas: int | None, options: argparse.Namespace) -> Any:
     """Train `TPUModel` in one worker and its peer in the other, in turns, and return the row."""
     ours, peer = (
         functools.partial(worker, turn, name, replicas, class_name)
@@ -143,13 +147,13 @@ def in_turns(ours: Callable[[int], float], peer: Callable[[int], float], pairs: 
     return {**row, **per_step, "steps": steps}
 
 
-def compare_with_scan(pairs: int) -> dict[str, Any]:
+def compare_with_scan(pairs: int, replicas: int | None) -> dict[str, Any]:
     """Compare `TPUModel` at its pace with a loop by hand whose executions are as long."""
     from _scan_by_hand import ScanByHand
 
-    ours, steps = functools.partial(turn, AUTO, 1, "TPUModel"), 1500
+    ours, steps = functools.partial(turn, AUTO, replicas, "TPUModel"), 1500
     ours(steps)  # it has found its executions
-    chunk = executions(AUTO, 1)
+    chunk = executions(AUTO, replicas)
     by_hand = ScanByHand(perceptron(keras.Model), keras.optimizers.Adam(), chunk)
     data = dataset((784,), steps)
     row = in_turns(ours, lambda _: harness.timed(by_hand.fit, **data), pairs, steps)
@@ -162,6 +166,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=7, help="turns of each model (default 7)")
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long a turn takes (default 1)")
     parser.add_argument("--only", choices=ROWS, metavar="NAME", help="one row by its name, such as 'small dense'")
+    parser.add_argument("--accelerator", action="store_true", help="train on one GPU or TPU, and not on the CPU")
     parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
     options = parser.parse_args()
     peer, peer_class = ("old", "TPUModel") if options.against else ("keras", "Model")
@@ -175,11 +180,15 @@ def main() -> None:
 
     with harness.workers(options.against) as workers:
         for name in [options.only] if options.only else ROWS:
-            for replicas in ROWS[name].replicas:
+            for replicas in [None] if options.accelerator else ROWS[name].replicas:
                 row = compare(workers, peer_class, name, replicas, options)
-                add(f"{name}, {replicas} replica{'s' if replicas > 1 else ''}", peer, row)
+                add(f"{name}, {replicas} replicas" if replicas == 8 else f"{name}, 1 replica", peer, row)
     if keras.backend.backend() == "jax" and not options.only and not options.against:
-        add("dense, auto against a scan by hand", "by hand", compare_with_scan(options.pairs))
+        add(
+            "dense, auto against a scan by hand",
+            "by hand",
+            compare_with_scan(options.pairs, None if options.accelerator else 1),
+        )
     harness.report("step_time", against=options.against, quiet=options.json, batch=BATCH, rows=rows)
 
 

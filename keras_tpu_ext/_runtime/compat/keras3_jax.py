@@ -42,7 +42,11 @@ def abstract_mesh(sizes: Mapping[str, int]) -> jax.sharding.AbstractMesh:
     """Return a mesh of devices that need not be there, by the size of each axis."""
     if jax.__version_info__ < (0, 5, 3):
         return jax.sharding.AbstractMesh(tuple(sizes.items()))
-    return jax.sharding.AbstractMesh(tuple(sizes.values()), tuple(sizes))
+    if jax.__version_info__ < (0, 7):
+        return jax.sharding.AbstractMesh(tuple(sizes.values()), tuple(sizes))
+    # That of the axes of Keras's meshes; from JAX 0.11 on it is not the default.
+    types = (jax.sharding.AxisType.Auto,) * len(sizes)
+    return jax.sharding.AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=types)
 
 
 def shard_map(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:

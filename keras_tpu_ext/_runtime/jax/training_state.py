@@ -26,8 +26,7 @@ def read(model: Model) -> list[SavedVariable]:
     with model._kte_process_group().reading_shards():
         for _, variable in variables:
             _start_copy(variable.value)
-        # A copy, because on a CPU an array may be the memory that the next step is given.
-        return [SavedVariable(role, path_of(v), np.array(v.value, copy=True)) for role, v in variables]
+        return [SavedVariable(role, path_of(variable), _on_host(variable.value)) for role, variable in variables]
 
 
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
@@ -53,6 +52,12 @@ def reading_batches(call: RunningFit, first_epoch: int | None) -> Iterator[Resum
 def _variables_of(model: Model) -> list[tuple[str, Variable]]:
     state = step_state_of(model)
     return variables_of(model) + [("step", variable) for variable in ([] if state is None else step_variables(state))]
+
+
+def _on_host(array: jax.Array) -> np.ndarray:
+    # On a CPU it may be the memory that the next step is given.
+    is_device_memory = any(device.platform == "cpu" for device in array.devices())
+    return np.array(array) if is_device_memory else np.asarray(array)
 
 
 def _start_copy(array: jax.Array) -> None:
