@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -9,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_ext import _runtime
 from keras_tpu_ext._checkpoint import FRAMEWORKS, CannotWriteError, encode
 
 # What Keras sets, and no state of a callback.
 _OF_KERAS = ("model", "_model", "params", "validation_data")
 # Bytes of arrays that one callback has in an attribute; a larger one that is still the same object has not changed.
 _LARGE = 2**24
+_ROWS = "the rows of a CSVLogger"
 
 State = Mapping[str, Any]
 
@@ -23,7 +26,7 @@ class CallbackStates:
     """What the callbacks of one `fit` know.
 
     A callback with `get_state()` and `set_state(state)` says itself. Of any other it is the attributes that have
-    changed since training began; that is right for Keras's own, and for most.
+    changed since training began; that is right for Keras's own, and for most. The file of a `CSVLogger` is kept too.
 
     Args:
         callbacks: The callbacks, after their `on_train_begin`.
@@ -38,11 +41,11 @@ class CallbackStates:
         """Return the name and the state of each callback; `not_kept` then has what no checkpoint can hold.
 
         Returns:
-            For each callback its class and its state.
+            For each callback its class and its state, in which nothing changes any more.
         """
         self.not_kept = {}
         return [
-            (type(one).__qualname__, self._of(one, before))
+            (type(one).__qualname__, _copied(self._of(one, before)))
             for one, before in zip(self._callbacks, self._before, strict=True)
         ]
 
@@ -62,7 +65,9 @@ class CallbackStates:
             if _tells(found):
                 found.set_state(state["state"])
             else:
-                vars(found).update(state)
+                vars(found).update({attribute: value for attribute, value in state.items() if attribute != _ROWS})
+                if state.get(_ROWS) is not None:
+                    _write_rows(found, state[_ROWS])
         return without
 
     def _of(self, callback: Any, before: Mapping[str, Any]) -> State:
@@ -73,7 +78,19 @@ class CallbackStates:
         lost = [name for name in changed if now[name] == _NOT_KEPT]
         if lost and type(callback).__module__.partition(".")[0] not in FRAMEWORKS:
             self.not_kept[type(callback).__qualname__] = lost
-        return {name: vars(callback)[name] for name in changed if name not in lost}
+        kept = {name: vars(callback)[name] for name in changed if name not in lost}
+        return {**kept, _ROWS: _read_rows(callback)} if _is_csv_logger(callback) else kept
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of lists, dicts and arrays at any depth; it is written while the training goes on."""
+    if isinstance(value, np.ndarray):
+        return value if value.nbytes > _LARGE else value.copy()
+    if type(value) is dict:
+        return {name: _copied(one) for name, one in value.items()}
+    if type(value) in (list, tuple, set):
+        return type(value)(_copied(one) for one in value)
+    return value
 
 
 _NOT_KEPT = "cannot be kept"
@@ -81,6 +98,26 @@ _NOT_KEPT = "cannot be kept"
 
 def _tells(callback: Any) -> bool:
     return hasattr(callback, "get_state") and hasattr(callback, "set_state")
+
+
+def _is_csv_logger(callback: Any) -> bool:
+    return isinstance(callback, _runtime.keras.callbacks.CSVLogger)
+
+
+def _read_rows(logger: Any) -> str | None:
+    """Return what is in the file of a `CSVLogger`, which has written all of it; `None` for one that is not local."""
+    with contextlib.suppress(OSError), open(logger.filename, newline="", encoding="utf-8") as file:
+        return file.read()
+    return None
+
+
+def _write_rows(logger: Any, rows: str) -> None:
+    """Let the file of a `CSVLogger` be as it was, without rows that came after; it has opened it anew."""
+    logger.csv_file.seek(0)
+    logger.csv_file.truncate()
+    logger.csv_file.write(rows)
+    logger.csv_file.flush()
+    logger.append_header = not rows
 
 
 def _fingerprints(callback: Any) -> dict[str, Any]:

@@ -66,8 +66,10 @@ class ResumableFit:
         self._batch = 0  # batches of this epoch before the execution that runs
         self._end = 0  # and after it
         self._is_first_batch = True
+        self._is_last = False
         self._last_save = self._step_began = time.monotonic()
-        self._seconds_of_step = self._seconds_of_save = 0.0
+        self._seconds_of_step = self._seconds_of_save = self._seconds_of_validation = 0.0
+        self._validation_began = 0.0
         self._history: dict[str, Any] | None = None
         self._told: set[str] = set()
         self.finished = False
@@ -124,13 +126,27 @@ class ResumableFit:
             self._resume()
         elif is_first and self._history is not None:
             self._restore_history()
-        self._is_first_batch = True
+        self._is_first_batch, self._is_last = True, False
         self._data.begin_epoch(self._before_epoch + self._batch)
         self._save_if_due(is_epoch=not is_first)
         self._step_began = time.monotonic()
 
-    def before_batch(self, batch: int) -> None:
-        """Save if it is time, before the execution that begins with a batch of the epoch."""
+    def begin_validation(self) -> None:
+        """Note when Keras begins to validate."""
+        self._validation_began = time.monotonic()
+
+    def end_validation(self) -> None:
+        """Note how long that took."""
+        self._seconds_of_validation = time.monotonic() - self._validation_began
+
+    def before_batch(self, batch: int, batches: int | None) -> None:
+        """Save if it is time, before the execution that begins with a batch of the epoch.
+
+        Args:
+            batch: The number of the batch in the epoch.
+            batches: How many the epoch has, if that is known.
+        """
+        self._is_last = batches is not None and batch + int(self._model.steps_per_execution) >= batches
         now = time.monotonic()
         self._batch = batch
         if not _runtime.progress.end_names_last_batch():
@@ -170,14 +186,19 @@ class ResumableFit:
         if self._deadline_s is None:
             return ""
         left = self._deadline_s - seconds_of_process()
-        needed = self._margin * (self._seconds_of_save + self._seconds_of_step)
+        # After the last step of an epoch nothing is saved until Keras has validated.
+        validation = self._seconds_of_validation if self._is_last else 0.0
+        needed = self._margin * (self._seconds_of_save + self._seconds_of_step + validation)
         return f"{left:.0f} s before the session ends" if left < needed else ""
 
     def _save_if_due(self, *, is_epoch: bool = False) -> None:
         leaves = bool(self._leaves())
         since = time.monotonic() - self._last_save
-        # An epoch of seconds is not worth a save.
-        if not (leaves or since >= self._every_s or (is_epoch and since >= _LEAST * self._seconds_of_save)):
+        # An epoch of seconds is not worth a save. Before a deadline one is measured early.
+        wanted = self._every_s
+        if self._deadline_s is not None and not self._seconds_of_save:
+            wanted = min(wanted, self._deadline_s / _EARLY)
+        if not (leaves or since >= wanted or (is_epoch and since >= _LEAST * self._seconds_of_save)):
             return
         if self._saver.is_writing() and not leaves:
             return
@@ -285,6 +306,8 @@ class ResumableFit:
 
 # How many times the seconds of a save an epoch must have lasted to be saved at its end.
 _LEAST = 20
+# After which part of the time until the deadline the first save comes at the latest.
+_EARLY = 20
 
 
 def _warn(text: str) -> None:

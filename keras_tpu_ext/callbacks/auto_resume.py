@@ -149,6 +149,16 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         if self._fit is not None:
             self._fit.after_batch(batch)
 
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Note when validation begins."""
+        if self._fit is not None:
+            self._fit.begin_validation()
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Note how long validation took."""
+        if self._fit is not None:
+            self._fit.end_validation()
+
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Save what there is in the end."""
         if self._fit is not None:
@@ -167,7 +177,7 @@ class _BeforeOthers(_runtime.keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Save if it is time."""
-        self._fit.before_batch(batch)
+        self._fit.before_batch(batch, self.params.get("steps"))
 
 
 def _set_callbacks(call: RunningFit, callbacks: list[Any]) -> None:

@@ -6,6 +6,8 @@ import importlib.util
 import os
 import signal
 import threading
+import time
+import types
 import warnings
 
 import keras
@@ -15,6 +17,7 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext._resume_report import resume_report
 from keras_tpu_ext.callbacks import _resumable_fit
+from keras_tpu_ext.callbacks._callback_state import CallbackStates
 from keras_tpu_ext.errors import ArgumentError, CheckpointError, ResumeWarning, ScopeError
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
@@ -293,6 +296,62 @@ def test_it_leaves_before_the_deadline(tmp_path, monkeypatch, capsys):
     assert "before the session ends" in capsys.readouterr().out
     monkeypatch.undo()
     assert Trained(tmp_path, every_s=600).outcome() == uninterrupted("arrays")
+
+
+def test_before_the_last_step_of_an_epoch_it_counts_the_validation_too(tmp_path, monkeypatch):
+    now = [0.0]
+
+    class Clock(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            now[0] += 1
+
+        def on_test_begin(self, logs=None):
+            now[0] += 50
+
+    monkeypatch.setattr(_resumable_fit, "seconds_of_process", lambda: now[0])
+    monkeypatch.setattr(_resumable_fit, "time", types.SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    # Ours hears of the end of a validation after that.
+    monkeypatch.setattr(kte.callbacks.AutoResume, "on_test_begin", lambda self, logs=None: None)
+    first = Trained(tmp_path, callbacks=[Clock()], deadline_s=100, every_s=600)
+    assert first.counting.batches == 2 * BATCHES - 1
+
+
+def test_the_file_of_a_csv_logger_has_no_row_twice(tmp_path):
+    def logged(name, directory, **options):
+        logger = keras.callbacks.CSVLogger(tmp_path / f"{name}.csv")
+        Trained(directory, callbacks=[logger], keep=99, **options)
+        logger.csv_file.close()
+        return (tmp_path / f"{name}.csv").read_bytes()
+
+    expected, folder = logged("whole", None), tmp_path / "folder"
+    logged("resumed", folder, killed_at=2 * BATCHES + 1)
+    for later in sorted(folder.iterdir())[BATCHES + 2 :]:  # what is left is of the second epoch, whose row is written
+        later.unlink()
+    assert logged("resumed", folder) == expected
+    assert logged("resumed", folder) == expected, "of a finished training"
+
+
+def test_what_a_callback_knows_does_not_change_while_it_is_written():
+    callback = Counting()
+    states = CallbackStates([callback])
+    callback.rates += [np.ones(2), {"of": [1]}]
+    (saved,) = states.read()
+    callback.rates[0] *= 2
+    callback.rates[1]["of"].append(2)
+    callback.rates.append(3)
+    assert repr(saved[1]["rates"]) == repr([np.ones(2), {"of": [1]}])
+
+
+def test_a_save_before_the_first_batch_keeps_the_place_in_the_epoch(tmp_path):
+    class SignalAtTheBegin(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert Trained(tmp_path, killed_at=9).was_killed
+    for _ in range(2):
+        Trained(tmp_path, callbacks=[*callbacks_of_keras(tmp_path), SignalAtTheBegin()])
+    assert resume_report(str(tmp_path)).newest.batch == 3
+    assert Trained(tmp_path).outcome() == uninterrupted("arrays")
 
 
 def test_other_threads_train_without_signals(tmp_path):

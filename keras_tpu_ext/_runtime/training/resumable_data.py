@@ -142,6 +142,8 @@ class ResumablePasses:
         Where batches are read ahead, the state of the iterator is that after some later batch. It is used when the
         model has trained on that one.
         """
+        if self.resumed is not None:
+            return self.resumed  # nothing is read yet
         trained = 0 if self._pass is None or self._pass.first is None else self._trained - self._pass.first
         if self._pass is None or not trained:
             return Place(0, 0, None, random_state(), None)
