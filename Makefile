@@ -40,7 +40,7 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions torture keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle docs clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions torture torture-jax torture-tensorflow keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle docs clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
@@ -136,7 +136,7 @@ exhaustive-keras3-jax: $(JAX)/.ready
 	$(JAX_TESTS) $(JAX)/bin/python $(ALL)
 
 exhaustive-keras3-both: $(BOTH)/.ready
-	$(JAX_TESTS) $(BOTH)/bin/python $(ALL) tests/both
+	$(JAX_TESTS) $(BOTH)/bin/python $(ALL) tests/both tests/torture
 
 exhaustive-compiler:
 	$(MAKE) --no-print-directory --keep-going test-compiler test-tpu-kernels PYTEST=--tier=exhaustive
@@ -148,10 +148,18 @@ exhaustive-keras2-tf221: $(TF221)/.ready
 	$(call in_parts,TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python)
 
 # Trainings that are killed 80 times each, and end as if they had not been.
-torture: $(JAX)/.ready $(BOTH)/.ready
-	mkdir -p out
-	KTE_KILLS=50 $(JAX_TESTS) $(BOTH)/bin/python $(ALL) tests/torture 2>&1 | tee out/torture.txt
-	grep -E "kills|passed|failed" out/torture.txt > benchmarks/results/torture-jax-cpu.txt
+torture: torture-jax torture-tensorflow
+
+torture-jax: $(BOTH)/.ready
+	$(call tortured,$(JAX_TESTS) $(BOTH)/bin/python,jax)
+
+torture-tensorflow: $(TF)/.ready
+	$(call tortured,$(TF)/bin/python,tensorflow)
+
+define tortured
+	rm -f benchmarks/results/torture-$(2).txt
+	KTE_KILLS=50 KTE_RESULTS=benchmarks/results/torture-$(2).txt $(1) $(ALL) tests/torture
+endef
 
 # Keras's own tests, of the version that is installed: as Keras is, with the exact step on one device, and in a scope of
 # eight replicas. It writes benchmarks/results; what pytest printed is in out/keras-tests.

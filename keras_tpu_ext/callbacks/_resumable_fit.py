@@ -79,15 +79,15 @@ class ResumableFit:
         """Within the block Keras runs `fit`, with these other callbacks."""
         self._model, self._others = model, others
         self._prepare()
-        epochs, first_epoch = int(call.arguments.get("epochs", 1)), None
+        epochs, first_epoch, seed = int(call.arguments.get("epochs", 1)), None, None
         if self._saved is not None:
             self._check(self._saved)
             self.finished = self._saved["finished"] and self._saved["epoch"] >= epochs
-            first_epoch = min(self._saved["epoch"], epochs)
+            first_epoch, seed = min(self._saved["epoch"], epochs), self._saved["seed"]
             self._say(self._where())
         with contextlib.ExitStack() as stack:
             stack.callback(self._saver.close)
-            self._data = stack.enter_context(_runtime.training_state.reading_batches(call, first_epoch))
+            self._data = stack.enter_context(_runtime.training_state.reading_batches(call, first_epoch, seed))
             stack.enter_context(self._interruption.heeding_signals())
             yield
 
@@ -172,7 +172,7 @@ class ResumableFit:
         self._before_epoch += self._end
         self._epoch, self._batch = (0 if self._epoch is None else self._epoch + 1), 0
         self._data.begin_epoch(self._before_epoch)
-        self._save(self._data.place() or Place(0, 0, None, None, None))
+        self._save(self._data.place(at_once=True) or Place(0, 0, None, None, None))
         self._finish_writing()
 
     def left(self) -> None:
@@ -202,7 +202,7 @@ class ResumableFit:
             return
         if self._saver.is_writing() and not leaves:
             return
-        place = self._data.place()
+        place = self._data.place(at_once=leaves)
         if place is None:
             return
         self._save(place)
@@ -225,6 +225,7 @@ class ResumableFit:
             "callbacks": self._states.read(),
             "history": {"epoch": list(history.epoch), "history": {k: list(v) for k, v in history.history.items()}},
             "place": tuple(place),
+            "seed": self._data.seed,
         }
         self._warn_of_what_is_lost()
         with self._warning_of_failure():

@@ -36,8 +36,8 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     `fit` returns, and `finished` is `False`. A second Ctrl-C ends the program at once. A checkpoint is written beside
     the training; it is there whole or not at all, and one that was damaged later is passed over for the one before.
 
-    The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. It works with Keras 3
-    on JAX; several processes that train together, and folders such as `gs://bucket`, are refused as yet.
+    The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. It works with Keras
+    3; several processes that train together, and folders such as `gs://bucket`, are refused as yet.
 
     Args:
         directory: Folder for the checkpoints of this one training.
@@ -53,7 +53,7 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     Raises:
         ArgumentError: If an argument has a value that cannot work.
         CheckpointError: From `fit`, if the folder has a checkpoint of another model.
-        NotForThisKerasError: From `fit`, if this process is not on JAX.
+        NotForThisKerasError: From `fit`, on Keras 2, or where several processes train together.
         ScopeError: From `fit`, if the model does not have the step of this package.
 
     Example:

@@ -68,7 +68,6 @@ ONE_RUNTIME = {
     "import tensorflow": "keras3_tf",
     "testing.as_on_tpu": "keras3_jax",
     "shard=": "keras3_jax",
-    "AutoResume": "keras3_jax",
 }
 PUBLIC = public()
 EXAMPLES = {name: example(value) for name, value in PUBLIC.items() if example(value)}

@@ -433,9 +433,9 @@ _UPDATE = (
     ),
     Fault(
         "window-loaded-on-fewer-replicas-loses-their-sums",
-        "_runtime/tensorflow/update.py",
-        "np.stack([saved.sum(axis=0)]",
-        "np.stack([saved[0]]",
+        "_runtime/tensorflow/variables.py",
+        "np.stack([values.sum(axis=0)]",
+        "np.stack([values[0]]",
         _TF,
         (
             f"{_STEP}::test_a_window_that_other_replicas_have_saved_is_the_sum_of_theirs",

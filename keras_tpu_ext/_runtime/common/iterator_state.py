@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_tpu_ext._runtime.common.types import IteratorState, Nest
@@ -13,6 +14,48 @@ from keras_tpu_ext._runtime.common.types import IteratorState, Nest
 
 class CannotSaveError(Exception):
     """An iterator does not tell its place; the text says why."""
+
+
+class SavedIterators:
+    """Iterators over the same data, one after the other, each of which another process can go on with.
+
+    The state of an iterator of `tf.data` says which orders a shuffle draws for later iterators, but not when the
+    shuffle's buffer has taken all there is. So its state at the begin is kept too, and restored into another one.
+
+    Args:
+        make: Returns an iterator.
+    """
+
+    def __init__(self, make: Callable[[], Iterator[Nest]]) -> None:
+        self._make = make
+        self._iterator: Iterator[Nest] = iter(())
+        self._at_begin: IteratorState = None
+
+    def begin(self, state: IteratorState = None) -> Iterator[Nest]:
+        """Return the next iterator; one at the place of a state that `save` has returned, if there is one."""
+        self._iterator = self._make()
+        if state is not None:
+            restore_iterator(self._iterator, state["now"])
+            self._at_begin = state["at_begin"]
+            if self._at_begin is not None:
+                restore_iterator(self._make(), self._at_begin)
+        elif _tensorflow_of(self._iterator) is not None:
+            with contextlib.suppress(CannotSaveError):
+                self._at_begin = save_iterator(self._iterator)
+        return self._iterator
+
+    def save(self) -> IteratorState:
+        """Return the place of the last iterator.
+
+        Raises:
+            CannotSaveError: If it does not tell it.
+        """
+        return {"now": save_iterator(self._iterator), "at_begin": self._at_begin}
+
+    def make(self, number: int) -> None:
+        """Make iterators that nobody reads."""
+        for _ in range(number):
+            self._make()
 
 
 def save_iterator(iterator: Iterator[Nest]) -> IteratorState:

@@ -113,6 +113,7 @@ class Place(NamedTuple):
         random: The states of the random generators then; `None` if they come by themselves, by reading it all again.
         random_at_start: The same before the pass.
         rows: The most rows that a batch of the pass has had, to which shorter ones may have to be filled up.
+        iterators: Number of iterators over the data that were made before this pass.
     """
 
     batch: int
@@ -121,6 +122,7 @@ class Place(NamedTuple):
     random: RandomState
     random_at_start: RandomState
     rows: int = 0
+    iterators: int = 0
 
 
 class Call(NamedTuple):
@@ -470,11 +472,13 @@ class ResumableData(Protocol):
     """The batches of a `fit` that may begin in the middle of them.
 
     Attributes:
+        seed: The seed that was set for shuffles without one of their own; `None` if there was one, or none is needed.
         not_saved: Why the place in the data is found by reading all of it again; empty where it is not.
         read_again: Number of batches that were read again to come to the place where the data was.
         seconds: How long that took.
     """
 
+    seed: int | None
     not_saved: str
     read_again: int
     seconds: float
@@ -488,8 +492,15 @@ class ResumableData(Protocol):
     def note_trained(self, batches: int) -> None:
         """Note how many batches in all the model has trained on, just before it goes on."""
 
-    def place(self) -> Place | None:
-        """Return the place in the data after the batches that were trained on; `None` if it takes another step."""
+    def place(self, *, at_once: bool) -> Place | None:
+        """Return the place in the data after the batches that were trained on.
+
+        Args:
+            at_once: Whether to return one from which much has to be read again, rather than none.
+
+        Returns:
+            The place; `None` if it takes another step until it is known, or if there is no other batch.
+        """
 
 
 class TrainingState(Protocol):
@@ -508,12 +519,15 @@ class TrainingState(Protocol):
             CheckpointError: If they are of another model; then nothing is changed.
         """
 
-    def reading_batches(self, call: RunningFit, first_epoch: int | None) -> AbstractContextManager[ResumableData]:
+    def reading_batches(
+        self, call: RunningFit, first_epoch: int | None, seed: int | None
+    ) -> AbstractContextManager[ResumableData]:
         """Return a context in which `fit` reads its batches so that it can begin in the middle of them.
 
         Args:
             call: The call.
             first_epoch: The epoch to begin with; `None` for that of the call.
+            seed: That of `ResumableData` in another process, or `None`.
         """
 
 

@@ -41,8 +41,8 @@ def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
 
 
 @contextlib.contextmanager
-def reading_batches(call: RunningFit, first_epoch: int | None) -> Iterator[ResumablePasses]:
-    """Within the block `fit` reads its batches so that it can begin in the middle of them."""
+def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
+    """Within the block `fit` reads its batches so that it can begin in the middle of them; it needs no seed."""
     spans_epochs = call.arguments.get("steps_per_epoch") is not None
     data = ResumablePasses(reads_ahead=False, spans_epochs=spans_epochs)
     with _reading_batches(call, data, first_epoch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator
 from typing import Any, TypeAlias
@@ -45,6 +46,9 @@ def _enumerate(model: Model, data: ResumablePasses | None, epoch: Any) -> Execut
     if epoch._current_iterator is None or epoch.steps_per_epoch is None:
         _start(epoch, of_pass)
     yield from (_enumerate_known(model, epoch, size, batch) if size else _enumerate_unknown(model, epoch, batch))
+    if size and epoch._num_batches and epoch._steps_seen >= epoch._num_batches:
+        with contextlib.nullcontext() if data is None else data.between_epochs(epoch.steps_per_epoch is None):
+            _start(epoch)
     epoch.data_adapter.on_epoch_end()
 
 
@@ -63,8 +67,6 @@ def _enumerate_known(model: Model, epoch: Any, size: int, batch: int) -> Executi
         epoch._steps_seen += steps
         yield execution(batch, batch + steps - 1, epoch._current_iterator)
         batch += steps
-    if epoch._num_batches and epoch._steps_seen >= epoch._num_batches:
-        _start(epoch)
 
 
 def _enumerate_unknown(model: Model, epoch: Any, batch: int) -> Executions:

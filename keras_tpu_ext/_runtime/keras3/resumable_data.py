@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_tpu_ext._runtime.common.iterator_state import restore_iterator, save_iterator
+from keras_tpu_ext._runtime.common.iterator_state import SavedIterators
 from keras_tpu_ext._runtime.common.missing_names import override, private
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.protocols import RunningFit
@@ -44,6 +44,7 @@ def reading_batches(call: RunningFit, data: ResumablePasses, first_epoch: int | 
             if not is_first:
                 return adapter
             is_first.clear()
+            data.has_length = adapter.num_batches is not None or data.spans_epochs
             return ResumableAdapter(adapter, data)
 
         return get_data_adapter
@@ -71,7 +72,7 @@ class ResumableAdapter:
         batches = getattr(adapter, "py_dataset", None)
         self._indexed = batches if isinstance(batches, IndexedBatches) else None
         self._dataset: _Remembering | None = None
-        if isinstance(adapter, TFDatasetAdapter):
+        if isinstance(adapter, TFDatasetAdapter) and keras.backend.backend() == "jax":
             self._dataset = _Remembering(adapter._dataset)
             override(adapter, "_dataset", self._dataset)
 
@@ -90,6 +91,10 @@ class ResumableAdapter:
     def get_jax_iterator(self) -> Iterator[Nest]:
         """Return an iterator over the batches of a pass, as JAX takes them."""
         return self._begin_pass(self.adapter.get_jax_iterator)
+
+    def source_of(self, dataset: Dataset) -> IterableSource:
+        """Return the source of the batches of a dataset that Keras's adapter has made."""
+        return IterableSource(lambda: dataset, self._indexed)
 
     def on_epoch_begin(self) -> None:
         """Tell Keras's adapter, which may begin to read."""
@@ -111,19 +116,19 @@ class ResumableAdapter:
 
 
 class _Remembering:
-    """A `tf.data.Dataset` that remembers its last iterator, of which Keras makes another.
+    """A `tf.data.Dataset` that remembers its iterators, of which Keras makes others.
 
     Args:
         dataset: The dataset.
 
     Attributes:
-        iterator: Its last iterator.
+        iterators: Its iterators.
         state: The state in which the next iterator begins; `None` for the start.
     """
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self.iterator: Iterator[Nest] = iter(())
+        self.iterators = SavedIterators(lambda: iter(dataset))
         self.state: IteratorState = None
 
     def __getattr__(self, name: str) -> Any:
@@ -132,10 +137,7 @@ class _Remembering:
     def __iter__(self) -> Iterator[Nest]:
         """Return an iterator."""
         state, self.state = self.state, None
-        self.iterator = iter(self._dataset)
-        if state is not None:
-            restore_iterator(self.iterator, state)
-        return self.iterator
+        return self.iterators.begin(state)
 
 
 class _ConvertedSource:
@@ -149,6 +151,7 @@ class _ConvertedSource:
     def __init__(self, iterable: Callable[[], Iterable[Nest]], dataset: _Remembering) -> None:
         self._iterable = iterable
         self._dataset = dataset
+        self.begins_anywhere = False
 
     def open(self, read: int, iterator: IteratorState) -> tuple[Iterator[Nest], int]:
         """Begin a pass."""
@@ -157,4 +160,8 @@ class _ConvertedSource:
 
     def save(self) -> IteratorState:
         """Return the state of the dataset's iterator."""
-        return save_iterator(self._dataset.iterator)
+        return self._dataset.iterators.save()
+
+    def make_iterators(self, number: int) -> None:
+        """Make iterators of the dataset that nobody reads."""
+        self._dataset.iterators.make(number)

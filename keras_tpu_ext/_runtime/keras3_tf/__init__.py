@@ -10,11 +10,11 @@ from keras_tpu_ext._runtime.keras3.addons import import_addons as import_addons
 from keras_tpu_ext._runtime.keras3_tf import ops as _ops
 from keras_tpu_ext._runtime.keras3_tf import probes as _probes
 from keras_tpu_ext._runtime.keras3_tf import progress as _progress
+from keras_tpu_ext._runtime.keras3_tf import training_state as _training_state
 from keras_tpu_ext._runtime.keras3_tf.step import TrainStep as _TrainStep
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow import devices as _devices
 from keras_tpu_ext._runtime.tensorflow import message_terms as message_terms
-from keras_tpu_ext._runtime.tensorflow import training_state as _training_state
 
 _sum_when_read()
 

@@ -17,6 +17,7 @@ from keras_tpu_ext._runtime.keras3.adapter import ExactKeras3Model
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
 from keras_tpu_ext._runtime.keras3.functional import FunctionalByShape
 from keras_tpu_ext._runtime.keras3_tf.adapter import Keras3TensorFlowAdapter
+from keras_tpu_ext._runtime.keras3_tf.training_state import read_in_passes
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow.custom_step import is_exact, wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import (
@@ -101,6 +102,7 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
         """
         if iterator is not None:
             enumerate_executions(self, iterator)
+            read_in_passes(self, iterator)
         if self._distribute_strategy is None:
             return
         if iterator is not None:

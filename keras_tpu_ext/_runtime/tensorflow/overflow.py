@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.types import Variable
 from keras_tpu_ext._runtime.compat import new_variable, path_of
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated
-from keras_tpu_ext._runtime.tensorflow.update import values_of_replicas
+from keras_tpu_ext._runtime.tensorflow.variables import values_of_replicas
 from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 
 

@@ -1,33 +1,56 @@
-"""What a training under `tf.distribute` has come to: nothing is kept of it yet."""
+"""What a training under `tf.distribute` has come to."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import NoReturn
+from typing import Any, TypeAlias
 
-from keras_tpu_ext._runtime.common.protocols import ResumableData, RunningFit, SavedVariable
-from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext.errors import NotForThisKerasError
+import numpy as np
 
+from keras_tpu_ext._runtime.common.protocols import SavedVariable
+from keras_tpu_ext._runtime.common.types import Model, Variable
+from keras_tpu_ext._runtime.compat import path_of
+from keras_tpu_ext._runtime.tensorflow.replicas import native
+from keras_tpu_ext._runtime.tensorflow.variables import assign_to_replicas, is_per_replica, values_of_replicas
+from keras_tpu_ext._runtime.training.step_state import step_state_of
+from keras_tpu_ext._runtime.training.training_state import check_same
 
-def read(model: Model) -> list[SavedVariable]:
-    """Refuse."""
-    _refuse()
-
-
-def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
-    """Refuse."""
-    _refuse()
+Named: TypeAlias = "Sequence[tuple[str, Variable]]"
 
 
-def reading_batches(call: RunningFit, first_epoch: int | None) -> AbstractContextManager[ResumableData]:
-    """Refuse."""
-    _refuse()
+def read_variables(variables: Named) -> list[SavedVariable]:
+    """Return the values of variables, each given with its role."""
+    return [_read(role, variable) for role, variable in variables]
 
 
-def _refuse() -> NoReturn:
-    raise NotForThisKerasError(
-        "AutoResume works with Keras 3 on JAX, and this process is on TensorFlow. Write KERAS_BACKEND=jax before "
-        "Keras is imported; on TensorFlow keras.callbacks.BackupAndRestore(folder) begins the interrupted epoch anew."
-    )
+def assign_variables(variables: Named, saved: Sequence[SavedVariable]) -> None:
+    """Give variables the values that `read_variables` has returned.
+
+    Raises:
+        CheckpointError: If they are of other variables; then nothing is changed.
+    """
+    check_same(saved, variables)
+    for one, (_, variable) in zip(saved, variables, strict=True):
+        value = np.asarray(one.value).astype(native(variable).dtype.as_numpy_dtype)
+        if is_per_replica(variable):
+            assign_to_replicas(variable, value if one.per_replica else value[np.newaxis])
+        else:
+            native(variable).assign(value.sum(axis=0) if one.per_replica else value)
+
+
+def variables_of_step(model: Model) -> list[tuple[str, Variable]]:
+    """Return the variables of loss scale and accumulated gradients, with their role."""
+    state = step_state_of(model)
+    if state is None:
+        return []
+    variables = list(state.loss_scaler.variables)
+    for accumulator in state.accumulators():
+        variables += accumulator.own_variables()
+    return [("step", variable) for variable in variables]
+
+
+def _read(role: str, variable: Variable) -> SavedVariable:
+    if is_per_replica(variable):
+        return SavedVariable(role, path_of(variable), values_of_replicas(variable), True)
+    value: Any = native(variable)
+    return SavedVariable(role, path_of(variable), np.array(value.numpy()))

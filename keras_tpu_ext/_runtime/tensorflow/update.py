@@ -17,10 +17,9 @@ from keras_tpu_ext._runtime.compat import new_variable
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     assign_replicated,
     cross_replica_cond,
-    gather_everywhere,
-    native,
     sum_over_replicas,
 )
+from keras_tpu_ext._runtime.tensorflow.variables import assign_to_replicas, values_of_replicas, zeros_of_replicas
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
@@ -217,6 +216,10 @@ class GradientAccumulator(BaseGradientAccumulator):
         assign_replicated(self.position, 0)
         return sums, weight
 
+    def own_variables(self) -> list[Variable]:
+        """Return its variables; none before it knows what they are for."""
+        return [self.position, self.weight, *self.local_sums] if self.targets else []
+
     def save_own_variables(self, store: Any) -> None:
         """Save the sums of every replica, so that going on after loading is going on.
 
@@ -227,7 +230,7 @@ class GradientAccumulator(BaseGradientAccumulator):
         begun = bool(int(self.position.numpy()))
         store["position"], store["weight"] = self.position.numpy(), self.weight.numpy()
         for i, total in enumerate(self.local_sums):
-            store[f"sum_{i}"] = values_of_replicas(total) if begun else _zeros_of_replicas(total)
+            store[f"sum_{i}"] = values_of_replicas(total) if begun else zeros_of_replicas(total)
 
     def load_own_variables(self, store: Any) -> None:
         """Load what was saved; on another number of replicas the first one takes all sums."""
@@ -236,48 +239,4 @@ class GradientAccumulator(BaseGradientAccumulator):
         self.position.assign(store["position"][()])
         self.weight.assign(store["weight"][()])
         for i, total in enumerate(self.local_sums):
-            saved, replicas = np.asarray(store[f"sum_{i}"]), len(_zeros_of_replicas(total))
-            if len(saved) != replicas:
-                saved = np.stack([saved.sum(axis=0)] + [np.zeros_like(saved[0])] * (replicas - 1))
-            _assign_to_replicas(total, saved)
-
-
-def values_of_replicas(variable: Variable) -> np.ndarray:
-    """Return the values that replicas have of a variable which they do not share, the replicas of all processes.
-
-    Where several processes train together, all of them must call it.
-    """
-    own = native(variable)
-    if not isinstance(own, tf.distribute.DistributedValues):
-        return np.stack([own.numpy()])
-    if len(own.values) == own.distribute_strategy.num_replicas_in_sync:
-        return np.stack([part.numpy() for part in own.values])
-    strategy, parts = own.distribute_strategy, iter(own.values)
-    mine = strategy.experimental_distribute_values_from_function(
-        lambda _: tf.convert_to_tensor(next(parts))[tf.newaxis]
-    )
-    return gather_everywhere(strategy, mine)
-
-
-def _assign_to_replicas(variable: Variable, values: np.ndarray) -> None:
-    """Give each replica of this process its own of `values`, which are those of all replicas."""
-    mirrored = native(variable)
-    if not isinstance(mirrored, tf.distribute.DistributedValues):
-        mirrored.assign(values[0])
-        return
-    strategy = mirrored.distribute_strategy
-
-    def of_replica(context: tf.distribute.ValueContext) -> Any:
-        return tf.convert_to_tensor(values[context.replica_id_in_sync_group])
-
-    own = strategy.experimental_local_results(strategy.experimental_distribute_values_from_function(of_replica))
-    for part, value in zip(mirrored.values, own, strict=True):
-        part.assign(value)
-
-
-def _zeros_of_replicas(variable: Variable) -> np.ndarray:
-    """Return zeros in the place of what `values_of_replicas` returns."""
-    own = native(variable)
-    needs_gather = isinstance(own, tf.distribute.DistributedValues)
-    replicas = own.distribute_strategy.num_replicas_in_sync if needs_gather else 1
-    return np.zeros([replicas, *variable.shape], tf.as_dtype(variable.dtype).as_numpy_dtype)
+            assign_to_replicas(total, np.asarray(store[f"sum_{i}"]))

@@ -7,6 +7,7 @@ the way is the same again, for the states of Python's and NumPy's generators are
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import time
@@ -15,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from keras_tpu_ext._runtime.common.iterator_state import CannotSaveError, restore_iterator, save_iterator
+from keras_tpu_ext._runtime.common.iterator_state import CannotSaveError, SavedIterators
 from keras_tpu_ext._runtime.common.protocols import Place
 from keras_tpu_ext._runtime.common.types import IteratorState, Nest, RandomState
 from keras_tpu_ext._runtime.compat import tree
@@ -23,7 +24,13 @@ from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches
 
 
 class Source(Protocol):
-    """Gives the batches of passes over the data."""
+    """Gives the batches of passes over the data.
+
+    Attributes:
+        begins_anywhere: Whether a pass can begin at any batch, whatever was read.
+    """
+
+    begins_anywhere: bool
 
     def open(self, read: int, iterator: IteratorState) -> tuple[Iterator[Nest], int]:
         """Begin a pass.
@@ -43,6 +50,9 @@ class Source(Protocol):
             CannotSaveError: If it does not tell.
         """
 
+    def make_iterators(self, number: int) -> None:
+        """Make iterators that nobody reads: a shuffled `tf.data.Dataset` draws another order for each."""
+
 
 class IterableSource:
     """The batches of an iterable whose iterators may tell their place.
@@ -53,24 +63,25 @@ class IterableSource:
     """
 
     def __init__(self, iterable: Callable[[], Iterable[Nest]], indexed: IndexedBatches | None = None) -> None:
-        self._iterable = iterable
         self._indexed = indexed
-        self._iterator: Iterator[Nest] = iter(())
+        self.begins_anywhere = indexed is not None
+        self._iterators = SavedIterators(lambda: iter(iterable()))
 
     def open(self, read: int, iterator: IteratorState) -> tuple[Iterator[Nest], int]:
         """Begin a pass."""
         if self._indexed is not None:
             self._indexed.begin_pass(read, iterator)
-            return iter(self._iterable()), read
-        self._iterator = iter(self._iterable())
-        if iterator is None:
-            return self._iterator, 0
-        restore_iterator(self._iterator, iterator)
-        return self._iterator, read
+            return self._iterators.begin(), read
+        return self._iterators.begin(iterator), 0 if iterator is None else read
 
     def save(self) -> IteratorState:
         """Return the state of the iterator of the pass, or the order of the batches."""
-        return save_iterator(self._iterator) if self._indexed is None else self._indexed.order
+        return self._iterators.save() if self._indexed is None else self._indexed.order
+
+    def make_iterators(self, number: int) -> None:
+        """Make iterators that nobody reads, of what is no list of batches."""
+        if self._indexed is None:
+            self._iterators.make(number)
 
 
 class ResumablePasses:
@@ -82,6 +93,12 @@ class ResumablePasses:
 
     Attributes:
         resumed: Where the next pass is to begin, if not at its start.
+        has_length: Whether Keras asks for no more batches than there are.
+        is_between_epochs: Whether Keras begins a pass that it will not read.
+        seed: See `ResumableData`.
+        iterators: Number of iterators over the data that were made, in other processes too.
+        iterators_left: Number of those that this process has yet to make.
+        draws: Whether reading a batch draws from Python's or NumPy's own random generators.
         not_saved: Why the place in the data is found by reading all of it again; empty where it is not.
         read_again: Number of batches that were read again to come to the place where the data was.
         seconds: How long that took.
@@ -91,6 +108,11 @@ class ResumablePasses:
         self._reads_ahead = reads_ahead
         self.spans_epochs = spans_epochs
         self.resumed: Place | None = None
+        self.has_length = False
+        self.is_between_epochs = False
+        self.seed: int | None = None
+        self.iterators = self.iterators_left = 0
+        self.draws = False
         self._random: RandomState = None
         self._pass: _Pass | None = None
         self._first_batch = self._trained = self._trained_before = 0
@@ -106,6 +128,8 @@ class ResumablePasses:
             batch: The number of batches of the epoch that are trained on.
         """
         self._first_batch = batch
+        self.iterators_left = place.iterators - self.iterators
+        self.iterators = place.iterators
         if place.batch:
             self.resumed = place
         else:
@@ -125,10 +149,26 @@ class ResumablePasses:
         if not self.spans_epochs:
             self._pass = None
 
-    def begin_pass(self, source: Source) -> Iterator[Nest]:
-        """Return an iterator over the batches of the next pass."""
+    def begin_pass(self, source: Source, *, at_once: bool = False) -> Iterator[Nest]:
+        """Return an iterator over the batches of the next pass.
+
+        Args:
+            source: Gives the batches.
+            at_once: Whether to ask the source for them now, and not when the first batch is asked for.
+        """
         self._pass, self.resumed = _Pass(self, source, self.resumed), None
+        if at_once:
+            self._pass.open()
         return self._pass.read()
+
+    @contextlib.contextmanager
+    def between_epochs(self, is_unread: bool) -> Iterator[None]:
+        """Within the block Keras begins a pass at the end of an epoch, which it may leave unread."""
+        self.is_between_epochs = is_unread
+        try:
+            yield
+        finally:
+            self.is_between_epochs = False
 
     def note_trained(self, batches: int) -> None:
         """Note how many batches in all the model has trained on, just before it goes on."""
@@ -136,18 +176,18 @@ class ResumablePasses:
         if self._pass is not None and self._pass.first is None:
             self._pass.first = self._trained_before - self._pass.resumed_at
 
-    def place(self) -> Place | None:
-        """Return the place in the data after the batches that were trained on; `None` if it takes another step.
+    def place(self, *, at_once: bool) -> Place | None:
+        """Return the place in the data after the batches that were trained on; see `ResumableData`.
 
         Where batches are read ahead, the state of the iterator is that after some later batch. It is used when the
-        model has trained on that one.
+        model has trained on that one; at once it is that of the begin of the pass.
         """
         if self.resumed is not None:
             return self.resumed  # nothing is read yet
         trained = 0 if self._pass is None or self._pass.first is None else self._trained - self._pass.first
         if self._pass is None or not trained:
-            return Place(0, 0, None, random_state(), None)
-        return self._pass.place(trained, ahead=self._reads_ahead)
+            return Place(0, 0, None, random_state(), None, iterators=self.iterators)
+        return self._pass.place(trained, ahead=self._reads_ahead, at_once=at_once)
 
 
 class _Pass:
@@ -165,49 +205,73 @@ class _Pass:
         self.first: int | None = None
         self.resumed_at = 0 if resumed is None else resumed.batch
         self._iterator: Iterator[Nest] = iter(())
+        self._is_open = False
+        self._iterators_before = 0
         self._next: list[Nest] = []  # read, and not given yet
         self._read = 0
         self._rows = 0 if resumed is None else resumed.rows
         self._random_at_start: RandomState = None if resumed is None else resumed.random_at_start
+        self._begin = resumed or Place(0, 0, None, None, None)
         self._taken: Place | None = None
         self._is_wanted = False
 
-    def place(self, trained: int, *, ahead: bool) -> Place | None:
+    def place(self, trained: int, *, ahead: bool, at_once: bool) -> Place | None:
         ahead = ahead or self._read != trained
-        if not ahead or self._data.not_saved:
+        if not ahead or self._data.not_saved or self._source.begins_anywhere:
             self._take(trained)
-        if self._taken is None or self._taken.read > trained:
-            self._is_wanted = self._taken is None
+        place, self._taken = self._taken, None
+        if place is None or place.read > trained:
+            self._taken, self._is_wanted = place, place is None
+            if not at_once:
+                return None
+            place = self._begin
+        if not self._has_more(trained, ahead=ahead):
             return None
-        place, self._taken = self._taken._replace(batch=trained), None
-        return place if ahead or self._has_more() else None
+        if not self._data.draws:
+            place = place._replace(random=random_state())  # what callbacks have drawn since
+        return place._replace(batch=trained, rows=self._rows)
 
-    def _has_more(self) -> bool:
+    def _has_more(self, trained: int, *, ahead: bool) -> bool:
         """Return whether there is another batch: of data without a length Keras asks once too often."""
+        if self._data.has_length or self._read > trained:
+            return True
+        if ahead:
+            return False  # it may come, and nobody else can read here
         if not self._next:
             self._next = list(itertools.islice(self._iterator, 1))
         return bool(self._next)
 
     def read(self) -> Iterator[Nest]:
-        iterator = self._open()
+        if not self._is_open:
+            self.open()
         while True:
             if self._is_wanted:
                 self._is_wanted = False
                 self._take(self._read)
+            before = _fingerprint_of_random_state()
             try:
-                batch = self._next.pop() if self._next else next(iterator)
+                batch = self._next.pop() if self._next else next(self._iterator)
             except StopIteration:
                 return
+            self._data.draws |= _fingerprint_of_random_state() != before
             self._read += 1
             self._rows = max(self._rows, _rows_of(batch))
             yield batch
 
-    def _open(self) -> Iterator[Nest]:
+    def open(self) -> None:
+        """Ask the source for the batches."""
+        self._is_open = True
         resumed = self._resumed
+        if resumed is None or resumed.iterator is None:
+            self._source.make_iterators(self._data.iterators_left)
+        self._data.iterators_left = 0
+        self._iterators_before = self._data.iterators
+        self._data.iterators += 1
         if resumed is None:
             self._random_at_start = random_state()
+            self._begin = Place(0, 0, None, None, self._random_at_start, 0, self._iterators_before)
             self._iterator, _ = self._source.open(0, None)
-            return self._iterator
+            return
         begun = time.monotonic()
         set_random_state(resumed.random_at_start)
         self._iterator, first = self._source.open(resumed.read, resumed.iterator)
@@ -217,7 +281,6 @@ class _Pass:
         self._skip(resumed.batch - resumed.read)
         self._read = resumed.batch
         self._data.read_again, self._data.seconds = resumed.batch - first, time.monotonic() - begun
-        return self._iterator
 
     def _skip(self, batches: int) -> None:
         for _ in range(batches):
@@ -229,7 +292,8 @@ class _Pass:
         Args:
             read: The number of batches to read again where it has none.
         """
-        place = Place(0, self._read, None, random_state(), self._random_at_start, self._rows)
+        now = read if self._source.begins_anywhere else self._read
+        place = Place(0, now, None, random_state(), self._random_at_start, self._rows, self._iterators_before)
         try:
             self._taken = place._replace(iterator=self._source.save())
         except CannotSaveError as error:
@@ -240,6 +304,12 @@ class _Pass:
 def _rows_of(batch: Nest) -> int:
     shapes = [leaf.shape for leaf in tree.flatten(batch) if getattr(leaf, "shape", ())]
     return int(shapes[0][0] or 0) if shapes else 0
+
+
+def _fingerprint_of_random_state() -> tuple[object, ...]:
+    state = np.random.get_state(legacy=False)["state"]
+    key = state.get("key")  # of NumPy's default, the Mersenne Twister
+    return hash(random.getstate()), repr(state) if key is None else (hash(key.tobytes()), state["pos"])
 
 
 def random_state() -> RandomState:

@@ -1,0 +1,60 @@
+"""What a training with Keras 3 on TensorFlow has come to."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.missing_names import override, private
+from keras_tpu_ext._runtime.common.protocols import RunningFit, SavedVariable
+from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.keras3.resumable_data import ResumableAdapter
+from keras_tpu_ext._runtime.keras3.resumable_data import reading_batches as _reading_batches
+from keras_tpu_ext._runtime.keras3.training_state import variables_of
+from keras_tpu_ext._runtime.tensorflow.resumable_data import DistributedPasses
+from keras_tpu_ext._runtime.tensorflow.training_state import assign_variables, read_variables, variables_of_step
+from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
+
+global_seed: Any = private("tensorflow.python.eager.context:global_seed")
+
+
+def read(model: Model) -> list[SavedVariable]:
+    """Return the value of each variable of `model` that training changes."""
+    return read_variables(variables_of(model) + variables_of_step(model))
+
+
+def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
+    """Give the variables of `model` values that `read` has returned."""
+    with model._own_scope():
+        model._kte_adapter.build_optimizer(model)
+        model._build_accumulator()
+        assign_variables(variables_of(model) + variables_of_step(model), saved)
+
+
+@contextlib.contextmanager
+def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
+    """Within the block `fit` reads its batches so that it can begin in the middle of them.
+
+    TensorFlow draws the seed of a shuffle without one, which nobody could ask for, unless there is a global one.
+    """
+    data = ResumablePasses(reads_ahead=True, spans_epochs=call.arguments.get("steps_per_epoch") is not None)
+    with _reading_batches(call, data, first_epoch), contextlib.ExitStack() as stack:
+        if global_seed() is None:
+            data.seed = random.randrange(2**31) if seed is None else seed
+            tf.random.set_seed(data.seed)
+            stack.callback(tf.random.set_seed, None)
+        yield data
+
+
+def read_in_passes(model: Model, epoch_iterator: Any) -> None:
+    """Let the iterator over an epoch's batches read them so that it can begin in the middle of them."""
+    data = None if model._kte_call is None else model._kte_call.data
+    adapter = epoch_iterator.data_adapter
+    if data is not None and isinstance(adapter, ResumableAdapter):
+        dataset = adapter.get_tf_dataset()
+        passes = DistributedPasses(model.distribute_strategy, data, adapter.source_of(dataset), dataset)
+        override(epoch_iterator, "_get_iterator", lambda: passes)
