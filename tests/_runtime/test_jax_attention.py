@@ -193,7 +193,7 @@ def check_layer(layer, masks, kernel=True):
     assert max(off(a, b) for a, b in zip(got, expected, strict=True)) < 1e-5
 
 
-@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("kind", ["heads", pytest.param("grouped", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     "masks", [pytest.param(name, marks=() if "left" in name else pytest.mark.exhaustive) for name in MASKS]
 )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from example_runs import run, table
 
 
+@pytest.mark.exhaustive
 def test_gemma_learns_sharded_and_writes_before_and_after():
     arguments = ["--epochs", "1", "--length", "128", "--batch-size", "4"]
     found = table(run("examples/gemma_lora.py", *arguments, KERAS_BACKEND="jax", TF_CPP_MIN_LOG_LEVEL="3"))

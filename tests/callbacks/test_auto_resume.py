@@ -100,6 +100,7 @@ DATA = {
 }
 HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 KINDS = [name for name in DATA if HAS_TENSORFLOW or "tf" not in name]
+LATER = pytest.mark.exhaustive
 ON_BOTH = pytest.mark.gate_on("keras3_tf", "keras3_jax")
 SOME_ON_BOTH = [pytest.param(name, marks=ON_BOTH) if name in ("arrays", "tf.data") else name for name in KINDS]
 
@@ -173,7 +174,7 @@ def check_goes_on(directory, kind, *kills, made=None, **resume):
     assert last.outcome() == uninterrupted(kind, made)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["arrays", *(pytest.param(name, marks=LATER) for name in KINDS if name != "arrays")])
 def test_it_changes_nothing(kind, tmp_path):
     trained = Trained(tmp_path, kind)
     assert trained.resume.finished
@@ -250,7 +251,9 @@ def a_tpu_model():
     return made
 
 
-@pytest.mark.parametrize("made", [accumulating, several_steps, a_tpu_model])
+@pytest.mark.parametrize(
+    "made", [accumulating, *(pytest.param(made, marks=LATER) for made in (several_steps, a_tpu_model))]
+)
 def test_models(made, tmp_path):
     check_goes_on(tmp_path, "arrays", 2 if made is several_steps else 9, made=made)
 

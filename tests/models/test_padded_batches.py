@@ -284,7 +284,7 @@ def test_plain_keras_sees_rows_of_weight_zero(data):
     assert_close(models[1].get_weights(), models[0].get_weights())
 
 
-@pytest.mark.gate_on("keras3_tf", "keras2_tf215")
+@pytest.mark.gate_on("keras2_tf215")
 @pytest.mark.parametrize(
     ("replicas", "order"),
     [
