@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import ModuleType
 
 from keras_tpu_ext._runtime.common.types import IteratorState, Nest
 
@@ -90,7 +90,7 @@ def restore_iterator(iterator: Iterator[Nest], state: IteratorState) -> None:
         tensorflow.train.Checkpoint(iterator=iterator).read(os.path.join(folder, "iterator")).assert_consumed()
 
 
-def _tensorflow_of(iterator: Iterator[Nest]) -> Any:
+def _tensorflow_of(iterator: Iterator[Nest]) -> ModuleType | None:
     tensorflow = sys.modules.get("tensorflow")
     return tensorflow if tensorflow is not None and isinstance(iterator, tensorflow.data.Iterator) else None
 

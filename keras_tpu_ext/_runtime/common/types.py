@@ -16,6 +16,7 @@ Array: TypeAlias = np.ndarray
 Callback: TypeAlias = Any  # keras.callbacks.Callback
 DataAdapter: TypeAlias = Any  # keras.src.trainers.data_adapters.DataAdapter, or what stands in for one
 Dataset: TypeAlias = Any  # tf.data.Dataset, or keras.utils.PyDataset
+EpochIterator: TypeAlias = Any  # keras.src.trainers.epoch_iterator.EpochIterator
 IteratorState: TypeAlias = Any  # bytes or a dict: the place of an iterator over batches
 Layer: TypeAlias = Any  # keras.Layer
 Loss: TypeAlias = Any  # keras.losses.Loss

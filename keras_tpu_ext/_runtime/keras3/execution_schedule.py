@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from keras_tpu_ext._runtime.common.missing_names import override
-from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.types import EpochIterator, Model
 from keras_tpu_ext._runtime.compat.keras3 import execution
 from keras_tpu_ext._runtime.keras3.enqueuer import discard_what_is_left_over
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 
 # What `execution` of `compat/keras3.py` returns.
-Executions: TypeAlias = Iterator[tuple[Any, ...]]
+Executions: TypeAlias = Iterator[tuple[object, ...]]
 
 
-def enumerate_executions(model: Model, epoch_iterator: Any) -> None:
+def enumerate_executions(model: Model, epoch_iterator: EpochIterator) -> None:
     """Let the iterator over an epoch's batches ask before every execution how many steps it has.
 
     And let it begin an epoch in its middle, where the training goes on there, and without what is left over.
@@ -29,7 +29,7 @@ def enumerate_executions(model: Model, epoch_iterator: Any) -> None:
         override(epoch_iterator, "_enumerate_iterator", executions)
 
 
-def _enumerate(model: Model, data: ResumablePasses | None, epoch: Any) -> Executions:
+def _enumerate(model: Model, data: ResumablePasses | None, epoch: EpochIterator) -> Executions:
     """Yield every execution of one epoch.
 
     As Keras's own `EpochIterator._enumerate_iterator`, but for the steps, which are read anew each time and
@@ -52,7 +52,7 @@ def _enumerate(model: Model, data: ResumablePasses | None, epoch: Any) -> Execut
     epoch.data_adapter.on_epoch_end()
 
 
-def _enumerate_known(model: Model, epoch: Any, size: int, batch: int) -> Executions:
+def _enumerate_known(model: Model, epoch: EpochIterator, size: int, batch: int) -> Executions:
     while batch < size:
         left = size - batch
         if epoch._num_batches:
@@ -69,7 +69,7 @@ def _enumerate_known(model: Model, epoch: Any, size: int, batch: int) -> Executi
         batch += steps
 
 
-def _enumerate_unknown(model: Model, epoch: Any, batch: int) -> Executions:
+def _enumerate_unknown(model: Model, epoch: EpochIterator, batch: int) -> Executions:
     schedule = model._kte_schedule
     epoch._steps_seen = batch
     done = steps = 0
@@ -85,6 +85,6 @@ def _enumerate_unknown(model: Model, epoch: Any, batch: int) -> Executions:
     epoch._current_iterator = None
 
 
-def _start(epoch: Any, seen: int = 0) -> None:
+def _start(epoch: EpochIterator, seen: int = 0) -> None:
     epoch._current_iterator = iter(epoch._get_iterator())
     epoch._steps_seen = seen

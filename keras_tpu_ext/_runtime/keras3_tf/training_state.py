@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import override, private
 from keras_tpu_ext._runtime.common.protocols import RunningFit, SavedVariable
-from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.types import EpochIterator, Model
 from keras_tpu_ext._runtime.keras3.resumable_data import ResumableAdapter
 from keras_tpu_ext._runtime.keras3.resumable_data import reading_batches as _reading_batches
 from keras_tpu_ext._runtime.keras3.training_state import variables_of
@@ -50,7 +50,7 @@ def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None)
         yield data
 
 
-def read_in_passes(model: Model, epoch_iterator: Any) -> None:
+def read_in_passes(model: Model, epoch_iterator: EpochIterator) -> None:
     """Let the iterator over an epoch's batches read them so that it can begin in the middle of them."""
     data = None if model._kte_call is None else model._kte_call.data
     adapter = epoch_iterator.data_adapter

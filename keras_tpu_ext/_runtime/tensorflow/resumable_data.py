@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.common.types import Nest, Tensor
 from keras_tpu_ext._runtime.tensorflow.replicas import is_none
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses, Source
 
@@ -41,19 +40,19 @@ class DistributedPasses:
         return iter(self._strategy.experimental_distribute_dataset(_dataset_of(batches, self._dataset)))
 
 
-def _dataset_of(batches: Iterator[Any], like: tf.data.Dataset) -> tf.data.Dataset:
+def _dataset_of(batches: Iterator[Nest], like: tf.data.Dataset) -> tf.data.Dataset:
     """Return a dataset of batches, with the types and the number of those of another one."""
     spec = like.element_spec
     leaves = tf.nest.flatten(spec)
     places = [place for place, leaf in enumerate(leaves) if not is_none(leaf)]
 
-    def read() -> Iterator[tuple[Any, ...]]:
+    def read() -> Iterator[tuple[Tensor, ...]]:
         for batch in batches:
             flat = tf.nest.flatten(batch)
             yield tuple(flat[place] for place in places)
 
-    def packed(*there: Any) -> Any:
-        flat: list[Any] = [None] * len(leaves)
+    def packed(*there: Tensor) -> Nest:
+        flat: list[Tensor] = [None] * len(leaves)
         for place, leaf in zip(places, there, strict=True):
             flat[place] = leaf
         return tf.nest.pack_sequence_as(spec, flat)

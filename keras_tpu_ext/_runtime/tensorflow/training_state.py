@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -52,5 +52,5 @@ def variables_of_step(model: Model) -> list[tuple[str, Variable]]:
 def _read(role: str, variable: Variable) -> SavedVariable:
     if is_per_replica(variable):
         return SavedVariable(role, path_of(variable), values_of_replicas(variable), True)
-    value: Any = native(variable)
+    value: Variable = native(variable)
     return SavedVariable(role, path_of(variable), np.array(value.numpy()))

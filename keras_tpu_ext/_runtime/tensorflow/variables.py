@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -48,7 +46,7 @@ def assign_to_replicas(variable: Variable, values: np.ndarray) -> None:
         return
     strategy = mirrored.distribute_strategy
 
-    def of_replica(context: tf.distribute.ValueContext) -> Any:
+    def of_replica(context: tf.distribute.ValueContext) -> tf.Tensor:
         return tf.convert_to_tensor(values[context.replica_id_in_sync_group])
 
     own = strategy.experimental_local_results(strategy.experimental_distribute_values_from_function(of_replica))
