@@ -3,6 +3,7 @@
 #   make test   every check, and the tests on every runtime
 # Both set up what they need under .envs/, and nothing outside it.
 
+comma := ,
 SUITABLE = import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
 	$$p -c "$(SUITABLE)" 2>/dev/null && echo $$p && break; done)
@@ -81,10 +82,10 @@ test-keras3-both: $(BOTH)/.ready
 	$(JAX_TESTS) $(BOTH)/bin/python -m pytest $(PYTEST) tests/both
 
 test-compiler: $(COMPILER)/.ready
-	@echo "The TPU compiler, with Keras 3 on JAX, Keras 3 on TensorFlow and Keras 2:"
+	@echo "The TPU compiler, with Keras 3 on JAX and on TensorFlow$(if $(PYTEST),$(comma) and Keras 2):"
 	$(JAX_TESTS) JAX_PLATFORMS=cpu $(COMPILER)/bin/python -m pytest $(PYTEST) tests/compiler
 	$(COMPILER)/bin/python -m pytest $(PYTEST) tests/compiler
-	TF_USE_LEGACY_KERAS=1 $(COMPILER)/bin/python -m pytest $(PYTEST) tests/compiler
+	$(if $(PYTEST),TF_USE_LEGACY_KERAS=1 $(COMPILER)/bin/python -m pytest $(PYTEST) tests/compiler)
 
 # Preflight refuses it. Without a TPU: libtpu is not to ask the network for one.
 test-tpu-kernels: $(TPU_KERNELS)/.ready

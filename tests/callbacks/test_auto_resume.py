@@ -102,7 +102,7 @@ HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 KINDS = [name for name in DATA if HAS_TENSORFLOW or "tf" not in name]
 LATER = pytest.mark.exhaustive
 ON_BOTH = pytest.mark.gate_on("keras3_tf", "keras3_jax")
-SOME_ON_BOTH = [pytest.param(name, marks=ON_BOTH) if name in ("arrays", "tf.data") else name for name in KINDS]
+SOME_ON_BOTH = [pytest.param(name, marks=ON_BOTH) if name == "tf.data" else name for name in KINDS]
 
 
 def model(replicas=3, units=8, layers=1, **options):
