@@ -39,6 +39,8 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. It works with Keras
     3; several processes that train together, and folders such as `gs://bucket`, are refused as yet.
 
+    A known fault: with `steps_per_epoch` the metrics are others after some interruptions.
+
     Args:
         directory: Folder for the checkpoints of this one training.
         every_s: Seconds from one save to the next. Defaults to 600.

@@ -120,17 +120,26 @@ class Torture:
         self.ended = 0
         self.lost: list[float] = [0.0]
 
-    def kill(self, how: str) -> None:
-        """Start the training and end it before its end, by a way of `WAYS`; if it comes to it, begin another."""
+    def kill(self, how: str) -> bool:
+        """Start the training and end it before its end; if it comes to it, the next call begins another.
+
+        Args:
+            how: `"SIGKILL"` or `"SIGTERM"`, or one of `IN_A_SAVE`.
+
+        Returns:
+            Whether it was ended.
+        """
         dies_in = (how, self._draw.randint(1, 6)) if how in IN_A_SAVE else None
         run = self._started(dies_in)
         try:
             run.until_begun()
             if dies_in is None:
-                run.after(self._draw.uniform(0, self._seconds), getattr(signal, how))
+                left = self._seconds * (1 - max(self._done, default=0) / len(self.expected["steps"]))
+                run.after(self._draw.uniform(0, left), getattr(signal, how))
         except DiedError:
             pass
         self._end(run)
+        return not run.finished
 
     def finish(self) -> None:
         """Let the training come to its end."""
@@ -180,7 +189,8 @@ def test_a_training_that_is_killed_ends_as_if_it_had_not_been(kind, tmp_path):
     kills = [*IN_A_SAVE] * in_a_save + ["SIGKILL"] * (KILLS - 2 * in_a_save) + ["SIGTERM"] * (KILLS * 3 // 5)
     draw.shuffle(kills)
     for how in kills:
-        torture.kill(how)
+        while not torture.kill(how):
+            pass
     torture.finish()
     by_term, lost = kills.count("SIGTERM"), max(torture.lost)
     told = f"{len(kills)} kills, {by_term} of them by SIGTERM; {torture.ended} trainings ended, all equal"

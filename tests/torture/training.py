@@ -79,7 +79,12 @@ KINDS = {
     "tf.data, repeated": Kind(lambda: {"x": tf_data(repeats=True), "steps_per_epoch": 13}, needs="tensorflow"),
     "Grain": Kind(lambda: {"x": grain_data()}, needs="grain"),
 }
-HERE = [name for name, kind in KINDS.items() if importlib.util.find_spec(kind.needs)]
+ONLY_ON_JAX = ("sharded", "Grain")
+HERE = [
+    name
+    for name, kind in KINDS.items()
+    if importlib.util.find_spec(kind.needs) and (keras.backend.backend() == "jax" or name not in ONLY_ON_JAX)
+]
 
 
 def compiled(kind: Kind) -> Any:
