@@ -48,7 +48,7 @@ demo: $(TF)/.ready
 
 # What is cheap first, and then one runtime on each core: a process of its own imports and collects only once. The
 # longest come first. Which tests these are stands at the tests (tests/conftest.py).
-RUNTIMES := test-keras3-tf test-keras3-jax test-keras2-tf215 test-compiler test-keras2-tf221 test-oldest-tensorflow \
+RUNTIMES := test-keras3-tf test-keras3-jax test-keras2-tf215 test-compiler test-keras2-tf221 \
 	test-oldest-jax test-keras3-both docs check-wheel
 JOBS ?= 2
 test: lint
@@ -128,7 +128,7 @@ exhaustive:
 	$(MAKE) --no-print-directory --keep-going exhaustive-all
 
 exhaustive-all: lint check-wheel exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler \
-	exhaustive-keras2-tf215 exhaustive-keras2-tf221
+	exhaustive-keras2-tf215 exhaustive-keras2-tf221 test-oldest-tensorflow test-oldest-jax
 
 exhaustive-keras3-tf: $(TF)/.ready
 	$(call in_parts,$(TF)/bin/python)

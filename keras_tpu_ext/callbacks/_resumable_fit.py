@@ -61,6 +61,7 @@ class ResumableFit:
         self._model: Model
         self._others: list[Any]
         self._states: CallbackStates
+        self._epochs = 1  # that `fit` is asked for
         self._epoch: int | None = None
         self._before_epoch = 0  # batches in all before this epoch
         self._batch = 0  # batches of this epoch before the execution that runs
@@ -79,11 +80,14 @@ class ResumableFit:
         """Within the block Keras runs `fit`, with these other callbacks."""
         self._model, self._others = model, others
         self._prepare()
-        epochs, first_epoch, seed = int(call.arguments.get("epochs", 1)), None, None
+        self._epochs = epochs = int(call.arguments.get("epochs", 1))
+        first_epoch, seed = None, None
         if self._saved is not None:
             self._check(self._saved)
-            self.finished = self._saved["finished"] and self._saved["epoch"] >= epochs
-            first_epoch, seed = min(self._saved["epoch"], epochs), self._saved["seed"]
+            # It may have ended before its last epoch, as EarlyStopping ends it.
+            self.finished = self._saved["finished"] and self._saved["epochs"] >= epochs
+            first_epoch = epochs if self.finished else min(self._saved["epoch"], epochs)
+            seed = self._saved["seed"]
             self._say(self._where())
         with contextlib.ExitStack() as stack:
             stack.callback(self._saver.close)
@@ -216,6 +220,7 @@ class ResumableFit:
         content = {
             "keras": _runtime.message_terms.keras,
             "framework": _runtime.message_terms.framework,
+            "epochs": self._epochs,
             "epoch": self._epoch,
             "batch": self._batch,
             "batches": self._before_epoch + self._batch,
@@ -280,7 +285,7 @@ class ResumableFit:
         if self.finished:
             return (
                 f"this training is finished, with {what}. For a new one give AutoResume another directory; to go on, "
-                f"more epochs than {saved['epoch']}."
+                f"more epochs than {saved['epochs']}."
             )
         return f"goes on at epoch {saved['epoch'] + 1}, batch {saved['batch']} ({what})."
 

@@ -275,6 +275,20 @@ def test_a_finished_training_goes_on_with_more_epochs(tmp_path):
     )
 
 
+def test_a_training_that_a_callback_has_ended_is_finished(tmp_path):
+    class Ending(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = epoch == 1
+
+    first = Trained(tmp_path, callbacks=[Ending()])
+    again = Trained(tmp_path, callbacks=[Ending()])
+    assert first.resume.finished
+    assert again.resume.finished
+    assert again.history.epoch == [0, 1]
+    assert {**again.outcome(), "counted": None} == {**first.outcome(), "counted": None}
+    assert Trained(tmp_path, callbacks=[Ending()], epochs=EPOCHS + 1).history.epoch == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_leaves(number, tmp_path, capsys):
     class Signal(keras.callbacks.Callback):

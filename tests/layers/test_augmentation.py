@@ -205,7 +205,7 @@ def test_symbols_and_a_mixed_policy_keep_the_dtype(layer_class, dtype):
     "count",
     [
         pytest.param(64, marks=pytest.mark.exhaustive),
-        pytest.param(61, marks=pytest.mark.gate_on("keras3_tf", "keras3_jax")),
+        pytest.param(61, marks=pytest.mark.gate_on("keras3_jax")),
     ],
 )
 @pytest.mark.parametrize(

@@ -181,14 +181,7 @@ def preloading():
         forkserver.ensure_running()
 
 
-# It depends on when a kill comes whether they fail.
-FAULT = pytest.mark.xfail(reason="with steps_per_epoch it is not exact: docs/guides/resume.md", strict=False)
-NOT_EXACT = ("a generator", "tf.data, repeated")
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(name, marks=FAULT if name in NOT_EXACT else ()) for name in training.HERE]
-)
+@pytest.mark.parametrize("kind", training.HERE)
 def test_a_training_that_is_killed_ends_as_if_it_had_not_been(kind, tmp_path):
     draw = random.Random(f"{SEED} {kind}")
     torture = Torture(kind, tmp_path, draw)

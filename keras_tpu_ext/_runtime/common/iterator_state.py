@@ -19,8 +19,9 @@ class CannotSaveError(Exception):
 class SavedIterators:
     """Iterators over the same data, one after the other, each of which another process can go on with.
 
-    The state of an iterator of `tf.data` says which orders a shuffle draws for later iterators, but not when the
-    shuffle's buffer has taken all there is. So its state at the begin is kept too, and restored into another one.
+    The iterators of a `tf.data.Dataset` share what a shuffle draws its orders from. The state of one says what the
+    next order is only while its own shuffle is not at its end. So beside each there is a second one, which nobody
+    reads: its state always says it.
 
     Args:
         make: Returns an iterator.
@@ -29,19 +30,17 @@ class SavedIterators:
     def __init__(self, make: Callable[[], Iterator[Nest]]) -> None:
         self._make = make
         self._iterator: Iterator[Nest] = iter(())
-        self._at_begin: IteratorState = None
+        self._unread: Iterator[Nest] | None = None
 
     def begin(self, state: IteratorState = None) -> Iterator[Nest]:
         """Return the next iterator; one at the place of a state that `save` has returned, if there is one."""
-        self._iterator = self._make()
+        self._iterator, self._unread = self._make(), None
         if state is not None:
             restore_iterator(self._iterator, state["now"])
-            self._at_begin = state["at_begin"]
-            if self._at_begin is not None:
-                restore_iterator(self._make(), self._at_begin)
+            self._restore_unread(state["unread"])
         elif _tensorflow_of(self._iterator) is not None:
             with contextlib.suppress(CannotSaveError):
-                self._at_begin = save_iterator(self._iterator)
+                self._restore_unread(save_iterator(self._iterator))
         return self._iterator
 
     def save(self) -> IteratorState:
@@ -50,12 +49,21 @@ class SavedIterators:
         Raises:
             CannotSaveError: If it does not tell it.
         """
-        return {"now": save_iterator(self._iterator), "at_begin": self._at_begin}
+        return {
+            "now": save_iterator(self._iterator),
+            "unread": None if self._unread is None else save_iterator(self._unread),
+        }
 
     def make(self, number: int) -> None:
         """Make iterators that nobody reads."""
         for _ in range(number):
             self._make()
+
+    def _restore_unread(self, state: IteratorState) -> None:
+        """Make the second iterator, and take back that it has drawn an order."""
+        if state is not None:
+            self._unread = self._make()
+            restore_iterator(self._unread, state)
 
 
 def save_iterator(iterator: Iterator[Nest]) -> IteratorState:
