@@ -118,7 +118,7 @@ test-addons: $(TF215)/.ready $(TF221)/.ready
 PARTS := tests/models tests/callbacks tests/layers tests/addons tests/parity
 define in_parts
 	@failed=0; \
-	for part in "tests/models tests/callbacks" "tests/layers tests/addons" "tests/parity" \
+	for part in tests/models tests/callbacks "tests/layers tests/addons" "tests/parity" \
 		"tests $(addprefix --ignore=,$(PARTS))"; \
 	do echo "$(1) $(ALL) $$part"; $(1) $(ALL) $$part || failed=1; done; exit $$failed
 endef

@@ -166,6 +166,12 @@ class ResumableFit:
         """Note the end of an execution."""
         if _runtime.progress.end_names_last_batch():
             self._end = max(self._end, batch + 1)
+        if self._data.read_again:
+            self._say(
+                f"{self._data.read_again:,} batches were read again, in {self._data.seconds:.1f} s, to come to the "
+                "place in the data."
+            )
+            self._data.read_again = 0
 
     def end(self) -> None:
         """Save what there is in the end."""
@@ -300,6 +306,12 @@ class ResumableFit:
             )
 
     def _warn_of_what_is_lost(self) -> None:
+        if self._data.not_exact and "data" not in self._told:
+            self._told.add("data")
+            _warn(
+                "after an interruption this training may go on in another order or with other random numbers, for "
+                f"the state of its data cannot be saved: {self._data.not_exact}"
+            )
         for name, attributes in self._states.not_kept.items():
             if name not in self._told:
                 self._told.add(name)

@@ -39,9 +39,6 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. It works with Keras
     3; several processes that train together, and folders such as `gs://bucket`, are refused as yet.
 
-    A known fault: where one shuffle of a `tf.data` pipeline comes before another, or batches are repeated, it may go
-    on in another order.
-
     Args:
         directory: Folder for the checkpoints of this one training.
         every_s: Seconds from one save to the next. Defaults to 600.

@@ -4,6 +4,7 @@ import errno
 import functools
 import importlib.util
 import os
+import re
 import signal
 import threading
 import time
@@ -208,7 +209,8 @@ def test_a_shuffle_without_a_seed_gets_one_that_is_kept(tmp_path, monkeypatch):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_goes_on_after_any_batch(kind, tmp_path):
-    for kill in range(1, uninterrupted(kind)["counted"][0]):
+    # TensorFlow keeps some MB of every model that was trained.
+    for kill in range(1, uninterrupted(kind)["counted"][0], 1 if ON_JAX else 4):
         check_goes_on(tmp_path / str(kill), kind, kill)
 
 
@@ -227,6 +229,24 @@ def test_nothing_is_saved_after_the_last_batch_of_data_without_a_length(tmp_path
         )
     newest = resume_report(str(tmp_path)).newest
     assert newest.batch < BATCHES
+
+
+def test_batches_that_are_read_again_are_told(tmp_path, capsys):
+    Trained(tmp_path, "a generator", killed_at=10)
+    capsys.readouterr()
+    Trained(tmp_path, "a generator")
+    printed = capsys.readouterr().out
+    assert re.search(r"AutoResume: \d+ batches were read again, in .* s, to come to the place", printed)
+
+
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason="it is about tf.data")
+def test_data_that_may_go_on_otherwise_is_told(tmp_path):
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
+    dataset = dataset.map(lambda x, y: (x + tf.random.uniform(()), y))
+    with pytest.warns(ResumeWarning, match=r"in another order or .* RandomUniform is stateful\. .*stateless_uniform"):
+        model().fit(dataset, verbose=0, callbacks=[kte.callbacks.AutoResume(tmp_path, every_s=0)])
 
 
 @pytest.mark.exhaustive

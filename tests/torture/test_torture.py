@@ -24,7 +24,7 @@ import pytest
 from torture import training
 
 pytestmark = [pytest.mark.runtimes("keras3_tf", "keras3_jax"), pytest.mark.exhaustive]
-KILLS = int(os.environ.get("KTE_KILLS", "8"))
+KILLS = int(os.environ.get("KTE_KILLS", "4"))
 SEED = int(os.environ.get("KTE_SEED", "0"))
 SLACK_S = 2.0  # of a machine that stands still now and then
 # They are forked from one that has imported all there is to import, and begun nothing.
@@ -185,7 +185,7 @@ def preloading():
 def test_a_training_that_is_killed_ends_as_if_it_had_not_been(kind, tmp_path):
     draw = random.Random(f"{SEED} {kind}")
     torture = Torture(kind, tmp_path, draw)
-    in_a_save = KILLS // 6
+    in_a_save = max(1, KILLS // 6)
     kills = [*IN_A_SAVE] * in_a_save + ["SIGKILL"] * (KILLS - 2 * in_a_save) + ["SIGTERM"] * (KILLS * 3 // 5)
     draw.shuffle(kills)
     for how in kills:

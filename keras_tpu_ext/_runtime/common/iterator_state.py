@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
+from typing import Any
 
-from keras_tpu_ext._runtime.common.types import IteratorState, Nest
+from keras_tpu_ext._runtime.common.types import Dataset, IteratorState, Nest
+
+_SHUFFLE = re.compile(rb"([\w:\[\]]+)@@(?:[\w@]+@@)?epoch_num_random_samples@@")
+_CURE = (
+    "Random numbers can come of tf.random.stateless_uniform; if a function in Python always gives the same for the "
+    "same rows, set the experimental_external_state_policy of tf.data.Options to "
+    "tf.data.experimental.ExternalStatePolicy.IGNORE"
+)
+_IGNORE_EXTERNAL_STATE = 1  # its graph is asked for, and not run
 
 
 class CannotSaveError(Exception):
@@ -19,51 +29,48 @@ class CannotSaveError(Exception):
 class SavedIterators:
     """Iterators over the same data, one after the other, each of which another process can go on with.
 
-    The iterators of a `tf.data.Dataset` share what a shuffle draws its orders from. The state of one says what the
-    next order is only while its own shuffle is not at its end. So beside each there is a second one, which nobody
-    reads: its state always says it.
+    The iterators of a `tf.data.Dataset` share what each of its shuffles draws orders from. The state of an iterator
+    says it for the shuffles that have begun and are not at their end. A state that lacks one is good for what is
+    left of this iterator, but neither for a repetition nor for the next iterator: it is not whole.
 
     Args:
-        make: Returns an iterator.
+        iterable: Returns what is iterated over.
     """
 
-    def __init__(self, make: Callable[[], Iterator[Nest]]) -> None:
-        self._make = make
+    def __init__(self, iterable: Callable[[], Iterable[Nest]]) -> None:
+        self._iterable = iterable
         self._iterator: Iterator[Nest] = iter(())
-        self._unread: Iterator[Nest] | None = None
+        self._number_of_shuffles: int | None = None
+
+    @property
+    def depends_on_earlier(self) -> bool:
+        """Whether what an iterator gives depends on those before it."""
+        return _tensorflow_of(self._iterator) is not None
 
     def begin(self, state: IteratorState = None) -> Iterator[Nest]:
         """Return the next iterator; one at the place of a state that `save` has returned, if there is one."""
-        self._iterator, self._unread = self._make(), None
+        iterable = self._iterable()
+        self._iterator = iter(iterable)
+        tensorflow = _tensorflow_of(self._iterator)
+        if tensorflow is not None and self._number_of_shuffles is None:
+            self._number_of_shuffles = _count_shuffles(tensorflow, iterable)
         if state is not None:
-            restore_iterator(self._iterator, state["now"])
-            self._restore_unread(state["unread"])
-        elif _tensorflow_of(self._iterator) is not None:
-            with contextlib.suppress(CannotSaveError):
-                self._restore_unread(save_iterator(self._iterator))
+            restore_iterator(self._iterator, state)
         return self._iterator
 
-    def save(self) -> IteratorState:
-        """Return the place of the last iterator.
+    def save(self) -> tuple[IteratorState, bool]:
+        """Return the place of the last iterator, and whether that is whole.
 
         Raises:
             CannotSaveError: If it does not tell it.
         """
-        return {
-            "now": save_iterator(self._iterator),
-            "unread": None if self._unread is None else save_iterator(self._unread),
-        }
+        state = save_iterator(self._iterator)
+        return state, not self.depends_on_earlier or len(_shuffles_in(state)) == self._number_of_shuffles
 
     def make(self, number: int) -> None:
         """Make iterators that nobody reads."""
         for _ in range(number):
-            self._make()
-
-    def _restore_unread(self, state: IteratorState) -> None:
-        """Make the second iterator, and take back that it has drawn an order."""
-        if state is not None:
-            self._unread = self._make()
-            restore_iterator(self._unread, state)
+            iter(self._iterable())
 
 
 def save_iterator(iterator: Iterator[Nest]) -> IteratorState:
@@ -81,7 +88,8 @@ def save_iterator(iterator: Iterator[Nest]) -> IteratorState:
         try:
             tensorflow.train.Checkpoint(iterator=iterator).write(os.path.join(folder, "iterator"))
         except tensorflow.errors.OpError as error:
-            raise CannotSaveError(str(error.message).strip().splitlines()[0]) from error
+            reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", str(error.message).strip().splitlines()[0])
+            raise CannotSaveError(f"{reason.rstrip('.')}. {_CURE}") from error
         return {name: _read(os.path.join(folder, name)) for name in sorted(os.listdir(folder))}
 
 
@@ -96,6 +104,26 @@ def restore_iterator(iterator: Iterator[Nest], state: IteratorState) -> None:
             with open(os.path.join(folder, name), "wb") as file:
                 file.write(content)
         tensorflow.train.Checkpoint(iterator=iterator).read(os.path.join(folder, "iterator")).assert_consumed()
+
+
+def _shuffles_in(state: IteratorState) -> set[bytes]:
+    """Return the shuffles of which a state says what they draw from, by the names under which TensorFlow saves it."""
+    return set(itertools.chain.from_iterable(_SHUFFLE.findall(content) for content in state.values()))
+
+
+def _count_shuffles(tensorflow: ModuleType, dataset: Dataset) -> int:
+    """Return how many shuffles a `tf.data.Dataset` has; -1 if there is one in a function, made anew in each call."""
+    graph = tensorflow.compat.v1.GraphDef.FromString(
+        tensorflow.raw_ops.DatasetToGraphV2(
+            input_dataset=dataset._variant_tensor, external_state_policy=_IGNORE_EXTERNAL_STATE
+        ).numpy()
+    )
+    inside = itertools.chain.from_iterable(function.node_def for function in graph.library.function)
+    return -1 if _count(inside) else _count(graph.node)
+
+
+def _count(nodes: Iterable[Any]) -> int:
+    return sum(bool(re.match(r"Shuffle\w*Dataset", node.op)) for node in nodes)
 
 
 def _tensorflow_of(iterator: Iterator[Nest]) -> ModuleType | None:

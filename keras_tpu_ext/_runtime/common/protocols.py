@@ -104,16 +104,17 @@ class SavedVariable(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place in a pass over the data.
+    """A place in a pass over the data, and a state of the iterator of this pass or of an earlier one to begin from.
 
     Attributes:
         batch: Number of batches of the pass that the model has trained on.
-        read: Number of batches that had been read when what follows was taken; no more than `batch`.
-        iterator: The state of the iterator then; `None` if it does not tell.
+        read: Number of batches that had been read when what follows was taken.
+        iterator: The state of the iterator then; `None` if it does not tell, or for the begin.
         random: The states of the random generators then; `None` if they come by themselves, by reading it all again.
-        random_at_start: The same before the pass.
+        random_at_start: The same before the pass that the state is of.
         rows: The most rows that a batch of the pass has had, to which shorter ones may have to be filled up.
-        iterators: Number of iterators over the data that were made before this pass.
+        passes: How many passes before this one the state is of: they are read to their end.
+        unread: Number of iterators that were made between the end of those and this pass, and not read.
     """
 
     batch: int
@@ -122,7 +123,8 @@ class Place(NamedTuple):
     random: RandomState
     random_at_start: RandomState
     rows: int = 0
-    iterators: int = 0
+    passes: int = 0
+    unread: int = 0
 
 
 class Call(NamedTuple):
@@ -473,13 +475,13 @@ class ResumableData(Protocol):
 
     Attributes:
         seed: The seed that was set for shuffles without one of their own; `None` if there was one, or none is needed.
-        not_saved: Why the place in the data is found by reading all of it again; empty where it is not.
+        not_exact: Why the data may go on with other random numbers or in another order; empty where they do not.
         read_again: Number of batches that were read again to come to the place where the data was.
         seconds: How long that took.
     """
 
     seed: int | None
-    not_saved: str
+    not_exact: str
     read_again: int
     seconds: float
 

@@ -128,7 +128,7 @@ class _Remembering:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self.iterators = SavedIterators(lambda: iter(dataset))
+        self.iterators = SavedIterators(lambda: dataset)
         self.state: IteratorState = None
 
     def __getattr__(self, name: str) -> Any:
@@ -152,14 +152,15 @@ class _ConvertedSource:
         self._iterable = iterable
         self._dataset = dataset
         self.begins_anywhere = False
+        self.depends_on_earlier = True
 
-    def open(self, read: int, iterator: IteratorState) -> tuple[Iterator[Nest], int]:
+    def open(self, read: int = 0, iterator: IteratorState = None) -> tuple[Iterator[Nest], int]:
         """Begin a pass."""
         self._dataset.state = iterator
         return iter(self._iterable()), 0 if iterator is None else read
 
-    def save(self) -> IteratorState:
-        """Return the state of the dataset's iterator."""
+    def save(self) -> tuple[IteratorState, bool]:
+        """Return the state of the dataset's iterator, and whether it is whole."""
         return self._dataset.iterators.save()
 
     def make_iterators(self, number: int) -> None:

@@ -33,8 +33,7 @@ class DistributedPasses:
         """Begin a pass, whose order a shuffled dataset draws now."""
         if self._data.is_between_epochs:
             # Keras makes this iterator and does not read from it: nobody else may read for it either.
-            self._source.make_iterators(1)
-            self._data.iterators += 1
+            self._data.leave_unread(self._source)
             return iter(())
         batches = self._data.begin_pass(self._source, at_once=True)
         return iter(self._strategy.experimental_distribute_dataset(_dataset_of(batches, self._dataset)))

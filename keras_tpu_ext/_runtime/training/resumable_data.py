@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,15 +25,17 @@ from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches
 
 
 class Source(Protocol):
-    """Gives the batches of passes over the data.
+    """Gives the batches of passes over the data."""
 
-    Attributes:
-        begins_anywhere: Whether a pass can begin at any batch, whatever was read.
-    """
+    @property
+    def begins_anywhere(self) -> bool:
+        """Whether a pass can begin at any batch, whatever was read."""
 
-    begins_anywhere: bool
+    @property
+    def depends_on_earlier(self) -> bool:
+        """Whether what a pass gives depends on the passes before it; known when one has begun."""
 
-    def open(self, read: int, iterator: IteratorState) -> tuple[Iterator[Nest], int]:
+    def open(self, read: int = 0, iterator: IteratorState = None) -> tuple[Iterator[Nest], int]:
         """Begin a pass.
 
         Args:
@@ -43,8 +46,8 @@ class Source(Protocol):
             An iterator, and which batch it gives first: number `read`, or 0 if all have to be read again.
         """
 
-    def save(self) -> IteratorState:
-        """Return the state of the iterator of the pass; `None` if a pass can begin anywhere without.
+    def save(self) -> tuple[IteratorState, bool]:
+        """Return the state of the iterator of the pass, and whether what comes after the pass is known from it.
 
         Raises:
             CannotSaveError: If it does not tell.
@@ -64,19 +67,28 @@ class IterableSource:
 
     def __init__(self, iterable: Callable[[], Iterable[Nest]], indexed: IndexedBatches | None = None) -> None:
         self._indexed = indexed
-        self.begins_anywhere = indexed is not None
-        self._iterators = SavedIterators(lambda: iter(iterable()))
+        self._iterators = SavedIterators(iterable)
 
-    def open(self, read: int, iterator: IteratorState) -> tuple[Iterator[Nest], int]:
+    @property
+    def begins_anywhere(self) -> bool:
+        """Whether a pass can begin at any batch."""
+        return self._indexed is not None
+
+    @property
+    def depends_on_earlier(self) -> bool:
+        """Whether what a pass gives depends on the passes before it."""
+        return self._indexed is None and self._iterators.depends_on_earlier
+
+    def open(self, read: int = 0, iterator: IteratorState = None) -> tuple[Iterator[Nest], int]:
         """Begin a pass."""
         if self._indexed is not None:
             self._indexed.begin_pass(read, iterator)
             return self._iterators.begin(), read
         return self._iterators.begin(iterator), 0 if iterator is None else read
 
-    def save(self) -> IteratorState:
+    def save(self) -> tuple[IteratorState, bool]:
         """Return the state of the iterator of the pass, or the order of the batches."""
-        return self._iterators.save() if self._indexed is None else self._indexed.order
+        return self._iterators.save() if self._indexed is None else (self._indexed.order, True)
 
     def make_iterators(self, number: int) -> None:
         """Make iterators that nobody reads, of what is no list of batches."""
@@ -96,12 +108,13 @@ class ResumablePasses:
         has_length: Whether Keras asks for no more batches than there are.
         is_between_epochs: Whether Keras begins a pass that it will not read.
         seed: See `ResumableData`.
-        iterators: Number of iterators over the data that were made, in other processes too.
-        iterators_left: Number of those that this process has yet to make.
         draws: Whether reading a batch draws from Python's or NumPy's own random generators.
-        not_saved: Why the place in the data is found by reading all of it again; empty where it is not.
+        is_not_saved: Whether the place in the data is found by reading the whole pass again.
+        not_exact: See `ResumableData`.
         read_again: Number of batches that were read again to come to the place where the data was.
         seconds: How long that took.
+        last_take: When a state of the data was last taken that the next passes are known from.
+        seconds_of_take: How long it took to take it.
     """
 
     def __init__(self, *, reads_ahead: bool, spans_epochs: bool) -> None:
@@ -111,12 +124,14 @@ class ResumablePasses:
         self.has_length = False
         self.is_between_epochs = False
         self.seed: int | None = None
-        self.iterators = self.iterators_left = 0
         self.draws = False
         self._random: RandomState = None
         self._pass: _Pass | None = None
+        self._next = Place(0, 0, None, None, None)  # the begin of the next pass
         self._first_batch = self._trained = self._trained_before = 0
-        self.not_saved = ""
+        self.last_take, self.seconds_of_take = -math.inf, 0.0
+        self.is_not_saved = False
+        self.not_exact = ""
         self.read_again = 0
         self.seconds = 0.0
 
@@ -128,11 +143,9 @@ class ResumablePasses:
             batch: The number of batches of the epoch that are trained on.
         """
         self._first_batch = batch
-        self.iterators_left = place.iterators - self.iterators
-        self.iterators = place.iterators
-        if place.batch:
+        if place.batch or place.passes or place.unread:
             self.resumed = place
-        else:
+        if not place.batch:
             self._random = place.random
 
     def take_first_batch(self) -> tuple[int, int]:
@@ -147,7 +160,7 @@ class ResumablePasses:
             set_random_state(self._random)
             self._random = None
         if not self.spans_epochs:
-            self._pass = None
+            self._end_pass()
 
     def begin_pass(self, source: Source, *, at_once: bool = False) -> Iterator[Nest]:
         """Return an iterator over the batches of the next pass.
@@ -156,7 +169,9 @@ class ResumablePasses:
             source: Gives the batches.
             at_once: Whether to ask the source for them now, and not when the first batch is asked for.
         """
-        self._pass, self.resumed = _Pass(self, source, self.resumed), None
+        self._end_pass()
+        resumed, self.resumed = self.resumed, None
+        self._pass = _Pass(self, source, resumed or self._next, is_resumed=resumed is not None)
         if at_once:
             self._pass.open()
         return self._pass.read()
@@ -170,6 +185,12 @@ class ResumablePasses:
         finally:
             self.is_between_epochs = False
 
+    def leave_unread(self, source: Source) -> None:
+        """Make the iterator of such a pass."""
+        source.make_iterators(1)
+        self._end_pass()
+        self._next = self._next._replace(unread=self._next.unread + 1)
+
     def note_trained(self, batches: int) -> None:
         """Note how many batches in all the model has trained on, just before it goes on."""
         self._trained = batches
@@ -180,56 +201,87 @@ class ResumablePasses:
         """Return the place in the data after the batches that were trained on; see `ResumableData`.
 
         Where batches are read ahead, the state of the iterator is that after some later batch. It is used when the
-        model has trained on that one; at once it is that of the begin of the pass.
+        model has trained on that one; at once it is that of an earlier one.
         """
         if self.resumed is not None:
             return self.resumed  # nothing is read yet
         trained = 0 if self._pass is None or self._pass.first is None else self._trained - self._pass.first
         if self._pass is None or not trained:
-            return Place(0, 0, None, random_state(), None, iterators=self.iterators)
+            begin = self._next if self._pass is None else self._pass.begin
+            return begin._replace(random=random_state())
         return self._pass.place(trained, ahead=self._reads_ahead, at_once=at_once)
+
+    def _end_pass(self) -> None:
+        ended, self._pass = self._pass, None
+        if ended is not None and ended.is_open:
+            self._next = ended.begin_of_next()
 
 
 class _Pass:
     """One pass over the data.
 
+    Args:
+        data: The batches of the `fit`.
+        source: Gives those of the pass.
+        begin: Where it begins.
+        is_resumed: Whether that is in another process.
+
     Attributes:
+        begin: As above.
         first: Number of batches in all that the model had trained on before this pass, or `None` until it is known.
         resumed_at: At which batch it began.
+        is_open: Whether it has: Keras leaves some passes unread.
     """
 
-    def __init__(self, data: ResumablePasses, source: Source, resumed: Place | None) -> None:
+    def __init__(self, data: ResumablePasses, source: Source, begin: Place, *, is_resumed: bool) -> None:
         self._data = data
         self._source = source
-        self._resumed = resumed
+        self.begin = begin
+        self._is_resumed = is_resumed
         self.first: int | None = None
-        self.resumed_at = 0 if resumed is None else resumed.batch
+        self.resumed_at = begin.batch
         self._iterator: Iterator[Nest] = iter(())
-        self._is_open = False
-        self._iterators_before = 0
+        self.is_open = False
         self._next: list[Nest] = []  # read, and not given yet
         self._read = 0
-        self._rows = 0 if resumed is None else resumed.rows
-        self._random_at_start: RandomState = None if resumed is None else resumed.random_at_start
-        self._begin = resumed or Place(0, 0, None, None, None)
-        self._taken: Place | None = None
+        self._rows = begin.rows
+        self._random_at_start: RandomState = None
+        self._known = [begin]  # places to begin from, in the order of the batches
+        self._taken: int | None = None  # after which batch a state was taken last, that no save has had
         self._is_wanted = False
 
+    def begin_of_next(self) -> Place:
+        """Return the begin of the pass after this one, when the model has trained on all of it."""
+        if not self._source.depends_on_earlier:
+            return Place(0, 0, None, None, None)
+        last = self._known[-1]
+        if self._data.is_not_saved:  # to read all passes again may take as long as to train
+            return Place(0, 0, None, None, None, unread=last.unread + last.passes + 1)
+        return last._replace(batch=0, rows=0, passes=last.passes + 1)
+
     def place(self, trained: int, *, ahead: bool, at_once: bool) -> Place | None:
+        """Return the place after the batches that were trained on; see `ResumableData`."""
         ahead = ahead or self._read != trained
-        if not ahead or self._data.not_saved or self._source.begins_anywhere:
-            self._take(trained)
-        place, self._taken = self._taken, None
-        if place is None or place.read > trained:
-            self._taken, self._is_wanted = place, place is None
+        if not ahead or self._data.is_not_saved or self._source.begins_anywhere:
+            self._taken = self._take(trained)
+        if self._taken is None or self._taken > trained:
+            self._is_wanted = self._taken is None
             if not at_once:
                 return None
-            place = self._begin
+        else:
+            self._taken = None
         if not self._has_more(trained, ahead=ahead):
             return None
+        place = self._newest(trained)
         if not self._data.draws:
             place = place._replace(random=random_state())  # what callbacks have drawn since
         return place._replace(batch=trained, rows=self._rows)
+
+    def _newest(self, trained: int) -> Place:
+        """Return the last place to begin from that is not after a batch; forget what was before."""
+        known = [place for place in self._known if place.passes or place.read <= trained]
+        self._known = self._known[len(known) - 1 :]
+        return known[-1]
 
     def _has_more(self, trained: int, *, ahead: bool) -> bool:
         """Return whether there is another batch: of data without a length Keras asks once too often."""
@@ -242,12 +294,13 @@ class _Pass:
         return bool(self._next)
 
     def read(self) -> Iterator[Nest]:
-        if not self._is_open:
+        """Yield the batches."""
+        if not self.is_open:
             self.open()
         while True:
-            if self._is_wanted:
+            if self._is_wanted and self._read:
                 self._is_wanted = False
-                self._take(self._read)
+                self._taken = self._take(self._read)
             before = _fingerprint_of_random_state()
             try:
                 batch = self._next.pop() if self._next else next(self._iterator)
@@ -256,53 +309,92 @@ class _Pass:
             self._data.draws |= _fingerprint_of_random_state() != before
             self._read += 1
             self._rows = max(self._rows, _rows_of(batch))
+            if self._read == self.resumed_at + 1 and self._source.depends_on_earlier:
+                self._take_early()
             yield batch
 
     def open(self) -> None:
         """Ask the source for the batches."""
-        self._is_open = True
-        resumed = self._resumed
-        if resumed is None or resumed.iterator is None:
-            self._source.make_iterators(self._data.iterators_left)
-        self._data.iterators_left = 0
-        self._iterators_before = self._data.iterators
-        self._data.iterators += 1
-        if resumed is None:
-            self._random_at_start = random_state()
-            self._begin = Place(0, 0, None, None, self._random_at_start, 0, self._iterators_before)
-            self._iterator, _ = self._source.open(0, None)
+        self.is_open = True
+        if self._is_resumed:
+            begun = time.monotonic()
+            self._data.read_again = self._resume()
+            self._data.seconds = time.monotonic() - begun
             return
-        begun = time.monotonic()
-        set_random_state(resumed.random_at_start)
-        self._iterator, first = self._source.open(resumed.read, resumed.iterator)
-        self._skip(resumed.read - first)
-        if resumed.random is not None:
-            set_random_state(resumed.random)
-        self._skip(resumed.batch - resumed.read)
-        self._read = resumed.batch
-        self._data.read_again, self._data.seconds = resumed.batch - first, time.monotonic() - begun
+        self._random_at_start = random_state()
+        if not self.begin.passes:
+            self.begin = self.begin._replace(random_at_start=self._random_at_start)
+            self._known = [self.begin]
+        self._iterator, _ = self._source.open()
 
-    def _skip(self, batches: int) -> None:
-        for _ in range(batches):
-            next(self._iterator, None)
+    def _resume(self) -> int:
+        """Come to where another process was, and return how many batches had to be read for it."""
+        begin, now = self.begin, random_state()
+        if begin.random_at_start is not None:
+            set_random_state(begin.random_at_start)
+        if not begin.passes:
+            self._source.make_iterators(begin.unread)
+        self._iterator, first = self._source.open(begin.read, begin.iterator)
+        read = self._skip(begin.read - first)
+        if begin.random is not None:
+            set_random_state(begin.random)
+        if begin.passes:
+            read += self._skip()
+            for _ in range(begin.passes - 1):
+                self._iterator, _ = self._source.open()
+                read += self._skip()
+            self._source.make_iterators(begin.unread)
+            self._iterator, _ = self._source.open()
+        self._random_at_start = random_state() if begin.passes else begin.random_at_start
+        read += self._skip(begin.batch if begin.passes else begin.batch - begin.read)
+        if not begin.batch:
+            set_random_state(now)
+        self._read = begin.batch
+        return read
 
-    def _take(self, read: int) -> None:
+    def _skip(self, batches: int | None = None) -> int:
+        """Read some batches, or all there are, and return how many there were."""
+        return sum(1 for _ in itertools.islice(self._iterator, batches))
+
+    def _take_early(self) -> None:
+        """Take a state at the begin of a pass, unless there is one from which little has to be read again."""
+        if time.monotonic() - self._data.last_take > _READ_AGAIN * self._data.seconds_of_take:
+            self._take(self._read)
+
+    def _take(self, read: int) -> int:
         """Take the state of the iterator, while nobody reads from it.
 
         Args:
             read: The number of batches to read again where it has none.
+
+        Returns:
+            The number of batches that the state is after.
         """
+        begun = time.monotonic()
         now = read if self._source.begins_anywhere else self._read
-        place = Place(0, now, None, random_state(), self._random_at_start, self._rows, self._iterators_before)
+        place = Place(0, now, None, random_state(), self._random_at_start, self._rows)
         try:
-            self._taken = place._replace(iterator=self._source.save())
+            state, is_whole = self._source.save()
         except CannotSaveError as error:
-            self._data.not_saved = str(error)
-            self._taken = place if self._read == read else place._replace(read=read, random=None)
+            self._data.is_not_saved = True
+            if self._source.depends_on_earlier:
+                self._data.not_exact = str(error)
+            place = place._replace(unread=self.begin.unread)
+            self._known.append(place if self._read == read else place._replace(read=read, random=None))
+            return read
+        if is_whole:
+            self._known.append(place._replace(iterator=state))
+            self._data.last_take = time.monotonic()
+            self._data.seconds_of_take = self._data.last_take - begun
+        return now
+
+
+# How many times the seconds of taking a state of the data may be read again after an interruption.
+_READ_AGAIN = 20
 
 
 def _rows_of(batch: Nest) -> int:
-    shapes = [leaf.shape for leaf in tree.flatten(batch) if getattr(leaf, "shape", ())]
+    shapes = [leaf.shape for leaf in tree.flatten(batch) if len(getattr(leaf, "shape", ()))]
     return int(shapes[0][0] or 0) if shapes else 0
 
 
