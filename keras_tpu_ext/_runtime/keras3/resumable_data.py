@@ -17,6 +17,7 @@ from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches, inde
 from keras_tpu_ext._runtime.training.resumable_data import IterableSource, ResumablePasses
 
 _data_adapters: Any = private("keras.src.trainers.data_adapters")
+ArrayDataAdapter: Any = private("keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter")
 TFDatasetAdapter: Any = private("keras.src.trainers.data_adapters.tf_dataset_adapter:TFDatasetAdapter")
 
 
@@ -94,7 +95,8 @@ class ResumableAdapter:
 
     def source_of(self, dataset: Dataset) -> IterableSource:
         """Return the source of the batches of a dataset that Keras's adapter has made."""
-        return IterableSource(lambda: dataset, self._indexed)
+        is_python = not isinstance(self.adapter, (ArrayDataAdapter, TFDatasetAdapter))
+        return IterableSource(lambda: dataset, self._indexed, is_python=is_python)
 
     def on_epoch_begin(self) -> None:
         """Tell Keras's adapter, which may begin to read."""

@@ -63,10 +63,18 @@ class IterableSource:
     Args:
         iterable: Returns the iterable for a pass.
         indexed: What the iterable reads, where that can begin anywhere.
+        is_python: Whether it is a `tf.data.Dataset` that reads an iterable in Python, which is read on in each pass.
     """
 
-    def __init__(self, iterable: Callable[[], Iterable[Nest]], indexed: IndexedBatches | None = None) -> None:
+    def __init__(
+        self,
+        iterable: Callable[[], Iterable[Nest]],
+        indexed: IndexedBatches | None = None,
+        *,
+        is_python: bool = False,
+    ) -> None:
         self._indexed = indexed
+        self._is_python = is_python
         self._iterators = SavedIterators(iterable)
 
     @property
@@ -77,7 +85,7 @@ class IterableSource:
     @property
     def depends_on_earlier(self) -> bool:
         """Whether what a pass gives depends on the passes before it."""
-        return self._indexed is None and self._iterators.depends_on_earlier
+        return self._indexed is None and not self._is_python and self._iterators.depends_on_earlier
 
     def open(self, read: int = 0, iterator: IteratorState = None) -> tuple[Iterator[Nest], int]:
         """Begin a pass."""
@@ -373,12 +381,8 @@ class _Pass:
         begun = time.monotonic()
         now = read if self._source.begins_anywhere else self._read
         place = Place(0, now, None, random_state(), self._random_at_start, self._rows)
-        try:
-            state, is_whole = self._source.save()
-        except CannotSaveError as error:
-            self._data.is_not_saved = True
-            if self._source.depends_on_earlier:
-                self._data.not_exact = str(error)
+        state, is_whole = self._save()
+        if self._data.is_not_saved:
             place = place._replace(unread=self.begin.unread)
             self._known.append(place if self._read == read else place._replace(read=read, random=None))
             return read
@@ -387,6 +391,15 @@ class _Pass:
             self._data.last_take = time.monotonic()
             self._data.seconds_of_take = self._data.last_take - begun
         return now
+
+    def _save(self) -> tuple[IteratorState, bool]:
+        if not self._data.is_not_saved:  # TensorFlow complains of each attempt in the log
+            try:
+                return self._source.save()
+            except CannotSaveError as error:
+                self._data.is_not_saved = True
+                self._data.not_exact = str(error) if self._source.depends_on_earlier else ""
+        return None, False
 
 
 # How many times the seconds of taking a state of the data may be read again after an interruption.
