@@ -29,7 +29,7 @@ SEED = int(os.environ.get("KTE_SEED", "0"))
 SLACK_S = 2.0  # of a machine that stands still now and then
 # They are forked from one that has imported all there is to import, and begun nothing.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["torture.training"])
+PROCESSES.set_forkserver_preload(["torture.training", *training.NEEDED])
 
 
 class DiedError(Exception):

@@ -49,6 +49,16 @@ def tf_data(repeats):
     return (dataset.repeat() if repeats else dataset).batch(BATCH).prefetch(2)
 
 
+def files_of_tf_data():
+    import tensorflow as tf
+
+    def read(file):
+        first = file * SIZE // 5
+        return tf.data.Dataset.from_tensor_slices(tuple(tf.constant(of)[first:][: SIZE // 5] for of in (X, Y)))
+
+    return tf.data.Dataset.range(5).shuffle(5).interleave(read, cycle_length=2).shuffle(50).batch(BATCH).prefetch(2)
+
+
 def grain_data():
     import grain
 
@@ -77,6 +87,7 @@ KINDS = {
     "sharded": Kind(scope={"shard": "fsdp", "mesh": (("data", 2), ("model", 4))}),
     "tf.data": Kind(lambda: {"x": tf_data(repeats=False)}, needs="tensorflow"),
     "tf.data, repeated": Kind(lambda: {"x": tf_data(repeats=True), "steps_per_epoch": 13}, needs="tensorflow"),
+    "tf.data, files": Kind(lambda: {"x": files_of_tf_data()}, needs="tensorflow"),
     "Grain": Kind(lambda: {"x": grain_data()}, needs="grain"),
 }
 ONLY_ON_JAX = ("sharded", "Grain")
@@ -85,6 +96,7 @@ HERE = [
     for name, kind in KINDS.items()
     if importlib.util.find_spec(kind.needs) and (keras.backend.backend() == "jax" or name not in ONLY_ON_JAX)
 ]
+NEEDED = sorted({KINDS[name].needs for name in HERE})
 
 
 def compiled(kind: Kind) -> Any:
