@@ -43,6 +43,7 @@ class Run:
         kind: The name of a kind of training.
         directory: Of its checkpoints.
         dies_in: A function of `os`, and in which of its calls the process is to be killed.
+        by_keras: Whether to save as Keras does.
 
     Attributes:
         times: When each step was done, and at 0 when training began.
@@ -50,9 +51,18 @@ class Run:
         outcome: What came of it, if it came to its end.
     """
 
-    def __init__(self, kind: str, directory: str | None, dies_in: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        directory: str | None,
+        dies_in: tuple[str, int] | None = None,
+        *,
+        by_keras: bool = False,
+    ) -> None:
         self._pipe, theirs = PROCESSES.Pipe(duplex=False)
-        self._process = PROCESSES.Process(target=training.train, args=(kind, directory, theirs, dies_in))
+        self._process = PROCESSES.Process(
+            target=training.train, args=(kind, directory, theirs, dies_in), kwargs={"by_keras": by_keras}
+        )
         self._process.start()
         theirs.close()
         self.times: dict[int, float] = {}
@@ -61,6 +71,12 @@ class Run:
     def until_begun(self) -> None:
         """Wait until it trains."""
         self._receive()
+
+    def kill_after(self, step: int) -> None:
+        """Kill it after a step."""
+        while max(self.times, default=0) < step:
+            self._receive()
+        os.kill(self._process.pid, signal.SIGKILL)
 
     def after(self, seconds: float, number: int) -> None:
         """Send a signal after some seconds, unless it ends before."""
@@ -196,6 +212,19 @@ def test_a_training_that_is_killed_ends_as_if_it_had_not_been(kind, tmp_path):
     told = f"{len(kills)} kills, {by_term} of them by SIGTERM; {torture.ended} trainings ended, all equal"
     _note(f"{kind}: {told}; at most {lost:.2f} s lost, saving every {training.EVERY_S} s")
     assert lost < training.EVERY_S + SLACK_S
+
+
+@pytest.mark.parametrize("by_keras", [False, True])
+def test_keras_does_not_pass_what_this_package_passes(by_keras, tmp_path):
+    killed = Run("arrays", str(tmp_path), by_keras=by_keras)
+    killed.kill_after(30)  # in the second epoch
+    killed.until_end()
+    whole, again = Run("arrays", None), Run("arrays", str(tmp_path), by_keras=by_keras)
+    whole.until_end()
+    again.until_end()
+    assert again.finished
+    is_same = again.outcome["weights"] == whole.outcome["weights"]
+    assert is_same is not by_keras, "the test cannot fail" if is_same else "the weights differ"
 
 
 def _note(line: str) -> None:

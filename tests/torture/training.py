@@ -159,7 +159,9 @@ def kill_in_a_save(function: str, call: int) -> None:
     setattr(os, function, counted)
 
 
-def train(name: str, directory: str | None, pipe: Any, dies_in: tuple[str, int] | None = None) -> None:
+def train(
+    name: str, directory: str | None, pipe: Any, dies_in: tuple[str, int] | None = None, *, by_keras: bool = False
+) -> None:
     """Train, and send what came of it through a pipe.
 
     Args:
@@ -168,6 +170,7 @@ def train(name: str, directory: str | None, pipe: Any, dies_in: tuple[str, int] 
         pipe: Takes `("begun", 0, time)` when it begins, `("step", number, time)` after each step, and in the end
             `("end", whether it is finished, what came of it)`.
         dies_in: A function of `os`, and in which of its calls this process is to be killed.
+        by_keras: Whether to save with Keras's `BackupAndRestore`, every 5 batches.
     """
     warnings.simplefilter("ignore")
     if dies_in is not None:
@@ -175,7 +178,11 @@ def train(name: str, directory: str | None, pipe: Any, dies_in: tuple[str, int] 
     kind = KINDS[name]
     model = compiled(kind)
     witness = Witness(lambda *what: pipe.send(what))
-    resume = None if directory is None else kte.callbacks.AutoResume(directory, every_s=EVERY_S)
+    resume: Any = None
+    if by_keras:
+        resume = keras.callbacks.BackupAndRestore(directory, save_freq=5)
+    elif directory is not None:
+        resume = kte.callbacks.AutoResume(directory, every_s=EVERY_S)
     history = model.fit(
         **kind.data(),
         epochs=EPOCHS,
@@ -197,4 +204,4 @@ def train(name: str, directory: str | None, pipe: Any, dies_in: tuple[str, int] 
         "steps": witness.steps,
         "rates": witness.rates,
     }
-    pipe.send(("end", resume is None or resume.finished, outcome))
+    pipe.send(("end", getattr(resume, "finished", True), outcome))
