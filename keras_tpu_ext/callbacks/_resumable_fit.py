@@ -16,7 +16,7 @@ from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.callbacks._callback_state import CallbackStates
 from keras_tpu_ext.callbacks._leaving import Interruption, seconds_of_process
 from keras_tpu_ext.callbacks._saver import Saver
-from keras_tpu_ext.errors import CheckpointError, ResumeWarning
+from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
 
 
 class Left(BaseException):
@@ -73,13 +73,18 @@ class ResumableFit:
         self._validation_began = 0.0
         self._history: dict[str, Any] | None = None
         self._told: set[str] = set()
+        self._is_chief = _runtime.devices.is_chief()
+        self._processes = 1
+        self._executions_until_agreement = 0
         self.finished = False
 
     @contextlib.contextmanager
     def around(self, call: RunningFit, model: Model, others: list[Any]) -> Iterator[None]:
         """Within the block Keras runs `fit`, with these other callbacks."""
         self._model, self._others = model, others
-        self._prepare()
+        if self._is_chief:
+            self._prepare()
+        self._check_same_checkpoint()
         self._epochs = epochs = int(call.arguments.get("epochs", 1))
         first_epoch, seed = None, None
         if self._saved is not None:
@@ -109,6 +114,21 @@ class ResumableFit:
         if damaged:
             where = "begins anew" if self._found is None else f"goes on from {os.path.basename(self._found.path)}"
             _warn(f"in {path} {' and '.join(damaged)} is damaged, so this {where}")
+
+    def _check_same_checkpoint(self) -> None:
+        """Refuse to go on where processes that train together have found different checkpoints."""
+        batches = self._gather(0 if self._saved is None else self._saved["batches"] + 1)
+        self._processes = len(batches)
+        if len(set(batches)) > 1:
+            found = " and ".join(f"{one - 1:,} batches" if one else "none" for one in batches)
+            raise ClusterError(
+                f"AutoResume found another checkpoint in {self._folder.path} in one process than in another: {found}. "
+                "All of them must see the folder that the chief writes. What to do: give it a path on storage that "
+                "they share, or copy the chief's folder to every machine before they start."
+            )
+
+    def _gather(self, number: int) -> list[int]:
+        return _runtime.training_state.all_gather_int(self._model, number)
 
     def begin(self) -> None:
         """Note what callbacks know when training begins; where nothing is left to do, be as at the end of it."""
@@ -203,14 +223,10 @@ class ResumableFit:
 
     def _save_if_due(self, *, is_epoch: bool = False) -> None:
         leaves = bool(self._leaves())
-        since = time.monotonic() - self._last_save
-        # An epoch of seconds is not worth a save. Before a deadline one is measured early.
-        wanted = self._every_s
-        if self._deadline_s is not None and not self._seconds_of_save:
-            wanted = min(wanted, self._deadline_s / _EARLY)
-        if not (leaves or since >= wanted or (is_epoch and since >= _LEAST * self._seconds_of_save)):
-            return
-        if self._saver.is_writing() and not leaves:
+        is_due = leaves or (self._is_due(is_epoch) and not self._saver.is_writing())
+        if self._processes > 1:
+            leaves, is_due = self._agree(leaves, is_due)
+        if not is_due:
             return
         place = self._data.place(at_once=leaves)
         if place is None:
@@ -220,8 +236,31 @@ class ResumableFit:
             self._finish_writing()
             raise Left
 
+    def _is_due(self, is_epoch: bool) -> bool:
+        since = time.monotonic() - self._last_save
+        # An epoch of seconds is not worth a save. Before a deadline one is measured early.
+        wanted = self._every_s
+        if self._deadline_s is not None and not self._seconds_of_save:
+            wanted = min(wanted, self._deadline_s / _EARLY)
+        return since >= wanted or (is_epoch and since >= _LEAST * self._seconds_of_save)
+
+    def _agree(self, leaves: bool, is_due: bool) -> tuple[bool, bool]:
+        """Do what one of the processes wants, all before the same step. They talk of it about once a second."""
+        self._executions_until_agreement -= 1
+        if self._executions_until_agreement > 0:
+            return False, False
+        wish = 2 if leaves else int(is_due and self._is_chief)
+        length = min(int(self._seconds_of_step * _TICKS), _LONGEST_STEP - 1)
+        answers = [divmod(one, _LONGEST_STEP) for one in self._gather(wish * _LONGEST_STEP + length)]
+        self._executions_until_agreement = _TICKS // max(length or _TICKS for _, length in answers)
+        wish = max(one for one, _ in answers)
+        return wish == 2, wish > 0
+
     def _save(self, place: Place) -> None:
         begun = self._last_save = time.monotonic()
+        variables = _runtime.training_state.read(self._model)  # of several processes all must
+        if not self._is_chief:
+            return
         history = self._model.history
         content = {
             "keras": _runtime.message_terms.keras,
@@ -232,7 +271,7 @@ class ResumableFit:
             "batches": self._before_epoch + self._batch,
             "finished": self.finished,
             "time": time.time(),
-            "variables": [tuple(one) for one in _runtime.training_state.read(self._model)],
+            "variables": [tuple(one) for one in variables],
             "callbacks": self._states.read(),
             "history": {"epoch": list(history.epoch), "history": {k: list(v) for k, v in history.history.items()}},
             "place": tuple(place),
@@ -272,7 +311,7 @@ class ResumableFit:
                 "and compile the model as it was; to start anew, give AutoResume another directory."
             ) from error
         without = self._states.assign(saved["callbacks"])
-        if without:
+        if without and self._is_chief:  # others have no callbacks that only write
             were = "was" if len(without) == 1 else "were"
             _warn(f"{' and '.join(without)} {were} there when this was saved: what is known there is left out")
         self._history = saved["history"]
@@ -324,6 +363,8 @@ class ResumableFit:
 
 # How many times the seconds of a save an epoch must have lasted to be saved at its end.
 _LEAST = 20
+# How long a step lasts is told in ticks, of which a second has so many, and no step.
+_TICKS, _LONGEST_STEP = 10**5, 10**8
 # After which part of the time until the deadline the first save comes at the latest.
 _EARLY = 20
 

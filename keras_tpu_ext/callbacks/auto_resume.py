@@ -14,7 +14,7 @@ from keras_tpu_ext._runtime.common.protocols import RunningFit
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.callbacks._leaving import SESSIONS
 from keras_tpu_ext.callbacks._resumable_fit import Left, ResumableFit
-from keras_tpu_ext.errors import ArgumentError, NotForThisKerasError, ScopeError
+from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 
 class AutoResume(_runtime.keras.callbacks.Callback):
@@ -37,7 +37,8 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     the training; it is there whole or not at all, and one that was damaged later is passed over for the one before.
 
     The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. It works with Keras
-    3; several processes that train together, and folders such as `gs://bucket`, are refused as yet.
+    3; folders such as `gs://bucket` are refused as yet. Where several processes train together, on JAX, the chief
+    writes for all, into a folder that all see; they save and leave before the same step.
 
     Args:
         directory: Folder for the checkpoints of this one training.
@@ -53,7 +54,8 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     Raises:
         ArgumentError: If an argument has a value that cannot work.
         CheckpointError: From `fit`, if the folder has a checkpoint of another model.
-        NotForThisKerasError: From `fit`, on Keras 2, or where several processes train together.
+        ClusterError: From `fit`, if processes that train together find different checkpoints.
+        NotForThisKerasError: From `fit`, on Keras 2, or where several processes train together on TensorFlow.
         ScopeError: From `fit`, if the model does not have the step of this package.
 
     Example:
@@ -101,11 +103,6 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         if call.method != "fit":
             yield
             return
-        if _runtime.devices.num_workers() > 1:
-            raise NotForThisKerasError(
-                "AutoResume works with one process as yet, and here several train together. "
-                "keras.callbacks.BackupAndRestore(folder) begins the interrupted epoch anew."
-            )
         others = [callback for callback in call.callbacks if callback is not self]
         _refuse_others_like_it(others)
         self.finished = False

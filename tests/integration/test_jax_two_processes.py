@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -75,6 +76,32 @@ FOREVER = (
 )
 
 
+RESUMED = (
+    START.replace(
+        "{join}",
+        f"import jax; jax.distributed.initialize("
+        f"'127.0.0.1:' + port, 2, number, heartbeat_timeout_seconds={HEARTBEAT})",
+    )
+    + """
+    import time
+
+    class Tell(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            print("batch", self.model.history.epoch, batch, flush=True)
+            time.sleep(0.05)
+
+    folder = sys.argv[3]
+    resume = kte.callbacks.AutoResume(folder.format(number=number), every_s=0)
+    history = model.fit(
+        x, y, sample_weight=w, batch_size=25, epochs=3, verbose=2, validation_data=(x, y), callbacks=[Tell(), resume]
+    )
+    weights = [weights.tolist() for weights in model.get_weights()]
+    print("KEPT", json.dumps({"history": history.history, "weights": weights, "finished": resume.finished}), flush=True)
+    """
+)
+RESUMED_SHARDED = RESUMED.replace("strategy_scope() as scope", 'strategy_scope(shard="fsdp") as scope')
+
+
 def start(program: str, number: int, port: str, *arguments: str) -> subprocess.Popen[str]:
     package = Path(importlib.util.find_spec("keras_tpu_ext").origin).parents[1]
     path = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
@@ -129,6 +156,45 @@ def test_two_processes_equal_one_and_only_the_chief_writes_and_prints(program, t
         np.testing.assert_allclose(ours, expected, rtol=TOLERANCE, atol=TOLERANCE)
     for name, values in alone[0]["history"].items():
         np.testing.assert_allclose(chief[0]["history"][name], values, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "number", "program"),
+    [(0, signal.SIGKILL, RESUMED), (1, signal.SIGTERM, RESUMED), (1, signal.SIGKILL, RESUMED_SHARDED)],
+    ids=["the chief is killed", "the other one is asked to leave", "the other one is killed, fsdp"],
+)
+def test_they_go_on_after_the_end_of_one(victim, number, program, tmp_path):
+    def both(folder):
+        port = free_port()
+        return [start(program, process, port, str(tmp_path / folder)) for process in (0, 1)]
+
+    whole = [kept(process)[0] for process in both("whole")]
+    processes = both("killed")
+    assert said(processes[victim], "batch [0] 4")
+    processes[victim].send_signal(number)
+    outputs = [process.communicate(timeout=LOST_WITHIN) for process in processes]
+    if number == signal.SIGTERM:
+        finished = [json.loads(out.partition("KEPT ")[2])["finished"] for out, _ in outputs]
+        assert finished == [False, False]
+    else:
+        assert all(process.returncode for process in processes)
+    again = [kept(process)[0] for process in both("killed")]
+    assert again == whole
+    assert whole[0]["finished"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_they_do_not_go_on_from_different_checkpoints(tmp_path):
+    port = free_port()
+    kept(start(RESUMED, 0, "alone", str(tmp_path / "0")))
+    processes = [start(RESUMED, number, port, str(tmp_path / "{number}")) for number in (0, 1)]
+    for process in processes:
+        out, err = process.communicate(timeout=LOST_WITHIN)
+        assert process.returncode != 0, out
+        assert re.search(r"AutoResume found another checkpoint in .* in one process .*: \d+ batches and none", err)
 
 
 @pytest.mark.exhaustive

@@ -521,6 +521,9 @@ class TrainingState(Protocol):
             CheckpointError: If they are of another model; then nothing is changed.
         """
 
+    def all_gather_int(self, model: Model, number: int) -> list[int]:
+        """Return the numbers that all processes which train `model` call this with, in the same order on each."""
+
     def reading_batches(
         self, call: RunningFit, first_epoch: int | None, seed: int | None
     ) -> AbstractContextManager[ResumableData]:
@@ -530,6 +533,9 @@ class TrainingState(Protocol):
             call: The call.
             first_epoch: The epoch to begin with; `None` for that of the call.
             seed: That of `ResumableData` in another process, or `None`.
+
+        Raises:
+            NotForThisKerasError: If it cannot, with the model's Keras or with several processes.
         """
 
 

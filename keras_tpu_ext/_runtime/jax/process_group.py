@@ -65,5 +65,5 @@ class JaxProcessGroup(ProcessGroup):
             raise ClusterError(
                 f"This process ({jax.process_index()} of {num_workers()}) can no longer reach another one, which has "
                 "most likely ended: look for the first error in the output of the others. All of them have to be "
-                "started again; with keras.callbacks.BackupAndRestore they go on where they were."
+                "started again; with keras_tpu_ext.callbacks.AutoResume they go on where they were."
             ) from error

@@ -11,6 +11,7 @@ import numpy as np
 from keras_tpu_ext._runtime.common.protocols import RunningFit, SavedVariable
 from keras_tpu_ext._runtime.common.types import Model, Variable
 from keras_tpu_ext._runtime.compat.keras3 import path_of
+from keras_tpu_ext._runtime.jax.gather import has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.update import step_variables
 from keras_tpu_ext._runtime.keras3.resumable_data import reading_batches as _reading_batches
 from keras_tpu_ext._runtime.keras3.training_state import variables_of
@@ -26,7 +27,7 @@ def read(model: Model) -> list[SavedVariable]:
     with model._kte_process_group().reading_shards():
         for _, variable in variables:
             _start_copy(variable.value)
-        return [SavedVariable(role, path_of(variable), _on_host(variable.value)) for role, variable in variables]
+        return [SavedVariable(role, path_of(variable), _on_host(variable)) for role, variable in variables]
 
 
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
@@ -38,6 +39,11 @@ def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
         check_same(saved, variables)
         for one, (_, variable) in zip(saved, variables, strict=True):
             variable.assign(one.value.sum(axis=0) if one.per_replica else one.value)
+
+
+def all_gather_int(model: Model, number: int) -> list[int]:
+    """Return the numbers that all processes which train `model` call this with, in the same order on each."""
+    return list(model._kte_process_group().all_gather_int(number))
 
 
 @contextlib.contextmanager
@@ -54,7 +60,10 @@ def _variables_of(model: Model) -> list[tuple[str, Variable]]:
     return variables_of(model) + [("step", variable) for variable in ([] if state is None else step_variables(state))]
 
 
-def _on_host(array: jax.Array) -> np.ndarray:
+def _on_host(variable: Variable) -> np.ndarray:
+    array = variable.value
+    if has_shards_elsewhere(variable):
+        return np.asarray(variable)
     # On a CPU it may be the memory that the next step is given.
     is_device_memory = any(device.platform == "cpu" for device in array.devices())
     return np.array(array) if is_device_memory else np.asarray(array)

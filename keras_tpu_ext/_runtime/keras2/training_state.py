@@ -21,6 +21,11 @@ def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
     _refuse()
 
 
+def all_gather_int(model: Model, number: int) -> list[int]:
+    """Refuse."""
+    _refuse()
+
+
 def reading_batches(
     call: RunningFit, first_epoch: int | None, seed: int | None
 ) -> AbstractContextManager[ResumableData]:
