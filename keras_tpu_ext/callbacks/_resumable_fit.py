@@ -122,9 +122,9 @@ class ResumableFit:
         if len(set(batches)) > 1:
             found = " and ".join(f"{one - 1:,} batches" if one else "none" for one in batches)
             raise ClusterError(
-                f"AutoResume found another checkpoint in {self._folder.path} in one process than in another: {found}. "
-                "All of them must see the folder that the chief writes. What to do: give it a path on storage that "
-                "they share, or copy the chief's folder to every machine before they start."
+                f"AutoResume found another checkpoint in {self._folder.path} in one process than in another: "
+                f"{found}. All of them must see the folder that the chief writes. What to do: give it a path on "
+                "storage that they share, or copy the chief's folder to every machine before they start."
             )
 
     def _gather(self, number: int) -> list[int]:
@@ -335,13 +335,20 @@ class ResumableFit:
         return f"goes on at epoch {saved['epoch'] + 1}, batch {saved['batch']} ({what})."
 
     def _check(self, saved: Any) -> None:
-        """Refuse what was saved on another Keras."""
+        """Refuse what was saved on another Keras, or on another framework."""
         was, now = saved["keras"], _runtime.message_terms.keras
         if was != now:
             raise CheckpointError(
                 f"AutoResume cannot go on from {self._folder.path}: it was saved by {was}, whose optimizers and "
                 f"metrics have other variables than those of {now}. To go on, use that Keras; to start anew, give "
                 "AutoResume another directory."
+            )
+        was, now = saved["framework"], _runtime.message_terms.framework
+        if was != now:
+            raise CheckpointError(
+                f"AutoResume cannot go on from {self._folder.path}: it was saved on {was}, which draws other random "
+                f"numbers and keeps the place in the data otherwise than {now}. To go on, use {was}; to start anew, "
+                "give AutoResume another directory."
             )
 
     def _warn_of_what_is_lost(self) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
+from keras_tpu_ext._checkpoint import read, write
 from keras_tpu_ext._resume_report import resume_report
 from keras_tpu_ext.callbacks import _resumable_fit
 from keras_tpu_ext.callbacks._callback_state import CallbackStates
@@ -106,8 +107,8 @@ ON_BOTH = pytest.mark.gate_on("keras3_tf", "keras3_jax")
 SOME_ON_BOTH = [pytest.param(name, marks=ON_BOTH) if name == "tf.data" else name for name in KINDS]
 
 
-def model(replicas=3, units=8, layers=1, **options):
-    with kte.strategy_scope(require="cpu", replicas=replicas):
+def model(replicas=3, units=8, layers=1, scope=None, **options):
+    with kte.strategy_scope(require="cpu", **({"replicas": replicas} if scope is None else scope)):
         made = keras.Sequential([keras.Input((4,))])
         for _ in range(layers):
             made.add(keras.layers.Dense(units, activation="relu"))
@@ -470,12 +471,47 @@ def test_a_checkpoint_of_another_model_is_refused(other, message, tmp_path):
     assert Trained(tmp_path).outcome() == uninterrupted("arrays")
 
 
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("keras", r"saved by another one, whose optimizers and metrics have other variables than .*use that Keras"),
+        ("framework", r"saved on another one, which draws other random numbers .*use another one"),
+    ],
+)
+def test_a_checkpoint_of_another_keras_or_framework_is_refused(what, message, tmp_path):
+    Trained(tmp_path, killed_at=10)
+    newest = max(tmp_path.iterdir())
+    write(str(newest), {**read(str(newest)), what: "another one"})
+    with pytest.raises(CheckpointError, match=rf"cannot go on from .*{message}.*give AutoResume another directory"):
+        Trained(tmp_path)
+
+
 @pytest.mark.skipif(not ON_JAX, reason="dropout under tf.distribute is another on another number of replicas")
 def test_on_another_number_of_replicas(tmp_path):
     Trained(tmp_path, killed_at=10)
     weights = Trained(tmp_path, made=lambda: model(replicas=2)).model.get_weights()
     for value, expected in zip(weights, uninterrupted("arrays")["weights"], strict=True):
         np.testing.assert_allclose(value.ravel(), np.frombuffer(expected, value.dtype), rtol=1e-4, atol=1e-5)
+
+
+SHARDED = {"shard": "fsdp", "mesh": (("data", 2), ("model", 4))}
+
+
+@pytest.mark.skipif(not ON_JAX, reason="only on JAX models are sharded")
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(SHARDED, {"replicas": 2}), ({"replicas": 2}, SHARDED), (SHARDED, {"shard": "fsdp", "replicas": 8})],
+    ids=["sharded, replicated", "replicated, sharded", "sharded, over another mesh"],
+)
+def test_on_another_mesh(before, after, tmp_path):
+    Trained(tmp_path, killed_at=10, made=lambda: model(units=64, scope=before))
+    made = Trained(tmp_path, made=lambda: model(units=64, scope=after))
+    assert any(not weight.value.is_fully_replicated for weight in made.model.weights) == ("shard" in after)
+    expected = Trained(None, made=lambda: model(units=64)).outcome()
+    np.testing.assert_allclose(made.history.history["loss"], expected["history"]["loss"], rtol=1e-4)
+    for value, whole in zip(made.model.get_weights(), expected["weights"], strict=True):
+        np.testing.assert_allclose(value.ravel(), np.frombuffer(whole, value.dtype), rtol=1e-3, atol=1e-4)
 
 
 class Telling(keras.callbacks.Callback):

@@ -95,8 +95,9 @@ RESUMED = (
     history = model.fit(
         x, y, sample_weight=w, batch_size=25, epochs=3, verbose=2, validation_data=(x, y), callbacks=[Tell(), resume]
     )
-    weights = [weights.tolist() for weights in model.get_weights()]
-    print("KEPT", json.dumps({"history": history.history, "weights": weights, "finished": resume.finished}), flush=True)
+    kept = {"history": history.history, "finished": resume.finished}
+    kept["weights"] = [weights.tolist() for weights in model.get_weights()]
+    print("KEPT", json.dumps(kept), flush=True)
     """
 )
 RESUMED_SHARDED = RESUMED.replace("strategy_scope() as scope", 'strategy_scope(shard="fsdp") as scope')
