@@ -11,16 +11,15 @@ import importlib
 import io
 import json
 import math
-import os
 import re
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 
+from keras_tpu_ext._storage import Folder, folder_of
 from keras_tpu_ext.errors import CheckpointError
 
 # Dicts, lists, tuples, strings, numbers, None, arrays, bytes, and functions of frameworks.
@@ -29,7 +28,6 @@ Content: TypeAlias = Any
 FORMAT = 1
 _CONTENT = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-(\d+)\.zip")
-_UNFINISHED = re.compile(r"checkpoint-\d+\.zip\.unfinished")
 # Functions are written by name if they are of these.
 FRAMEWORKS = ("jax", "keras", "keras_tpu_ext", "numpy", "tensorflow", "tensorflow_addons", "tf_keras")
 # NumPy writes no dtypes of others, such as bfloat16; their bytes are written as those of integers.
@@ -45,85 +43,73 @@ class Found(NamedTuple):
 
     Attributes:
         number: How many were written before it.
-        path: Where it is.
+        name: Its name.
     """
 
     number: int
-    path: str
+    name: str
 
 
 class CheckpointFolder:
     """The checkpoints of one training.
 
     Args:
-        path: The folder. It is made when something is written.
+        path: The folder, or a URL that fsspec knows. It is made when something is written.
         keep: Number of checkpoints to keep.
+
+    Raises:
+        ImportError: If fsspec, or what it needs for such a URL, is not installed.
+        ValueError: If fsspec does not know such a URL.
     """
 
     def __init__(self, path: str, keep: int = 2) -> None:
         self.path = path
+        self.folder = folder_of(path)
         self._keep = keep
         self._damaged: set[str] = set()
 
     def find(self) -> list[Found]:
         """Return the checkpoints, the newest first."""
-        names = os.listdir(self.path) if os.path.isdir(self.path) else []
-        matches = [match for match in map(_NAME.fullmatch, names) if match]
-        found = [Found(int(match[1]), os.path.join(self.path, match[0])) for match in matches]
-        return sorted(found, reverse=True)
+        matches = [match for match in map(_NAME.fullmatch, self.folder.names()) if match]
+        return sorted((Found(int(match[1]), match[0]) for match in matches), reverse=True)
 
     def read_newest(self) -> tuple[Found, Content] | tuple[None, None]:
         """Return the newest checkpoint that is whole, and what it holds; `damaged` then names the newer ones."""
         for found in self.find():
             try:
-                return found, read(found.path)
+                return found, read(self.folder, found.name)
             except CheckpointError:
-                self._damaged.add(found.path)
+                self._damaged.add(found.name)
         return None, None
 
     @property
     def damaged(self) -> list[str]:
-        """The paths of checkpoints that could not be read, in order."""
+        """The names of checkpoints that could not be read, in order."""
         return sorted(self._damaged)
 
     def write(self, content: Content) -> Found:
-        """Write a checkpoint and remove those that are not to be kept; return where it is.
+        """Write a checkpoint and remove those that are not to be kept; return which it is.
 
         Raises:
             OSError: If it cannot be written; then nothing of it stays.
         """
-        os.makedirs(self.path, exist_ok=True)
         before = self.find()
         number = before[0].number + 1 if before else 0
-        path = os.path.join(self.path, f"checkpoint-{number:06d}.zip")
-        write(path, content)
-        whole = [found.path for found in before if found.path not in self._damaged]
+        name = f"checkpoint-{number:06d}.zip"
+        write(self.folder, name, content)
+        whole = [found.name for found in before if found.name not in self._damaged]
         for old in [*self._damaged, *whole[self._keep - 1 :]]:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(old)
+            self.folder.remove(old)
         self._damaged.clear()
-        return Found(number, path)
-
-    def prepare(self) -> None:
-        """Make the folder, and remove what is left of checkpoints that were being written when a process was killed.
-
-        Raises:
-            OSError: If nothing can be written there.
-        """
-        os.makedirs(self.path, exist_ok=True)
-        with tempfile.TemporaryFile(dir=self.path):
-            pass
-        for name in os.listdir(self.path):
-            if _UNFINISHED.fullmatch(name):
-                with contextlib.suppress(OSError):
-                    os.remove(os.path.join(self.path, name))
+        return Found(number, name)
 
 
-def write(path: str, content: Content) -> None:
-    """Write a checkpoint: aside, synced to the disk, and then renamed.
+def write(folder: Folder, name: str, content: Content) -> None:
+    """Write a checkpoint.
 
     Args:
-        path: Where it is to be.
+        folder: Where it is to be.
+        name: Its name.
         content: What it holds.
 
     Raises:
@@ -132,30 +118,24 @@ def write(path: str, content: Content) -> None:
     """
     members: list[bytes | np.ndarray] = []
     text = json.dumps({"format": FORMAT, "content": encode(content, members)}).encode()
-    aside = f"{path}.unfinished"
-    try:
-        with open(aside, "wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                for number, member in enumerate(members):
-                    _write_member(archive, number, member)
-                archive.writestr(_CONTENT, text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.remove(aside)
-        raise
-    _sync_folder(os.path.dirname(path))
+
+    def fill(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for number, member in enumerate(members):
+                _write_member(archive, number, member)
+            archive.writestr(_CONTENT, text)
+
+    folder.write(name, fill)
 
 
-def read(path: str) -> Content:
+def read(folder: Folder, name: str) -> Content:
     """Return what a checkpoint holds.
 
     Raises:
         CheckpointError: If it is damaged, or of a newer version of this package.
     """
-    with _explaining_damage(path), zipfile.ZipFile(path) as archive:
+    path = folder.path_of(name)
+    with _explaining_damage(path), folder.open(name) as file, zipfile.ZipFile(file) as archive:
         header = json.loads(archive.read(_CONTENT))
         if header["format"] > FORMAT:
             raise CheckpointError(
@@ -165,13 +145,13 @@ def read(path: str) -> Content:
         return decode(header["content"], _Members(archive))
 
 
-def read_summary(path: str) -> Content:
+def read_summary(folder: Folder, name: str) -> Content:
     """Return what a checkpoint holds, with `None` for arrays and bytes, after checking all of it.
 
     Raises:
         CheckpointError: As `read`.
     """
-    with _explaining_damage(path), zipfile.ZipFile(path) as archive:
+    with _explaining_damage(folder.path_of(name)), folder.open(name) as file, zipfile.ZipFile(file) as archive:
         damaged = archive.testzip()
         if damaged is not None:
             raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
@@ -288,16 +268,6 @@ def _function_of(name: str) -> Any:
     for part in path.split("."):
         found = getattr(found, part, None)
     return found
-
-
-def _sync_folder(path: str) -> None:
-    """Let the disk know of names that have changed; not every system can."""
-    with contextlib.suppress(OSError):
-        folder = os.open(path or ".", os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def size_text(size: float) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_tpu_ext._checkpoint import CheckpointFolder, read_summary, size_text
 from keras_tpu_ext._repr import HtmlText
+from keras_tpu_ext._storage import Folder
 from keras_tpu_ext.errors import CheckpointError
 
 
@@ -84,24 +85,25 @@ def resume_report(directory: str) -> ResumeReport:
     """Return what checkpoints a folder has; each is read to its end.
 
     Args:
-        directory: The folder that was given to `AutoResume`.
+        directory: The folder, or the URL, that was given to `AutoResume`.
 
     Raises:
         CheckpointError: If there is no such folder.
     """
-    if not os.path.isdir(directory):
+    checkpoints = CheckpointFolder(directory)
+    if not checkpoints.folder.exists():
         raise CheckpointError(f"there is no folder {directory}. Write the one that AutoResume was given.")
-    return ResumeReport(directory, tuple(_summary(found.path) for found in CheckpointFolder(directory).find()))
+    return ResumeReport(directory, tuple(_summary(checkpoints.folder, found.name) for found in checkpoints.find()))
 
 
-def _summary(path: str) -> CheckpointSummary:
-    size = os.path.getsize(path)
+def _summary(folder: Folder, name: str) -> CheckpointSummary:
+    path, size = folder.path_of(name), folder.size_of(name)
     try:
-        content = read_summary(path)
+        content = read_summary(folder, name)
     except CheckpointError as error:
         return CheckpointSummary(path, size, damage=str(error.__cause__ or error))
     names = ("epoch", "batch", "batches", "finished", "framework")
-    return CheckpointSummary(path, size, saved=content["time"], **{name: content[name] for name in names})
+    return CheckpointSummary(path, size, saved=content["time"], **{one: content[one] for one in names})
 
 
 def _line(one: CheckpointSummary) -> str:

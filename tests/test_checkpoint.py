@@ -12,6 +12,7 @@ import pytest
 from keras_tpu_ext import _checkpoint
 from keras_tpu_ext._checkpoint import CannotWriteError, CheckpointFolder
 from keras_tpu_ext._resume_report import resume_report
+from keras_tpu_ext._storage import folder_of
 from keras_tpu_ext.errors import CheckpointError
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -31,6 +32,22 @@ def the_same(one, other):
     return type(one) is type(other) and (one == other or one != one)
 
 
+def write(path, value):
+    _checkpoint.write(folder_of(str(path.parent)), path.name, value)
+
+
+def read(path):
+    return _checkpoint.read(folder_of(str(path.parent)), path.name)
+
+
+@pytest.fixture(params=["local", "object store"])
+def directory(request, tmp_path):
+    if request.param == "local":
+        return str(tmp_path / "new")
+    pytest.importorskip("fsspec")
+    return f"memory://{tmp_path.name}"
+
+
 def test_what_is_read_is_what_was_written(tmp_path):
     written = {
         "plain": [None, True, 3, 0.1, float("inf"), float("nan"), "ä", (1, (2,)), {3: "int", (1, 2): "tuple"}],
@@ -40,30 +57,32 @@ def test_what_is_read_is_what_was_written(tmp_path):
         "function": np.less,
         "set": {1, 2},
     }
-    _checkpoint.write(str(tmp_path / "one.zip"), written)
-    read = _checkpoint.read(str(tmp_path / "one.zip"))
-    assert read.pop("set") == written.pop("set")
-    assert read.pop("function") is written.pop("function")
-    assert the_same(read, written)
+    write(tmp_path / "one.zip", written)
+    found = read(tmp_path / "one.zip")
+    assert found.pop("set") == written.pop("set")
+    assert found.pop("function") is written.pop("function")
+    assert the_same(found, written)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
 def test_dtypes_that_numpy_has_not(dtype, tmp_path):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     values = np.arange(6, dtype=getattr(ml_dtypes, dtype)).reshape(2, 3)
-    _checkpoint.write(str(tmp_path / "one.zip"), values)
-    assert the_same(_checkpoint.read(str(tmp_path / "one.zip")), values)
+    write(tmp_path / "one.zip", values)
+    assert the_same(read(tmp_path / "one.zip"), values)
 
 
 @pytest.mark.parametrize("value", [object(), lambda: None, np.array([object()]), collections.OrderedDict(a=1)])
 def test_what_cannot_be_written_is_named_and_leaves_nothing(value, tmp_path):
     with pytest.raises(CannotWriteError, match=r"\w+\.\w+"):
-        _checkpoint.write(str(tmp_path / "one.zip"), {"value": value})
+        write(tmp_path / "one.zip", {"value": value})
     assert not os.listdir(tmp_path)
 
 
-def test_the_newest_ones_are_kept(tmp_path):
-    folder = CheckpointFolder(str(tmp_path / "new"), keep=2)
+def test_the_newest_ones_are_kept(directory):
+    folder = CheckpointFolder(directory, keep=2)
+    folder.folder.prepare()
+    assert folder.read_newest() == (None, None)
     for number in range(4):
         folder.write(number)
     assert [found.number for found in folder.find()] == [3, 2]
@@ -74,11 +93,11 @@ def test_a_damaged_one_is_passed_over_and_not_kept(tmp_path):
     folder = CheckpointFolder(str(tmp_path), keep=2)
     for number in range(2):
         found = folder.write(np.full(1000, number))
-    damage(found.path)
-    newest, read = folder.read_newest()
+    damage(tmp_path / found.name)
+    newest, values = folder.read_newest()
     assert newest.number == 0
-    assert (read == 0).all()
-    assert folder.damaged == [found.path]
+    assert (values == 0).all()
+    assert folder.damaged == [found.name]
     folder.write(2)
     assert [one.number for one in folder.find()] == [2, 0]
 
@@ -94,16 +113,16 @@ def damage(path):
 
 @pytest.mark.parametrize("kept", [0, 10, 500, 5000])
 def test_half_a_file_is_no_checkpoint(kept, tmp_path):
-    path = str(tmp_path / "one.zip")
-    _checkpoint.write(path, np.zeros(1000))
+    path = tmp_path / "one.zip"
+    write(path, np.zeros(1000))
     os.truncate(path, kept)
     with pytest.raises(CheckpointError, match="is damaged, or no checkpoint of keras_tpu_ext"):
-        _checkpoint.read(path)
+        read(path)
 
 
 def test_every_byte_that_changes_is_seen(tmp_path):
     path = tmp_path / "one.zip"
-    _checkpoint.write(str(path), {"array": np.arange(4), "bytes": b"abc"})
+    write(path, {"array": np.arange(4), "bytes": b"abc"})
     whole = path.read_bytes()
     seen = 0
     for place in range(len(whole)):
@@ -111,12 +130,12 @@ def test_every_byte_that_changes_is_seen(tmp_path):
         changed[place] ^= 1
         path.write_bytes(changed)
         try:
-            read = _checkpoint.read(str(path))
+            found = read(path)
         except CheckpointError:
             seen += 1
         else:  # of what the archive does not need, such as the times of its members
-            assert (read["array"] == np.arange(4)).all()
-            assert read["bytes"] == b"abc"
+            assert (found["array"] == np.arange(4)).all()
+            assert found["bytes"] == b"abc"
     assert seen > len(whole) // 2
 
 
@@ -136,33 +155,56 @@ def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
 
 def test_what_a_kill_has_left_is_removed(tmp_path):
     folder = CheckpointFolder(str(tmp_path))
-    (tmp_path / "checkpoint-000003.zip.unfinished").write_text("half")
-    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "checkpoint-000003.zip.keras_tpu_ext-unfinished").write_text("half")
+    (tmp_path / "notes.unfinished").write_text("mine")
     assert folder.read_newest() == (None, None)
-    folder.prepare()
-    assert os.listdir(tmp_path) == ["notes.txt"]
+    folder.folder.prepare()
+    assert os.listdir(tmp_path) == ["notes.unfinished"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("quota"), PermissionError("no rights")])
+def test_what_an_object_store_refuses_is_an_error_of_files(error, monkeypatch):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+
+    def refusing(*args, **kwargs):
+        raise error
+
+    folder = CheckpointFolder("memory://refused")
+    folder.write("before")
+    monkeypatch.setattr(type(memory), "put_file", refusing)
+    with pytest.raises(OSError, match=str(error)):
+        folder.write("after")
+    with pytest.raises(OSError, match=str(error)):
+        folder.folder.prepare()
+    assert folder.read_newest()[1] == "before"
 
 
 def test_one_of_a_newer_version_is_refused(tmp_path):
-    path = str(tmp_path / "one.zip")
+    path = tmp_path / "one.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("checkpoint.json", json.dumps({"format": _checkpoint.FORMAT + 1, "content": 1}))
     with pytest.raises(CheckpointError, match=r"newer version.*Upgrade this package"):
-        _checkpoint.read(path)
+        read(path)
 
 
-def test_the_report_tells_what_is_there(tmp_path):
-    folder = CheckpointFolder(str(tmp_path))
+def test_the_report_tells_what_is_there(directory):
+    folder = CheckpointFolder(directory)
     folder.write(content(array=np.zeros(10**6, "int8")))
-    report = resume_report(str(tmp_path))
+    report = resume_report(directory)
     assert report.ok
     assert str(report).splitlines()[0].endswith("goes on at epoch 3, batch 7 (27 batches in all)")
     assert "checkpoint-000000.zip    1.0 MB  epoch 3, batch 7" in str(report)
     assert report.to_dict()["checkpoints"][0]["batches"] == 27
     folder.write(content(finished=True))
-    damage(folder.find()[1].path)
+    assert "finished after 2 epochs, 27 batches" in str(resume_report(directory))
+
+
+def test_the_report_of_a_damaged_one(tmp_path):
+    folder = CheckpointFolder(str(tmp_path))
+    folder.write(content())
+    damage(tmp_path / folder.write(content()).name)
     report = resume_report(str(tmp_path))
-    assert "finished after 2 epochs, 27 batches" in str(report)
+    assert report.ok
     assert "damaged: " in str(report)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -104,15 +103,15 @@ class ResumableFit:
         """Say what is wrong with the folder before anything is trained."""
         path = self._folder.path
         try:
-            self._folder.prepare()
+            self._folder.folder.prepare()
         except OSError as error:
             raise CheckpointError(
                 f"AutoResume cannot write into {path}: {error}. Give it a folder that can be written: on Kaggle "
                 'AutoResume("/kaggle/working/checkpoints").'
             ) from error
-        damaged = [os.path.basename(one) for one in self._folder.damaged]
+        damaged = self._folder.damaged
         if damaged:
-            where = "begins anew" if self._found is None else f"goes on from {os.path.basename(self._found.path)}"
+            where = "begins anew" if self._found is None else f"goes on from {self._found.name}"
             _warn(f"in {path} {' and '.join(damaged)} is damaged, so this {where}")
 
     def _check_same_checkpoint(self) -> None:
@@ -292,7 +291,7 @@ class ResumableFit:
             yield
         except (OSError, CannotWriteError) as error:
             last = self._saver.last or self._found
-            kept = "nothing is saved yet" if last is None else f"{last.path} is the last one that is whole"
+            kept = "nothing is saved yet" if last is None else f"{last.name} is the last one that is whole"
             warnings.warn(
                 f"AutoResume could not save into {self._folder.path}: {error}. The training goes on, and {kept}. "
                 "It tries again at the next save.",

@@ -12,6 +12,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._checkpoint import CheckpointFolder
 from keras_tpu_ext._runtime.common.protocols import RunningFit
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._storage import folder_of
 from keras_tpu_ext.callbacks._leaving import SESSIONS
 from keras_tpu_ext.callbacks._resumable_fit import Left, ResumableFit
 from keras_tpu_ext.errors import ArgumentError, ScopeError
@@ -37,11 +38,12 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     the training; it is there whole or not at all, and one that was damaged later is passed over for the one before.
 
     The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. It works with Keras
-    3; folders such as `gs://bucket` are refused as yet. Where several processes train together, on JAX, the chief
+    3. Where several processes train together, on JAX, the chief
     writes for all, into a folder that all see; they save and leave before the same step.
 
     Args:
-        directory: Folder for the checkpoints of this one training.
+        directory: Folder for the checkpoints of this one training; or a URL such as `"gs://bucket/run"`, for which
+            the packages fsspec and gcsfs must be installed.
         every_s: Seconds from one save to the next. Defaults to 600.
         deadline_s: Seconds from the start of the process after which the session is ended from outside, `"kaggle"`
             (9 hours), `"colab"` (12 hours), or `None` for no such time. Defaults to `None`.
@@ -202,10 +204,13 @@ def _folder(caller: str, directory: Any) -> str:
         raise check.argument_error(
             caller, "directory", "the path of a folder", repr(directory), f"directory={example}"
         )
-    if "://" in os.fspath(directory):
-        needed = "a folder of this machine; copy it to a bucket after `fit`"
-        raise check.argument_error(caller, "directory", needed, repr(directory), f'{caller}("checkpoints")')
-    return str(os.fspath(directory))
+    path = str(os.fspath(directory))
+    try:
+        folder_of(path)
+    except (ImportError, ValueError) as error:
+        needed = f"a folder, or a URL that fsspec opens (pip install fsspec gcsfs for gs://; here: {error})"
+        raise check.argument_error(caller, "directory", needed, repr(path), 'directory="checkpoints"') from error
+    return path
 
 
 def _deadline(caller: str, deadline: Any) -> float | None:

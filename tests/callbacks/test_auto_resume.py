@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import signal
+import sys
 import threading
 import time
 import types
@@ -18,6 +19,7 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext._checkpoint import read, write
 from keras_tpu_ext._resume_report import resume_report
+from keras_tpu_ext._storage import folder_of
 from keras_tpu_ext.callbacks import _resumable_fit
 from keras_tpu_ext.callbacks._callback_state import CallbackStates
 from keras_tpu_ext.errors import ArgumentError, CheckpointError, ResumeWarning, ScopeError
@@ -436,6 +438,20 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     assert last.outcome() == uninterrupted("arrays")
 
 
+def test_an_object_store(tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    url = f"memory://{tmp_path.name}"
+    check_goes_on(url, "arrays", 10)
+    assert len(fsspec.filesystem("memory").ls(tmp_path.name)) == 2
+    assert resume_report(url).newest.finished
+
+
+def test_a_url_without_fsspec(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ArgumentError, match=r"\(pip install fsspec gcsfs for gs://; here: import of"):
+        kte.callbacks.AutoResume("gs://bucket/run")
+
+
 def test_a_full_disk_is_told_and_the_training_goes_on(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -480,8 +496,9 @@ def test_a_checkpoint_of_another_model_is_refused(other, message, tmp_path):
 )
 def test_a_checkpoint_of_another_keras_or_framework_is_refused(what, message, tmp_path):
     Trained(tmp_path, killed_at=10)
-    newest = max(tmp_path.iterdir())
-    write(str(newest), {**read(str(newest)), what: "another one"})
+    folder = folder_of(str(tmp_path))
+    newest = max(folder.names())
+    write(folder, newest, {**read(folder, newest), what: "another one"})
     with pytest.raises(CheckpointError, match=rf"cannot go on from .*{message}.*give AutoResume another directory"):
         Trained(tmp_path)
 
@@ -566,7 +583,7 @@ def test_plain_keras_is_refused(tmp_path):
     [
         ({"directory": ""}, "`directory` must be the path of a folder; got ''"),
         ({"directory": None}, "`directory` must be the path of a folder; got None"),
-        ({"directory": "gs://bucket/run"}, "must be a folder of this machine; copy it to a bucket after `fit`; got"),
+        ({"directory": "nothing://run"}, "here: Protocol not known: nothing); got"),
         ({"every_s": -1}, "`every_s` must be a number of at least 0; got -1"),
         ({"deadline_s": 0}, "`deadline_s` must be a number above 0; got 0"),
         ({"deadline_s": "azure"}, '`deadline_s` must be "kaggle" or "colab"; got \'azure\''),

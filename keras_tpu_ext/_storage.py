@@ -1,0 +1,183 @@
+"""Folders into which files are written whole: those of this machine, and of object stores, such as `gs://`."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Protocol
+
+_UNFINISHED = ".keras_tpu_ext-unfinished"
+
+
+class Folder(Protocol):
+    """A folder.
+
+    Attributes:
+        path: Where it is.
+    """
+
+    path: str
+
+    def exists(self) -> bool:
+        """Return whether it is there."""
+
+    def names(self) -> list[str]:
+        """Return the names of what is in it."""
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a file in it."""
+
+    def size_of(self, name: str) -> int:
+        """Return the number of bytes of a file."""
+
+    def open(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        """Open a file for reading."""
+
+    def write(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
+        """Let a function write a file, which is there whole or not at all.
+
+        Raises:
+            OSError: If it cannot be written; then nothing of it stays.
+        """
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+
+    def prepare(self) -> None:
+        """Make the folder, and remove what is left of files that were being written when a process was killed.
+
+        Raises:
+            OSError: If nothing can be written there.
+        """
+
+
+def folder_of(path: str) -> Folder:
+    """Return the folder of a path, which may be a URL that fsspec knows.
+
+    Raises:
+        ImportError: If fsspec, or what it needs for such a URL, is not installed.
+        ValueError: If fsspec does not know such a URL.
+    """
+    return _ObjectStore(path) if "://" in path else _LocalFolder(path)
+
+
+class _LocalFolder:
+    """A folder of this machine: files are written aside, synced to the disk, and then renamed."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def exists(self) -> bool:
+        return os.path.isdir(self.path)
+
+    def names(self) -> list[str]:
+        return os.listdir(self.path) if self.exists() else []
+
+    def path_of(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def size_of(self, name: str) -> int:
+        return os.path.getsize(self.path_of(name))
+
+    def open(self, name: str) -> BinaryIO:
+        return open(self.path_of(name), "rb")
+
+    def write(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
+        os.makedirs(self.path or ".", exist_ok=True)
+        path = self.path_of(name)
+        aside = f"{path}{_UNFINISHED}"
+        try:
+            with open(aside, "wb") as file:
+                fill(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.remove(aside)
+            raise
+        self._sync()
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self.path_of(name))
+
+    def prepare(self) -> None:
+        os.makedirs(self.path, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self.path):
+            pass
+        for name in self.names():
+            if name.endswith(_UNFINISHED):
+                with contextlib.suppress(OSError):
+                    self.remove(name)
+
+    def _sync(self) -> None:
+        """Let the disk know of names that have changed; not every system can."""
+        with contextlib.suppress(OSError):
+            folder = os.open(self.path or ".", os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+
+class _ObjectStore:
+    """A folder of an object store, in which a file is there when all of it has been sent."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path.rstrip("/")
+        self._files, self._inside = importlib.import_module("fsspec").core.url_to_fs(self.path)
+
+    def exists(self) -> bool:
+        return bool(self.names())  # empty folders are none there
+
+    def names(self) -> list[str]:
+        self._files.invalidate_cache()
+        try:
+            with _as_os_error():
+                found = self._files.ls(self._inside, detail=False)
+        except FileNotFoundError:
+            return []
+        return [str(path).rstrip("/").rpartition("/")[2] for path in found]
+
+    def path_of(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def size_of(self, name: str) -> int:
+        return int(self._files.size(f"{self._inside}/{name}"))
+
+    def open(self, name: str) -> Any:
+        return self._files.open(f"{self._inside}/{name}", "rb")
+
+    def write(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            local = os.path.join(folder, "file")
+            with open(local, "wb") as file:
+                fill(file)
+            with _as_os_error():
+                self._files.put_file(local, f"{self._inside}/{name}")
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError), _as_os_error():
+            self._files.rm_file(f"{self._inside}/{name}")
+
+    def prepare(self) -> None:
+        self.write(_PROBE, lambda file: None)
+        self.remove(_PROBE)
+
+
+_PROBE = "keras_tpu_ext-writes-here"
+
+
+@contextlib.contextmanager
+def _as_os_error() -> Iterator[None]:
+    """Turn the errors of the many libraries behind fsspec into those of files."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
