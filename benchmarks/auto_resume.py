@@ -5,8 +5,8 @@
 
 The model is Keras's ResNet50 for 1,000 classes, of 102 MB, with SGD and momentum, so that 205 MB are saved. It trains
 for an epoch on a batch of random images that is in memory, in turns with and without the callback, which saves at a
-quarter, a half and three quarters of the time. Printed are the median of the paired ratios, for how long the training
-stood still for a save, and for how long a thread beside it then wrote. The save after the last step, for which `fit`
+quarter, a half and three quarters of the time. Printed are the median of the paired ratios, how long Python waited in
+a save, for the steps that were under way and for the copy, and for how long a thread beside it then wrote. The save after the last step, for which `fit`
 waits, is not in the ratio. The last line is JSON.
 """
 
@@ -76,7 +76,7 @@ class Turns:
         batches: The data.
 
     Attributes:
-        stood_still: For each save the seconds in which nothing was trained.
+        waited: For each save the seconds until the steps that were under way were done, and the state was copied.
         wrote: For each save the seconds in which it was written.
         bytes: Size of a checkpoint.
     """
@@ -84,7 +84,7 @@ class Turns:
     def __init__(self, model: Any, batches: OneBatch) -> None:
         self.model, self.batches = model, batches
         self.seconds = min(self.without() for _ in range(2))
-        self.stood_still: list[float] = []
+        self.waited: list[float] = []
         self.wrote: list[float] = []
         self.bytes = 0
 
@@ -101,7 +101,7 @@ class Turns:
 
     def note_times(self) -> None:
         """Note from now on how long saves take; the one at the end is none of them."""
-        ResumableFit._save = _timed(ResumableFit._save, self.stood_still, lambda fit: not fit.finished)
+        ResumableFit._save = _timed(ResumableFit._save, self.waited, lambda fit: not fit.finished)
         Saver._write = _timed(Saver._write, self.wrote, lambda saver: True)
 
     def _fit(self, *callbacks: Any) -> float:
@@ -147,15 +147,15 @@ def main() -> None:
     turns = Turns(compiled(options.side, options.accelerator), batches)
     turns.note_times()
     row = harness.paired(turns.saving, turns.without, pairs=options.pairs)
-    saves = len(turns.stood_still) / (options.pairs + 1)
+    saves = len(turns.waited) / (options.pairs + 1)
     row |= {"steps": options.steps, "saves_a_turn": saves, "bytes": turns.bytes}
-    row |= {"stood_still_s": statistics.median(turns.stood_still), "wrote_s": statistics.median(turns.wrote)}
+    row |= {"waited_s": statistics.median(turns.waited), "wrote_s": statistics.median(turns.wrote)}
     row["step_s"] = turns.seconds / options.steps
     every = (
         f"{saves:.1f} saves of {row['bytes'] / 1e6:.0f} MB in {options.steps} steps of {1e3 * row['step_s']:.1f} ms"
     )
     print(f"{every}: {harness.in_words(row)}")
-    print(f"for a save training stands still for {row['stood_still_s']:.3f} s; {row['wrote_s']:.3f} s are writing")
+    print(f"a save waits {row['waited_s']:.3f} s for steps and for the copy; {row['wrote_s']:.3f} s are writing")
     harness.report("auto_resume", batch=options.batch, side=options.side, **row)
 
 

@@ -206,7 +206,8 @@ class ResumableFit:
 
     def left(self) -> None:
         """Say how to go on, after the callbacks have heard of the end."""
-        self._say(f"left, {self._leaves()}. Start the same program again, and it goes on from there.")
+        why = self._leaves() or "as another process was asked to"
+        self._say(f"left, {why}. Start the same program again, and it goes on from there.")
 
     def _leaves(self) -> str:
         """Return why it is time to leave, or an empty text."""
@@ -251,8 +252,9 @@ class ResumableFit:
         wish = 2 if leaves else int(is_due and self._is_chief)
         length = min(int(self._seconds_of_step * _TICKS), _LONGEST_STEP - 1)
         answers = [divmod(one, _LONGEST_STEP) for one in self._gather(wish * _LONGEST_STEP + length)]
-        self._executions_until_agreement = _TICKS // max(length or _TICKS for _, length in answers)
         wish = max(one for one, _ in answers)
+        in_a_second = _TICKS // max(length or _TICKS for _, length in answers)
+        self._executions_until_agreement = 0 if wish == 2 else in_a_second  # what could not be done now is to be soon
         return wish == 2, wish > 0
 
     def _save(self, place: Place) -> None:

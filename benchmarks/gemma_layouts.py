@@ -1,0 +1,116 @@
+"""How preflight finds Gemma-2 with LoRA on a v5e-8, sharded by "fsdp", by "auto" and by keras-hub's own layout.
+
+    make .envs/keras3-compiler/.ready
+    .envs/tools/bin/uv pip install --python .envs/keras3-compiler/bin/python tokenizers regex sentencepiece safetensors
+    .envs/tools/bin/uv pip install --python .envs/keras3-compiler/bin/python --no-deps keras-hub
+    JAX_PLATFORMS=cpu KERAS_BACKEND=jax .envs/keras3-compiler/bin/python benchmarks/gemma_layouts.py
+
+Each is asked in a process of its own. Printed are the estimated time of a step, the memory that a chip needs, how long
+the report takes, and the most memory that Python and the compiler had. No TPU runs anything here. The last line is
+JSON.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import harness
+import keras
+import numpy as np
+
+import keras_tpu_ext as kte
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+import gemma_lora
+
+TARGET = "v5e-8"
+LENGTH = 1024
+SIZES = {
+    "Gemma-2-2B": {
+        **gemma_lora.LARGE,
+        "num_layers": 26,
+        "num_query_heads": 8,
+        "num_key_value_heads": 4,
+        "hidden_dim": 2304,
+        "intermediate_dim": 18432,
+    },
+    "Gemma-2-9B": gemma_lora.LARGE,
+}
+SHARDS = ("keras-hub", "fsdp", "auto")
+
+
+def shard_of(how: str) -> Any:
+    """Return what to give as `shard`."""
+    if how != "keras-hub":
+        return how
+    import keras_hub
+
+    devices = np.array([f"tpu:{number}" for number in range(8)])
+    mesh = keras.distribution.DeviceMesh((1, 8), ("batch", "model"), devices)
+    return keras_hub.models.GemmaBackbone.get_layout_map(mesh)
+
+
+def ask(name: str, how: str) -> dict[str, object]:
+    """Return what preflight says of a model."""
+    import keras_hub
+
+    def build() -> keras.Model:
+        backbone = keras_hub.models.GemmaBackbone(**SIZES[name], dtype="bfloat16")
+        backbone.enable_lora(gemma_lora.RANK)
+        return gemma_lora.compiled(keras_hub.models.GemmaCausalLM(backbone))
+
+    ids = np.zeros((8, LENGTH), "int32")
+    began = time.perf_counter()
+    report = kte.preflight(
+        build, ({"token_ids": ids, "padding_mask": ids}, ids), TARGET, shard=shard_of(how), progress=False
+    )
+    seconds = time.perf_counter() - began
+    print(report, file=sys.stderr)
+    usage = [resource.getrusage(who).ru_maxrss / 2**20 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return {
+        "what": name,
+        "shard": how,
+        "fits": report.ok,
+        "needed": None if report.memory is None else report.memory.needed,
+        "estimated": report.step_seconds,
+        "seconds": seconds,
+        "python_gib": usage[0],
+        "compiler_gib": usage[1],
+    }
+
+
+def main() -> None:
+    """Print a line for each, then JSON."""
+    parser = harness.parser(__doc__)
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "SHARD"), help="ask of this one, and print JSON")
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(ask(*options.one)))
+        return
+    rows = []
+    for name in SIZES:
+        for how in SHARDS:
+            called = [sys.executable, __file__, "--one", name, how]
+            done = subprocess.run(called, capture_output=True, text=True, check=False)
+            if done.returncode:
+                sys.exit(done.stderr)
+            row = json.loads(done.stdout.splitlines()[-1])
+            rows.append(row)
+            needed = f"{row['needed'] / 2**30:.2f} GiB a chip" if row["needed"] else "memory unknown"
+            print(
+                f"{name} by {how:9s}: estimated {row['estimated']} s, {needed}, fits: {row['fits']}; asked in "
+                f"{row['seconds']:.0f} s, {row['python_gib']:.1f} and {row['compiler_gib']:.1f} GiB",
+                flush=True,
+            )
+    harness.report("gemma_layouts", target=TARGET, keras_hub=importlib.metadata.version("keras-hub"), rows=rows)
+
+
+if __name__ == "__main__":
+    main()
