@@ -6,8 +6,8 @@
 The model is Keras's ResNet50 for 1,000 classes, of 102 MB, with SGD and momentum, so that 205 MB are saved. It trains
 for an epoch on a batch of random images that is in memory, in turns with and without the callback, which saves at a
 quarter, a half and three quarters of the time. Printed are the median of the paired ratios, how long Python waited in
-a save, for the steps that were under way and for the copy, and for how long a thread beside it then wrote. The save after the last step, for which `fit`
-waits, is not in the ratio. The last line is JSON.
+a save, for the steps that were under way and for the copy, and for how long a thread beside it then wrote. The save
+after the last step, for which `fit` waits, is not in the ratio. The last line is JSON.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """How preflight finds Gemma-2 with LoRA on a v5e-8, sharded by "fsdp", by "auto" and by keras-hub's own layout.
 
     make .envs/keras3-compiler/.ready
-    .envs/tools/bin/uv pip install --python .envs/keras3-compiler/bin/python tokenizers regex sentencepiece safetensors
+    .envs/tools/bin/uv pip install --python .envs/keras3-compiler/bin/python regex sentencepiece tokenizers safetensors
     .envs/tools/bin/uv pip install --python .envs/keras3-compiler/bin/python --no-deps keras-hub
     JAX_PLATFORMS=cpu KERAS_BACKEND=jax .envs/keras3-compiler/bin/python benchmarks/gemma_layouts.py
 
-Each is asked in a process of its own. Printed are the estimated time of a step, the memory that a chip needs, how long
-the report takes, and the most memory that Python and the compiler had. No TPU runs anything here. The last line is
-JSON.
+Each is asked in a process of its own. Printed are the estimated time of a step, the memory that a chip needs, how
+long the report takes, and the most memory that Python and the compiler had. No TPU runs anything here. The last line
+is JSON.
 """
 
 from __future__ import annotations
