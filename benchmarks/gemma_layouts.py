@@ -1,8 +1,9 @@
 """How preflight finds Gemma-2 with LoRA on a v5e-8, sharded by "fsdp", by "auto" and by keras-hub's own layout.
 
     make .envs/keras3-compiler/.ready
-    .envs/tools/bin/uv pip install --python .envs/keras3-compiler/bin/python regex sentencepiece tokenizers safetensors
-    .envs/tools/bin/uv pip install --python .envs/keras3-compiler/bin/python --no-deps keras-hub
+    alias install=".envs/tools/bin/uv pip install --python .envs/keras3-compiler/bin/python"
+    install regex sentencepiece tokenizers safetensors
+    install --no-deps keras-hub
     JAX_PLATFORMS=cpu KERAS_BACKEND=jax .envs/keras3-compiler/bin/python benchmarks/gemma_layouts.py
 
 Each is asked in a process of its own. Printed are the estimated time of a step, the memory that a chip needs, how
