@@ -29,6 +29,7 @@ KERAS3 = (
     "keras.src.trainers.compile_utils:CompileLoss",
     "keras.src.trainers.compile_utils:CompileMetrics._flatten_y",
     "keras.src.trainers.data_adapters:get_data_adapter",
+    "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter",
     "keras.src.trainers.data_adapters.tf_dataset_adapter:TFDatasetAdapter",
     "keras.src.trainers.epoch_iterator:EpochIterator._enumerate_iterator",
     "keras.src.trainers.epoch_iterator:EpochIterator._get_iterator",
