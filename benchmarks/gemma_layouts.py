@@ -44,17 +44,19 @@ SIZES = {
     },
     "Gemma-2-9B": gemma_lora.LARGE,
 }
+# keras-hub's layout splits the heads of keys and values, of which there are 4 and 8.
+MESHES = {"Gemma-2-2B": (2, 4), "Gemma-2-9B": (1, 8)}
 SHARDS = ("keras-hub", "fsdp", "auto")
 
 
-def shard_of(how: str) -> Any:
+def shard_of(name: str, how: str) -> Any:
     """Return what to give as `shard`."""
     if how != "keras-hub":
         return how
     import keras_hub
 
     devices = np.array([f"tpu:{number}" for number in range(8)])
-    mesh = keras.distribution.DeviceMesh((1, 8), ("batch", "model"), devices)
+    mesh = keras.distribution.DeviceMesh(MESHES[name], ("batch", "model"), devices)
     return keras_hub.models.GemmaBackbone.get_layout_map(mesh)
 
 
@@ -70,7 +72,7 @@ def ask(name: str, how: str) -> dict[str, object]:
     ids = np.zeros((8, LENGTH), "int32")
     began = time.perf_counter()
     report = kte.preflight(
-        build, ({"token_ids": ids, "padding_mask": ids}, ids), TARGET, shard=shard_of(how), progress=False
+        build, ({"token_ids": ids, "padding_mask": ids}, ids), TARGET, shard=shard_of(name, how), progress=False
     )
     seconds = time.perf_counter() - began
     print(report, file=sys.stderr)
