@@ -38,6 +38,10 @@ class CannotWriteError(TypeError):
     """An object is nothing that a checkpoint can hold."""
 
 
+class DamagedError(CheckpointError):
+    """A checkpoint is damaged."""
+
+
 class Found(NamedTuple):
     """A checkpoint in a folder.
 
@@ -74,11 +78,16 @@ class CheckpointFolder:
         return sorted((Found(int(match[1]), match[0]) for match in matches), reverse=True)
 
     def read_newest(self) -> tuple[Found, Content] | tuple[None, None]:
-        """Return the newest checkpoint that is whole, and what it holds; `damaged` then names the newer ones."""
+        """Return the newest checkpoint that is whole, and what it holds; `damaged` then names the newer ones.
+
+        Raises:
+            CheckpointError: If it is of a newer version of this package.
+            OSError: If it cannot be read, which does not say that it is damaged.
+        """
         for found in self.find():
             try:
                 return found, read(self.folder, found.name)
-            except CheckpointError:
+            except DamagedError:
                 self._damaged.add(found.name)
         return None, None
 
@@ -132,10 +141,12 @@ def read(folder: Folder, name: str) -> Content:
     """Return what a checkpoint holds.
 
     Raises:
-        CheckpointError: If it is damaged, or of a newer version of this package.
+        CheckpointError: If it is of a newer version of this package.
+        DamagedError: If it is damaged.
+        OSError: If it cannot be opened.
     """
     path = folder.path_of(name)
-    with _explaining_damage(path), folder.open(name) as file, zipfile.ZipFile(file) as archive:
+    with folder.open(name) as file, _explaining_damage(path), zipfile.ZipFile(file) as archive:
         header = json.loads(archive.read(_CONTENT))
         if header["format"] > FORMAT:
             raise CheckpointError(
@@ -149,9 +160,10 @@ def read_summary(folder: Folder, name: str) -> Content:
     """Return what a checkpoint holds, with `None` for arrays and bytes, after checking all of it.
 
     Raises:
-        CheckpointError: As `read`.
+        DamagedError: If it is damaged.
+        OSError: If it cannot be opened.
     """
-    with _explaining_damage(folder.path_of(name)), folder.open(name) as file, zipfile.ZipFile(file) as archive:
+    with folder.open(name) as file, _explaining_damage(folder.path_of(name)), zipfile.ZipFile(file) as archive:
         damaged = archive.testzip()
         if damaged is not None:
             raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
@@ -165,7 +177,7 @@ def _explaining_damage(path: str) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:  # a file whose bytes are others may make anything of them
-        raise CheckpointError(f"{path} is damaged, or no checkpoint of keras_tpu_ext: {error}") from error
+        raise DamagedError(f"{path} is damaged, or no checkpoint of keras_tpu_ext: {error}") from error
 
 
 def encode(content: Content, members: list[bytes | np.ndarray]) -> Any:

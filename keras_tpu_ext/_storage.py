@@ -7,7 +7,7 @@ import importlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 _UNFINISHED = ".keras_tpu_ext-unfinished"
 
@@ -34,7 +34,11 @@ class Folder(Protocol):
         """Return the number of bytes of a file."""
 
     def open(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
-        """Open a file for reading."""
+        """Open a file for reading.
+
+        Raises:
+            OSError: If it cannot be.
+        """
 
     def write(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
         """Let a function write a file, which is there whole or not at all.
@@ -149,8 +153,14 @@ class _ObjectStore:
     def size_of(self, name: str) -> int:
         return int(self._files.size(f"{self._inside}/{name}"))
 
-    def open(self, name: str) -> Any:
-        return self._files.open(f"{self._inside}/{name}", "rb")
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[BinaryIO]:
+        with tempfile.TemporaryDirectory() as folder:
+            local = os.path.join(folder, "file")
+            with _as_os_error():
+                self._files.get_file(f"{self._inside}/{name}", local)
+            with open(local, "rb") as file:
+                yield file
 
     def write(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -55,7 +55,13 @@ class ResumableFit:
         self._interruption = Interruption()
         self._found: Found | None
         self._saved: Any
-        self._found, self._saved = folder.read_newest()
+        try:
+            self._found, self._saved = folder.read_newest()
+        except OSError as error:
+            raise CheckpointError(
+                f"AutoResume cannot read what is in {folder.path}: {error}. Nothing there was changed. Start again "
+                "when it can be read, or give AutoResume another directory."
+            ) from error
         self._data: ResumableData
         self._model: Model
         self._others: list[Any]

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
+from keras_tpu_ext import _checkpoint
 from keras_tpu_ext._checkpoint import read, write
 from keras_tpu_ext._resume_report import resume_report
 from keras_tpu_ext._storage import folder_of
@@ -444,6 +445,30 @@ def test_an_object_store(tmp_path):
     check_goes_on(url, "arrays", 10)
     assert len(fsspec.filesystem("memory").ls(tmp_path.name)) == 2
     assert resume_report(url).newest.finished
+
+
+def test_an_object_store_that_cannot_be_read_loses_nothing(tmp_path, monkeypatch):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    url = f"memory://{tmp_path.name}"
+    Trained(url, killed_at=10)
+
+    def refusing(*args, **kwargs):
+        raise RuntimeError("no network")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(memory), "get_file", refusing)
+        with pytest.raises(CheckpointError, match=r"cannot read what is in .*no network\. Nothing there was changed"):
+            Trained(url)
+    assert Trained(url).outcome() == uninterrupted("arrays")
+
+
+def test_a_checkpoint_of_a_newer_version_is_refused_and_stays(tmp_path, monkeypatch):
+    Trained(tmp_path, killed_at=10)
+    names = sorted(os.listdir(tmp_path))
+    monkeypatch.setattr(_checkpoint, "FORMAT", 0)
+    with pytest.raises(CheckpointError, match=r"newer version of keras_tpu_ext.*Upgrade this package"):
+        Trained(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == names
 
 
 def test_a_url_without_fsspec(monkeypatch):
