@@ -365,6 +365,10 @@ class ResumableFit:
                 "after an interruption this training may go on in another order or with other random numbers, for "
                 f"the state of its data cannot be saved: {self._data.not_exact}"
             )
+        not_kept = _runtime.training_state.not_kept(self._model)
+        if not_kept and "model" not in self._told:
+            self._told.add("model")
+            _warn(f"after an interruption this training goes on with others than {not_kept}")
         for name, attributes in self._states.not_kept.items():
             if name not in self._told:
                 self._told.add(name)

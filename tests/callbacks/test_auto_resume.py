@@ -24,13 +24,25 @@ from keras_tpu_ext._storage import folder_of
 from keras_tpu_ext.callbacks import _resumable_fit
 from keras_tpu_ext.callbacks._callback_state import CallbackStates
 from keras_tpu_ext.errors import ArgumentError, CheckpointError, ResumeWarning, ScopeError
+from kind_of_keras import IS_KERAS2
 
 # TensorFlow traces the model of each test for seconds: in the gate it has few.
-pytestmark = [pytest.mark.runtimes("keras3_tf", "keras3_jax"), pytest.mark.gate_on("keras3_jax")]
+pytestmark = pytest.mark.gate_on("keras3_jax")
 ON_JAX = keras.backend.backend() == "jax"
 X = np.random.default_rng(0).normal(size=(90, 4)).astype("float32")
 Y = X.sum(axis=1)
 EPOCHS, BATCHES = 3, 6
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _layers_draw_from_generators():
+    """On Keras 2 layers draw from operations that tell no state, unless they are told otherwise."""
+    if not IS_KERAS2:
+        yield
+        return
+    keras.backend.experimental.enable_tf_random_generator()
+    yield
+    keras.backend.experimental.disable_tf_random_generator()
 
 
 class Killed(BaseException):
@@ -198,11 +210,11 @@ def test_it_goes_on_at_the_begin_of_an_epoch(kind, tmp_path):
 
 @pytest.mark.skipif(ON_JAX, reason="on JAX no order is drawn by TensorFlow")
 def test_a_shuffle_without_a_seed_gets_one_that_is_kept(tmp_path, monkeypatch):
-    from keras_tpu_ext._runtime.keras3_tf import training_state
+    from keras_tpu_ext._runtime.tensorflow import resumable_data
 
     def trained(directory, seed, **options):
-        monkeypatch.setattr(training_state, "global_seed", lambda: None)
-        monkeypatch.setattr(training_state.random, "randrange", lambda limit: seed)
+        monkeypatch.setattr(resumable_data, "global_seed", lambda: None)
+        monkeypatch.setattr(resumable_data.random, "randrange", lambda limit: seed)
         return Trained(tmp_path / directory, **options)
 
     trained("resumed", seed=7, killed_at=10)

@@ -521,6 +521,9 @@ class TrainingState(Protocol):
             CheckpointError: If they are of another model; then nothing is changed.
         """
 
+    def not_kept(self, model: Model) -> str:
+        """Return what of the state of `model` no checkpoint can hold, and what to write instead; empty if all can."""
+
     def all_gather_int(self, model: Model, number: int) -> list[int]:
         """Return the numbers that all processes which train `model` call this with, in the same order on each."""
 

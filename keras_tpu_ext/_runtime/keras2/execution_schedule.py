@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.compat.keras2 import private
+from keras_tpu_ext._runtime.keras2.resumable_data import ResumesData
 
 _data_adapter = private("engine.data_adapter")
 _DataHandler: Any = private("engine.data_adapter:DataHandler")
@@ -43,13 +44,26 @@ class ScheduledDataHandler(_DataHandler):
             self._current_step += steps
 
 
-def use_schedule() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which models with a schedule have their data handled by `ScheduledDataHandler`."""
+class ResumableDataHandler(ResumesData, _DataHandler):
+    """A `DataHandler` whose first epoch may begin in its middle."""
+
+
+class ScheduledResumableDataHandler(ResumesData, ScheduledDataHandler):
+    """Both."""
+
+
+def use_data_handlers() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which data are handled as the model's schedule, and its going on in their middle, ask."""
 
     def make(stock: Callable[..., Any]) -> Callable[..., Any]:
         def get_data_handler(*args: Any, **kwargs: Any) -> Any:
-            has_schedule = getattr(kwargs.get("model"), "_kte_schedule", None) is not None
-            return (ScheduledDataHandler if has_schedule else stock)(*args, **kwargs)
+            model = kwargs.get("model")
+            has_schedule = getattr(model, "_kte_schedule", None) is not None
+            data = getattr(getattr(model, "_kte_call", None), "data", None)
+            if data is None or data.has_handler:
+                return (ScheduledDataHandler if has_schedule else stock)(*args, **kwargs)
+            data.has_handler = True
+            return (ScheduledResumableDataHandler if has_schedule else ResumableDataHandler)(*args, **kwargs)
 
         return get_data_handler
 

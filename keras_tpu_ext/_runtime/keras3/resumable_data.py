@@ -96,7 +96,8 @@ class ResumableAdapter:
     def source_of(self, dataset: Dataset) -> IterableSource:
         """Return the source of the batches of a dataset that Keras's adapter has made."""
         is_python = not isinstance(self.adapter, (ArrayDataAdapter, TFDatasetAdapter))
-        return IterableSource(lambda: dataset, self._indexed, is_python=is_python)
+        why_no_state = "it reads an iterable in Python" if is_python else ""
+        return IterableSource(lambda: dataset, self._indexed, why_no_state=why_no_state)
 
     def on_epoch_begin(self) -> None:
         """Tell Keras's adapter, which may begin to read."""

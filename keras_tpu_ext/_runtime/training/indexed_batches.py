@@ -41,7 +41,7 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         if self._has_begun:
             return
         self._has_begun, self._first, self._order = True, first, order
-        size = self._size()
+        size = self.size()
         if order is None and self._shuffle and size is not None:
             self._order = list(range(size))
             random.shuffle(self._order)
@@ -57,12 +57,12 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
 
     def __len__(self) -> int:
         """Return the number of batches of the pass."""
-        return int(self._size() or 0) - self._first
+        return int(self.size() or 0) - self._first
 
     @property
     def num_batches(self) -> int | None:
         """The number of batches of the pass; `None` if it has no end."""
-        return None if self._size() is None else len(self)
+        return None if self.size() is None else len(self)
 
     def on_epoch_begin(self) -> None:
         """Tell the other one."""
@@ -72,7 +72,8 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         """Tell the other one."""
         self._batches.on_epoch_end()
 
-    def _size(self) -> int | None:
+    def size(self) -> int | None:
+        """Return the number of batches of a whole pass; `None` if it has no end."""
         return self._batches.num_batches if hasattr(self._batches, "num_batches") else len(self._batches)
 
 

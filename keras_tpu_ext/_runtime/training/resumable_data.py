@@ -63,7 +63,8 @@ class IterableSource:
     Args:
         iterable: Returns the iterable for a pass.
         indexed: What the iterable reads, where that can begin anywhere.
-        is_python: Whether it is a `tf.data.Dataset` that reads an iterable in Python, which is read on in each pass.
+        why_no_state: Why its iterators tell no place, although they could be asked: for a `tf.data.Dataset` that
+            reads an iterable in Python. Each pass over it is read again from its begin.
     """
 
     def __init__(
@@ -71,10 +72,10 @@ class IterableSource:
         iterable: Callable[[], Iterable[Nest]],
         indexed: IndexedBatches | None = None,
         *,
-        is_python: bool = False,
+        why_no_state: str = "",
     ) -> None:
         self._indexed = indexed
-        self._is_python = is_python
+        self._why_no_state = why_no_state
         self._iterators = SavedIterators(iterable)
 
     @property
@@ -85,7 +86,7 @@ class IterableSource:
     @property
     def depends_on_earlier(self) -> bool:
         """Whether what a pass gives depends on the passes before it."""
-        return self._indexed is None and not self._is_python and self._iterators.depends_on_earlier
+        return self._indexed is None and not self._why_no_state and self._iterators.depends_on_earlier
 
     def open(self, read: int = 0, iterator: IteratorState = None) -> tuple[Iterator[Nest], int]:
         """Begin a pass."""
@@ -96,7 +97,11 @@ class IterableSource:
 
     def save(self) -> tuple[IteratorState, bool]:
         """Return the state of the iterator of the pass, or the order of the batches."""
-        return self._iterators.save() if self._indexed is None else (self._indexed.order, True)
+        if self._indexed is not None:
+            return self._indexed.order, True
+        if self._why_no_state:
+            raise CannotSaveError(self._why_no_state)
+        return self._iterators.save()
 
     def make_iterators(self, number: int) -> None:
         """Make iterators that nobody reads, of what is no list of batches."""
@@ -110,6 +115,7 @@ class ResumablePasses:
     Args:
         reads_ahead: Whether batches are read in another thread, before the step that they are for.
         spans_epochs: Whether a pass goes on in the next epoch, until the data ends.
+        begins_before_epoch: Whether Keras begins a pass just before it tells that its epoch begins.
 
     Attributes:
         resumed: Where the next pass is to begin, if not at its start.
@@ -125,8 +131,9 @@ class ResumablePasses:
         seconds_of_take: How long it took to take it.
     """
 
-    def __init__(self, *, reads_ahead: bool, spans_epochs: bool) -> None:
+    def __init__(self, *, reads_ahead: bool, spans_epochs: bool, begins_before_epoch: bool = False) -> None:
         self._reads_ahead = reads_ahead
+        self.begins_before_epoch = begins_before_epoch
         self.spans_epochs = spans_epochs
         self.resumed: Place | None = None
         self.has_length = False
@@ -151,9 +158,9 @@ class ResumablePasses:
             batch: The number of batches of the epoch that are trained on.
         """
         self._first_batch = batch
-        if place.batch or place.passes or place.unread:
+        if place.batch or place.passes or place.unread or place.random_at_start is not None:
             self.resumed = place
-        if not place.batch:
+        if not place.batch and not self.begins_before_epoch:
             self._random = place.random
 
     def take_first_batch(self) -> tuple[int, int]:
@@ -162,12 +169,12 @@ class ResumablePasses:
         return batch, 0 if self.resumed is None else self.resumed.batch
 
     def begin_epoch(self, trained: int) -> None:
-        """Note that an epoch begins, or goes on, after so many batches in all; passes begin at no other time."""
+        """Note that an epoch begins, or goes on, after so many batches in all."""
         self._trained = self._trained_before = trained
         if self._random is not None:
             set_random_state(self._random)
             self._random = None
-        if not self.spans_epochs:
+        if not self.spans_epochs and not self.begins_before_epoch:
             self._end_pass()
 
     def begin_pass(self, source: Source, *, at_once: bool = False) -> Iterator[Nest]:
@@ -194,7 +201,9 @@ class ResumablePasses:
             self.is_between_epochs = False
 
     def leave_unread(self, source: Source) -> None:
-        """Make the iterator of such a pass."""
+        """Make the iterator of such a pass, which is made again where another process made it."""
+        if self.resumed is not None:
+            return
         source.make_iterators(1)
         self._end_pass()
         self._next = self._next._replace(unread=self._next.unread + 1)
@@ -216,7 +225,8 @@ class ResumablePasses:
         trained = 0 if self._pass is None or self._pass.first is None else self._trained - self._pass.first
         if self._pass is None or not trained:
             begin = self._next if self._pass is None else self._pass.begin
-            return begin._replace(random=random_state())
+            is_drawing = self.draws and self.begins_before_epoch
+            return begin if is_drawing else begin._replace(random=random_state())
         return self._pass.place(trained, ahead=self._reads_ahead, at_once=at_once)
 
     def _end_pass(self) -> None:
@@ -355,7 +365,7 @@ class _Pass:
             self._iterator, _ = self._source.open()
         self._random_at_start = random_state() if begin.passes else begin.random_at_start
         read += self._skip(begin.batch if begin.passes else begin.batch - begin.read)
-        if not begin.batch:
+        if not begin.batch and not self._data.begins_before_epoch:
             set_random_state(now)
         self._read = begin.batch
         return read
