@@ -113,11 +113,12 @@ def _read_rows(logger: Any) -> str | None:
 
 def _write_rows(logger: Any, rows: str) -> None:
     """Let the file of a `CSVLogger` be as it was, without rows that came after; it has opened it anew."""
-    logger.csv_file.seek(0)
-    logger.csv_file.truncate()
-    logger.csv_file.write(rows)
-    logger.csv_file.flush()
-    logger.append_header = not rows
+    logger.csv_file.close()
+    with open(logger.filename, "w", newline="", encoding="utf-8") as file:
+        file.write(rows)
+    given, logger.append = logger.append, True
+    logger.on_train_begin()
+    logger.append = given
 
 
 def _fingerprints(callback: Any) -> dict[str, Any]:

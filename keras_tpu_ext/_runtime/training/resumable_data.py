@@ -123,6 +123,7 @@ class ResumablePasses:
         is_between_epochs: Whether Keras begins a pass that it will not read.
         seed: See `ResumableData`.
         draws: Whether reading a batch draws from Python's or NumPy's own random generators.
+        random: The states of these with which the epoch is to begin; `None` for what they are then.
         is_not_saved: Whether the place in the data is found by reading the whole pass again.
         not_exact: See `ResumableData`.
         read_again: Number of batches that were read again to come to the place where the data was.
@@ -140,7 +141,7 @@ class ResumablePasses:
         self.is_between_epochs = False
         self.seed: int | None = None
         self.draws = False
-        self._random: RandomState = None
+        self.random: RandomState = None
         self._pass: _Pass | None = None
         self._next = Place(0, 0, None, None, None)  # the begin of the next pass
         self._first_batch = self._trained = self._trained_before = 0
@@ -161,7 +162,7 @@ class ResumablePasses:
         if place.batch or place.passes or place.unread or place.random_at_start is not None:
             self.resumed = place
         if not place.batch and not self.begins_before_epoch:
-            self._random = place.random
+            self.random = place.random
 
     def take_first_batch(self) -> tuple[int, int]:
         """Return at which batch an epoch begins, and which one that is of a pass that is to begin there."""
@@ -171,9 +172,9 @@ class ResumablePasses:
     def begin_epoch(self, trained: int) -> None:
         """Note that an epoch begins, or goes on, after so many batches in all."""
         self._trained = self._trained_before = trained
-        if self._random is not None:
-            set_random_state(self._random)
-            self._random = None
+        if self.random is not None and not self.draws:
+            set_random_state(self.random)
+        self.random = None
         if not self.spans_epochs and not self.begins_before_epoch:
             self._end_pass()
 
@@ -365,7 +366,9 @@ class _Pass:
             self._iterator, _ = self._source.open()
         self._random_at_start = random_state() if begin.passes else begin.random_at_start
         read += self._skip(begin.batch if begin.passes else begin.batch - begin.read)
-        if not begin.batch and not self._data.begins_before_epoch:
+        if self._data.begins_before_epoch:
+            self._data.random = random_state()  # callbacks may draw before the epoch begins
+        elif not begin.batch:
             set_random_state(now)
         self._read = begin.batch
         return read
