@@ -22,6 +22,9 @@ _OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
 
 def read(model: Model) -> list[SavedVariable]:
     """Return the value of each variable of `model` that training changes."""
+    if not _has_trained(model):  # it may have to leave before
+        with model._own_scope():
+            _build(model)
     return read_variables(_variables_of(model))
 
 
@@ -79,9 +82,13 @@ def _generator_of(layer: Any) -> Any:
     return getattr(getattr(layer, "_random_generator", None), "_generator", None)
 
 
+def _has_trained(model: Model) -> bool:
+    return bool(model.built and model.compiled_metrics.built)
+
+
 def _build(model: Model) -> None:
     """Make the variables that Keras makes in the first step."""
-    if not model.built or not model.compiled_metrics.built:
+    if not _has_trained(model):
         x, y, _ = model._kte_adapter.unpack(with_none(model._kte_call.data.element_spec))
         predictions = model(_one_example(x, getattr(model, "inputs", None)), training=False)
         model.compiled_loss.build(predictions)
