@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.types import DataHandler
 from keras_tpu_ext._runtime.compat.keras2 import private
 from keras_tpu_ext._runtime.keras2.resumable_data import ResumesData
 
@@ -22,11 +23,11 @@ class ScheduledDataHandler(_DataHandler):
     An execution never reaches over the end of an epoch, and the size of the data need not be known.
     """
 
-    def __init__(self, *args: Any, steps_per_execution: Any = None, **kwargs: Any) -> None:
+    def __init__(self, *args: object, steps_per_execution: object = None, **kwargs: object) -> None:
         # One for Keras, which would ask for the size of the data.
         super().__init__(*args, steps_per_execution=tf.Variable(1, dtype=tf.int64), **kwargs)
 
-    def steps(self: Any) -> Iterator[int]:
+    def steps(self: DataHandler) -> Iterator[int]:
         """Yield the first step of each execution of one epoch."""
         self._current_step, self._initial_step = self._initial_step, 0
         while not self._insufficient_data:
@@ -55,8 +56,8 @@ class ScheduledResumableDataHandler(ResumesData, ScheduledDataHandler):
 def use_data_handlers() -> contextlib.AbstractContextManager[None]:
     """Return a context in which data are handled as the model's schedule, and its going on in their middle, ask."""
 
-    def make(stock: Callable[..., Any]) -> Callable[..., Any]:
-        def get_data_handler(*args: Any, **kwargs: Any) -> Any:
+    def make(stock: Callable[..., DataHandler]) -> Callable[..., DataHandler]:
+        def get_data_handler(*args: object, **kwargs: object) -> DataHandler:
             model = kwargs.get("model")
             has_schedule = getattr(model, "_kte_schedule", None) is not None
             data = getattr(getattr(model, "_kte_call", None), "data", None)

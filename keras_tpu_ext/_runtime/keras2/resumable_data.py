@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -11,14 +11,14 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.protocols import RunningFit
-from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.common.types import DataAdapter, DataHandler, Nest
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
 from keras_tpu_ext._runtime.tensorflow.resumable_data import DistributedPasses, keeping_seed
-from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches, indexed
+from keras_tpu_ext._runtime.training.indexed_batches import indexed
 from keras_tpu_ext._runtime.training.resumable_data import IterableSource, ResumablePasses
 
 _TensorLikeDataAdapter: Any = private("engine.data_adapter:TensorLikeDataAdapter")
-_GeneratorDataAdapter: Any = private("engine.data_adapter:GeneratorDataAdapter")
+_GeneratorDataAdapter: type = private("engine.data_adapter:GeneratorDataAdapter")
 
 
 @contextlib.contextmanager
@@ -49,7 +49,6 @@ class HandledPasses(ResumablePasses):
     Attributes:
         first_epoch: As above.
         has_handler: Whether there is one of the data to train on: the next ones are of what it validates on.
-        indexed: The batches, where they are a list.
         is_python: Whether the data are a dataset that reads an iterable in Python.
         element_spec: The specs of a batch.
     """
@@ -58,7 +57,6 @@ class HandledPasses(ResumablePasses):
         super().__init__(reads_ahead=True, spans_epochs=False, begins_before_epoch=True)
         self.first_epoch = first_epoch
         self.has_handler = False
-        self.indexed: IndexedBatches | None = None
         self.is_python = False
         self.element_spec: Nest = None
 
@@ -67,9 +65,14 @@ class ResumesData:
     """Mixin before a `DataHandler`, whose first epoch may begin in its middle."""
 
     def _configure_dataset_and_inferred_steps(
-        self: Any, strategy: tf.distribute.Strategy, x: Any, steps_per_epoch: Any, class_weight: Any, distribute: bool
+        self: DataHandler,
+        strategy: tf.distribute.Strategy,
+        x: object,
+        steps_per_epoch: int | None,
+        class_weight: object,
+        distribute: bool,
     ) -> None:
-        handler: Any = super()
+        handler: DataHandler = super()
         handler._configure_dataset_and_inferred_steps(strategy, x, steps_per_epoch, class_weight, False)
         data, dataset, adapter = self._model._kte_call.data, self._dataset, self._adapter
         data.spans_epochs = not adapter.should_recreate_iterator()
@@ -81,24 +84,24 @@ class ResumesData:
             override(adapter, "get_size", data.indexed.size)
             override(adapter, "on_epoch_end", _and(adapter.on_epoch_end, data.indexed.end_pass))
 
-    def enumerate_epochs(self: Any) -> Iterator[tuple[int, Iterator[Nest]]]:
+    def enumerate_epochs(self: DataHandler) -> Iterator[tuple[int, Iterator[Nest]]]:
         """Yield every epoch and its iterator."""
         data = self._model._kte_call.data
         if data.first_epoch is not None:
             self._initial_epoch = data.first_epoch
             self._initial_step, _ = data.take_first_batch()
-        handler: Any = super()
+        handler: DataHandler = super()
         yield from handler.enumerate_epochs()
 
 
-def _why_no_state(adapter: Any, data: HandledPasses) -> str:
+def _why_no_state(adapter: DataAdapter, data: HandledPasses) -> str:
     if isinstance(adapter, _TensorLikeDataAdapter) and adapter._shuffle:
         return "Keras 2 shuffles arrays by an operation that tells no state"
     is_python = data.is_python or isinstance(adapter, _GeneratorDataAdapter)
     return "it reads an iterable in Python" if is_python else ""
 
 
-def _and(*calls: Any) -> Any:
+def _and(*calls: Callable[[], None]) -> Callable[[], None]:
     def call_all() -> None:
         for call in calls:
             call()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.protocols import SavedVariable
-from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer, Variable
+from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Optimizer, Tensor, Variable
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2.models import draws_random_numbers, flatten_layers
 from keras_tpu_ext._runtime.keras2.optimizer import is_legacy
@@ -78,7 +77,7 @@ def _variables_of_optimizer(optimizer: Optimizer) -> Iterator[Variable]:
         yield optimizer._loss_scale.counter
 
 
-def _generator_of(layer: Any) -> Any:
+def _generator_of(layer: Layer) -> tf.random.Generator | None:
     return getattr(getattr(layer, "_random_generator", None), "_generator", None)
 
 
@@ -100,13 +99,13 @@ def _build(model: Model) -> None:
     model._build_accumulator()
 
 
-def _one_example(spec: Nest, inputs: Nest) -> Any:
+def _one_example(spec: Nest, inputs: Nest) -> Nest:
     """Return a batch of one example for specs; what they leave open, as those of a generator, the inputs tell."""
     leaves = tf.nest.flatten(spec)
     declared = leaves if inputs is None else tf.nest.flatten(inputs)
     declared = declared if len(declared) == len(leaves) else leaves
 
-    def zeros(leaf: Any, other: Any) -> Any:
+    def zeros(leaf: tf.TensorSpec | None, other: Tensor) -> tf.Tensor | None:
         if leaf is None:
             return None
         is_open = leaf.shape.rank is None or None in leaf.shape[1:]

@@ -70,8 +70,8 @@ class DistributedPasses:
     ) -> None:
         if not isinstance(dataset, tf.data.Dataset):
             raise ArgumentError(
-                f"AutoResume reads the dataset itself, and fit got a {type(dataset).__name__}. Write model.fit(dataset): "
-                "fit gives each replica its part."
+                f"AutoResume reads the dataset itself, and fit got a {type(dataset).__name__}. Write "
+                "model.fit(dataset): fit gives each replica its part."
             )
         self._strategy = strategy
         self._data = data

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
-from keras_tpu_ext._runtime.common.types import Dataset, Nest
+from keras_tpu_ext._runtime.common.random_state import random_state
+from keras_tpu_ext._runtime.common.types import Dataset, Nest, RandomState
 from keras_tpu_ext._runtime.compat import PyDataset
 
 
@@ -15,6 +17,9 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     Args:
         batches: The other one.
         shuffle: Whether each pass has an order of its own, drawn from Python's random generator.
+
+    Attributes:
+        restore: Gives the other one the attributes that it had in another process; `None` in a later pass.
     """
 
     def __init__(self, batches: Dataset, *, shuffle: bool) -> None:
@@ -25,6 +30,8 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         self._order: list[int] | None = None
         self._first = 0
         self._has_begun = False
+        self._random_before: dict[int, RandomState] = {}
+        self.restore: Callable[[], object] | None = None
 
     @property
     def order(self) -> list[int] | None:
@@ -41,6 +48,9 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         if self._has_begun:
             return
         self._has_begun, self._first, self._order = True, first, order
+        self._random_before = {}
+        if self.restore is not None:
+            self.restore()
         size = self.size()
         if order is None and self._shuffle and size is not None:
             self._order = list(range(size))
@@ -49,10 +59,17 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     def end_pass(self) -> None:
         """Forget the order of the pass."""
         self._has_begun, self._first, self._order = False, 0, None
+        self.restore = None
+
+    def random_before(self, batch: int) -> RandomState:
+        """Return the random states before a batch of the pass was read, and forget those before it; or `None`."""
+        self._random_before = {index: state for index, state in self._random_before.items() if index >= batch}
+        return self._random_before.get(batch)
 
     def __getitem__(self, index: int) -> Nest:
         """Return a batch by its place in the pass."""
         index += self._first
+        self._random_before[index] = random_state()
         return self._batches[index if self._order is None else self._order[index]]
 
     def __len__(self) -> int:
@@ -67,6 +84,8 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     def on_epoch_begin(self) -> None:
         """Tell the other one."""
         getattr(self._batches, "on_epoch_begin", lambda: None)()
+        if self._first and self.restore is not None:
+            self.restore()
 
     def on_epoch_end(self) -> None:
         """Tell the other one."""

@@ -10,15 +10,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-import numpy as np
-
 from keras_tpu_ext._runtime.common.iterator_state import CannotSaveError, SavedIterators
 from keras_tpu_ext._runtime.common.protocols import Place
+from keras_tpu_ext._runtime.common.random_state import fingerprint_of_random_state, random_state, set_random_state
 from keras_tpu_ext._runtime.common.types import IteratorState, Nest, RandomState
 from keras_tpu_ext._runtime.compat import tree
 from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches
@@ -52,6 +50,9 @@ class Source(Protocol):
         Raises:
             CannotSaveError: If it does not tell.
         """
+
+    def random_before(self, batch: int) -> RandomState:
+        """Return the random states before a batch was read in another thread; `None` if nobody knows them."""
 
     def make_iterators(self, number: int) -> None:
         """Make iterators that nobody reads: a shuffled `tf.data.Dataset` draws another order for each."""
@@ -103,6 +104,10 @@ class IterableSource:
             raise CannotSaveError(self._why_no_state)
         return self._iterators.save()
 
+    def random_before(self, batch: int) -> RandomState:
+        """Return the random states before a batch was read."""
+        return None if self._indexed is None else self._indexed.random_before(batch)
+
     def make_iterators(self, number: int) -> None:
         """Make iterators that nobody reads, of what is no list of batches."""
         if self._indexed is None:
@@ -118,6 +123,7 @@ class ResumablePasses:
         begins_before_epoch: Whether Keras begins a pass just before it tells that its epoch begins.
 
     Attributes:
+        indexed: The batches, where they are those of a `PyDataset`.
         resumed: Where the next pass is to begin, if not at its start.
         has_length: Whether Keras asks for no more batches than there are.
         is_between_epochs: Whether Keras begins a pass that it will not read.
@@ -133,9 +139,10 @@ class ResumablePasses:
     """
 
     def __init__(self, *, reads_ahead: bool, spans_epochs: bool, begins_before_epoch: bool = False) -> None:
-        self._reads_ahead = reads_ahead
+        self.reads_ahead = reads_ahead
         self.begins_before_epoch = begins_before_epoch
         self.spans_epochs = spans_epochs
+        self.indexed: IndexedBatches | None = None
         self.resumed: Place | None = None
         self.has_length = False
         self.is_between_epochs = False
@@ -151,14 +158,11 @@ class ResumablePasses:
         self.read_again = 0
         self.seconds = 0.0
 
-    def resume(self, place: Place, batch: int) -> None:
-        """Let the first epoch begin where another process was; call it before that.
-
-        Args:
-            place: The place in the data.
-            batch: The number of batches of the epoch that are trained on.
-        """
-        self._first_batch = batch
+    def resume(self, place: Place, batch: int, restore: Callable[[], object]) -> None:
+        """Let the first epoch begin where another process was; see `ResumableData`."""
+        self._first_batch, self.draws = batch, place.draws
+        if self.indexed is not None:
+            self.indexed.restore = restore
         if place.batch or place.passes or place.unread or place.random_at_start is not None:
             self.resumed = place
         if not place.batch and not self.begins_before_epoch:
@@ -172,9 +176,9 @@ class ResumablePasses:
     def begin_epoch(self, trained: int) -> None:
         """Note that an epoch begins, or goes on, after so many batches in all."""
         self._trained = self._trained_before = trained
-        if self.random is not None and not self.draws:
+        if self.random is not None:
             set_random_state(self.random)
-        self.random = None
+            self.random = None
         if not self.spans_epochs and not self.begins_before_epoch:
             self._end_pass()
 
@@ -226,9 +230,11 @@ class ResumablePasses:
         trained = 0 if self._pass is None or self._pass.first is None else self._trained - self._pass.first
         if self._pass is None or not trained:
             begin = self._next if self._pass is None else self._pass.begin
-            is_drawing = self.draws and self.begins_before_epoch
-            return begin if is_drawing else begin._replace(random=random_state())
-        return self._pass.place(trained, ahead=self._reads_ahead, at_once=at_once)
+            if not (self.draws and self.begins_before_epoch):
+                begin = begin._replace(random=random_state())
+            return begin._replace(draws=self.draws)
+        place = self._pass.place(trained, ahead=self.reads_ahead, at_once=at_once)
+        return None if place is None else place._replace(draws=self.draws)
 
     def _end_pass(self) -> None:
         ended, self._pass = self._pass, None
@@ -320,12 +326,12 @@ class _Pass:
             if self._is_wanted and self._read:
                 self._is_wanted = False
                 self._taken = self._take(self._read)
-            before = _fingerprint_of_random_state()
+            before = fingerprint_of_random_state()
             try:
                 batch = self._next.pop() if self._next else next(self._iterator)
             except StopIteration:
                 return
-            self._data.draws |= _fingerprint_of_random_state() != before
+            self._data.draws |= fingerprint_of_random_state() != before
             self._read += 1
             self._rows = max(self._rows, _rows_of(batch))
             if self._read == self.resumed_at + 1 and self._source.depends_on_earlier:
@@ -366,8 +372,8 @@ class _Pass:
             self._iterator, _ = self._source.open()
         self._random_at_start = random_state() if begin.passes else begin.random_at_start
         read += self._skip(begin.batch if begin.passes else begin.batch - begin.read)
-        if self._data.begins_before_epoch:
-            self._data.random = random_state()  # callbacks may draw before the epoch begins
+        if self._data.begins_before_epoch:  # callbacks may draw until then
+            self._data.random = None if self._data.draws else random_state()
         elif not begin.batch:
             set_random_state(now)
         self._read = begin.batch
@@ -393,7 +399,9 @@ class _Pass:
         """
         begun = time.monotonic()
         now = read if self._source.begins_anywhere else self._read
-        place = Place(0, now, None, random_state(), self._random_at_start, self._rows)
+        ahead = self._data.draws and self._data.reads_ahead  # then nobody knows what was drawn for which batch
+        random = self._source.random_before(now) if ahead else random_state()
+        place = Place(0, now, None, random, self._random_at_start, self._rows)
         state, is_whole = self._save()
         if self._data.is_not_saved:
             place = place._replace(unread=self.begin.unread)
@@ -422,20 +430,3 @@ _READ_AGAIN = 20
 def _rows_of(batch: Nest) -> int:
     shapes = [leaf.shape for leaf in tree.flatten(batch) if len(getattr(leaf, "shape", ()))]
     return int(shapes[0][0] or 0) if shapes else 0
-
-
-def _fingerprint_of_random_state() -> tuple[object, ...]:
-    state = np.random.get_state(legacy=False)["state"]
-    key = state.get("key")  # of NumPy's default, the Mersenne Twister
-    return hash(random.getstate()), repr(state) if key is None else (hash(key.tobytes()), state["pos"])
-
-
-def random_state() -> RandomState:
-    """Return the states of Python's and NumPy's own random generators."""
-    return {"python": random.getstate(), "numpy": np.random.get_state()}
-
-
-def set_random_state(state: RandomState) -> None:
-    """Set the states of Python's and NumPy's own random generators."""
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
