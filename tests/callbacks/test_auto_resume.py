@@ -93,6 +93,24 @@ class Batches(keras.utils.PyDataset):
         return X[index * 16 : (index + 1) * 16], Y[index * 16 : (index + 1) * 16]
 
 
+class Drawing(keras.utils.PyDataset):
+    """Shuffles its rows after each epoch, and draws noise for each batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = np.arange(len(X))
+
+    def __len__(self):
+        return BATCHES
+
+    def __getitem__(self, index):
+        rows = self.rows[index * 16 : (index + 1) * 16]
+        return X[rows] + np.random.normal(size=(len(rows), 4)), Y[rows]
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.rows)
+
+
 def generated():
     generator = np.random.default_rng(1)
     while True:
@@ -110,7 +128,8 @@ def tf_data(repeats):
 DATA = {
     "arrays": lambda: {"x": X, "y": Y, "batch_size": 16},
     "batches by index": lambda: {"x": Batches()},
-    "workers": lambda: {"x": Batches(workers=2)},
+    "workers": lambda: {"x": Batches(), "workers": 2} if IS_KERAS2 else {"x": Batches(workers=2)},
+    "random batches": lambda: {"x": Drawing()},
     "a generator": lambda: {"x": generated(), "steps_per_epoch": BATCHES},
     "tf.data": lambda: {"x": tf_data(repeats=False)},
     "tf.data, repeated": lambda: {"x": tf_data(repeats=True), "steps_per_epoch": 4},

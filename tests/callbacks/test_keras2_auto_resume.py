@@ -52,24 +52,6 @@ def arrays():
     return {"x": X, "y": Y, "batch_size": BATCH}
 
 
-class Drawing(keras.utils.PyDataset):
-    """Shuffles its rows after each epoch, and draws noise for each batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.rows = np.arange(len(X))
-
-    def __len__(self):
-        return BATCHES
-
-    def __getitem__(self, index):
-        rows = self.rows[index * BATCH : (index + 1) * BATCH]
-        return X[rows] + np.random.normal(size=(len(rows), 4)), Y[rows]
-
-    def on_epoch_end(self):
-        np.random.shuffle(self.rows)
-
-
 def batches_of_other_lengths():
     class Batches(keras.utils.PyDataset):
         def __len__(self):
@@ -126,7 +108,6 @@ MODELS = {
 DATA = {
     "arrays": arrays,
     "class_weight": lambda: {**arrays(), "class_weight": {0: 1.0, 1: 3.0}},
-    "random batches": lambda: {"x": Drawing()},
     "padded batches": batches_of_other_lengths,
 }
 
