@@ -38,9 +38,9 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     `fit` returns, and `finished` is `False`. A second Ctrl-C ends the program at once. A checkpoint is written beside
     the training; it is there whole or not at all, and one that was damaged later is passed over for the one before.
 
-    The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. Where several processes
-    train together, on JAX, the chief writes for all, into a folder that all see; they save and leave before the same
-    step. Layers of Keras 2 draw the same random numbers again only after
+    The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. Where several
+    processes train together, on JAX, the chief writes for all, into a folder that all see; they save and leave before
+    the same step. Layers of Keras 2 draw the same random numbers again only after
     `keras.backend.experimental.enable_tf_random_generator()`; a warning says so.
 
     Args:
