@@ -242,6 +242,7 @@ def test_a_shuffle_without_a_seed_gets_one_that_is_kept(tmp_path, monkeypatch):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.runtimes("keras3_tf", "keras3_jax")
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_goes_on_after_any_batch(kind, tmp_path):
     # TensorFlow keeps some MB of every model that was trained.
