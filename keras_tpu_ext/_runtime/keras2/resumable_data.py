@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import override
-from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.protocols import RunningFit
 from keras_tpu_ext._runtime.common.types import DataAdapter, DataHandler, Nest
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
@@ -30,10 +29,9 @@ def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None)
     """
     data = HandledPasses(first_epoch)
     given = call.arguments.get("x")
-    if isinstance(given, GivesPaddedBatches):
-        data.is_python = True
-    elif isinstance(given, keras.utils.Sequence):
-        data.indexed = indexed(given, shuffle=bool(call.arguments.get("shuffle", True)))
+    if isinstance(given, keras.utils.Sequence):
+        shuffle = bool(call.arguments.get("shuffle", True))
+        data.indexed = indexed(given, shuffle=shuffle, read_ahead=True)
         call.arguments["x"], call.arguments["shuffle"] = data.indexed, False
     call.data = data
     with keeping_seed(data, seed):
@@ -49,7 +47,6 @@ class HandledPasses(ResumablePasses):
     Attributes:
         first_epoch: As above.
         has_handler: Whether there is one of the data to train on: the next ones are of what it validates on.
-        is_python: Whether the data are a dataset that reads an iterable in Python.
         element_spec: The specs of a batch.
     """
 
@@ -57,7 +54,6 @@ class HandledPasses(ResumablePasses):
         super().__init__(reads_ahead=True, spans_epochs=False, begins_before_epoch=True)
         self.first_epoch = first_epoch
         self.has_handler = False
-        self.is_python = False
         self.element_spec: Nest = None
 
 
@@ -72,17 +68,20 @@ class ResumesData:
         class_weight: object,
         distribute: bool,
     ) -> None:
-        handler: DataHandler = super()
-        handler._configure_dataset_and_inferred_steps(strategy, x, steps_per_epoch, class_weight, False)
-        data, dataset, adapter = self._model._kte_call.data, self._dataset, self._adapter
-        data.spans_epochs = not adapter.should_recreate_iterator()
-        data.has_length = self._inferred_steps is not None
-        source = IterableSource(lambda: dataset, data.indexed, why_no_state=_why_no_state(adapter, data))
-        self._dataset = DistributedPasses(strategy, data, source, dataset, skips_first=not data.spans_epochs)
-        data.element_spec = dataset.element_spec
+        data, adapter = self._model._kte_call.data, self._adapter
         if data.indexed is not None:
             override(adapter, "get_size", data.indexed.size)
-            override(adapter, "on_epoch_end", _and(adapter.on_epoch_end, data.indexed.end_pass))
+            is_padded = x is not data.indexed  # then it is a dataset, whose adapter tells nobody
+            end = data.indexed.on_epoch_end if is_padded else adapter.on_epoch_end
+            override(adapter, "on_epoch_end", _and(end, data.indexed.end_pass))
+        handler: DataHandler = super()
+        handler._configure_dataset_and_inferred_steps(strategy, x, steps_per_epoch, class_weight, False)
+        dataset = self._dataset
+        data.spans_epochs = not adapter.should_recreate_iterator()
+        data.has_length = self._inferred_steps is not None
+        source = IterableSource(lambda: dataset, data.indexed, why_no_state=_why_no_state(adapter))
+        self._dataset = DistributedPasses(strategy, data, source, dataset, skips_first=not data.spans_epochs)
+        data.element_spec = dataset.element_spec
 
     def enumerate_epochs(self: DataHandler) -> Iterator[tuple[int, Iterator[Nest]]]:
         """Yield every epoch and its iterator."""
@@ -94,11 +93,10 @@ class ResumesData:
         yield from handler.enumerate_epochs()
 
 
-def _why_no_state(adapter: DataAdapter, data: HandledPasses) -> str:
+def _why_no_state(adapter: DataAdapter) -> str:
     if isinstance(adapter, _TensorLikeDataAdapter) and adapter._shuffle:
         return "Keras 2 shuffles arrays by an operation that tells no state"
-    is_python = data.is_python or isinstance(adapter, _GeneratorDataAdapter)
-    return "it reads an iterable in Python" if is_python else ""
+    return "it reads an iterable in Python" if isinstance(adapter, _GeneratorDataAdapter) else ""
 
 
 def _and(*calls: Callable[[], None]) -> Callable[[], None]:

@@ -34,7 +34,8 @@ def reading_batches(call: RunningFit, data: ResumablePasses, first_epoch: int | 
         call.arguments["initial_epoch"] = first_epoch
     given = call.arguments.get("x")
     if isinstance(given, keras.utils.PyDataset):
-        data.indexed = indexed(given, shuffle=bool(call.arguments.get("shuffle", True)))
+        shuffle = bool(call.arguments.get("shuffle", True))
+        data.indexed = indexed(given, shuffle=shuffle, read_ahead=data.reads_ahead)
         call.arguments["x"], call.arguments["shuffle"] = data.indexed, False
     call.data = data
     is_first = [True]  # Keras takes the data to train on first, and what it validates on after

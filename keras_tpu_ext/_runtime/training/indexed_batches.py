@@ -17,16 +17,18 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     Args:
         batches: The other one.
         shuffle: Whether each pass has an order of its own, drawn from Python's random generator.
+        read_ahead: Whether they are read in another thread, so that what they draw is kept for each of them.
 
     Attributes:
         restore: Gives the other one the attributes that it had in another process; `None` in a later pass.
     """
 
-    def __init__(self, batches: Dataset, *, shuffle: bool) -> None:
+    def __init__(self, batches: Dataset, *, shuffle: bool, read_ahead: bool) -> None:
         names = ("workers", "use_multiprocessing", "max_queue_size")
         super().__init__(**{name: getattr(batches, name) for name in names if hasattr(batches, name)})
         self._batches = batches
         self._shuffle = shuffle
+        self._read_ahead = read_ahead
         self._order: list[int] | None = None
         self._first = 0
         self._has_begun = False
@@ -69,7 +71,8 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     def __getitem__(self, index: int) -> Nest:
         """Return a batch by its place in the pass."""
         index += self._first
-        self._random_before[index] = random_state()
+        if self._read_ahead:
+            self._random_before[index] = random_state()
         return self._batches[index if self._order is None else self._order[index]]
 
     def __len__(self) -> int:
@@ -100,7 +103,7 @@ class IndexedPaddedBatches(IndexedBatches, GivesPaddedBatches):
     """The same, of padded batches."""
 
 
-def indexed(batches: Dataset, *, shuffle: bool) -> IndexedBatches:
+def indexed(batches: Dataset, *, shuffle: bool, read_ahead: bool) -> IndexedBatches:
     """Return the batches of a `PyDataset` as `IndexedBatches`."""
     kind = IndexedPaddedBatches if isinstance(batches, GivesPaddedBatches) else IndexedBatches
-    return kind(batches, shuffle=shuffle)
+    return kind(batches, shuffle=shuffle, read_ahead=read_ahead)

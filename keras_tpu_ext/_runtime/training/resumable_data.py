@@ -218,6 +218,8 @@ class ResumablePasses:
         self._trained = batches
         if self._pass is not None and self._pass.first is None:
             self._pass.first = self._trained_before - self._pass.resumed_at
+        if self.indexed is not None and self._pass is not None:
+            self.indexed.random_before(self._trained - self._pass.first)
 
     def place(self, *, at_once: bool) -> Place | None:
         """Return the place in the data after the batches that were trained on; see `ResumableData`.
