@@ -216,10 +216,12 @@ class ResumablePasses:
     def note_trained(self, batches: int) -> None:
         """Note how many batches in all the model has trained on, just before it goes on."""
         self._trained = batches
-        if self._pass is not None and self._pass.first is None:
+        if self._pass is None:
+            return
+        if self._pass.first is None:
             self._pass.first = self._trained_before - self._pass.resumed_at
-        if self.indexed is not None and self._pass is not None:
-            self.indexed.random_before(self._trained - self._pass.first)
+        if self.indexed is not None:  # which forgets what was before
+            self.indexed.random_before(batches - self._pass.first)
 
     def place(self, *, at_once: bool) -> Place | None:
         """Return the place in the data after the batches that were trained on; see `ResumableData`.
