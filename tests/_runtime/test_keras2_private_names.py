@@ -48,6 +48,10 @@ def legacy_optimizer():
     return optimizer
 
 
+def scaling_optimizer():
+    return tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD())
+
+
 def random_layer():
     tf.keras.backend.experimental.enable_tf_random_generator()
     layer = tf.keras.layers.Dropout(0.5)
@@ -80,10 +84,10 @@ ATTRIBUTES = {
     ),
     "Layer._callable_losses": lambda: model().layers[1]._callable_losses == [],
     "Layer._eager_losses": lambda: model().layers[1]._eager_losses == [],
+    "Layer._random_generator": lambda: random_layer()._random_generator,
     "Loss._fn_kwargs": lambda: tf.keras.losses.BinaryCrossentropy()._fn_kwargs["from_logits"] is False,
-    "LossScaleOptimizer._loss_scale": (
-        lambda: tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD())._loss_scale.counter
-    ),
+    "LossScale._current_loss_scale": lambda: scaling_optimizer()._loss_scale._current_loss_scale.numpy() > 1,
+    "LossScaleOptimizer._loss_scale": lambda: scaling_optimizer()._loss_scale.counter,
     "LossesContainer._built": lambda: trained().compiled_loss._built,
     "LossesContainer._loss_weights": lambda: trained().compiled_loss._loss_weights == [None],
     "LossesContainer._losses": lambda: trained().compiled_loss._losses,
