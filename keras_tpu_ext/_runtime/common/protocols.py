@@ -487,7 +487,7 @@ class ResumableData(Protocol):
     read_again: int
     seconds: float
 
-    def resume(self, place: Place, batch: int, restore: Callable[[], object]) -> None:
+    def resume(self, place: Place, batch: int, restore: Callable[[], object] = lambda: None) -> None:
         """Let the first epoch begin where another process was; call it before that.
 
         Args:

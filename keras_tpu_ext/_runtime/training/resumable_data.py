@@ -158,7 +158,7 @@ class ResumablePasses:
         self.read_again = 0
         self.seconds = 0.0
 
-    def resume(self, place: Place, batch: int, restore: Callable[[], object]) -> None:
+    def resume(self, place: Place, batch: int, restore: Callable[[], object] = lambda: None) -> None:
         """Let the first epoch begin where another process was; see `ResumableData`."""
         self._first_batch, self.draws = batch, place.draws
         if self.indexed is not None:
