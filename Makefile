@@ -41,7 +41,7 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions torture torture-jax torture-tensorflow keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle docs clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions torture torture-jax torture-tensorflow torture-keras2 keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle docs clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
@@ -149,13 +149,16 @@ exhaustive-keras2-tf221: $(TF221)/.ready
 	$(call in_parts,TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python)
 
 # Trainings that are killed 80 times each, and end as if they had not been.
-torture: torture-jax torture-tensorflow
+torture: torture-jax torture-tensorflow torture-keras2
 
 torture-jax: $(BOTH)/.ready
 	$(call tortured,$(JAX_TESTS) $(BOTH)/bin/python,jax)
 
 torture-tensorflow: $(TF)/.ready
 	$(call tortured,$(TF)/bin/python,tensorflow)
+
+torture-keras2: $(TF215)/.ready
+	$(call tortured,$(TF215)/bin/python,keras2)
 
 define tortured
 	rm -f benchmarks/results/torture-$(2).txt

@@ -15,8 +15,9 @@ from keras_tpu_ext._checkpoint import FRAMEWORKS, CannotWriteError, encode
 
 # What Keras sets, and no state of a callback.
 _OF_KERAS = ("model", "_model", "params", "validation_data")
-# Bytes of arrays that one callback has in an attribute; a larger one that is still the same object has not changed.
+# Bytes of arrays in an attribute, of which a larger one is told by a sample of its values.
 _LARGE = 2**24
+_SAMPLE = 2**16
 _ROWS = "the rows of a CSVLogger"
 
 State = Mapping[str, Any]
@@ -65,7 +66,8 @@ class CallbackStates:
             if _tells(found):
                 found.set_state(state["state"])
             else:
-                vars(found).update({attribute: value for attribute, value in state.items() if attribute != _ROWS})
+                own = {attribute: value for attribute, value in state.items() if attribute != _ROWS}
+                vars(found).update(_copied(own))
                 if state.get(_ROWS) is not None:
                     _write_rows(found, state[_ROWS])
         return without
@@ -85,7 +87,7 @@ class CallbackStates:
 def _copied(value: Any) -> Any:
     """Return a copy of lists, dicts and arrays at any depth; it is written while the training goes on."""
     if isinstance(value, np.ndarray):
-        return value if value.nbytes > _LARGE else value.copy()
+        return value.copy()
     if type(value) is dict:
         return {name: _copied(one) for name, one in value.items()}
     if type(value) in (list, tuple, set):
@@ -113,11 +115,12 @@ def _read_rows(logger: Any) -> str | None:
 
 def _write_rows(logger: Any, rows: str) -> None:
     """Let the file of a `CSVLogger` be as it was, without rows that came after; it has opened it anew."""
-    logger.csv_file.seek(0)
-    logger.csv_file.truncate()
-    logger.csv_file.write(rows)
-    logger.csv_file.flush()
-    logger.append_header = not rows
+    logger.csv_file.close()
+    with open(logger.filename, "w", newline="", encoding="utf-8") as file:
+        file.write(rows)
+    given, logger.append = logger.append, True
+    logger.on_train_begin()
+    logger.append = given
 
 
 def _fingerprints(callback: Any) -> dict[str, Any]:
@@ -127,7 +130,7 @@ def _fingerprints(callback: Any) -> dict[str, Any]:
 def _fingerprint(value: Any) -> Any:
     """Return what is another for another value, and `_NOT_KEPT` for what no checkpoint can hold."""
     if isinstance(value, np.ndarray) and value.nbytes > _LARGE:
-        return id(value)
+        return id(value), zlib.crc32(_bytes(value.flat[:: value.size // _SAMPLE + 1]))
     members: list[Any] = []
     try:
         text = json.dumps(encode(value, members))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._checkpoint import CannotWriteError, CheckpointFolder, Found
+from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.protocols import Place, ResumableData, RunningFit, SavedVariable
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.callbacks._callback_state import CallbackStates
@@ -92,6 +94,9 @@ class ResumableFit:
         self._check_same_checkpoint()
         self._epochs = epochs = int(call.arguments.get("epochs", 1))
         first_epoch, seed = None, None
+        given = call.arguments.get("x")
+        given = given.dataset if isinstance(given, GivesPaddedBatches) else given
+        self._datasets = [given] if isinstance(given, _runtime.PyDataset) else []
         if self._saved is not None:
             self._check(self._saved)
             # It may have ended before its last epoch, as EarlyStopping ends it.
@@ -137,12 +142,13 @@ class ResumableFit:
 
     def begin(self) -> None:
         """Note what callbacks know when training begins; where nothing is left to do, be as at the end of it."""
-        self._states = CallbackStates(self._others)
+        self._states, self._states_of_data = CallbackStates(self._others), CallbackStates(self._datasets)
         saved = self._saved
         if saved is None:
             return
         if not self.finished:
-            self._data.resume(Place(*saved["place"]), saved["batch"])
+            of_data = functools.partial(self._states_of_data.assign, saved.get("data", []))
+            self._data.resume(Place(*saved["place"]), saved["batch"], of_data)
         if saved["finished"]:  # saved before the begin of an epoch, and not after it
             self._resume()
 
@@ -282,6 +288,7 @@ class ResumableFit:
             "callbacks": self._states.read(),
             "history": {"epoch": list(history.epoch), "history": {k: list(v) for k, v in history.history.items()}},
             "place": tuple(place),
+            "data": self._states_of_data.read(),
             "seed": self._data.seed,
         }
         self._warn_of_what_is_lost()
@@ -365,12 +372,16 @@ class ResumableFit:
                 "after an interruption this training may go on in another order or with other random numbers, for "
                 f"the state of its data cannot be saved: {self._data.not_exact}"
             )
-        for name, attributes in self._states.not_kept.items():
+        not_kept = _runtime.training_state.not_kept(self._model)
+        if not_kept and "model" not in self._told:
+            self._told.add("model")
+            _warn(f"after an interruption this training goes on with others than {not_kept}")
+        for name, attributes in {**self._states.not_kept, **self._states_of_data.not_kept}.items():
             if name not in self._told:
                 self._told.add(name)
                 _warn(
                     f"{name} keeps {' and '.join(attributes)}, which no checkpoint can hold: after an interruption "
-                    "it begins anew. Give the callback get_state(), which returns numbers, strings, arrays, lists or "
+                    "it begins anew. Give it get_state(), which returns numbers, strings, arrays, lists or "
                     "dicts, and set_state(state)"
                 )
 

@@ -31,15 +31,17 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     returns numbers, strings, arrays, lists and dicts, and `set_state(state)`.
 
     The data go on in the middle of an epoch: arrays and `PyDataset` by index, `tf.data` and Grain by the state of
-    their iterators, generators and what else tells no state by reading the first batches again.
+    their iterators, generators and what else tells no state by reading the first batches again. Of a `PyDataset` the
+    attributes that have changed are kept too, as rows that it shuffles after each epoch.
 
     It saves every `every_s` seconds, at the begin of each epoch, before `deadline_s`, and on SIGTERM or Ctrl-C; then
     `fit` returns, and `finished` is `False`. A second Ctrl-C ends the program at once. A checkpoint is written beside
     the training; it is there whole or not at all, and one that was damaged later is passed over for the one before.
 
-    The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. It works with Keras
-    3. Where several processes train together, on JAX, the chief
-    writes for all, into a folder that all see; they save and leave before the same step.
+    The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. Where several
+    processes train together, on JAX, the chief writes for all, into a folder that all see; they save and leave before
+    the same step. Layers of Keras 2 draw the same random numbers again only after
+    `keras.backend.experimental.enable_tf_random_generator()`; a warning says so.
 
     Args:
         directory: Folder for the checkpoints of this one training; or a URL such as `"gs://bucket/run"`, for which
@@ -54,10 +56,10 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         finished: Whether the training has come to its end; `False` after `fit` has left before.
 
     Raises:
-        ArgumentError: If an argument has a value that cannot work.
+        ArgumentError: If an argument has a value that cannot work; from `fit`, if its dataset is distributed already.
         CheckpointError: From `fit`, if the folder has a checkpoint of another model.
         ClusterError: From `fit`, if processes that train together find different checkpoints.
-        NotForThisKerasError: From `fit`, on Keras 2, or where several processes train together on TensorFlow.
+        NotForThisKerasError: From `fit`, where several processes train together on TensorFlow.
         ScopeError: From `fit`, if the model does not have the step of this package.
 
     Example:

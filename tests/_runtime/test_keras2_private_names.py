@@ -42,10 +42,31 @@ def attention():
     return layer
 
 
+def legacy_optimizer():
+    optimizer = tf.keras.optimizers.legacy.Adam()
+    optimizer._create_all_weights([tf.Variable(1.0)])
+    return optimizer
+
+
+def scaling_optimizer():
+    return tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD())
+
+
+def random_layer():
+    tf.keras.backend.experimental.enable_tf_random_generator()
+    layer = tf.keras.layers.Dropout(0.5)
+    tf.keras.backend.experimental.disable_tf_random_generator()
+    layer.build((2,))
+    return layer
+
+
 ATTRIBUTES = {
     "BackupAndRestore's file": lambda: epoch_in_a_backup() == 2,
+    "DataHandler._adapter": lambda: handler()._adapter.should_recreate_iterator() is False,
     "DataHandler._current_step": lambda: handler()._current_step == 0,
+    "DataHandler._dataset": lambda: iter(handler()._dataset),
     "DataHandler._inferred_steps": lambda: handler()._inferred_steps == 2,
+    "DataHandler._initial_epoch": lambda: handler()._initial_epoch == 0,
     "DataHandler._initial_step": lambda: handler()._initial_step == 0,
     "DataHandler._insufficient_data": lambda: handler()._insufficient_data is False,
     "DataHandler._model": lambda: hasattr(handler(), "_model"),
@@ -63,7 +84,10 @@ ATTRIBUTES = {
     ),
     "Layer._callable_losses": lambda: model().layers[1]._callable_losses == [],
     "Layer._eager_losses": lambda: model().layers[1]._eager_losses == [],
+    "Layer._random_generator": lambda: random_layer()._random_generator,
     "Loss._fn_kwargs": lambda: tf.keras.losses.BinaryCrossentropy()._fn_kwargs["from_logits"] is False,
+    "LossScale._current_loss_scale": lambda: scaling_optimizer()._loss_scale._current_loss_scale.numpy() > 1,
+    "LossScaleOptimizer._loss_scale": lambda: scaling_optimizer()._loss_scale.counter,
     "LossesContainer._built": lambda: trained().compiled_loss._built,
     "LossesContainer._loss_weights": lambda: trained().compiled_loss._loss_weights == [None],
     "LossesContainer._losses": lambda: trained().compiled_loss._losses,
@@ -93,9 +117,13 @@ ATTRIBUTES = {
         hasattr(optimizers.SGD(), "_distribution_strategy")
         for optimizers in (tf.keras.optimizers, tf.keras.optimizers.legacy)
     ),
+    "Optimizer._create_all_weights": lambda: len(legacy_optimizer().variables()) == 3,
+    "Optimizer._hyper": lambda: legacy_optimizer()._hyper["learning_rate"].numpy() > 0,
     "Optimizer._index_dict": lambda: len(trained().optimizer._index_dict) == 2,
     "Optimizer._iterations": lambda: tf.keras.optimizers.SGD()._iterations,
+    "RandomGenerator._generator": lambda: random_layer()._random_generator._generator.state,
     "Tensor._keras_mask": lambda: masked()._keras_mask,
+    "TensorLikeDataAdapter._shuffle": lambda: handler()._adapter._shuffle is False,
 }
 
 

@@ -80,7 +80,6 @@ ATTRIBUTES = {
     "Operation._inbound_nodes": lambda: model().layers[1]._inbound_nodes[0].operation,
     "Optimizer._iterations": lambda: keras.optimizers.SGD()._iterations,
     "PyDatasetAdapter.enqueuer": lambda: adapter_with_workers().enqueuer.is_running() is False,
-    "PyDatasetAdapter.py_dataset": lambda: len(adapter_with_workers().py_dataset) == 2,
     "PyDatasetEnqueuer.ready_queue": lambda: adapter_with_workers().enqueuer.ready_queue.empty(),
     "Sequential._functional": (
         lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])._functional.outputs

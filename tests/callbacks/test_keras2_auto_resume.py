@@ -1,25 +1,162 @@
-"""`AutoResume` on Keras 2, where it does not work yet."""
+"""What `AutoResume` meets on Keras 2 only; see test_auto_resume.py for the rest."""
+
+import importlib.util
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext.errors import NotForThisKerasError
+from keras_tpu_ext.errors import ArgumentError, ResumeWarning
 from kind_of_keras import keras
 
 pytestmark = [pytest.mark.runtimes("keras2_tf"), pytest.mark.gate_on("keras2_tf221")]
+LATER = pytest.mark.exhaustive
+HAS_ADDONS = importlib.util.find_spec("tensorflow_addons") is not None
+X = np.random.default_rng(0).normal(size=(90, 4)).astype("float32")
+Y = (X.sum(axis=1) > 0).astype("int64")
+BATCH, BATCHES, EPOCHS = 16, 6, 3
 
 
-def test_it_says_what_to_write(tmp_path):
-    with kte.strategy_scope(require="cpu"):
-        model = keras.Sequential([keras.layers.InputLayer((4,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-    x = np.ones((8, 4))
-    before = model.get_weights()
-    with pytest.raises(
-        NotForThisKerasError, match=r"works with Keras 3, and this process is on Keras 2.*Install keras>="
+@pytest.fixture
+def layers_that_tell_their_state():
+    keras.backend.experimental.enable_tf_random_generator()
+    yield
+    keras.backend.experimental.disable_tf_random_generator()
+
+
+class Killed(BaseException):
+    """Stands for the end of a process between two steps."""
+
+
+class KilledAt(keras.callbacks.Callback):
+    """Ends `fit` before a batch, counted from the first that this process trains on."""
+
+    def __init__(self, batch):
+        super().__init__()
+        self.left = 10**9 if batch is None else batch
+
+    def get_state(self):
+        return None
+
+    def set_state(self, state):
+        """Go on counting."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.left -= 1
+        if self.left < 0:
+            raise Killed
+
+
+def arrays():
+    return {"x": X, "y": Y, "batch_size": BATCH}
+
+
+def batches_of_other_lengths():
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return BATCHES
+
+        def __getitem__(self, index):
+            rows = slice(index * BATCH, (index + 1) * BATCH)
+            return X[rows], Y[rows]
+
+    return {"x": kte.data.pad_batches(Batches(), BATCH)}
+
+
+def model(optimizer="adam", **options):
+    with kte.strategy_scope(require="cpu", replicas=2):
+        made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, activation="relu")])
+        made.add(keras.layers.Dropout(0.3))
+        made.add(keras.layers.Dense(2))
+        optimizer = optimizer if isinstance(optimizer, str) else optimizer()
+        made.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["acc"], **options)
+    return made
+
+
+def unbuilt():
+    class Subclassed(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.out = keras.layers.Dense(8, activation="relu"), keras.layers.Dense(2)
+
+        def call(self, inputs):
+            return self.out(self.hidden(inputs))
+
+    with kte.strategy_scope(require="cpu", replicas=2):
+        made = Subclassed()
+        made.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["acc"])
+    return made
+
+
+def averaging():
+    tfa = kte.addons.tfa
+    return tfa.optimizers.MovingAverage(tfa.optimizers.AdamW(1e-3, 0.01))
+
+
+def scaling():
+    return keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=2.0**40)
+
+
+MODELS = {
+    "an optimizer of Keras": model,
+    "a legacy optimizer": lambda: model(lambda: keras.optimizers.legacy.Adam(0.01)),
+    "a loss scale": lambda: model(scaling),
+    "a subclassed model": unbuilt,
+    "of TensorFlow Addons": lambda: model(averaging),
+}
+DATA = {
+    "arrays": arrays,
+    "class_weight": lambda: {**arrays(), "class_weight": {0: 1.0, 1: 3.0}},
+    "padded batches": batches_of_other_lengths,
+}
+
+
+def trained(directory, made=model, data=arrays, killed_at=None):
+    keras.utils.set_random_seed(3)
+    resume = [] if directory is None else [kte.callbacks.AutoResume(directory, every_s=0)]
+    here = made()
+    try:
+        history = here.fit(**data(), epochs=EPOCHS, verbose=0, callbacks=[*resume, KilledAt(killed_at)])
+    except Killed:
+        return None
+    return [value.tobytes() for value in here.get_weights()], history.history
+
+
+def check_goes_on(tmp_path, *kills, **options):
+    expected = trained(None, **options)
+    for kill in kills:
+        assert trained(tmp_path / "resumed", killed_at=kill, **options) is None
+    assert trained(tmp_path / "resumed", **options) == expected
+
+
+@pytest.mark.usefixtures("layers_that_tell_their_state")
+@pytest.mark.parametrize(
+    "name", [name if name == "a legacy optimizer" else pytest.param(name, marks=LATER) for name in MODELS]
+)
+def test_models(name, tmp_path):
+    if "Addons" in name and not HAS_ADDONS:
+        pytest.skip("TensorFlow Addons is not here")
+    check_goes_on(tmp_path, 8, 3, made=MODELS[name])
+
+
+@LATER
+@pytest.mark.usefixtures("layers_that_tell_their_state")
+@pytest.mark.parametrize("name", DATA)
+def test_data(name, tmp_path):
+    check_goes_on(tmp_path, 5, 4, data=DATA[name])
+
+
+def test_layers_that_do_not_tell_their_state_are_told(tmp_path):
+    with pytest.warns(
+        ResumeWarning, match=r"random numbers of dropout\w*\. .*write .*enable_tf_random_generator\(\)"
     ):
-        model.fit(x, x[:, :1], verbose=0, callbacks=[kte.callbacks.AutoResume(tmp_path)])
-    for weight, its in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(weight, its)
-    assert not list(tmp_path.iterdir())
+        trained(tmp_path)
+
+
+def test_a_distributed_dataset_is_refused(tmp_path):
+    made = model()
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
+    distributed = made.distribute_strategy.experimental_distribute_dataset(dataset)
+    with pytest.raises(ArgumentError, match=r"fit got a DistributedDataset\. Write model\.fit\(dataset\)"):
+        made.fit(distributed, steps_per_epoch=2, verbose=0, callbacks=[kte.callbacks.AutoResume(tmp_path)])

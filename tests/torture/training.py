@@ -26,6 +26,9 @@ EVERY_S = 0.1  # from one save to the next
 PAUSE_S = 0.01  # in each step, so that there is a time to kill it in
 
 
+IS_KERAS2 = _runtime.message_terms.keras == "Keras 2"
+
+
 class Batches(_runtime.PyDataset):
     def __len__(self):
         return SIZE // BATCH
@@ -75,12 +78,12 @@ class Kind(NamedTuple):
     data: Callable[[], dict[str, Any]] = lambda: ARRAYS
     compile: Mapping[str, Any] = MappingProxyType({})
     scope: Mapping[str, Any] = MappingProxyType({"replicas": 2})
-    needs: str = "keras"
+    needs: str = "keras_tpu_ext"
 
 
 KINDS = {
     "arrays": Kind(),
-    "workers": Kind(lambda: {"x": Batches(workers=2)}),
+    "workers": Kind(lambda: {"x": Batches(), "workers": 2} if IS_KERAS2 else {"x": Batches(workers=2)}),
     "a generator": Kind(lambda: {"x": generated(), "steps_per_epoch": 15}),
     "accumulation and a loss scale": Kind(compile={"gradient_accumulation_steps": 4, "loss_scale": "dynamic"}),
     "executions of 3 steps": Kind(compile={"steps_per_execution": 3}),
@@ -102,6 +105,8 @@ NEEDED = sorted({KINDS[name].needs for name in HERE})
 def compiled(kind: Kind) -> Any:
     """Return a model with random numbers, statistics, moving averages and a schedule."""
     keras.utils.set_random_seed(3)
+    if IS_KERAS2:
+        keras.backend.experimental.enable_tf_random_generator()  # in a process of its own
     layers = keras.layers
     with kte.strategy_scope(require="cpu", **kind.scope):
         model = keras.Sequential([keras.Input((8,)), layers.Dense(16, activation="relu")])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from keras_tpu_ext._runtime.common.types import Nest, Tensor
+from keras_tpu_ext._runtime.common.types import Dataset, Nest, Tensor
 
 MARK = -0.0
 
@@ -37,7 +37,13 @@ def without_own_weights(data: Nest) -> Nest:
 
 
 class GivesPaddedBatches:
-    """Mixin of a `PyDataset` whose items are `PaddedBatch`es."""
+    """Mixin of a `PyDataset` whose items are `PaddedBatch`es.
+
+    Attributes:
+        dataset: The `PyDataset` whose batches they are.
+    """
+
+    dataset: Dataset
 
 
 class PaddedOutputs(NamedTuple):

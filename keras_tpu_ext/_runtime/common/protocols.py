@@ -115,6 +115,7 @@ class Place(NamedTuple):
         rows: The most rows that a batch of the pass has had, to which shorter ones may have to be filled up.
         passes: How many passes before this one the state is of: they are read to their end.
         unread: Number of iterators that were made between the end of those and this pass, and not read.
+        draws: Whether reading a batch draws from Python's or NumPy's own random generators.
     """
 
     batch: int
@@ -125,6 +126,7 @@ class Place(NamedTuple):
     rows: int = 0
     passes: int = 0
     unread: int = 0
+    draws: bool = False
 
 
 class Call(NamedTuple):
@@ -485,8 +487,15 @@ class ResumableData(Protocol):
     read_again: int
     seconds: float
 
-    def resume(self, place: Place, batch: int) -> None:
-        """Let the first epoch begin where another process was, at a place and at that batch; call it before that."""
+    def resume(self, place: Place, batch: int, restore: Callable[[], object] = lambda: None) -> None:
+        """Let the first epoch begin where another process was; call it before that.
+
+        Args:
+            place: The place in the data.
+            batch: The number of batches of the epoch that are trained on.
+            restore: Gives a `PyDataset` the attributes that it had; it is called before the pass begins, and after
+                the hook at the begin of an epoch where that had been called.
+        """
 
     def begin_epoch(self, trained: int) -> None:
         """Note that an epoch begins, or goes on, after so many batches in all."""
@@ -520,6 +529,9 @@ class TrainingState(Protocol):
         Raises:
             CheckpointError: If they are of another model; then nothing is changed.
         """
+
+    def not_kept(self, model: Model) -> str:
+        """Return what of the state of `model` no checkpoint can hold, and what to write instead; empty if all can."""
 
     def all_gather_int(self, model: Model, number: int) -> list[int]:
         """Return the numbers that all processes which train `model` call this with, in the same order on each."""

@@ -15,6 +15,7 @@ import numpy as np
 Array: TypeAlias = np.ndarray
 Callback: TypeAlias = Any  # keras.callbacks.Callback
 DataAdapter: TypeAlias = Any  # keras.src.trainers.data_adapters.DataAdapter, or what stands in for one
+DataHandler: TypeAlias = Any  # keras.src.engine.data_adapter.DataHandler of Keras 2
 Dataset: TypeAlias = Any  # tf.data.Dataset, or keras.utils.PyDataset
 EpochIterator: TypeAlias = Any  # keras.src.trainers.epoch_iterator.EpochIterator
 IteratorState: TypeAlias = Any  # bytes or a dict: the place of an iterator over batches

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches, PaddedBatch
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches
 from keras_tpu_ext.errors import ArgumentError
 
 _OTHER_SHAPE = (
@@ -50,7 +51,8 @@ def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
                 if not spec.shape.is_compatible_with(leaf.shape):
                     raise ArgumentError(_OTHER_SHAPE.format(index=index, got=leaf.shape, needed=tuple(spec.shape)))
             yield there
-        batches.on_epoch_end()
+        if not isinstance(batches, IndexedBatches):
+            batches.on_epoch_end()
 
     def packed(*there: tf.Tensor) -> Any:
         filled: list[Any] = [None] * len(leaves)
@@ -59,6 +61,8 @@ def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
         return tf.nest.pack_sequence_as(first, filled)
 
     dataset = tf.data.Dataset.from_generator(one_pass, output_signature=signature).map(packed)
+    if isinstance(batches, IndexedBatches):  # of which a pass may begin in the middle
+        return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.types import DataHandler
 from keras_tpu_ext._runtime.compat.keras2 import private
+from keras_tpu_ext._runtime.keras2.resumable_data import ResumesData
 
 _data_adapter = private("engine.data_adapter")
 _DataHandler: Any = private("engine.data_adapter:DataHandler")
@@ -21,11 +23,11 @@ class ScheduledDataHandler(_DataHandler):
     An execution never reaches over the end of an epoch, and the size of the data need not be known.
     """
 
-    def __init__(self, *args: Any, steps_per_execution: Any = None, **kwargs: Any) -> None:
+    def __init__(self, *args: object, steps_per_execution: object = None, **kwargs: object) -> None:
         # One for Keras, which would ask for the size of the data.
         super().__init__(*args, steps_per_execution=tf.Variable(1, dtype=tf.int64), **kwargs)
 
-    def steps(self: Any) -> Iterator[int]:
+    def steps(self: DataHandler) -> Iterator[int]:
         """Yield the first step of each execution of one epoch."""
         self._current_step, self._initial_step = self._initial_step, 0
         while not self._insufficient_data:
@@ -43,13 +45,26 @@ class ScheduledDataHandler(_DataHandler):
             self._current_step += steps
 
 
-def use_schedule() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which models with a schedule have their data handled by `ScheduledDataHandler`."""
+class ResumableDataHandler(ResumesData, _DataHandler):
+    """A `DataHandler` whose first epoch may begin in its middle."""
 
-    def make(stock: Callable[..., Any]) -> Callable[..., Any]:
-        def get_data_handler(*args: Any, **kwargs: Any) -> Any:
-            has_schedule = getattr(kwargs.get("model"), "_kte_schedule", None) is not None
-            return (ScheduledDataHandler if has_schedule else stock)(*args, **kwargs)
+
+class ScheduledResumableDataHandler(ResumesData, ScheduledDataHandler):
+    """Both."""
+
+
+def use_data_handlers() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which data are handled as the model's schedule, and its going on in their middle, ask."""
+
+    def make(stock: Callable[..., DataHandler]) -> Callable[..., DataHandler]:
+        def get_data_handler(*args: object, **kwargs: object) -> DataHandler:
+            model = kwargs.get("model")
+            has_schedule = getattr(model, "_kte_schedule", None) is not None
+            data = getattr(getattr(model, "_kte_call", None), "data", None)
+            if data is None or data.has_handler:
+                return (ScheduledDataHandler if has_schedule else stock)(*args, **kwargs)
+            data.has_handler = True
+            return (ScheduledResumableDataHandler if has_schedule else ResumableDataHandler)(*args, **kwargs)
 
         return get_data_handler
 

@@ -19,7 +19,7 @@ from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.adapter import Keras2Adapter
 from keras_tpu_ext._runtime.keras2.autograph import with_autograph
 from keras_tpu_ext._runtime.keras2.data_adapter import replace_padded_batches
-from keras_tpu_ext._runtime.keras2.execution_schedule import use_schedule
+from keras_tpu_ext._runtime.keras2.execution_schedule import use_data_handlers
 from keras_tpu_ext._runtime.keras2.functional import FunctionalByShape
 from keras_tpu_ext._runtime.keras2.loss import Shares
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
@@ -170,10 +170,10 @@ class TrainStep(ExactStep, FunctionalByShape):
 
     @contextlib.contextmanager
     def _kte_loop(self: Any) -> Iterator[None]:
-        schedule = contextlib.nullcontext() if self._kte_call.method == "predict" else use_schedule()
+        handlers = contextlib.nullcontext() if self._kte_call.method == "predict" else use_data_handlers()
         distributes = self.distribute_strategy, "experimental_distribute_dataset", distributing_all
         # Keras's loops are in the strategy's scope.
-        with reopened_by_clear_session(self._own_scope), schedule, patched([distributes]):
+        with reopened_by_clear_session(self._own_scope), handlers, patched([distributes]):
             yield
 
     def _kte_adopt(self: Any) -> None:

@@ -1,40 +1,116 @@
-"""What a training with Keras 2 has come to: nothing is kept of it yet."""
+"""What a training with Keras 2 has come to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
 
-from keras_tpu_ext._runtime.common.protocols import ResumableData, RunningFit, SavedVariable
-from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext.errors import NotForThisKerasError
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.protocols import SavedVariable
+from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Optimizer, Tensor, Variable
+from keras_tpu_ext._runtime.compat.keras2 import keras
+from keras_tpu_ext._runtime.keras2.models import draws_random_numbers, flatten_layers
+from keras_tpu_ext._runtime.keras2.optimizer import is_legacy
+from keras_tpu_ext._runtime.keras2.resumable_data import reading_batches as reading_batches
+from keras_tpu_ext._runtime.tensorflow.replicas import with_none
+from keras_tpu_ext._runtime.tensorflow.training_state import all_gather_int as all_gather_int
+from keras_tpu_ext._runtime.tensorflow.training_state import assign_variables, read_variables, variables_of_step
+
+_OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
 
 
 def read(model: Model) -> list[SavedVariable]:
-    """Refuse."""
-    _refuse()
+    """Return the value of each variable of `model` that training changes."""
+    if not _has_trained(model):  # it may have to leave before
+        with model._own_scope():
+            _build(model)
+    return read_variables(_variables_of(model))
 
 
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
-    """Refuse."""
-    _refuse()
+    """Give the variables of `model` values that `read` has returned."""
+    with model._own_scope():
+        _build(model)
+        assign_variables(_variables_of(model), saved)
 
 
-def all_gather_int(model: Model, number: int) -> list[int]:
-    """Refuse."""
-    _refuse()
-
-
-def reading_batches(
-    call: RunningFit, first_epoch: int | None, seed: int | None
-) -> AbstractContextManager[ResumableData]:
-    """Refuse."""
-    _refuse()
-
-
-def _refuse() -> NoReturn:
-    raise NotForThisKerasError(
-        "AutoResume works with Keras 3, and this process is on Keras 2. Install keras>=3.8; on Keras 2 "
-        "keras.callbacks.BackupAndRestore(folder) begins the interrupted epoch anew."
+def not_kept(model: Model) -> str:
+    """Return what of the state of `model` cannot be kept: layers may draw from operations that tell no state."""
+    layers = [layer for layer in flatten_layers(model) if draws_random_numbers(layer)]
+    names = [layer.name for layer in layers if _generator_of(layer) is None]
+    if not names:
+        return ""
+    return (
+        f"the random numbers of {', '.join(names)}. For layers that draw the same again write "
+        "keras.backend.experimental.enable_tf_random_generator() before the line that makes the model"
     )
+
+
+def _variables_of(model: Model) -> list[tuple[str, Variable]]:
+    """Return each variable that training changes and its role, each of them once."""
+    candidates = [*tf.nest.flatten(model.optimizer), *vars(model).values()]
+    optimizers = [one for one in candidates if isinstance(one, _OPTIMIZERS)]
+    named = [("weight", variable) for variable in model.weights]
+    named += [("optimizer", variable) for optimizer in optimizers for variable in _variables_of_optimizer(optimizer)]
+    named += [("metric", variable) for metric in model.metrics for variable in metric.variables]
+    generators = [_generator_of(layer) for layer in [model, *flatten_layers(model)]]
+    named += [("random", generator.state) for generator in generators if generator is not None]
+    named += variables_of_step(model)
+    return list({id(variable): (role, variable) for role, variable in reversed(named)}.values())[::-1]
+
+
+def _variables_of_optimizer(optimizer: Optimizer) -> Iterator[Variable]:
+    """Yield its variables, those of the one that it wraps, and what callbacks change, as the learning rate."""
+    if not is_legacy(optimizer):
+        yield from optimizer.variables
+        if isinstance(optimizer.learning_rate, tf.Variable):
+            yield optimizer.learning_rate
+    elif not hasattr(optimizer, "inner_optimizer"):
+        yield from optimizer.variables()
+        yield from (value for _, value in sorted(optimizer._hyper.items()) if isinstance(value, tf.Variable))
+    for name in ("inner_optimizer", "_optimizer"):  # of a LossScaleOptimizer, of a wrapper of TensorFlow Addons
+        inner = getattr(optimizer, name, None)
+        if isinstance(inner, _OPTIMIZERS):
+            yield from _variables_of_optimizer(inner)
+    if getattr(optimizer, "dynamic", False):
+        yield optimizer._loss_scale._current_loss_scale
+        yield optimizer._loss_scale.counter
+
+
+def _generator_of(layer: Layer) -> tf.random.Generator | None:
+    return getattr(getattr(layer, "_random_generator", None), "_generator", None)
+
+
+def _has_trained(model: Model) -> bool:
+    return bool(model.built and model.compiled_metrics.built)
+
+
+def _build(model: Model) -> None:
+    """Make the variables that Keras makes in the first step."""
+    if not _has_trained(model):
+        x, y, _ = model._kte_adapter.unpack(with_none(model._kte_call.data.element_spec))
+        predictions = model(_one_example(x, getattr(model, "inputs", None)), training=False)
+        model.compiled_loss.build(predictions)
+        model.compiled_metrics.build(predictions, _one_example(y, None))
+    for optimizer in tf.nest.flatten(model.optimizer):
+        if is_legacy(optimizer):
+            getattr(optimizer, "inner_optimizer", optimizer)._create_all_weights(model.trainable_variables)
+    model._kte_adapter.build_optimizer(model)
+    model._build_accumulator()
+
+
+def _one_example(spec: Nest, inputs: Nest) -> Nest:
+    """Return a batch of one example for specs; what they leave open, as those of a generator, the inputs tell."""
+    leaves = tf.nest.flatten(spec)
+    declared = leaves if inputs is None else tf.nest.flatten(inputs)
+    declared = declared if len(declared) == len(leaves) else leaves
+
+    def zeros(leaf: tf.TensorSpec | None, other: Tensor) -> tf.Tensor | None:
+        if leaf is None:
+            return None
+        is_open = leaf.shape.rank is None or None in leaf.shape[1:]
+        shape = other.shape if is_open and other.shape.rank is not None else leaf.shape
+        sizes = [] if shape.rank is None else [1 if size is None else size for size in shape[1:]]
+        return tf.zeros([1, *sizes], leaf.dtype)
+
+    return tf.nest.pack_sequence_as(spec, [zeros(*pair) for pair in zip(leaves, declared, strict=True)])

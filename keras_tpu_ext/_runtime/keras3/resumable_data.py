@@ -12,8 +12,8 @@ from keras_tpu_ext._runtime.common.iterator_state import SavedIterators
 from keras_tpu_ext._runtime.common.missing_names import override, private
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.protocols import RunningFit
-from keras_tpu_ext._runtime.common.types import DataAdapter, Dataset, IteratorState, Nest
-from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches, indexed
+from keras_tpu_ext._runtime.common.types import DataAdapter, Dataset, IteratorState, Nest, RandomState
+from keras_tpu_ext._runtime.training.indexed_batches import indexed
 from keras_tpu_ext._runtime.training.resumable_data import IterableSource, ResumablePasses
 
 _data_adapters: Any = private("keras.src.trainers.data_adapters")
@@ -34,8 +34,9 @@ def reading_batches(call: RunningFit, data: ResumablePasses, first_epoch: int | 
         call.arguments["initial_epoch"] = first_epoch
     given = call.arguments.get("x")
     if isinstance(given, keras.utils.PyDataset):
-        call.arguments["x"] = indexed(given, shuffle=bool(call.arguments.get("shuffle", True)))
-        call.arguments["shuffle"] = False
+        shuffle = bool(call.arguments.get("shuffle", True))
+        data.indexed = indexed(given, shuffle=shuffle, read_ahead=data.reads_ahead)
+        call.arguments["x"], call.arguments["shuffle"] = data.indexed, False
     call.data = data
     is_first = [True]  # Keras takes the data to train on first, and what it validates on after
 
@@ -70,8 +71,7 @@ class ResumableAdapter:
         self.adapter = adapter
         self._data = data
         self.num_batches = adapter.num_batches
-        batches = getattr(adapter, "py_dataset", None)
-        self._indexed = batches if isinstance(batches, IndexedBatches) else None
+        self._indexed = data.indexed
         self._dataset: _Remembering | None = None
         if isinstance(adapter, TFDatasetAdapter) and keras.backend.backend() == "jax":
             self._dataset = _Remembering(adapter._dataset)
@@ -96,7 +96,8 @@ class ResumableAdapter:
     def source_of(self, dataset: Dataset) -> IterableSource:
         """Return the source of the batches of a dataset that Keras's adapter has made."""
         is_python = not isinstance(self.adapter, (ArrayDataAdapter, TFDatasetAdapter))
-        return IterableSource(lambda: dataset, self._indexed, is_python=is_python)
+        why_no_state = "it reads an iterable in Python" if is_python else ""
+        return IterableSource(lambda: dataset, self._indexed, why_no_state=why_no_state)
 
     def on_epoch_begin(self) -> None:
         """Tell Keras's adapter, which may begin to read."""
@@ -164,6 +165,10 @@ class _ConvertedSource:
     def save(self) -> tuple[IteratorState, bool]:
         """Return the state of the dataset's iterator, and whether it is whole."""
         return self._dataset.iterators.save()
+
+    def random_before(self, batch: int) -> RandomState:
+        """Return nothing: batches are read by the thread that trains."""
+        return None
 
     def make_iterators(self, number: int) -> None:
         """Make iterators of the dataset that nobody reads."""

@@ -20,3 +20,8 @@ def variables_of(model: Model) -> list[tuple[str, Variable]]:
     named += [("metric", variable) for variable in model.metrics_variables]
     named += [] if shared is None else [("random", shared.state)]
     return list({id(variable): (role, variable) for role, variable in reversed(named)}.values())[::-1]
+
+
+def not_kept(model: Model) -> str:
+    """Return nothing: all random numbers of Keras 3's layers come of variables."""
+    return ""

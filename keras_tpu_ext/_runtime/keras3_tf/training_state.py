@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import tensorflow as tf
-
-from keras_tpu_ext._runtime.common.missing_names import override, private
+from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.protocols import RunningFit, SavedVariable
 from keras_tpu_ext._runtime.common.types import EpochIterator, Model
 from keras_tpu_ext._runtime.keras3.resumable_data import ResumableAdapter
 from keras_tpu_ext._runtime.keras3.resumable_data import reading_batches as _reading_batches
+from keras_tpu_ext._runtime.keras3.training_state import not_kept as not_kept
 from keras_tpu_ext._runtime.keras3.training_state import variables_of
-from keras_tpu_ext._runtime.tensorflow.cluster import num_workers
-from keras_tpu_ext._runtime.tensorflow.resumable_data import DistributedPasses
+from keras_tpu_ext._runtime.tensorflow.resumable_data import DistributedPasses, keeping_seed
+from keras_tpu_ext._runtime.tensorflow.training_state import all_gather_int as all_gather_int
 from keras_tpu_ext._runtime.tensorflow.training_state import assign_variables, read_variables, variables_of_step
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
-from keras_tpu_ext.errors import NotForThisKerasError
-
-global_seed: Any = private("tensorflow.python.eager.context:global_seed")
 
 
 def read(model: Model) -> list[SavedVariable]:
@@ -37,31 +31,15 @@ def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
         assign_variables(variables_of(model) + variables_of_step(model), saved)
 
 
-def all_gather_int(model: Model, number: int) -> list[int]:
-    """Return the number: one process trains."""
-    return [number]
-
-
 @contextlib.contextmanager
 def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
     """Within the block `fit` reads its batches so that it can begin in the middle of them.
 
-    TensorFlow draws the seed of a shuffle without one, which nobody could ask for, unless there is a global one.
-
     Raises:
         NotForThisKerasError: If several processes train together.
     """
-    if num_workers() > 1:
-        raise NotForThisKerasError(
-            "AutoResume works with several processes on JAX only, and here several train together on TensorFlow. "
-            "keras.callbacks.BackupAndRestore(folder) begins the interrupted epoch anew."
-        )
     data = ResumablePasses(reads_ahead=True, spans_epochs=call.arguments.get("steps_per_epoch") is not None)
-    with _reading_batches(call, data, first_epoch), contextlib.ExitStack() as stack:
-        if global_seed() is None:
-            data.seed = random.randrange(2**31) if seed is None else seed
-            tf.random.set_seed(data.seed)
-            stack.callback(tf.random.set_seed, None)
+    with _reading_batches(call, data, first_epoch), keeping_seed(data, seed):
         yield data
 
 

@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest, Tensor
+from keras_tpu_ext._runtime.tensorflow.cluster import num_workers
 from keras_tpu_ext._runtime.tensorflow.replicas import is_none
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses, Source
+from keras_tpu_ext.errors import ArgumentError, NotForThisKerasError
+
+global_seed: Any = private("tensorflow.python.eager.context:global_seed")
+
+
+@contextlib.contextmanager
+def keeping_seed(data: ResumablePasses, seed: int | None) -> Iterator[None]:
+    """Within the block shuffles without a seed of their own have one that is kept.
+
+    TensorFlow draws the seed of such a shuffle, which nobody could ask for, unless there is a global one.
+
+    Args:
+        data: What reads the batches, which gets the seed.
+        seed: That of another process, or `None`.
+
+    Raises:
+        NotForThisKerasError: If several processes train together.
+    """
+    if num_workers() > 1:
+        raise NotForThisKerasError(
+            "AutoResume works with several processes on JAX only, and here several train together on TensorFlow. "
+            "keras.callbacks.BackupAndRestore(folder) begins the interrupted epoch anew."
+        )
+    with contextlib.ExitStack() as stack:
+        if global_seed() is None:
+            data.seed = random.randrange(2**31) if seed is None else seed
+            tf.random.set_seed(data.seed)
+            stack.callback(tf.random.set_seed, None)
+        yield
 
 
 class DistributedPasses:
@@ -19,19 +53,36 @@ class DistributedPasses:
         data: What reads the batches.
         source: Gives the batches of `dataset`.
         dataset: The dataset that is to be distributed.
+        skips_first: Whether Keras makes an iterator before the first epoch that it does not read from.
+
+    Raises:
+        ArgumentError: If it is distributed already.
     """
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, data: ResumablePasses, source: Source, dataset: tf.data.Dataset
+        self,
+        strategy: tf.distribute.Strategy,
+        data: ResumablePasses,
+        source: Source,
+        dataset: tf.data.Dataset,
+        *,
+        skips_first: bool = False,
     ) -> None:
+        if not isinstance(dataset, tf.data.Dataset):
+            raise ArgumentError(
+                f"AutoResume reads the dataset itself, and fit got a {type(dataset).__name__}. Write "
+                "model.fit(dataset): fit gives each replica its part."
+            )
         self._strategy = strategy
         self._data = data
         self._source = source
         self._dataset = dataset
+        self._skips_next = skips_first
 
     def __iter__(self) -> Iterator[Nest]:
         """Begin a pass, whose order a shuffled dataset draws now."""
-        if self._data.is_between_epochs:
+        is_unread, self._skips_next = self._data.is_between_epochs or self._skips_next, False
+        if is_unread:
             # Keras makes this iterator and does not read from it: nobody else may read for it either.
             self._data.leave_unread(self._source)
             return iter(())

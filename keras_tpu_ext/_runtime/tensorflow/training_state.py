@@ -11,7 +11,12 @@ from keras_tpu_ext._runtime.common.protocols import SavedVariable
 from keras_tpu_ext._runtime.common.types import Model, Variable
 from keras_tpu_ext._runtime.compat import path_of
 from keras_tpu_ext._runtime.tensorflow.replicas import native
-from keras_tpu_ext._runtime.tensorflow.variables import assign_to_replicas, is_per_replica, values_of_replicas
+from keras_tpu_ext._runtime.tensorflow.variables import (
+    assign_to_replicas,
+    is_per_replica,
+    values_of_replicas,
+    zeros_of_replicas,
+)
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 from keras_tpu_ext._runtime.training.training_state import check_same
 
@@ -32,10 +37,19 @@ def assign_variables(variables: Named, saved: Sequence[SavedVariable]) -> None:
     check_same(saved, variables)
     for one, (_, variable) in zip(saved, variables, strict=True):
         value = np.asarray(one.value).astype(native(variable).dtype.as_numpy_dtype)
-        if is_per_replica(variable):
-            assign_to_replicas(variable, value if one.per_replica else value[np.newaxis])
+        of_replicas = value if one.per_replica else value[np.newaxis]
+        if one.role == "random":  # those of another number of replicas are as good
+            of_replicas = np.resize(of_replicas, zeros_of_replicas(variable).shape)
+            assign_to_replicas(variable, of_replicas)
+        elif is_per_replica(variable):
+            assign_to_replicas(variable, of_replicas)
         else:
             native(variable).assign(value.sum(axis=0) if one.per_replica else value)
+
+
+def all_gather_int(model: Model, number: int) -> list[int]:
+    """Return the number: one process trains."""
+    return [number]
 
 
 def variables_of_step(model: Model) -> list[tuple[str, Variable]]:
@@ -50,7 +64,7 @@ def variables_of_step(model: Model) -> list[tuple[str, Variable]]:
 
 
 def _read(role: str, variable: Variable) -> SavedVariable:
-    if is_per_replica(variable):
+    if role == "random" or is_per_replica(variable):  # replicas draw from the generators of Keras 2 on their own
         return SavedVariable(role, path_of(variable), values_of_replicas(variable), True)
     value: Variable = native(variable)
     return SavedVariable(role, path_of(variable), np.array(value.numpy()))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
-from keras_tpu_ext._runtime.common.types import Dataset, Nest
+from keras_tpu_ext._runtime.common.random_state import random_state
+from keras_tpu_ext._runtime.common.types import Dataset, Nest, RandomState
 from keras_tpu_ext._runtime.compat import PyDataset
 
 
@@ -15,16 +17,23 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     Args:
         batches: The other one.
         shuffle: Whether each pass has an order of its own, drawn from Python's random generator.
+        read_ahead: Whether they are read in another thread, so that what they draw is kept for each of them.
+
+    Attributes:
+        restore: Gives the other one the attributes that it had in another process; `None` in a later pass.
     """
 
-    def __init__(self, batches: Dataset, *, shuffle: bool) -> None:
+    def __init__(self, batches: Dataset, *, shuffle: bool, read_ahead: bool) -> None:
         names = ("workers", "use_multiprocessing", "max_queue_size")
         super().__init__(**{name: getattr(batches, name) for name in names if hasattr(batches, name)})
         self._batches = batches
         self._shuffle = shuffle
+        self._read_ahead = read_ahead
         self._order: list[int] | None = None
         self._first = 0
         self._has_begun = False
+        self._random_before: dict[int, RandomState] = {}
+        self.restore: Callable[[], object] | None = None
 
     @property
     def order(self) -> list[int] | None:
@@ -41,7 +50,10 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         if self._has_begun:
             return
         self._has_begun, self._first, self._order = True, first, order
-        size = self._size()
+        self._random_before = {}
+        if self.restore is not None:
+            self.restore()
+        size = self.size()
         if order is None and self._shuffle and size is not None:
             self._order = list(range(size))
             random.shuffle(self._order)
@@ -49,30 +61,41 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     def end_pass(self) -> None:
         """Forget the order of the pass."""
         self._has_begun, self._first, self._order = False, 0, None
+        self.restore = None
+
+    def random_before(self, batch: int) -> RandomState:
+        """Return the random states before a batch of the pass was read, and forget those before it; or `None`."""
+        self._random_before = {index: state for index, state in self._random_before.items() if index >= batch}
+        return self._random_before.get(batch)
 
     def __getitem__(self, index: int) -> Nest:
         """Return a batch by its place in the pass."""
         index += self._first
+        if self._read_ahead:
+            self._random_before[index] = random_state()
         return self._batches[index if self._order is None else self._order[index]]
 
     def __len__(self) -> int:
         """Return the number of batches of the pass."""
-        return int(self._size() or 0) - self._first
+        return int(self.size() or 0) - self._first
 
     @property
     def num_batches(self) -> int | None:
         """The number of batches of the pass; `None` if it has no end."""
-        return None if self._size() is None else len(self)
+        return None if self.size() is None else len(self)
 
     def on_epoch_begin(self) -> None:
         """Tell the other one."""
         getattr(self._batches, "on_epoch_begin", lambda: None)()
+        if self._first and self.restore is not None:
+            self.restore()
 
     def on_epoch_end(self) -> None:
         """Tell the other one."""
         self._batches.on_epoch_end()
 
-    def _size(self) -> int | None:
+    def size(self) -> int | None:
+        """Return the number of batches of a whole pass; `None` if it has no end."""
         return self._batches.num_batches if hasattr(self._batches, "num_batches") else len(self._batches)
 
 
@@ -80,7 +103,7 @@ class IndexedPaddedBatches(IndexedBatches, GivesPaddedBatches):
     """The same, of padded batches."""
 
 
-def indexed(batches: Dataset, *, shuffle: bool) -> IndexedBatches:
+def indexed(batches: Dataset, *, shuffle: bool, read_ahead: bool) -> IndexedBatches:
     """Return the batches of a `PyDataset` as `IndexedBatches`."""
     kind = IndexedPaddedBatches if isinstance(batches, GivesPaddedBatches) else IndexedBatches
-    return kind(batches, shuffle=shuffle)
+    return kind(batches, shuffle=shuffle, read_ahead=read_ahead)

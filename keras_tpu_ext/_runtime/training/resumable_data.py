@@ -10,15 +10,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-import numpy as np
-
 from keras_tpu_ext._runtime.common.iterator_state import CannotSaveError, SavedIterators
 from keras_tpu_ext._runtime.common.protocols import Place
+from keras_tpu_ext._runtime.common.random_state import fingerprint_of_random_state, random_state, set_random_state
 from keras_tpu_ext._runtime.common.types import IteratorState, Nest, RandomState
 from keras_tpu_ext._runtime.compat import tree
 from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches
@@ -53,6 +51,9 @@ class Source(Protocol):
             CannotSaveError: If it does not tell.
         """
 
+    def random_before(self, batch: int) -> RandomState:
+        """Return the random states before a batch was read in another thread; `None` if nobody knows them."""
+
     def make_iterators(self, number: int) -> None:
         """Make iterators that nobody reads: a shuffled `tf.data.Dataset` draws another order for each."""
 
@@ -63,7 +64,8 @@ class IterableSource:
     Args:
         iterable: Returns the iterable for a pass.
         indexed: What the iterable reads, where that can begin anywhere.
-        is_python: Whether it is a `tf.data.Dataset` that reads an iterable in Python, which is read on in each pass.
+        why_no_state: Why its iterators tell no place, although they could be asked: for a `tf.data.Dataset` that
+            reads an iterable in Python. Each pass over it is read again from its begin.
     """
 
     def __init__(
@@ -71,10 +73,10 @@ class IterableSource:
         iterable: Callable[[], Iterable[Nest]],
         indexed: IndexedBatches | None = None,
         *,
-        is_python: bool = False,
+        why_no_state: str = "",
     ) -> None:
         self._indexed = indexed
-        self._is_python = is_python
+        self._why_no_state = why_no_state
         self._iterators = SavedIterators(iterable)
 
     @property
@@ -85,7 +87,7 @@ class IterableSource:
     @property
     def depends_on_earlier(self) -> bool:
         """Whether what a pass gives depends on the passes before it."""
-        return self._indexed is None and not self._is_python and self._iterators.depends_on_earlier
+        return self._indexed is None and not self._why_no_state and self._iterators.depends_on_earlier
 
     def open(self, read: int = 0, iterator: IteratorState = None) -> tuple[Iterator[Nest], int]:
         """Begin a pass."""
@@ -96,7 +98,15 @@ class IterableSource:
 
     def save(self) -> tuple[IteratorState, bool]:
         """Return the state of the iterator of the pass, or the order of the batches."""
-        return self._iterators.save() if self._indexed is None else (self._indexed.order, True)
+        if self._indexed is not None:
+            return self._indexed.order, True
+        if self._why_no_state:
+            raise CannotSaveError(self._why_no_state)
+        return self._iterators.save()
+
+    def random_before(self, batch: int) -> RandomState:
+        """Return the random states before a batch was read."""
+        return None if self._indexed is None else self._indexed.random_before(batch)
 
     def make_iterators(self, number: int) -> None:
         """Make iterators that nobody reads, of what is no list of batches."""
@@ -110,13 +120,16 @@ class ResumablePasses:
     Args:
         reads_ahead: Whether batches are read in another thread, before the step that they are for.
         spans_epochs: Whether a pass goes on in the next epoch, until the data ends.
+        begins_before_epoch: Whether Keras begins a pass just before it tells that its epoch begins.
 
     Attributes:
+        indexed: The batches, where they are those of a `PyDataset`.
         resumed: Where the next pass is to begin, if not at its start.
         has_length: Whether Keras asks for no more batches than there are.
         is_between_epochs: Whether Keras begins a pass that it will not read.
         seed: See `ResumableData`.
         draws: Whether reading a batch draws from Python's or NumPy's own random generators.
+        random: The states of these with which the epoch is to begin; `None` for what they are then.
         is_not_saved: Whether the place in the data is found by reading the whole pass again.
         not_exact: See `ResumableData`.
         read_again: Number of batches that were read again to come to the place where the data was.
@@ -125,15 +138,17 @@ class ResumablePasses:
         seconds_of_take: How long it took to take it.
     """
 
-    def __init__(self, *, reads_ahead: bool, spans_epochs: bool) -> None:
-        self._reads_ahead = reads_ahead
+    def __init__(self, *, reads_ahead: bool, spans_epochs: bool, begins_before_epoch: bool = False) -> None:
+        self.reads_ahead = reads_ahead
+        self.begins_before_epoch = begins_before_epoch
         self.spans_epochs = spans_epochs
+        self.indexed: IndexedBatches | None = None
         self.resumed: Place | None = None
         self.has_length = False
         self.is_between_epochs = False
         self.seed: int | None = None
         self.draws = False
-        self._random: RandomState = None
+        self.random: RandomState = None
         self._pass: _Pass | None = None
         self._next = Place(0, 0, None, None, None)  # the begin of the next pass
         self._first_batch = self._trained = self._trained_before = 0
@@ -143,18 +158,15 @@ class ResumablePasses:
         self.read_again = 0
         self.seconds = 0.0
 
-    def resume(self, place: Place, batch: int) -> None:
-        """Let the first epoch begin where another process was; call it before that.
-
-        Args:
-            place: The place in the data.
-            batch: The number of batches of the epoch that are trained on.
-        """
-        self._first_batch = batch
-        if place.batch or place.passes or place.unread:
+    def resume(self, place: Place, batch: int, restore: Callable[[], object] = lambda: None) -> None:
+        """Let the first epoch begin where another process was; see `ResumableData`."""
+        self._first_batch, self.draws = batch, place.draws
+        if self.indexed is not None:
+            self.indexed.restore = restore
+        if place.batch or place.passes or place.unread or place.random_at_start is not None:
             self.resumed = place
-        if not place.batch:
-            self._random = place.random
+        if not place.batch and not self.begins_before_epoch:
+            self.random = place.random
 
     def take_first_batch(self) -> tuple[int, int]:
         """Return at which batch an epoch begins, and which one that is of a pass that is to begin there."""
@@ -162,12 +174,12 @@ class ResumablePasses:
         return batch, 0 if self.resumed is None else self.resumed.batch
 
     def begin_epoch(self, trained: int) -> None:
-        """Note that an epoch begins, or goes on, after so many batches in all; passes begin at no other time."""
+        """Note that an epoch begins, or goes on, after so many batches in all."""
         self._trained = self._trained_before = trained
-        if self._random is not None:
-            set_random_state(self._random)
-            self._random = None
-        if not self.spans_epochs:
+        if self.random is not None:
+            set_random_state(self.random)
+            self.random = None
+        if not self.spans_epochs and not self.begins_before_epoch:
             self._end_pass()
 
     def begin_pass(self, source: Source, *, at_once: bool = False) -> Iterator[Nest]:
@@ -194,7 +206,9 @@ class ResumablePasses:
             self.is_between_epochs = False
 
     def leave_unread(self, source: Source) -> None:
-        """Make the iterator of such a pass."""
+        """Make the iterator of such a pass, which is made again where another process made it."""
+        if self.resumed is not None:
+            return
         source.make_iterators(1)
         self._end_pass()
         self._next = self._next._replace(unread=self._next.unread + 1)
@@ -202,8 +216,12 @@ class ResumablePasses:
     def note_trained(self, batches: int) -> None:
         """Note how many batches in all the model has trained on, just before it goes on."""
         self._trained = batches
-        if self._pass is not None and self._pass.first is None:
+        if self._pass is None:
+            return
+        if self._pass.first is None:
             self._pass.first = self._trained_before - self._pass.resumed_at
+        if self.indexed is not None:  # which forgets what was before
+            self.indexed.random_before(batches - self._pass.first)
 
     def place(self, *, at_once: bool) -> Place | None:
         """Return the place in the data after the batches that were trained on; see `ResumableData`.
@@ -216,8 +234,11 @@ class ResumablePasses:
         trained = 0 if self._pass is None or self._pass.first is None else self._trained - self._pass.first
         if self._pass is None or not trained:
             begin = self._next if self._pass is None else self._pass.begin
-            return begin._replace(random=random_state())
-        return self._pass.place(trained, ahead=self._reads_ahead, at_once=at_once)
+            if not (self.draws and self.begins_before_epoch):
+                begin = begin._replace(random=random_state())
+            return begin._replace(draws=self.draws)
+        place = self._pass.place(trained, ahead=self.reads_ahead, at_once=at_once)
+        return None if place is None else place._replace(draws=self.draws)
 
     def _end_pass(self) -> None:
         ended, self._pass = self._pass, None
@@ -309,12 +330,12 @@ class _Pass:
             if self._is_wanted and self._read:
                 self._is_wanted = False
                 self._taken = self._take(self._read)
-            before = _fingerprint_of_random_state()
+            before = fingerprint_of_random_state()
             try:
                 batch = self._next.pop() if self._next else next(self._iterator)
             except StopIteration:
                 return
-            self._data.draws |= _fingerprint_of_random_state() != before
+            self._data.draws |= fingerprint_of_random_state() != before
             self._read += 1
             self._rows = max(self._rows, _rows_of(batch))
             if self._read == self.resumed_at + 1 and self._source.depends_on_earlier:
@@ -355,7 +376,9 @@ class _Pass:
             self._iterator, _ = self._source.open()
         self._random_at_start = random_state() if begin.passes else begin.random_at_start
         read += self._skip(begin.batch if begin.passes else begin.batch - begin.read)
-        if not begin.batch:
+        if self._data.begins_before_epoch:  # callbacks may draw until then
+            self._data.random = None if self._data.draws else random_state()
+        elif not begin.batch:
             set_random_state(now)
         self._read = begin.batch
         return read
@@ -380,7 +403,9 @@ class _Pass:
         """
         begun = time.monotonic()
         now = read if self._source.begins_anywhere else self._read
-        place = Place(0, now, None, random_state(), self._random_at_start, self._rows)
+        ahead = self._data.draws and self._data.reads_ahead  # then nobody knows what was drawn for which batch
+        random = self._source.random_before(now) if ahead else random_state()
+        place = Place(0, now, None, random, self._random_at_start, self._rows)
         state, is_whole = self._save()
         if self._data.is_not_saved:
             place = place._replace(unread=self.begin.unread)
@@ -409,20 +434,3 @@ _READ_AGAIN = 20
 def _rows_of(batch: Nest) -> int:
     shapes = [leaf.shape for leaf in tree.flatten(batch) if len(getattr(leaf, "shape", ()))]
     return int(shapes[0][0] or 0) if shapes else 0
-
-
-def _fingerprint_of_random_state() -> tuple[object, ...]:
-    state = np.random.get_state(legacy=False)["state"]
-    key = state.get("key")  # of NumPy's default, the Mersenne Twister
-    return hash(random.getstate()), repr(state) if key is None else (hash(key.tobytes()), state["pos"])
-
-
-def random_state() -> RandomState:
-    """Return the states of Python's and NumPy's own random generators."""
-    return {"python": random.getstate(), "numpy": np.random.get_state()}
-
-
-def set_random_state(state: RandomState) -> None:
-    """Set the states of Python's and NumPy's own random generators."""
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
