@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.iterator_state import SavedIterators
-from keras_tpu_ext._runtime.training.resumable_data import IterableSource, ResumablePasses
+from keras_tpu_ext._runtime.training.batch_source import IterableSource
+from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 
 pytestmark = pytest.mark.runtimes("keras3_tf")
 EPOCHS = 3

@@ -13,8 +13,9 @@ from keras_tpu_ext._runtime.common.protocols import RunningFit
 from keras_tpu_ext._runtime.common.types import DataAdapter, DataHandler, Nest
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
 from keras_tpu_ext._runtime.tensorflow.resumable_data import DistributedPasses, keeping_seed
+from keras_tpu_ext._runtime.training.batch_source import IterableSource
 from keras_tpu_ext._runtime.training.indexed_batches import indexed
-from keras_tpu_ext._runtime.training.resumable_data import IterableSource, ResumablePasses
+from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 
 _TensorLikeDataAdapter: Any = private("engine.data_adapter:TensorLikeDataAdapter")
 _GeneratorDataAdapter: type = private("engine.data_adapter:GeneratorDataAdapter")

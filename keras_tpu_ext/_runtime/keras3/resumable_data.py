@@ -13,8 +13,9 @@ from keras_tpu_ext._runtime.common.missing_names import override, private
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.protocols import RunningFit
 from keras_tpu_ext._runtime.common.types import DataAdapter, Dataset, IteratorState, Nest, RandomState
+from keras_tpu_ext._runtime.training.batch_source import IterableSource
 from keras_tpu_ext._runtime.training.indexed_batches import indexed
-from keras_tpu_ext._runtime.training.resumable_data import IterableSource, ResumablePasses
+from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 
 _data_adapters: Any = private("keras.src.trainers.data_adapters")
 ArrayDataAdapter: Any = private("keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter")

@@ -13,7 +13,8 @@ from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest, Tensor
 from keras_tpu_ext._runtime.tensorflow.cluster import num_workers
 from keras_tpu_ext._runtime.tensorflow.replicas import is_none
-from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses, Source
+from keras_tpu_ext._runtime.training.batch_source import Source
+from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 from keras_tpu_ext.errors import ArgumentError, NotForThisKerasError
 
 global_seed: Any = private("tensorflow.python.eager.context:global_seed")
