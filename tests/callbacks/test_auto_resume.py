@@ -128,13 +128,15 @@ def tf_data(repeats):
 DATA = {
     "arrays": lambda: {"x": X, "y": Y, "batch_size": 16},
     "batches by index": lambda: {"x": Batches()},
-    "workers": lambda: {"x": Batches(), "workers": 2} if IS_KERAS2 else {"x": Batches(workers=2)},
+    "workers": lambda: {"x": Batches(workers=2)},
     "random batches": lambda: {"x": Drawing()},
     "a generator": lambda: {"x": generated(), "steps_per_epoch": BATCHES},
     "tf.data": lambda: {"x": tf_data(repeats=False)},
     "tf.data, repeated": lambda: {"x": tf_data(repeats=True), "steps_per_epoch": 4},
 }
 HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+if IS_KERAS2:
+    del DATA["workers"]  # whose order is by chance there: see test_keras2_auto_resume.py
 KINDS = [name for name in DATA if HAS_TENSORFLOW or "tf" not in name]
 LATER = pytest.mark.exhaustive
 ON_BOTH = pytest.mark.gate_on("keras3_tf", "keras3_jax")

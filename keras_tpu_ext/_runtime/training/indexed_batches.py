@@ -31,7 +31,7 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         self._read_ahead = read_ahead
         self._order: list[int] | None = None
         self._first = 0
-        self._has_begun = False
+        self._has_begun = self._is_told = False
         self._random_before: dict[int, RandomState] = {}
         self.restore: Callable[[], object] | None = None
 
@@ -49,7 +49,7 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         """
         if self._has_begun:
             return
-        self._has_begun, self._first, self._order = True, first, order
+        self._has_begun, self._is_told, self._first, self._order = True, False, first, order
         self._random_before = {}
         if self.restore is not None:
             self.restore()
@@ -91,8 +91,10 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
             self.restore()
 
     def on_epoch_end(self) -> None:
-        """Tell the other one."""
-        self._batches.on_epoch_end()
+        """Tell the other one, once in a pass: with workers Keras 2 tells it twice where an epoch ends slowly."""
+        if not self._is_told:
+            self._is_told = True
+            self._batches.on_epoch_end()
 
     def size(self) -> int | None:
         """Return the number of batches of a whole pass; `None` if it has no end."""
