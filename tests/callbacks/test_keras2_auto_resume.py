@@ -175,7 +175,7 @@ def test_data(name, tmp_path):
 @LATER
 @pytest.mark.usefixtures("layers_that_tell_their_state")
 def test_workers_beside_a_slow_validation(tmp_path):
-    """Keras 2 draws the order in a thread, once more where an epoch ends slowly: stock's is by chance, ours is not."""
+    """Keras 2 draws the order in a thread, once more where an epoch ends slowly: that of stock is by chance."""
     check_goes_on(tmp_path, 10, 2, data=shuffled_rows, stock=False)
 
 
