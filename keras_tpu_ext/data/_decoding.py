@@ -71,8 +71,7 @@ def _window(tf: Any, shape: Any, size: tuple[int, int], crop: str, seed: Any) ->
 
 def _resized(tf: Any, pixels: Any, size: tuple[int, int]) -> Any:
     def resize() -> Any:
-        floats = tf.image.resize(pixels, size)
-        return tf.cast(tf.clip_by_value(tf.round(floats), 0.0, 255.0), tf.uint8)
+        return tf.cast(tf.round(tf.image.resize(pixels, size)), tf.uint8)  # means of pixels: 0 to 255
 
     fits = tf.reduce_all(tf.equal(tf.shape(pixels)[:2], size))
     return tf.ensure_shape(tf.cond(fits, lambda: tf.identity(pixels), resize), [*size, 3])
