@@ -89,9 +89,9 @@ def _copied(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy()
     if type(value) is dict:
-        return {name: _copied(one) for name, one in value.items()}
+        return {name: _copied(one) for name, one in list(value.items())}
     if type(value) in (list, tuple, set):
-        return type(value)(_copied(one) for one in value)
+        return type(value)(_copied(one) for one in list(value))
     return value
 
 
@@ -124,11 +124,23 @@ def _write_rows(logger: Any, rows: str) -> None:
 
 
 def _fingerprints(callback: Any) -> dict[str, Any]:
-    return {name: _fingerprint(value) for name, value in vars(callback).items() if name not in _OF_KERAS}
+    own = list(vars(callback).items())  # to which other threads may add
+    return {name: _fingerprint(_still(value)) for name, value in own if name not in _OF_KERAS}
+
+
+def _still(value: Any) -> Any:
+    """Return a value whose lists and dicts at any depth no other thread changes."""
+    if type(value) is dict:
+        return {name: _still(one) for name, one in list(value.items())}
+    return [_still(one) for one in list(value)] if type(value) is list else value
 
 
 def _fingerprint(value: Any) -> Any:
     """Return what is another for another value, and `_NOT_KEPT` for what no checkpoint can hold."""
+    if isinstance(value, np.memmap):
+        return "a file"
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return _NOT_KEPT
     if isinstance(value, np.ndarray) and value.nbytes > _LARGE:
         return id(value), zlib.crc32(_bytes(value.flat[:: value.size // _SAMPLE + 1]))
     members: list[Any] = []

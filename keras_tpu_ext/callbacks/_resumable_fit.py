@@ -212,7 +212,7 @@ class ResumableFit:
         self.finished = True
         self._before_epoch += self._end
         self._epoch, self._batch = (0 if self._epoch is None else self._epoch + 1), 0
-        self._data.begin_epoch(self._before_epoch)
+        self._data.end_epochs(self._before_epoch)
         self._save(self._data.place(at_once=True) or Place(0, 0, None, None, None))
         self._finish_writing()
 

@@ -325,12 +325,37 @@ def test_a_finished_training_is_not_trained_again(tmp_path, capsys):
     assert "this training is finished" in capsys.readouterr().out
 
 
-def test_a_finished_training_goes_on_with_more_epochs(tmp_path):
+@pytest.mark.parametrize("kind", ["arrays", *(pytest.param(name, marks=LATER) for name in KINDS if name != "arrays")])
+def test_a_finished_training_goes_on_with_more_epochs(kind, tmp_path):
     plain = [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9)]
-    Trained(tmp_path, epochs=2, callbacks=plain)
-    assert (
-        Trained(tmp_path, epochs=4, callbacks=plain).outcome() == Trained(None, epochs=4, callbacks=plain).outcome()
-    )
+    Trained(tmp_path, kind, epochs=2, callbacks=plain)
+    again = Trained(tmp_path, kind, epochs=4, callbacks=plain)
+    assert again.outcome() == Trained(None, kind, epochs=4, callbacks=plain).outcome()
+
+
+def test_what_of_the_data_is_no_state(tmp_path):
+    """Data on a disk stays there, names are no numbers, and threads that read ahead fill caches."""
+    np.save(tmp_path / "x.npy", X)
+    data = types.SimpleNamespace(cache={}, names=np.zeros(3 * 2**20, object))
+    states = CallbackStates([data])
+    data.rows, data.names, data.cache = np.load(tmp_path / "x.npy", mmap_mode="r"), data.names[:-1], {0: X}
+    stop = threading.Event()
+
+    def fill():
+        while not stop.is_set():
+            data.cache[len(data.cache) % 1000] = 0
+            data.cache.pop(999, None)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    try:
+        for _ in range(300):
+            ((_, state),) = states.read()
+    finally:
+        stop.set()
+        thread.join()
+    assert "names" not in state
+    np.testing.assert_array_equal(state["cache"][0], X)
 
 
 def test_a_training_that_a_callback_has_ended_is_finished(tmp_path):

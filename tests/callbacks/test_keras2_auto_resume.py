@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from keras_tpu_ext.errors import ArgumentError, ResumeWarning
+from keras_tpu_ext.errors import ArgumentError, CheckpointError, ResumeWarning
 from kind_of_keras import keras
 
 pytestmark = [pytest.mark.runtimes("keras2_tf"), pytest.mark.gate_on("keras2_tf221")]
@@ -50,7 +50,10 @@ class KilledAt(keras.callbacks.Callback):
 
 
 class Slow(keras.callbacks.Callback):
-    """Validates for so long that the thread of the workers of Keras 2 begins the next epoch on its own."""
+    """Trains and validates for so long that the thread of the workers of Keras 2 ends the epoch on its own."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        time.sleep(0.1)
 
     def on_test_end(self, logs=None):
         time.sleep(0.5)
@@ -72,8 +75,8 @@ def batches_of_other_lengths():
     return {"x": kte.data.pad_batches(Batches(), BATCH)}
 
 
-def model(optimizer="adam", **options):
-    with kte.strategy_scope(require="cpu", replicas=2):
+def model(optimizer="adam", replicas=2, **options):
+    with kte.strategy_scope(require="cpu", replicas=replicas):
         made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, activation="relu")])
         made.add(keras.layers.Dropout(0.3))
         made.add(keras.layers.Dense(2))
@@ -137,12 +140,12 @@ def shuffled_rows():
     return {"x": Shuffled(), "workers": 2, "validation_data": (X, Y)}
 
 
-def trained(directory, made=model, data=arrays, killed_at=None):
+def trained(directory, made=model, data=arrays, killed_at=None, others=()):
     keras.utils.set_random_seed(3)
     resume = [] if directory is None else [kte.callbacks.AutoResume(directory, every_s=0)]
     here = made()
     try:
-        history = here.fit(**data(), epochs=EPOCHS, verbose=0, callbacks=[*resume, Slow(), KilledAt(killed_at)])
+        history = here.fit(**data(), epochs=EPOCHS, verbose=0, callbacks=[*resume, *others, KilledAt(killed_at)])
     except Killed:
         return None
     return [value.tobytes() for value in here.get_weights()], history.history
@@ -174,9 +177,61 @@ def test_data(name, tmp_path):
 
 @LATER
 @pytest.mark.usefixtures("layers_that_tell_their_state")
-def test_workers_beside_a_slow_validation(tmp_path):
+@pytest.mark.parametrize("kills", [(10, 2), (5,)], ids=["at the begin of an epoch", "before its last batch"])
+def test_workers_beside_slow_steps_and_validation(kills, tmp_path):
     """Keras 2 draws the order in a thread, once more where an epoch ends slowly: that of stock is by chance."""
-    check_goes_on(tmp_path, 10, 2, data=shuffled_rows, stock=False)
+    check_goes_on(tmp_path, *kills, data=shuffled_rows, stock=False, others=[Slow()])
+
+
+class OwnStep(kte.TPUModel):
+    """Makes the variables of its optimizer in its first step, and has no `call`."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        self.own = keras.optimizers.Adam(0.01)
+        self.mean = keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self):
+        return [self.mean]
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.inner(x)[:, 0] - tf.cast(y, tf.float32)) ** 2) / 2
+        weights = self.inner.trainable_variables
+        self.own.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        self.mean.update_state(loss)
+        return {"loss": self.mean.result()}
+
+
+def own_step(is_built):
+    with kte.strategy_scope(require="cpu", replicas=2):
+        made = OwnStep()
+        made.compile()
+        if is_built:
+            made.own.build(made.inner.trainable_variables)
+    return made
+
+
+@LATER
+@pytest.mark.filterwarnings("ignore::keras_tpu_ext.errors.CustomStepWarning")
+def test_a_train_step_of_its_own(tmp_path):
+    expected = trained(None, made=lambda: own_step(is_built=True))
+    assert trained(tmp_path / "built", killed_at=8, made=lambda: own_step(is_built=True)) is None
+    assert trained(tmp_path / "built", made=lambda: own_step(is_built=True)) == expected
+    assert trained(tmp_path / "not built", killed_at=8, made=lambda: own_step(is_built=False)) is None
+    with pytest.raises(CheckpointError, match=r"Build the model and its optimizers before fit, such as self\.opt"):
+        trained(tmp_path / "not built", made=lambda: own_step(is_built=False))
+
+
+@LATER
+@pytest.mark.usefixtures("layers_that_tell_their_state")
+def test_random_numbers_of_replicas_are_not_for_another_number(tmp_path):
+    assert trained(tmp_path, killed_at=8) is None
+    with pytest.raises(CheckpointError, match=r"drew random numbers on 2 replicas, .*here are 4\. .*replicas=2"):
+        trained(tmp_path, made=lambda: model(replicas=4))
 
 
 def test_layers_that_do_not_tell_their_state_are_told(tmp_path):

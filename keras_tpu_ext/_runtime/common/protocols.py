@@ -500,6 +500,9 @@ class ResumableData(Protocol):
     def begin_epoch(self, trained: int) -> None:
         """Note that an epoch begins, or goes on, after so many batches in all."""
 
+    def end_epochs(self, trained: int) -> None:
+        """Note that the last epoch has ended after so many batches in all; one after it begins with a new pass."""
+
     def note_trained(self, batches: int) -> None:
         """Note how many batches in all the model has trained on, just before it goes on."""
 

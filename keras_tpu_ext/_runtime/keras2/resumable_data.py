@@ -72,9 +72,10 @@ class ResumesData:
         data, adapter = self._model._kte_call.data, self._adapter
         if data.indexed is not None:
             override(adapter, "get_size", data.indexed.size)
-            is_padded = x is not data.indexed  # then it is a dataset, whose adapter tells nobody
-            end = data.indexed.on_epoch_end if is_padded else adapter.on_epoch_end
-            override(adapter, "on_epoch_end", _and(end, data.indexed.end_pass))
+            override(adapter, "on_epoch_end", _and(adapter.on_epoch_end, data.indexed.end_pass))
+            if x is not data.indexed:  # then it is a dataset of padded batches, which does not tell its size
+                is_each = steps_per_epoch in (None, data.indexed.size())
+                override(adapter, "should_recreate_iterator", lambda: is_each)
         handler: DataHandler = super()
         handler._configure_dataset_and_inferred_steps(strategy, x, steps_per_epoch, class_weight, False)
         dataset = self._dataset

@@ -13,15 +13,17 @@ from keras_tpu_ext._runtime.keras2.models import draws_random_numbers, flatten_l
 from keras_tpu_ext._runtime.keras2.optimizer import is_legacy
 from keras_tpu_ext._runtime.keras2.resumable_data import reading_batches as reading_batches
 from keras_tpu_ext._runtime.tensorflow.replicas import with_none
+from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.tensorflow.training_state import all_gather_int as all_gather_int
 from keras_tpu_ext._runtime.tensorflow.training_state import assign_variables, read_variables, variables_of_step
+from keras_tpu_ext.errors import CheckpointError
 
 _OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
 
 
 def read(model: Model) -> list[SavedVariable]:
     """Return the value of each variable of `model` that training changes."""
-    if not _has_trained(model):  # it may have to leave before
+    if not _has_trained(model) and not _has_own_step(model):  # it may have to leave before
         with model._own_scope():
             _build(model)
     return read_variables(_variables_of(model))
@@ -30,6 +32,9 @@ def read(model: Model) -> list[SavedVariable]:
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
     """Give the variables of `model` values that `read` has returned."""
     with model._own_scope():
+        if _has_own_step(model):
+            _assign_as_built(model, saved)
+            return
         _build(model)
         assign_variables(_variables_of(model), saved)
 
@@ -79,6 +84,21 @@ def _variables_of_optimizer(optimizer: Optimizer) -> Iterator[Variable]:
 
 def _generator_of(layer: Layer) -> tf.random.Generator | None:
     return getattr(getattr(layer, "_random_generator", None), "_generator", None)
+
+
+def _has_own_step(model: Model) -> bool:
+    return type(model).train_step is not ExactStep.train_step
+
+
+def _assign_as_built(model: Model, saved: Sequence[SavedVariable]) -> None:
+    """Give a model with a `train_step` of its own its values: nobody else knows what it makes in its first step."""
+    try:
+        assign_variables(_variables_of(model), saved)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{error}. Its own train_step makes variables when it first runs. Build the model and its optimizers "
+            "before fit, such as self.optimizer.build(self.trainable_variables)"
+        ) from None
 
 
 def _has_trained(model: Model) -> bool:

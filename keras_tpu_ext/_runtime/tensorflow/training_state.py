@@ -19,6 +19,7 @@ from keras_tpu_ext._runtime.tensorflow.variables import (
 )
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 from keras_tpu_ext._runtime.training.training_state import check_same
+from keras_tpu_ext.errors import CheckpointError
 
 Named: TypeAlias = "Sequence[tuple[str, Variable]]"
 
@@ -35,16 +36,24 @@ def assign_variables(variables: Named, saved: Sequence[SavedVariable]) -> None:
         CheckpointError: If they are of other variables; then nothing is changed.
     """
     check_same(saved, variables)
+    _check_replicas(saved, variables)
     for one, (_, variable) in zip(saved, variables, strict=True):
         value = np.asarray(one.value).astype(native(variable).dtype.as_numpy_dtype)
         of_replicas = value if one.per_replica else value[np.newaxis]
-        if one.role == "random":  # those of another number of replicas are as good
-            of_replicas = np.resize(of_replicas, zeros_of_replicas(variable).shape)
-            assign_to_replicas(variable, of_replicas)
-        elif is_per_replica(variable):
+        if one.role == "random" or is_per_replica(variable):
             assign_to_replicas(variable, of_replicas)
         else:
             native(variable).assign(value.sum(axis=0) if one.per_replica else value)
+
+
+def _check_replicas(saved: Sequence[SavedVariable], variables: Named) -> None:
+    for one, (role, variable) in zip(saved, variables, strict=True):
+        were, are = len(one.value) if one.per_replica else 1, len(zeros_of_replicas(variable))
+        if role == "random" and were != are:
+            raise CheckpointError(
+                f"its layers drew random numbers on {were} replicas, each its own, and here are {are}. Go on with "
+                f"strategy_scope(replicas={were})"
+            )
 
 
 def all_gather_int(model: Model, number: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
@@ -31,8 +32,9 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         self._read_ahead = read_ahead
         self._order: list[int] | None = None
         self._first = 0
-        self._has_begun = self._is_told = False
+        self._has_begun = False
         self._random_before: dict[int, RandomState] = {}
+        self._lock = threading.Lock()  # other threads read ahead
         self.restore: Callable[[], object] | None = None
 
     @property
@@ -49,7 +51,7 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         """
         if self._has_begun:
             return
-        self._has_begun, self._is_told, self._first, self._order = True, False, first, order
+        self._has_begun, self._first, self._order = True, first, order
         self._random_before = {}
         if self.restore is not None:
             self.restore()
@@ -59,20 +61,23 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
             random.shuffle(self._order)
 
     def end_pass(self) -> None:
-        """Forget the order of the pass."""
+        """Tell the other one that its epoch has ended, and forget the order of the pass."""
+        self._batches.on_epoch_end()
         self._has_begun, self._first, self._order = False, 0, None
         self.restore = None
 
     def random_before(self, batch: int) -> RandomState:
         """Return the random states before a batch of the pass was read, and forget those before it; or `None`."""
-        self._random_before = {index: state for index, state in self._random_before.items() if index >= batch}
-        return self._random_before.get(batch)
+        with self._lock:
+            self._random_before = {index: state for index, state in self._random_before.items() if index >= batch}
+            return self._random_before.get(batch)
 
     def __getitem__(self, index: int) -> Nest:
         """Return a batch by its place in the pass."""
         index += self._first
         if self._read_ahead:
-            self._random_before[index] = random_state()
+            with self._lock:
+                self._random_before[index] = random_state()
         return self._batches[index if self._order is None else self._order[index]]
 
     def __len__(self) -> int:
@@ -91,10 +96,7 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
             self.restore()
 
     def on_epoch_end(self) -> None:
-        """Tell the other one, once in a pass: with workers Keras 2 tells it twice where an epoch ends slowly."""
-        if not self._is_told:
-            self._is_told = True
-            self._batches.on_epoch_end()
+        """Do nothing before `end_pass`: the workers of Keras 2 call it while the model still trains on the epoch."""
 
     def size(self) -> int | None:
         """Return the number of batches of a whole pass; `None` if it has no end."""

@@ -90,6 +90,12 @@ class ResumablePasses:
         if not self.spans_epochs and not self.begins_before_epoch:
             self._end_pass()
 
+    def end_epochs(self, trained: int) -> None:
+        """Note that the last epoch has ended after so many batches in all; one after it begins with a new pass."""
+        self._trained = self._trained_before = trained
+        if not self.spans_epochs:
+            self._end_pass()
+
     def begin_pass(self, source: Source, *, at_once: bool = False) -> Iterator[Nest]:
         """Return an iterator over the batches of the next pass.
 
@@ -142,7 +148,9 @@ class ResumablePasses:
         trained = 0 if self._pass is None or self._pass.first is None else self._trained - self._pass.first
         if self._pass is None or not trained:
             begin = self._next if self._pass is None else self._pass.begin
-            if not (self.draws and self.begins_before_epoch):
+            if self._pass is None and self.begins_before_epoch and not begin.passes:
+                begin = begin._replace(random_at_start=random_state())  # after the last epoch: one more begins so
+            elif not (self.draws and self.begins_before_epoch):
                 begin = begin._replace(random=random_state())
             return begin._replace(draws=self.draws)
         place = self._pass.place(trained, ahead=self.reads_ahead, at_once=at_once)
