@@ -1,4 +1,4 @@
-"""What callbacks know: the attributes of theirs that have changed since training began."""
+"""What callbacks and data know: the attributes of theirs that have changed since training began."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ State = Mapping[str, Any]
 
 
 class CallbackStates:
-    """What the callbacks of one `fit` know.
+    """What the callbacks of one `fit` know, or its `PyDataset`.
 
     A callback with `get_state()` and `set_state(state)` says itself. Of any other it is the attributes that have
     changed since training began; that is right for Keras's own, and for most. The file of a `CSVLogger` is kept too.

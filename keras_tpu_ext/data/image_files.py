@@ -154,9 +154,9 @@ def _decoded(tf: Any, numbered: Any, files: Files, size: tuple[int, int], crop: 
         )
         return position, neighbours, (pixels, labels[number])
 
-    # Their number is fixed: AUTOTUNE counts cores, and a read that waits for storage needs none. Half of them wait in
-    # their order to be taken while each thread has one. What was read is decoded by the thread that read it: to hand
-    # it on to another takes 7 to 12 % of the images per second.
+    # Their number is fixed: AUTOTUNE counts cores, and a read that waits for storage needs none. A call that is done
+    # counts until its image is taken, in order; so there are twice as many calls as threads. What was read is decoded
+    # by the thread that read it: to hand it on to another takes 7 to 12 % of the images per second.
     calls = 2 * _PARALLEL_FILES
     decoded = numbered.map(without_autograph(tf, decode), num_parallel_calls=calls, deterministic=True)
     return decoded.ignore_errors(log_warning=True)
