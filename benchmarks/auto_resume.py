@@ -1,13 +1,12 @@
-"""What `AutoResume` costs a training that it saves about every 100 steps, beside the same without it.
+"""What `AutoResume` costs a training that it saves every 100 steps, beside the same without it.
 
-    KERAS_BACKEND=jax python benchmarks/auto_resume.py [--pairs 5] [--steps 400] [--batch 4] [--side 96]
+    KERAS_BACKEND=jax python benchmarks/auto_resume.py [--pairs 5] [--steps 350] [--batch 4] [--side 96]
     KERAS_BACKEND=jax python benchmarks/auto_resume.py --accelerator --batch 128 --side 224    # on one GPU or TPU
 
 The model is Keras's ResNet50 for 1,000 classes, of 102 MB, with SGD and momentum, so that 205 MB are saved. It trains
-for an epoch on a batch of random images that is in memory, in turns with and without the callback, which saves at a
-quarter, a half and three quarters of the time. Printed are the median of the paired ratios, how long Python waited in
-a save, for the steps that were under way and for the copy, and for how long a thread beside it then wrote. The save
-after the last step, for which `fit` waits, is not in the ratio. The last line is JSON.
+for an epoch on a batch of random images that is in memory, in turns with and without the callback. Printed are the
+paired ratios, what a save costs, how long Python stood still for one, and for how long a thread beside it then copied
+and wrote. The save after the last step, for which `fit` waits, is not in the ratio. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from keras_tpu_ext.callbacks._resumable_fit import ResumableFit
 from keras_tpu_ext.callbacks._saver import Saver
 
 CLASSES = 1000
-PARTS = 4  # of an epoch, with a save after each but the last
+EVERY = 100  # steps from one save to the next
 
 
 class OneBatch(keras.utils.PyDataset):
@@ -76,15 +75,14 @@ class Turns:
         batches: The data.
 
     Attributes:
-        waited: For each save the seconds until the steps that were under way were done, and the state was copied.
-        wrote: For each save the seconds in which it was written.
+        stood_still: For each save the seconds in which no step was begun.
+        wrote: For each save the seconds in which it was copied and written beside the steps.
         bytes: Size of a checkpoint.
     """
 
     def __init__(self, model: Any, batches: OneBatch) -> None:
         self.model, self.batches = model, batches
-        self.seconds = min(self.without() for _ in range(2))
-        self.waited: list[float] = []
+        self.stood_still: list[float] = []
         self.wrote: list[float] = []
         self.bytes = 0
 
@@ -95,13 +93,14 @@ class Turns:
     def saving(self) -> float:
         """Train with it and return the seconds of the epoch."""
         with tempfile.TemporaryDirectory() as folder:
-            seconds = self._fit(kte.callbacks.AutoResume(folder, every_s=self.seconds / PARTS))
+            seconds = self._fit(kte.callbacks.AutoResume(folder))
             self.bytes = max(path.stat().st_size for path in Path(folder).iterdir())
         return seconds
 
-    def note_times(self) -> None:
-        """Note from now on how long saves take; the one at the end is none of them."""
-        ResumableFit._save = _timed(ResumableFit._save, self.waited, lambda fit: not fit.finished)
+    def save_by_steps(self) -> None:
+        """Let it save by steps and not by the clock, and note how long that takes; the save at the end is none."""
+        ResumableFit._is_due = lambda fit, is_epoch: fit._batch > 0 and fit._batch % EVERY == 0  # type: ignore[method-assign]
+        ResumableFit._save = _timed(ResumableFit._save, self.stood_still, lambda fit: not fit.finished)
         Saver._write = _timed(Saver._write, self.wrote, lambda saver: True)
 
     def _fit(self, *callbacks: Any) -> float:
@@ -138,24 +137,25 @@ def main() -> None:
     """Print what it costs, then JSON."""
     parser = harness.parser(__doc__)
     parser.add_argument("--pairs", type=int, default=5, help="turns of each (default 5)")
-    parser.add_argument("--steps", type=int, default=400, help="steps of a turn (default 400)")
+    parser.add_argument("--steps", type=int, default=350, help="steps of a turn (default 350)")
     parser.add_argument("--batch", type=int, default=4, help="images in a batch (default 4)")
     parser.add_argument("--side", type=int, default=96, help="height and width of an image (default 96)")
     parser.add_argument("--accelerator", action="store_true", help="train on one GPU or TPU, and not on the CPU")
     options = parser.parse_args()
     batches = OneBatch(options.steps, options.batch, options.side)
     turns = Turns(compiled(options.side, options.accelerator), batches)
-    turns.note_times()
+    turns.save_by_steps()
     row = harness.paired(turns.saving, turns.without, pairs=options.pairs)
-    saves = len(turns.waited) / (options.pairs + 1)
-    row |= {"steps": options.steps, "saves_a_turn": saves, "bytes": turns.bytes}
-    row |= {"waited_s": statistics.median(turns.waited), "wrote_s": statistics.median(turns.wrote)}
-    row["step_s"] = turns.seconds / options.steps
-    every = (
-        f"{saves:.1f} saves of {row['bytes'] / 1e6:.0f} MB in {options.steps} steps of {1e3 * row['step_s']:.1f} ms"
-    )
-    print(f"{every}: {harness.in_words(row)}")
-    print(f"a save waits {row['waited_s']:.3f} s for steps and for the copy; {row['wrote_s']:.3f} s are writing")
+    saves, step_s = len(turns.stood_still) / (options.pairs + 1), row["b_s"] / options.steps
+    costs = [(ratio - 1) * options.steps / (saves * EVERY) for ratio in (row["ratio"], *row["interval"])]
+    row |= {"steps": options.steps, "saves_a_turn": saves, "bytes": turns.bytes, "step_s": step_s, "costs": costs}
+    row |= {"stood_still_s": statistics.median(turns.stood_still), "wrote_s": statistics.median(turns.wrote)}
+    size = f"{row['bytes'] / 1e6:.0f} MB"
+    print(f"{saves:.0f} saves of {size} in {options.steps} steps of {1e3 * step_s:.1f} ms: {harness.in_words(row)}")
+    median, low, high = (f"{100 * cost:.1f} %" for cost in costs)
+    print(f"a save every {EVERY} steps costs {median} of the time ({low} to {high})")
+    stood_still, wrote = (f"{row[key]:.3f} s" for key in ("stood_still_s", "wrote_s"))
+    print(f"for a save Python stands still for {stood_still}; {wrote} are writing beside it")
     harness.report("auto_resume", batch=options.batch, side=options.side, **row)
 
 

@@ -523,6 +523,8 @@ class TrainingState(Protocol):
     def read(self, model: Model) -> list[SavedVariable]:
         """Return the value of each variable of `model` that training changes, as arrays that nothing changes.
 
+        They may be arrays of the framework on the device, which are still to be computed.
+
         Of several processes all must call it, in a hook of the main thread.
         """
 

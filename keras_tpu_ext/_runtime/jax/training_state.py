@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from keras_tpu_ext._runtime.common.protocols import RunningFit, SavedVariable
-from keras_tpu_ext._runtime.common.types import Model, Variable
+from keras_tpu_ext._runtime.common.types import Array, Model, Variable
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.jax.gather import has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.update import step_variables
@@ -26,9 +29,11 @@ def read(model: Model) -> list[SavedVariable]:
     model.jax_state_sync()  # while `fit` runs, they are in its own state
     variables = _variables_of(model)
     with model._kte_process_group().reading_shards():
-        for _, variable in variables:
-            _start_copy(variable.value)
-        return [SavedVariable(role, path_of(variable), _on_host(variable)) for role, variable in variables]
+        values = _values([variable for _, variable in variables])
+    return [
+        SavedVariable(role, path_of(variable), value)
+        for (role, variable), value in zip(variables, values, strict=True)
+    ]
 
 
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
@@ -61,15 +66,54 @@ def _variables_of(model: Model) -> list[tuple[str, Variable]]:
     return variables_of(model) + [("step", variable) for variable in ([] if state is None else step_variables(state))]
 
 
-def _on_host(variable: Variable) -> np.ndarray:
-    array = variable.value
-    if has_shards_elsewhere(variable):
-        return np.asarray(variable)
+def _values(variables: Sequence[Variable]) -> list[Array]:
+    """Return copies of variables: on their devices where those have room, for which no step has to wait.
+
+    The next step is given the memory of the variables, so that they have to be copied before it.
+    """
+    values: list[Any] = [variable.value for variable in variables]
+    by_devices: dict[frozenset[jax.Device], list[int]] = {}
+    for number, variable in enumerate(variables):
+        if has_shards_elsewhere(variable):
+            values[number] = np.asarray(variable)  # all processes read it together
+            continue
+        if values[number].is_fully_replicated:
+            values[number] = values[number].addressable_data(0)
+        by_devices.setdefault(frozenset(values[number].devices()), []).append(number)
+    for numbers in by_devices.values():
+        for number, copy in zip(numbers, _copies([values[one] for one in numbers]), strict=True):
+            values[number] = copy
+    return values
+
+
+def _copies(arrays: list[jax.Array]) -> Sequence[Array]:
+    if _have_room(arrays):
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # free memory in too small pieces
+            return _copy(arrays)
+    for array in arrays:
+        array.copy_to_host_async()
+    return [_on_host(array) for array in arrays]
+
+
+def _on_host(array: jax.Array) -> np.ndarray:
     # On a CPU it may be the memory that the next step is given.
     is_device_memory = any(device.platform == "cpu" for device in array.devices())
     return np.array(array) if is_device_memory else np.asarray(array)
 
 
-def _start_copy(array: jax.Array) -> None:
-    if array.is_fully_addressable:
-        array.copy_to_host_async()
+@jax.jit
+def _copy(arrays: list[jax.Array]) -> list[jax.Array]:
+    return [jnp.copy(array) for array in arrays]
+
+
+def _have_room(arrays: Sequence[jax.Array]) -> bool:
+    """Return whether copies take at most half of what the devices of `arrays` have had free in every step."""
+    needed: Counter[jax.Device] = Counter()
+    for array in arrays:
+        for shard in array.addressable_shards:
+            needed[shard.device] += shard.data.nbytes
+    for device, size in needed.items():
+        memory = device.memory_stats() or {}  # a CPU tells none, and its copies are in the memory of the host anyway
+        if "bytes_limit" in memory and 2 * size > memory["bytes_limit"] - memory["peak_bytes_in_use"]:
+            return False
+    return True
