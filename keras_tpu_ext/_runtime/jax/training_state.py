@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -74,20 +74,21 @@ def _values(variables: Sequence[Variable]) -> list[Array]:
     values: list[Any] = [variable.value for variable in variables]
     by_devices: dict[frozenset[jax.Device], list[int]] = {}
     for number, variable in enumerate(variables):
+        array = values[number]
         if has_shards_elsewhere(variable):
             values[number] = np.asarray(variable)  # all processes read it together
             continue
-        if values[number].is_fully_replicated:
-            values[number] = values[number].addressable_data(0)
-        by_devices.setdefault(frozenset(values[number].devices()), []).append(number)
-    for numbers in by_devices.values():
-        for number, copy in zip(numbers, _copies([values[one] for one in numbers]), strict=True):
+        if array.is_fully_replicated and array.sharding.num_devices > 1:
+            values[number] = array = array.addressable_data(0)
+        by_devices.setdefault(frozenset(array.sharding.device_set), []).append(number)
+    for devices, numbers in by_devices.items():
+        for number, copy in zip(numbers, _copies([values[one] for one in numbers], devices), strict=True):
             values[number] = copy
     return values
 
 
-def _copies(arrays: list[jax.Array]) -> Sequence[Array]:
-    if _have_room(arrays):
+def _copies(arrays: list[jax.Array], devices: Iterable[jax.Device]) -> Sequence[Array]:
+    if _have_room(arrays, devices):
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # free memory in too small pieces
             return _copy(arrays)
     for array in arrays:
@@ -106,14 +107,10 @@ def _copy(arrays: list[jax.Array]) -> list[jax.Array]:
     return [jnp.copy(array) for array in arrays]
 
 
-def _have_room(arrays: Sequence[jax.Array]) -> bool:
+def _have_room(arrays: Sequence[jax.Array], devices: Iterable[jax.Device]) -> bool:
     """Return whether copies take at most half of what the devices of `arrays` have had free in every step."""
-    needed: Counter[jax.Device] = Counter()
-    for array in arrays:
-        for shard in array.addressable_shards:
-            needed[shard.device] += shard.data.nbytes
-    for device, size in needed.items():
-        memory = device.memory_stats() or {}  # a CPU tells none, and its copies are in the memory of the host anyway
-        if "bytes_limit" in memory and 2 * size > memory["bytes_limit"] - memory["peak_bytes_in_use"]:
-            return False
-    return True
+    shards = ((array.sharding.shard_shape(array.shape), array.dtype.itemsize) for array in arrays)
+    needed = sum(math.prod(shape) * itemsize for shape, itemsize in shards)
+    # A CPU tells no limit, and its copies are in the memory of the host anyway.
+    limited = [memory for device in devices if "bytes_limit" in (memory := device.memory_stats() or {})]
+    return all(2 * needed <= memory["bytes_limit"] - memory["peak_bytes_in_use"] for memory in limited)
