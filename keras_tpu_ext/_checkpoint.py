@@ -199,9 +199,23 @@ def encode(content: Content, members: list[bytes | np.ndarray]) -> Any:
     if isinstance(content, bytes):
         members.append(content)
         return {"bytes": len(members) - 1}
-    if callable(content) and not hasattr(content, "__array__"):
+    if is_array(content):
+        return _encode_array(content, members)
+    if callable(content):
         return {"function": _name_of(content)}
-    return _encode_array(content, members)
+    raise _cannot_write(content)
+
+
+def is_array(content: Any) -> bool:
+    """Return whether `content` is an array in memory, of NumPy or of a framework, that nothing else writes into.
+
+    A memory map is none, nor a dataset of a file, a table, or a variable, although they would make arrays.
+    """
+    kind = type(content)
+    if kind is np.ndarray or isinstance(content, np.generic):
+        return not (content.dtype.hasobject or content.dtype.names)
+    is_tensor = kind.__module__.partition(".")[0] in ("jax", "jaxlib", "tensorflow")
+    return is_tensor and hasattr(content, "__array__") and not hasattr(content, "assign")
 
 
 def decode(encoded: Any, members: _Members | None) -> Content:
@@ -223,9 +237,9 @@ def decode(encoded: Any, members: _Members | None) -> Content:
 
 
 def _encode_array(content: Any, members: list[bytes | np.ndarray]) -> dict[str, Any]:
-    array = np.asarray(content) if hasattr(content, "__array__") else np.asarray(None)
-    if array.dtype.kind == "O" or array.dtype.names:
-        raise CannotWriteError(f"{type(content).__module__}.{type(content).__qualname__}")
+    array = np.asarray(content)
+    if array.dtype.hasobject:  # text of TensorFlow
+        raise _cannot_write(content)
     members.append(array)
     scalar = isinstance(content, np.generic)
     return {"array": len(members) - 1, "dtype": array.dtype.name, "scalar": scalar}
@@ -268,8 +282,12 @@ def _name_of(function: Any) -> str:
     module = getattr(function, "__module__", None) or ("numpy" if isinstance(function, np.ufunc) else "")
     name = f"{module}:{getattr(function, '__qualname__', getattr(function, '__name__', ''))}"
     if module.partition(".")[0] not in FRAMEWORKS or _function_of(name) is not function:
-        raise CannotWriteError(f"{type(function).__module__}.{type(function).__qualname__}")
+        raise _cannot_write(function)
     return name
+
+
+def _cannot_write(content: Any) -> CannotWriteError:
+    return CannotWriteError(f"{type(content).__module__}.{type(content).__qualname__}")
 
 
 def _function_of(name: str) -> Any:

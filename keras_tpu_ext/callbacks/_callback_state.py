@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import weakref
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._checkpoint import FRAMEWORKS, CannotWriteError, encode
+from keras_tpu_ext._checkpoint import FRAMEWORKS, CannotWriteError, encode, is_array
 
 # What Keras sets, and no state of a callback.
 _OF_KERAS = ("model", "_model", "params", "validation_data")
@@ -64,7 +65,8 @@ class CallbackStates:
                 continue
             left.remove(found)
             if _tells(found):
-                found.set_state(state["state"])
+                if "state" in state:
+                    found.set_state(state["state"])
             else:
                 own = {attribute: value for attribute, value in state.items() if attribute != _ROWS}
                 vars(found).update(_copied(own))
@@ -74,10 +76,16 @@ class CallbackStates:
 
     def _of(self, callback: Any, before: Mapping[str, Any]) -> State:
         if _tells(callback):
-            return {"state": callback.get_state()}
+            state = callback.get_state()
+            try:
+                _encoded(state)
+            except _CANNOT_BE_KEPT:
+                self.not_kept[type(callback).__qualname__] = ["what its get_state() returned"]
+                return {}
+            return {"state": state}
         now = _fingerprints(callback)
         changed = [name for name in now if now[name] != before.get(name)]
-        lost = [name for name in changed if now[name] == _NOT_KEPT]
+        lost = [name for name in changed if now[name][0] == _NOT_KEPT]
         if lost and type(callback).__module__.partition(".")[0] not in FRAMEWORKS:
             self.not_kept[type(callback).__qualname__] = lost
         kept = {name: vars(callback)[name] for name in changed if name not in lost}
@@ -85,9 +93,9 @@ class CallbackStates:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of lists, dicts and arrays at any depth; it is written while the training goes on."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
+    """Return a copy of lists, dicts and arrays at any depth, in NumPy; it is written while the training goes on."""
+    if is_array(value):
+        return value if isinstance(value, np.generic) else np.array(value)
     if type(value) is dict:
         return {name: _copied(one) for name, one in list(value.items())}
     if type(value) in (list, tuple, set):
@@ -135,20 +143,49 @@ def _still(value: Any) -> Any:
     return [_still(one) for one in list(value)] if type(value) is list else value
 
 
-def _fingerprint(value: Any) -> Any:
-    """Return what is another for another value, and `_NOT_KEPT` for what no checkpoint can hold."""
-    if isinstance(value, np.memmap):
-        return "a file"
-    if isinstance(value, np.ndarray) and value.dtype.hasobject:
-        return _NOT_KEPT
-    if isinstance(value, np.ndarray) and value.nbytes > _LARGE:
+def _fingerprint(value: Any) -> tuple[Any, Any]:
+    """Return what is another for another value; it begins with `_NOT_KEPT` for what no checkpoint can hold."""
+    if type(value) is np.ndarray and is_array(value) and value.nbytes > _LARGE:
         return id(value), zlib.crc32(_bytes(value.flat[:: value.size // _SAMPLE + 1]))
-    members: list[Any] = []
     try:
-        text = json.dumps(encode(value, members))
-    except (CannotWriteError, RecursionError):
-        return _NOT_KEPT
-    return text, [zlib.crc32(_bytes(member)) for member in members]
+        encoded, members = _encoded(value)
+    except _CANNOT_BE_KEPT:
+        return _NOT_KEPT, (_Identity(value), _of_variable(value))
+    return json.dumps(encoded), [zlib.crc32(_bytes(member)) for member in members]
+
+
+def _of_variable(value: Any) -> int | None:
+    """Return a number of what a variable holds; `None` of what is none, or of one that does not tell."""
+    if not hasattr(value, "assign"):
+        return None
+    with contextlib.suppress(Exception):  # one for replicas makes no array
+        return zlib.crc32(_bytes(np.asarray(value)))
+    return None
+
+
+class _Identity:
+    """Equal to that of the same object, which it does not keep alive where that can be."""
+
+    def __init__(self, value: Any) -> None:
+        try:
+            self._get: Callable[[], Any] = weakref.ref(value)
+        except TypeError:
+            self._get = lambda: value
+
+    def __eq__(self, other: object) -> bool:
+        value = self._get()
+        return isinstance(other, _Identity) and value is not None and value is other._get()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _encoded(value: Any) -> tuple[Any, list[Any]]:
+    members: list[Any] = []
+    return encode(value, members), members
+
+
+# RuntimeError is JAX's, of an array whose memory the next step was given.
+_CANNOT_BE_KEPT = CannotWriteError, RecursionError, RuntimeError
 
 
 def _bytes(member: Any) -> Any:

@@ -19,7 +19,7 @@ _SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class Interruption:
-    """A signal that asks to leave; the second Ctrl-C ends the program at once.
+    """A signal that asks to leave; the second Ctrl-C raises `KeyboardInterrupt`.
 
     Attributes:
         reason: The signal that came, or an empty text.
@@ -27,6 +27,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.reason = ""
+        self._process = os.getpid()
 
     @contextlib.contextmanager
     def heeding_signals(self) -> Iterator[None]:
@@ -44,6 +45,10 @@ class Interruption:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _note(self, number: int, frame: FrameType | None) -> Any:
+        if os.getpid() != self._process:  # a worker that was forked, which is told to end
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
         if number == signal.SIGINT and self.reason == _SIGNALS[signal.SIGINT]:
             raise KeyboardInterrupt
         self.reason = _SIGNALS[signal.Signals(number)]

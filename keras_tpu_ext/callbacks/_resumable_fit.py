@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._checkpoint import CannotWriteError, CheckpointFolder, Found
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
@@ -76,13 +78,15 @@ class ResumableFit:
         self._is_first_batch = True
         self._is_last = False
         self._last_save = self._step_began = time.monotonic()
-        self._seconds_of_step = self._seconds_of_save = self._seconds_of_validation = 0.0
+        self._seconds_of_step = self._seconds_stood_still = self._seconds_of_validation = 0.0
         self._validation_began = 0.0
         self._history: dict[str, Any] | None = None
         self._told: set[str] = set()
         self._is_chief = _runtime.devices.is_chief()
         self._processes = 1
         self._executions_until_agreement = 0
+        self._begun = self._ended = 0  # executions of this epoch
+        self._is_over = False
         self.finished = False
 
     @contextlib.contextmanager
@@ -99,16 +103,21 @@ class ResumableFit:
         self._datasets = [given] if isinstance(given, _runtime.PyDataset) else []
         if self._saved is not None:
             self._check(self._saved)
-            # It may have ended before its last epoch, as EarlyStopping ends it.
-            self.finished = self._saved["finished"] and self._saved["epochs"] >= epochs
-            first_epoch = epochs if self.finished else min(self._saved["epoch"], epochs)
+            # It may have ended before its last epoch, as EarlyStopping ends it; or `fit` is asked for fewer epochs.
+            is_finished = self._saved["finished"] and self._saved["epochs"] >= epochs
+            self.finished = is_finished or self._saved["epoch"] >= epochs
+            first_epoch = epochs if self.finished else self._saved["epoch"]
             seed = self._saved["seed"]
             self._say(self._where())
         with contextlib.ExitStack() as stack:
-            stack.callback(self._saver.close)
+            stack.push(self._wait_for_saver)
             self._data = stack.enter_context(_runtime.training_state.reading_batches(call, first_epoch, seed))
             stack.enter_context(self._interruption.heeding_signals())
             yield
+
+    def _wait_for_saver(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is not KeyboardInterrupt:  # the second Ctrl-C, which ends `fit` at once
+            self._saver.close()
 
     def _prepare(self) -> None:
         """Say what is wrong with the folder before anything is trained."""
@@ -149,7 +158,7 @@ class ResumableFit:
         if not self.finished:
             of_data = functools.partial(self._states_of_data.assign, saved.get("data", []))
             self._data.resume(Place(*saved["place"]), saved["batch"], of_data)
-        if saved["finished"]:  # saved before the begin of an epoch, and not after it
+        if saved["finished"] or self.finished:  # saved before the begin of an epoch, and not after it; or none begins
             self._resume()
 
     def begin_epoch(self, epoch: int) -> None:
@@ -157,6 +166,7 @@ class ResumableFit:
         is_first = self._epoch is None
         self._before_epoch += self._end
         self._epoch, self._batch, self._end = epoch, 0, 0
+        self._begun = self._ended = 0
         if self._saved is not None:
             self._resume()
         elif is_first and self._history is not None:
@@ -191,10 +201,12 @@ class ResumableFit:
             self._seconds_of_step = now - self._step_began
             self._save_if_due()
         self._is_first_batch = False
+        self._begun += 1
         self._step_began = now
 
     def after_batch(self, batch: int) -> None:
-        """Note the end of an execution."""
+        """Note the end of an execution, of which the other callbacks have heard."""
+        self._ended += 1
         if _runtime.progress.end_names_last_batch():
             self._end = max(self._end, batch + 1)
         if self._data.read_again:
@@ -209,7 +221,8 @@ class ResumableFit:
         if self.finished:
             self._restore_history()
             return
-        self.finished = True
+        self.finished = self._is_over = True
+        self._begun = self._ended = 0  # where the data has ended, one has begun only
         self._before_epoch += self._end
         self._epoch, self._batch = (0 if self._epoch is None else self._epoch + 1), 0
         self._data.end_epochs(self._before_epoch)
@@ -219,7 +232,10 @@ class ResumableFit:
     def left(self) -> None:
         """Say how to go on, after the callbacks have heard of the end."""
         why = self._leaves() or "as another process was asked to"
-        self._say(f"left, {why}. Start the same program again, and it goes on from there.")
+        if self._saver.has_failed:
+            self._say(f"left, {why}, and could not save. {self._what_is_kept()}")
+        else:
+            self._say(f"left, {why}. Start the same program again, and it goes on from there.")
 
     def _leaves(self) -> str:
         """Return why it is time to leave, or an empty text."""
@@ -230,7 +246,7 @@ class ResumableFit:
         left = self._deadline_s - seconds_of_process()
         # After the last step of an epoch nothing is saved until Keras has validated.
         validation = self._seconds_of_validation if self._is_last else 0.0
-        needed = self._margin * (self._seconds_of_save + self._seconds_of_step + validation)
+        needed = self._margin * (self._seconds_of_save() + self._seconds_of_step + validation)
         return f"{left:.0f} s before the session ends" if left < needed else ""
 
     def _save_if_due(self, *, is_epoch: bool = False) -> None:
@@ -243,6 +259,7 @@ class ResumableFit:
         place = self._data.place(at_once=leaves)
         if place is None:
             return
+        self._is_over = leaves
         self._save(place)
         if leaves:
             self._finish_writing()
@@ -252,9 +269,12 @@ class ResumableFit:
         since = time.monotonic() - self._last_save
         # An epoch of seconds is not worth a save. Before a deadline one is measured early.
         wanted = self._every_s
-        if self._deadline_s is not None and not self._seconds_of_save:
+        if self._deadline_s is not None and not self._seconds_of_save():
             wanted = min(wanted, self._deadline_s / _EARLY)
-        return since >= wanted or (is_epoch and since >= _LEAST * self._seconds_of_save)
+        return since >= wanted or (is_epoch and since >= _LEAST * self._seconds_of_save())
+
+    def _seconds_of_save(self) -> float:
+        return self._seconds_stood_still + self._saver.seconds
 
     def _agree(self, leaves: bool, is_due: bool) -> tuple[bool, bool]:
         """Do what one of the processes wants, all before the same step. They talk of it about once a second."""
@@ -271,9 +291,10 @@ class ResumableFit:
 
     def _save(self, place: Place) -> None:
         begun = self._last_save = time.monotonic()
-        variables = _runtime.training_state.read(self._model)  # of several processes all must
+        variables = [tuple(one) for one in _runtime.training_state.read(self._model)]  # of several processes all must
         if not self._is_chief:
             return
+        self._wait_for_callbacks()
         history = self._model.history
         content = {
             "keras": _runtime.message_terms.keras,
@@ -284,7 +305,7 @@ class ResumableFit:
             "batches": self._before_epoch + self._batch,
             "finished": self.finished,
             "time": time.time(),
-            "variables": [tuple(one) for one in variables],
+            "variables": variables,
             "callbacks": self._states.read(),
             "history": {"epoch": list(history.epoch), "history": {k: list(v) for k, v in history.history.items()}},
             "place": tuple(place),
@@ -292,27 +313,29 @@ class ResumableFit:
             "seed": self._data.seed,
         }
         self._warn_of_what_is_lost()
-        with self._warning_of_failure():
-            self._saver.begin(content)
-        self._seconds_of_save = time.monotonic() - begun + self._saver.seconds
+        self._finish_writing()  # the one before, which may have failed
+        self._saver.begin(functools.partial(_on_host, content))
+        self._seconds_stood_still = time.monotonic() - begun
+
+    def _wait_for_callbacks(self) -> None:
+        """Wait until they have heard of all steps: Keras on JAX may tell them in other threads, a little later."""
+        latest = time.monotonic() + _LONGEST_CALLBACK_S  # one that has failed there is raised by Keras soon
+        while self._ended < self._begun and time.monotonic() < latest:
+            time.sleep(0.001)
 
     def _finish_writing(self) -> None:
-        with self._warning_of_failure():
-            self._saver.finish()
-
-    @contextlib.contextmanager
-    def _warning_of_failure(self) -> Iterator[None]:
         try:
-            yield
-        except (OSError, CannotWriteError) as error:
-            last = self._saver.last or self._found
-            kept = "nothing is saved yet" if last is None else f"{last.name} is the last one that is whole"
-            warnings.warn(
-                f"AutoResume could not save into {self._folder.path}: {error}. The training goes on, and {kept}. "
-                "It tries again at the next save.",
-                ResumeWarning,
-                stacklevel=2,
-            )
+            self._saver.finish()
+        except Exception as error:  # of a disk, a store, a device: none of them is to end a training
+            is_plain = isinstance(error, (OSError, CannotWriteError))
+            what = str(error) if is_plain else f"{type(error).__name__}: {error}"
+            then = "" if self._is_over else " The training goes on, and it tries again at the next save."
+            text = f"AutoResume could not save into {self._folder.path}: {what}.{then} {self._what_is_kept()}"
+            warnings.warn(text, ResumeWarning, stacklevel=2)
+
+    def _what_is_kept(self) -> str:
+        last = self._saver.last or self._found
+        return "Nothing is saved yet." if last is None else f"{last.name} is the last one that is whole."
 
     def _resume(self) -> None:
         """Be as it was saved."""
@@ -342,9 +365,11 @@ class ResumableFit:
         ago = _duration(time.time() - saved["time"])
         what = f"{saved['batches']} batches in all, saved {ago} ago in {self._folder.path}"
         if self.finished:
+            came = "is finished" if saved["finished"] else f"has come to epoch {saved['epoch'] + 1} already"
+            needed = saved["epochs"] if saved["finished"] else saved["epoch"]
             return (
-                f"this training is finished, with {what}. For a new one give AutoResume another directory; to go on, "
-                f"more epochs than {saved['epochs']}."
+                f"this training {came}, with {what}: nothing is trained. For a new one give AutoResume another "
+                f"directory; to go on, give `fit` more epochs than {needed}."
             )
         return f"goes on at epoch {saved['epoch'] + 1}, batch {saved['batch']} ({what})."
 
@@ -390,8 +415,18 @@ class ResumableFit:
 _LEAST = 20
 # How long a step lasts is told in ticks, of which a second has so many, and no step.
 _TICKS, _LONGEST_STEP = 10**5, 10**8
+# How long a callback may take in another thread.
+_LONGEST_CALLBACK_S = 60.0
 # After which part of the time until the deadline the first save comes at the latest.
 _EARLY = 20
+
+
+def _on_host(content: dict[str, Any]) -> dict[str, Any]:
+    """Bring the variables to the host, and give up their copies on the device."""
+    variables = content["variables"]
+    for number, (role, path, value, per_replica) in enumerate(variables):
+        variables[number] = role, path, np.asarray(value), per_replica
+    return content
 
 
 def _warn(text: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 
 from keras_tpu_ext._checkpoint import CheckpointFolder, Content, Found
 
@@ -11,50 +13,69 @@ from keras_tpu_ext._checkpoint import CheckpointFolder, Content, Found
 class Saver:
     """Writes checkpoints beside the training.
 
+    The process ends after what is being written, even where nobody waits for that.
+
     Args:
         folder: Where to.
 
     Attributes:
-        seconds: How long the last one took to write.
         last: The last one that is whole.
+        has_failed: Whether the last one that was finished is not.
     """
 
     def __init__(self, folder: CheckpointFolder) -> None:
         self._folder = folder
-        self._executor = concurrent.futures.ThreadPoolExecutor(1, "AutoResume")
-        self._writing: concurrent.futures.Future[Found] | None = None
-        self.seconds = 0.0
+        self._writing: Future[Found] | None = None
+        self._seconds = 0.0  # of the last one
+        self._begun = 0.0  # when the last one did
         self.last: Found | None = None
+        self.has_failed = False
 
     def is_writing(self) -> bool:
         """Return whether a checkpoint is being written."""
         return self._writing is not None and not self._writing.done()
 
-    def begin(self, content: Content) -> None:
-        """Begin to write a checkpoint; the one before must be done.
+    @property
+    def seconds(self) -> float:
+        """How long it takes to write one: as long as the last one took, or takes already."""
+        return max(self._seconds, time.monotonic() - self._begun) if self.is_writing() else self._seconds
 
-        Raises:
-            OSError: If the one before could not be written.
+    def begin(self, content: Callable[[], Content]) -> None:
+        """Begin to write a checkpoint; `finish` the one before.
+
+        Args:
+            content: Returns what it is to hold; it is called in the thread.
         """
-        self.finish()
-        self._writing = self._executor.submit(self._write, content)
+        self._writing, self._begun = Future(), time.monotonic()
+        threading.Thread(target=self._write, args=(content, self._writing), name="AutoResume").start()
 
     def finish(self) -> None:
-        """Wait until what was begun is written.
+        """Wait until what was begun is written, if anything was.
 
         Raises:
-            OSError: If it could not be.
+            Exception: If it could not be.
         """
         writing, self._writing = self._writing, None
-        if writing is not None:
-            self.last = writing.result()
+        try:
+            if writing is not None:
+                self.has_failed = True
+                self.last = writing.result()
+                self.has_failed = False
+        finally:
+            del writing  # or it keeps the error, and the error this frame
 
     def close(self) -> None:
-        """End the thread, after what it writes."""
-        self._executor.shutdown()
+        """Wait for what is being written, whatever comes of it."""
+        if self._writing is not None:
+            self._writing.exception()
 
-    def _write(self, content: Content) -> Found:
-        begun = time.monotonic()
-        found = self._folder.write(content)
-        self.seconds = time.monotonic() - begun
-        return found
+    def _write(self, content: Callable[[], Content], writing: Future[Found]) -> None:
+        try:
+            found = self._folder.write(content())
+        except BaseException as error:
+            error.__cause__ = error.__context__ = None  # frames hold all that was to be written
+            writing.set_exception(error.with_traceback(None))
+            return
+        finally:
+            self._seconds = time.monotonic() - self._begun
+        writing.set_result(found)

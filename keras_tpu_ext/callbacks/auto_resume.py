@@ -35,8 +35,8 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     attributes that have changed are kept too, as rows that it shuffles after each epoch.
 
     It saves every `every_s` seconds, at the begin of each epoch, before `deadline_s`, and on SIGTERM or Ctrl-C; then
-    `fit` returns, and `finished` is `False`. A second Ctrl-C ends the program at once. A checkpoint is written beside
-    the training; it is there whole or not at all, and one that was damaged later is passed over for the one before.
+    `fit` returns, and `finished` is `False`. A second Ctrl-C ends `fit` at once. A checkpoint is written beside the
+    training; it is there whole or not at all, and one that was damaged later is passed over for the one before.
 
     The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. Where several
     processes train together, on JAX, the chief writes for all, into a folder that all see; they save and leave before
@@ -56,7 +56,8 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         finished: Whether the training has come to its end; `False` after `fit` has left before.
 
     Raises:
-        ArgumentError: If an argument has a value that cannot work; from `fit`, if its dataset is distributed already.
+        ArgumentError: If an argument has a value that cannot work; from `fit`, if its dataset is distributed already,
+            or is a `PyDataset` with workers of which `steps_per_epoch` takes a part.
         CheckpointError: From `fit`, if the folder has a checkpoint of another model.
         ClusterError: From `fit`, if processes that train together find different checkpoints.
         NotForThisKerasError: From `fit`, where several processes train together on TensorFlow.

@@ -62,7 +62,7 @@ def test_copies_take_half_of_what_is_free(limit, room):
             return {"bytes_limit": limit, "peak_bytes_in_use": 900}
 
     arrays = [jax.numpy.zeros((16, 4)), jax.numpy.zeros(64)]
-    assert training_state._have_room(arrays, [Device()]) is room
+    assert training_state._have_room(arrays, frozenset([Device()])) is room
 
 
 def test_without_room_nothing_is_copied_on_the_device(monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -87,19 +87,13 @@ def _values(variables: Sequence[Variable]) -> list[Array]:
     return values
 
 
-def _copies(arrays: list[jax.Array], devices: Iterable[jax.Device]) -> Sequence[Array]:
+def _copies(arrays: list[jax.Array], devices: frozenset[jax.Device]) -> Sequence[Array]:
     if _have_room(arrays, devices):
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # free memory in too small pieces
             return _copy(arrays)
     for array in arrays:
         array.copy_to_host_async()
-    return [_on_host(array) for array in arrays]
-
-
-def _on_host(array: jax.Array) -> np.ndarray:
-    # On a CPU it may be the memory that the next step is given.
-    is_device_memory = any(device.platform == "cpu" for device in array.devices())
-    return np.array(array) if is_device_memory else np.asarray(array)
+    return [np.asarray(array) for array in arrays]
 
 
 @jax.jit
@@ -107,10 +101,17 @@ def _copy(arrays: list[jax.Array]) -> list[jax.Array]:
     return [jnp.copy(array) for array in arrays]
 
 
-def _have_room(arrays: Sequence[jax.Array], devices: Iterable[jax.Device]) -> bool:
-    """Return whether copies take at most half of what the devices of `arrays` have had free in every step."""
+def _have_room(arrays: Sequence[jax.Array], devices: frozenset[jax.Device]) -> bool:
+    """Return whether copies take at most half of what their devices had free in all steps before the first copy."""
     shards = ((array.sharding.shard_shape(array.shape), array.dtype.itemsize) for array in arrays)
     needed = sum(math.prod(shape) * itemsize for shape, itemsize in shards)
     # A CPU tells no limit, and its copies are in the memory of the host anyway.
     limited = [memory for device in devices if "bytes_limit" in (memory := device.memory_stats() or {})]
-    return all(2 * needed <= memory["bytes_limit"] - memory["peak_bytes_in_use"] for memory in limited)
+    has_room = all(2 * needed <= memory["bytes_limit"] - memory["peak_bytes_in_use"] for memory in limited)
+    if has_room:
+        _had_room.add((devices, needed))
+    return (devices, needed) in _had_room
+
+
+# Devices, and the bytes of copies for which they had room: these are part of the peak from then on.
+_had_room: set[tuple[frozenset[jax.Device], int]] = set()

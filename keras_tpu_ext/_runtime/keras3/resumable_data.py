@@ -16,6 +16,7 @@ from keras_tpu_ext._runtime.common.types import DataAdapter, Dataset, IteratorSt
 from keras_tpu_ext._runtime.training.batch_source import IterableSource
 from keras_tpu_ext._runtime.training.indexed_batches import indexed
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
+from keras_tpu_ext.errors import ArgumentError
 
 _data_adapters: Any = private("keras.src.trainers.data_adapters")
 ArrayDataAdapter: Any = private("keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter")
@@ -38,6 +39,14 @@ def reading_batches(call: RunningFit, data: ResumablePasses, first_epoch: int | 
         shuffle = bool(call.arguments.get("shuffle", True))
         data.indexed = indexed(given, shuffle=shuffle, read_ahead=data.reads_ahead)
         call.arguments["x"], call.arguments["shuffle"] = data.indexed, False
+        if call.arguments.get("steps_per_epoch") == data.indexed.size():
+            call.arguments["steps_per_epoch"], data.spans_epochs = None, False
+        if data.spans_epochs and (given.workers > 1 or given.use_multiprocessing):
+            raise ArgumentError(
+                "AutoResume: a PyDataset with workers begins anew in each epoch of steps_per_epoch, so that later "
+                "batches are never read, and AutoResume does not follow that. Write workers=1 and no "
+                "use_multiprocessing in the PyDataset, or leave steps_per_epoch out of `fit`."
+            )
     call.data = data
     is_first = [True]  # Keras takes the data to train on first, and what it validates on after
 
@@ -103,12 +112,18 @@ class ResumableAdapter:
     def on_epoch_begin(self) -> None:
         """Tell Keras's adapter, which may begin to read."""
         resumed = self._data.resumed
+        if self._indexed is not None and self._indexed.is_read:  # the pass goes on
+            self._indexed.on_epoch_begin()
+            return
         if self._indexed is not None:
             self._indexed.begin_pass(*(() if resumed is None else (resumed.read, resumed.iterator)))
         self.adapter.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
         """Tell Keras's adapter."""
+        if self._indexed is not None and self._data.spans_epochs and self._data.has_begun:
+            self._indexed.end_epoch()
+            return
         self.adapter.on_epoch_end()
         if self._indexed is not None:
             self._indexed.end_pass()

@@ -80,7 +80,7 @@ class IterableSource:
     def open(self, read: int = 0, iterator: IteratorState = None) -> tuple[Iterator[Nest], int]:
         """Begin a pass."""
         if self._indexed is not None:
-            self._indexed.begin_pass(read, iterator)
+            self._indexed.read_pass(read, iterator)
             return self._iterators.begin(), read
         return self._iterators.begin(iterator), 0 if iterator is None else read
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.random_state import random_state
@@ -21,7 +23,9 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         read_ahead: Whether they are read in another thread, so that what they draw is kept for each of them.
 
     Attributes:
-        restore: Gives the other one the attributes that it had in another process; `None` in a later pass.
+        restore: Gives the other one the attributes that it had in another process; `None` when it has.
+        is_read: Whether the pass is: the next one that is read is another one.
+        is_in_epoch: Whether that was in the middle of an epoch, after the other one's hook at its begin.
     """
 
     def __init__(self, batches: Dataset, *, shuffle: bool, read_ahead: bool) -> None:
@@ -32,10 +36,16 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         self._read_ahead = read_ahead
         self._order: list[int] | None = None
         self._first = 0
-        self._has_begun = False
+        self._has_begun = self.is_read = False
+        self._process = os.getpid()
         self._random_before: dict[int, RandomState] = {}
         self._lock = threading.Lock()  # other threads read ahead
         self.restore: Callable[[], object] | None = None
+        self.is_in_epoch = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker in a process of its own needs; there nobody asks for what was drawn."""
+        return {**vars(self), "_read_ahead": False, "_random_before": {}, "_lock": None, "restore": None}
 
     @property
     def order(self) -> list[int] | None:
@@ -55,16 +65,29 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         self._random_before = {}
         if self.restore is not None:
             self.restore()
+            if not self.is_in_epoch:
+                self.restore = None
         size = self.size()
         if order is None and self._shuffle and size is not None:
             self._order = list(range(size))
             random.shuffle(self._order)
 
+    def read_pass(self, first: int = 0, order: list[int] | None = None) -> None:
+        """Begin a pass that is read at once, unless one has begun that nobody reads yet; see `begin_pass`."""
+        if self.is_read:
+            self._has_begun = False
+        self.begin_pass(first, order)
+        self.is_read = True
+
+    def end_epoch(self) -> None:
+        """Tell the other one that its epoch has ended; the pass may go on."""
+        self._batches.on_epoch_end()
+        self.restore = None
+
     def end_pass(self) -> None:
         """Tell the other one that its epoch has ended, and forget the order of the pass."""
-        self._batches.on_epoch_end()
-        self._has_begun, self._first, self._order = False, 0, None
-        self.restore = None
+        self.end_epoch()
+        self._has_begun, self.is_read, self._first, self._order = False, False, 0, None
 
     def random_before(self, batch: int) -> RandomState:
         """Return the random states before a batch of the pass was read, and forget those before it; or `None`."""
@@ -75,7 +98,8 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     def __getitem__(self, index: int) -> Nest:
         """Return a batch by its place in the pass."""
         index += self._first
-        if self._read_ahead:
+        # Not in a process that was forked, perhaps while another thread held the lock.
+        if self._read_ahead and os.getpid() == self._process:
             with self._lock:
                 self._random_before[index] = random_state()
         return self._batches[index if self._order is None else self._order[index]]
@@ -92,8 +116,9 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     def on_epoch_begin(self) -> None:
         """Tell the other one."""
         getattr(self._batches, "on_epoch_begin", lambda: None)()
-        if self._first and self.restore is not None:
+        if self.restore is not None:
             self.restore()
+            self.restore = None
 
     def on_epoch_end(self) -> None:
         """Do nothing before `end_pass`: the workers of Keras 2 call it while the model still trains on the epoch."""

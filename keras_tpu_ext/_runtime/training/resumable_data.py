@@ -33,6 +33,7 @@ class ResumablePasses:
     Attributes:
         indexed: The batches, where they are those of a `PyDataset`.
         resumed: Where the next pass is to begin, if not at its start.
+        has_begun: Whether an epoch has: before that Keras looks at a batch of a pass to build the model.
         has_length: Whether Keras asks for no more batches than there are.
         is_between_epochs: Whether Keras begins a pass that it will not read.
         seed: See `ResumableData`.
@@ -52,7 +53,7 @@ class ResumablePasses:
         self.spans_epochs = spans_epochs
         self.indexed: IndexedBatches | None = None
         self.resumed: Place | None = None
-        self.has_length = False
+        self.has_begun = self.has_length = False
         self.is_between_epochs = False
         self.seed: int | None = None
         self.draws = False
@@ -70,7 +71,7 @@ class ResumablePasses:
         """Let the first epoch begin where another process was; see `ResumableData`."""
         self._first_batch, self.draws = batch, place.draws
         if self.indexed is not None:
-            self.indexed.restore = restore
+            self.indexed.restore, self.indexed.is_in_epoch = restore, batch > 0
         if place.batch or place.passes or place.unread or place.random_at_start is not None:
             self.resumed = place
         if not place.batch and not self.begins_before_epoch:
@@ -84,6 +85,7 @@ class ResumablePasses:
     def begin_epoch(self, trained: int) -> None:
         """Note that an epoch begins, or goes on, after so many batches in all."""
         self._trained = self._trained_before = trained
+        self.has_begun = True
         if self.random is not None:
             set_random_state(self.random)
             self.random = None
@@ -148,6 +150,9 @@ class ResumablePasses:
         trained = 0 if self._pass is None or self._pass.first is None else self._trained - self._pass.first
         if self._pass is None or not trained:
             begin = self._next if self._pass is None else self._pass.begin
+            is_drawn = self._pass is not None and self._pass.is_open and not self.begins_before_epoch
+            if self.indexed is not None and is_drawn:
+                begin = begin._replace(iterator=self.indexed.order)
             if self._pass is None and self.begins_before_epoch and not begin.passes:
                 begin = begin._replace(random_at_start=random_state())  # after the last epoch: one more begins so
             elif not (self.draws and self.begins_before_epoch):
