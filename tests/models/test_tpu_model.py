@@ -381,10 +381,12 @@ def test_to_keras_gives_a_plain_model_of_the_same_weights(scope3, data, tmp_path
     assert not isinstance(plain, kte.TPUModel)
     assert type(plain).__name__ in ("Functional", "Plain")
     expected = model.predict(data.x, verbose=0)
-    np.testing.assert_allclose(plain.predict(data.x[:99], verbose=0), expected[:99], rtol=1e-5)
+    # An output is a sum of numbers around 1, in an order that depends on the CPU: one near 0 is as exact as they are.
+    rounding = {"rtol": 1e-5, "atol": 4 * np.finfo("float32").eps}
+    np.testing.assert_allclose(plain.predict(data.x[:99], verbose=0), expected[:99], **rounding)
     plain.save(tmp_path / "plain.keras")
     loaded = keras.models.load_model(tmp_path / "plain.keras")
-    np.testing.assert_allclose(loaded.predict(data.x, verbose=0), expected, rtol=1e-5)
+    np.testing.assert_allclose(loaded.predict(data.x, verbose=0), expected, **rounding)
     model.fit(data.x, data.y, **EPOCH)
     np.testing.assert_array_equal(plain.get_weights()[0], model.get_weights()[0])
 
