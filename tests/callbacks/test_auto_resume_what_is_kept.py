@@ -27,6 +27,7 @@ from keras_tpu_ext.errors import ArgumentError, ResumeWarning
 from kind_of_keras import IS_KERAS2
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
+LATER = pytest.mark.exhaustive
 X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 
 
@@ -267,6 +268,7 @@ def test_what_a_write_takes_already_counts_before_a_deadline(tmp_path):
     assert saver.seconds >= 0.3
 
 
+@pytest.mark.exhaustive
 def test_a_first_save_that_lasts_makes_it_leave_earlier(tmp_path, monkeypatch):
     stock = _storage._LocalFolder.write
 
@@ -383,7 +385,7 @@ class Rows(keras.utils.PyDataset):
 @pytest.mark.runtimes("keras3_jax", "keras3_tf")
 @pytest.mark.parametrize("steps", [3, 4])  # of four in a pass
 @pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("killed_at", [3, 4, 6])
+@pytest.mark.parametrize("killed_at", [4, pytest.param(3, marks=LATER), pytest.param(6, marks=LATER)])
 def test_a_pass_over_batches_by_index_goes_on_in_later_epochs(killed_at, shuffle, steps, tmp_path):
     def trained(directory, *callbacks):
         made = model()
