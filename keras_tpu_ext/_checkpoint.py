@@ -31,6 +31,7 @@ _NAME = re.compile(r"checkpoint-(\d+)\.zip")
 # Functions are written by name if they are of these.
 FRAMEWORKS = ("jax", "keras", "keras_tpu_ext", "numpy", "tensorflow", "tensorflow_addons", "tf_keras")
 # NumPy writes no dtypes of others, such as bfloat16; their bytes are written as those of integers.
+_REGISTERED = 2  # NumPy's `isbuiltin` of such a dtype
 _INTEGERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
@@ -213,7 +214,9 @@ def is_array(content: Any) -> bool:
     """
     kind = type(content)
     if kind is np.ndarray or isinstance(content, np.generic):
-        return not (content.dtype.hasobject or content.dtype.names)
+        dtype = content.dtype
+        is_raw = dtype.kind == "V" and dtype.isbuiltin != _REGISTERED
+        return not (dtype.hasobject or dtype.names or is_raw)
     is_tensor = kind.__module__.partition(".")[0] in ("jax", "jaxlib", "tensorflow")
     return is_tensor and hasattr(content, "__array__") and not hasattr(content, "assign")
 
@@ -237,7 +240,10 @@ def decode(encoded: Any, members: _Members | None) -> Content:
 
 
 def _encode_array(content: Any, members: list[bytes | np.ndarray]) -> dict[str, Any]:
-    array = np.asarray(content)
+    try:
+        array = np.asarray(content)
+    except TypeError:  # a key of JAX for random numbers
+        raise _cannot_write(content) from None
     if array.dtype.hasobject:  # text of TensorFlow
         raise _cannot_write(content)
     members.append(array)
@@ -250,7 +256,7 @@ def _write_member(archive: zipfile.ZipFile, number: int, member: bytes | np.ndar
         archive.writestr(str(number), member)
         return
     if member.dtype.kind == "V":
-        member = np.ascontiguousarray(member).view(_INTEGERS[member.dtype.itemsize])
+        member = np.ascontiguousarray(member).view(_INTEGERS[member.dtype.itemsize]).reshape(member.shape)
     with archive.open(f"{number}.npy", "w", force_zip64=True) as file:
         np.lib.format.write_array(file, member, allow_pickle=False)
 

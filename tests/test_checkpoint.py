@@ -24,7 +24,8 @@ def content(**more):
 
 def the_same(one, other):
     if isinstance(one, np.ndarray | np.generic):
-        return type(one) is type(other) and one.dtype == other.dtype and one.tobytes() == other.tobytes()
+        kinds = [(type(each), each.dtype, each.shape, each.tobytes()) for each in (one, other)]
+        return kinds[0] == kinds[1]
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(the_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
@@ -64,15 +65,18 @@ def test_what_is_read_is_what_was_written(tmp_path):
     assert the_same(found, written)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
-def test_dtypes_that_numpy_has_not(dtype, tmp_path):
+@pytest.mark.parametrize("shape", [(2, 3), (1,), ()])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4"])
+def test_dtypes_that_numpy_has_not(dtype, shape, tmp_path):
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    values = np.arange(6, dtype=getattr(ml_dtypes, dtype)).reshape(2, 3)
+    values = np.array(np.arange(6)[: np.prod(shape, dtype=int)].reshape(shape), dtype=getattr(ml_dtypes, dtype))
     write(tmp_path / "one.zip", values)
     assert the_same(read(tmp_path / "one.zip"), values)
 
 
-@pytest.mark.parametrize("value", [object(), lambda: None, np.array([object()]), collections.OrderedDict(a=1)])
+@pytest.mark.parametrize(
+    "value", [object(), lambda: None, np.array([object()]), np.void(b"abc"), collections.OrderedDict(a=1)]
+)
 def test_what_cannot_be_written_is_named_and_leaves_nothing(value, tmp_path):
     with pytest.raises(CannotWriteError, match=r"\w+\.\w+"):
         write(tmp_path / "one.zip", {"value": value})

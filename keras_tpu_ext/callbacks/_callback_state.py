@@ -14,8 +14,8 @@ import numpy as np
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._checkpoint import FRAMEWORKS, CannotWriteError, encode, is_array
 
-# What Keras sets, and no state of a callback.
-_OF_KERAS = ("model", "_model", "params", "validation_data")
+# What Keras sets in a callback, and no state of it.
+OF_KERAS = ("model", "_model", "params", "validation_data")
 # Bytes of arrays in an attribute, of which a larger one is told by a sample of its values.
 _LARGE = 2**24
 _SAMPLE = 2**16
@@ -32,11 +32,17 @@ class CallbackStates:
 
     Args:
         callbacks: The callbacks, after their `on_train_begin`.
+        but: Names of attributes that are no state.
+        variables: Returns the variables that are kept in the checkpoint anyway.
     """
 
-    def __init__(self, callbacks: Sequence[Any]) -> None:
+    def __init__(
+        self, callbacks: Sequence[Any], *, but: Sequence[str] = (), variables: Callable[[], list[Any]] = list
+    ) -> None:
         self._callbacks = list(callbacks)
-        self._before = [{} if _tells(one) else _fingerprints(one) for one in self._callbacks]
+        self._but = but
+        self._variables = variables
+        self._before = [{} if _tells(one) else self._fingerprints(one) for one in self._callbacks]
         self.not_kept: dict[str, list[str]] = {}  # attributes of callbacks of the user's
 
     def read(self) -> list[tuple[str, State]]:
@@ -83,13 +89,22 @@ class CallbackStates:
                 self.not_kept[type(callback).__qualname__] = ["what its get_state() returned"]
                 return {}
             return {"state": state}
-        now = _fingerprints(callback)
+        now = self._fingerprints(callback)
         changed = [name for name in now if now[name] != before.get(name)]
         lost = [name for name in changed if now[name][0] == _NOT_KEPT]
         if lost and type(callback).__module__.partition(".")[0] not in FRAMEWORKS:
             self.not_kept[type(callback).__qualname__] = lost
         kept = {name: vars(callback)[name] for name in changed if name not in lost}
         return {**kept, _ROWS: _read_rows(callback)} if _is_csv_logger(callback) else kept
+
+    def _fingerprints(self, callback: Any) -> dict[str, Any]:
+        own = list(vars(callback).items())  # to which other threads may add
+        kept = {id(variable) for variable in self._variables()}
+        return {
+            name: _fingerprint(_still(value))
+            for name, value in own
+            if name not in self._but and id(value) not in kept
+        }
 
 
 def _copied(value: Any) -> Any:
@@ -129,11 +144,6 @@ def _write_rows(logger: Any, rows: str) -> None:
     given, logger.append = logger.append, True
     logger.on_train_begin()
     logger.append = given
-
-
-def _fingerprints(callback: Any) -> dict[str, Any]:
-    own = list(vars(callback).items())  # to which other threads may add
-    return {name: _fingerprint(_still(value)) for name, value in own if name not in _OF_KERAS}
 
 
 def _still(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from keras_tpu_ext._checkpoint import CannotWriteError, CheckpointFolder, Found
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.protocols import Place, ResumableData, RunningFit, SavedVariable
 from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext.callbacks._callback_state import CallbackStates
+from keras_tpu_ext.callbacks._callback_state import OF_KERAS, CallbackStates
 from keras_tpu_ext.callbacks._leaving import Interruption, seconds_of_process
 from keras_tpu_ext.callbacks._saver import Saver
 from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
@@ -56,6 +57,7 @@ class ResumableFit:
         self._margin = margin
         self._say = say
         self._saver = Saver(folder)
+        self._saver.wait_for_others()
         self._interruption = Interruption()
         self._found: Found | None
         self._saved: Any
@@ -86,7 +88,8 @@ class ResumableFit:
         self._processes = 1
         self._executions_until_agreement = 0
         self._begun = self._ended = 0  # executions of this epoch
-        self._is_over = False
+        self._hearing = threading.Lock()  # Keras on JAX may tell of the end of several at once
+        self._why = ""  # it leaves
         self.finished = False
 
     @contextlib.contextmanager
@@ -151,7 +154,8 @@ class ResumableFit:
 
     def begin(self) -> None:
         """Note what callbacks know when training begins; where nothing is left to do, be as at the end of it."""
-        self._states, self._states_of_data = CallbackStates(self._others), CallbackStates(self._datasets)
+        self._states = CallbackStates(self._others, but=OF_KERAS, variables=self._variables)
+        self._states_of_data = CallbackStates(self._datasets, variables=self._variables)
         saved = self._saved
         if saved is None:
             return
@@ -160,6 +164,9 @@ class ResumableFit:
             self._data.resume(Place(*saved["place"]), saved["batch"], of_data)
         if saved["finished"] or self.finished:  # saved before the begin of an epoch, and not after it; or none begins
             self._resume()
+
+    def _variables(self) -> list[Any]:
+        return [variable for _, variable in _runtime.training_state.all_variables(self._model)]
 
     def begin_epoch(self, epoch: int) -> None:
         """Go on in the middle of an epoch if that was saved, and save at the begin of every later one."""
@@ -206,9 +213,10 @@ class ResumableFit:
 
     def after_batch(self, batch: int) -> None:
         """Note the end of an execution, of which the other callbacks have heard."""
-        self._ended += 1
-        if _runtime.progress.end_names_last_batch():
-            self._end = max(self._end, batch + 1)
+        with self._hearing:
+            self._ended += 1
+            if _runtime.progress.end_names_last_batch():
+                self._end = max(self._end, batch + 1)
         if self._data.read_again:
             self._say(
                 f"{self._data.read_again:,} batches were read again, in {self._data.seconds:.1f} s, to come to the "
@@ -221,7 +229,7 @@ class ResumableFit:
         if self.finished:
             self._restore_history()
             return
-        self.finished = self._is_over = True
+        self.finished = True
         self._begun = self._ended = 0  # where the data has ended, one has begun only
         self._before_epoch += self._end
         self._epoch, self._batch = (0 if self._epoch is None else self._epoch + 1), 0
@@ -231,11 +239,15 @@ class ResumableFit:
 
     def left(self) -> None:
         """Say how to go on, after the callbacks have heard of the end."""
-        why = self._leaves() or "as another process was asked to"
+        why = self._why
         if self._saver.has_failed:
             self._say(f"left, {why}, and could not save. {self._what_is_kept()}")
         else:
             self._say(f"left, {why}. Start the same program again, and it goes on from there.")
+
+    def last_logs(self) -> dict[str, Any]:
+        """Return the logs of the last epoch that has ended."""
+        return {name: values[-1] for name, values in self._model.history.history.items() if values}
 
     def _leaves(self) -> str:
         """Return why it is time to leave, or an empty text."""
@@ -250,7 +262,8 @@ class ResumableFit:
         return f"{left:.0f} s before the session ends" if left < needed else ""
 
     def _save_if_due(self, *, is_epoch: bool = False) -> None:
-        leaves = bool(self._leaves())
+        why = self._leaves()
+        leaves = bool(why)
         is_due = leaves or (self._is_due(is_epoch) and not self._saver.is_writing())
         if self._processes > 1:
             leaves, is_due = self._agree(leaves, is_due)
@@ -259,7 +272,7 @@ class ResumableFit:
         place = self._data.place(at_once=leaves)
         if place is None:
             return
-        self._is_over = leaves
+        self._why = (why or "as another process was asked to") if leaves else ""
         self._save(place)
         if leaves:
             self._finish_writing()
@@ -290,8 +303,11 @@ class ResumableFit:
         return wish == 2, wish > 0
 
     def _save(self, place: Place) -> None:
+        self._finish_writing()  # the one before, which may have failed
         begun = self._last_save = time.monotonic()
-        variables = [tuple(one) for one in _runtime.training_state.read(self._model)]  # of several processes all must
+        on_host = self._saver.has_failed  # copies on the device may have been too much for it
+        # Of several processes all must.
+        variables = [tuple(one) for one in _runtime.training_state.read(self._model, on_host=on_host)]
         if not self._is_chief:
             return
         self._wait_for_callbacks()
@@ -313,7 +329,6 @@ class ResumableFit:
             "seed": self._data.seed,
         }
         self._warn_of_what_is_lost()
-        self._finish_writing()  # the one before, which may have failed
         self._saver.begin(functools.partial(_on_host, content))
         self._seconds_stood_still = time.monotonic() - begun
 
@@ -329,7 +344,7 @@ class ResumableFit:
         except Exception as error:  # of a disk, a store, a device: none of them is to end a training
             is_plain = isinstance(error, (OSError, CannotWriteError))
             what = str(error) if is_plain else f"{type(error).__name__}: {error}"
-            then = "" if self._is_over else " The training goes on, and it tries again at the next save."
+            then = "" if self.finished or self._why else " The training goes on, and it tries again at the next save."
             text = f"AutoResume could not save into {self._folder.path}: {what}.{then} {self._what_is_kept()}"
             warnings.warn(text, ResumeWarning, stacklevel=2)
 
@@ -416,7 +431,7 @@ _LEAST = 20
 # How long a step lasts is told in ticks, of which a second has so many, and no step.
 _TICKS, _LONGEST_STEP = 10**5, 10**8
 # How long a callback may take in another thread.
-_LONGEST_CALLBACK_S = 60.0
+_LONGEST_CALLBACK_S = 10.0
 # After which part of the time until the deadline the first save comes at the latest.
 _EARLY = 20
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
 from keras_tpu_ext._checkpoint import CheckpointFolder, Content, Found
+
+# What is being written in this process, by folder: a `fit` that was ended at once leaves it behind.
+_under_way: dict[str, Future[Found]] = {}
 
 
 class Saver:
@@ -31,6 +35,12 @@ class Saver:
         self.last: Found | None = None
         self.has_failed = False
 
+    def wait_for_others(self) -> None:
+        """Wait for what another `fit` of this process is still writing into the folder, whatever comes of it."""
+        writing = _under_way.get(os.path.abspath(self._folder.path))
+        if writing is not None:
+            writing.exception()
+
     def is_writing(self) -> bool:
         """Return whether a checkpoint is being written."""
         return self._writing is not None and not self._writing.done()
@@ -47,7 +57,11 @@ class Saver:
             content: Returns what it is to hold; it is called in the thread.
         """
         self._writing, self._begun = Future(), time.monotonic()
-        threading.Thread(target=self._write, args=(content, self._writing), name="AutoResume").start()
+        _under_way[os.path.abspath(self._folder.path)] = self._writing
+        try:
+            threading.Thread(target=self._write, args=(content, self._writing), name="AutoResume").start()
+        except RuntimeError as error:  # there are too many threads
+            self._writing.set_exception(error)
 
     def finish(self) -> None:
         """Wait until what was begun is written, if anything was.
@@ -78,4 +92,5 @@ class Saver:
             return
         finally:
             self._seconds = time.monotonic() - self._begun
+            _under_way.pop(os.path.abspath(self._folder.path), None)
         writing.set_result(found)

@@ -13,7 +13,7 @@ from keras_tpu_ext._checkpoint import CheckpointFolder
 from keras_tpu_ext._runtime.common.protocols import RunningFit
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext._storage import folder_of
-from keras_tpu_ext.callbacks._leaving import SESSIONS
+from keras_tpu_ext.callbacks._leaving import SESSIONS, say
 from keras_tpu_ext.callbacks._resumable_fit import Left, ResumableFit
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 
@@ -118,15 +118,12 @@ class AutoResume(_runtime.keras.callbacks.Callback):
             margin=self.margin,
             say=_say,
         )
-        # The first to hear of a batch, so that others have heard of none that is not saved; the last to hear of an
-        # epoch, so that what they set at its begin is as it was.
-        _set_callbacks(call, [_BeforeOthers(fit), *others, self])
         try:
-            with fit.around(call, model, others):
+            with _in_place(call, _BeforeOthers(fit), others, self), fit.around(call, model, others):
                 yield
         except Left:
             for callback in others:
-                callback.on_train_end({})
+                callback.on_train_end(fit.last_logs())
             fit.left()
         finally:
             self.finished = fit.finished
@@ -179,15 +176,27 @@ class _BeforeOthers(_runtime.keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Save if it is time."""
-        self._fit.before_batch(batch, self.params.get("steps"))
+        self._fit.before_batch(batch, (self.params or {}).get("steps"))
 
 
-def _set_callbacks(call: RunningFit, callbacks: list[Any]) -> None:
+@contextlib.contextmanager
+def _in_place(call: RunningFit, before: _BeforeOthers, others: list[Any], resume: AutoResume) -> Iterator[None]:
+    """Within the block `fit` has these callbacks in the right order.
+
+    The first is to hear of a batch before the others, so that they have heard of none that is not saved; the last of
+    an epoch after them, so that what they set at its begin is as it was.
+    """
     given = call.arguments.get("callbacks")
-    if isinstance(given, _runtime.keras.callbacks.CallbackList):
-        given.callbacks = callbacks
-    else:
-        call.arguments["callbacks"] = callbacks
+    if not isinstance(given, _runtime.keras.callbacks.CallbackList):
+        call.arguments["callbacks"] = [before, *others, resume]
+        yield
+        return
+    before.set_params(given.params)  # Keras does it for lists that it makes
+    was, given.callbacks = given.callbacks, [before, *others, resume]
+    try:
+        yield
+    finally:
+        given.callbacks = was
 
 
 def _refuse_others_like_it(others: list[Any]) -> None:
@@ -225,4 +234,4 @@ def _deadline(caller: str, deadline: Any) -> float | None:
 
 def _say(text: str) -> None:
     if _runtime.devices.is_chief():
-        print(f"AutoResume: {text}", flush=True)
+        say(text)

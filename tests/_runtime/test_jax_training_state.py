@@ -27,7 +27,7 @@ def train(model):
 
 
 def values(model):
-    return [np.array(variable) for _, variable in training_state._variables_of(model)]
+    return [np.array(variable) for _, variable in training_state.all_variables(model)]
 
 
 @pytest.mark.parametrize("has_room", [True, False])
@@ -37,7 +37,7 @@ def test_later_steps_do_not_change_what_was_read(shard, has_room, monkeypatch):
         monkeypatch.setattr(training_state, "_have_room", lambda arrays, devices: False)
     before = values(trained(shard))
     model = trained(shard)  # another one: JAX gives no memory away of which NumPy has a view
-    saved = training_state.read(model)
+    saved = training_state.read(model, on_host=False)
     train(model)
     for one, value in zip(saved, before, strict=True):
         np.testing.assert_array_equal(np.asarray(one.value), value, err_msg=one.path)
@@ -45,13 +45,13 @@ def test_later_steps_do_not_change_what_was_read(shard, has_room, monkeypatch):
 
 
 def test_copies_stay_on_the_device_and_replicas_are_copied_once():
-    for one in training_state.read(trained()):
+    for one in training_state.read(trained(), on_host=False):
         assert isinstance(one.value, jax.Array)
         assert len(one.value.devices()) == 1
 
 
 def test_shards_are_copied_where_they_are():
-    kernel = training_state.read(trained("fsdp"))[0].value
+    kernel = training_state.read(trained("fsdp"), on_host=False)[0].value
     assert {shard.data.nbytes for shard in kernel.addressable_shards} == {8 * 1024 * 4 // 8}
 
 
@@ -67,7 +67,11 @@ def test_copies_take_half_of_what_is_free(limit, room):
 
 def test_without_room_nothing_is_copied_on_the_device(monkeypatch):
     monkeypatch.setattr(training_state, "_have_room", lambda arrays, devices: False)
-    assert not any(isinstance(one.value, jax.Array) for one in training_state.read(trained()))
+    assert not any(isinstance(one.value, jax.Array) for one in training_state.read(trained(), on_host=False))
+
+
+def test_on_the_host_nothing_is_left_to_compute():
+    assert not any(isinstance(one.value, jax.Array) for one in training_state.read(trained(), on_host=True))
 
 
 def test_where_memory_is_in_too_small_pieces_it_is_read_at_once(monkeypatch):
@@ -76,5 +80,5 @@ def test_where_memory_is_in_too_small_pieces_it_is_read_at_once(monkeypatch):
 
     monkeypatch.setattr(training_state, "_copy", fail)
     model = trained()
-    for one, value in zip(training_state.read(model), values(model), strict=True):
+    for one, value in zip(training_state.read(model, on_host=False), values(model), strict=True):
         np.testing.assert_array_equal(one.value, value)

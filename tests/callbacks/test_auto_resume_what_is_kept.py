@@ -142,6 +142,35 @@ def test_a_variable_that_is_assigned_is_told(tmp_path):
         train(tmp_path, Assigning())
 
 
+def test_variables_of_the_model_are_kept_with_it(tmp_path):
+    """It warns of nothing: a warning is an error here."""
+
+    class Watching(keras.callbacks.Callback):
+        pass
+
+    made, watch = model(), Watching()
+    watch.kernel, watch.rate = made.layers[-1].kernel, made.optimizer.learning_rate
+    saving, _ = train(tmp_path, watch, made=made)
+    assert saving.finished
+
+
+@pytest.mark.runtimes("keras3_jax")
+def test_a_key_of_jax_is_told(tmp_path):
+    import jax
+
+    class Drawing(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.key = jax.random.key(0)
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.key, _ = jax.random.split(self.key)
+
+    with pytest.warns(ResumeWarning, match="Drawing keeps key, which no checkpoint can hold"):
+        saving, _ = train(tmp_path, Drawing())
+    assert saving.finished
+
+
 def test_what_is_no_array_cannot_be_written(file_of_rows):
     masked = np.ma.masked_array(X, X > 0)
     for value in (np.load(file_of_rows, mmap_mode="r"), masked, np.zeros(2, object), np.zeros(2, "i4,f4"), object()):
@@ -404,6 +433,49 @@ def test_a_pass_over_batches_by_index_goes_on_in_later_epochs(killed_at, shuffle
     assert resume_report(str(tmp_path / "killed")).newest.epoch == 4
 
 
+class Named(Rows):
+    """Keeps its rows under a name that Keras sets in callbacks."""
+
+    rows = property(lambda self: self.params, lambda self, rows: setattr(self, "params", rows))
+
+
+@pytest.mark.runtimes("keras3_jax")
+def test_data_may_name_their_state_as_they_like(tmp_path):
+    def trained(directory, *callbacks):
+        made = model()
+        made.fit(Named(), epochs=4, verbose=0, callbacks=[*callbacks, kte.callbacks.AutoResume(directory, every_s=0)])
+        return [value.tobytes() for value in made.get_weights()]
+
+    whole = trained(tmp_path / "whole")
+    with pytest.raises(Killed):
+        trained(tmp_path / "killed", Calling(6, kill))
+    assert trained(tmp_path / "killed", Calling(99, kill)) == whole
+
+
+class Endless(keras.utils.PyDataset):
+    """Has no end; batches tell their number."""
+
+    num_batches = None
+
+    def __getitem__(self, index):
+        return np.full((16, 4), index % 7, "float32"), np.full(16, index % 5, "float32")
+
+
+@pytest.mark.runtimes("keras3_jax")
+def test_data_without_an_end_go_on_as_without_an_interruption(tmp_path):
+    def trained(*callbacks):
+        made = model()
+        options = {"steps_per_epoch": 3, "epochs": 3, "shuffle": False, "verbose": 0}
+        made.fit(Endless(), **options, callbacks=list(callbacks))
+        return [value.tobytes() for value in made.get_weights()], made.history.history["loss"]
+
+    whole = trained()
+    assert trained(kte.callbacks.AutoResume(tmp_path / "whole", every_s=0)) == whole
+    with pytest.raises(Killed):
+        trained(Calling(4, kill), kte.callbacks.AutoResume(tmp_path / "killed", every_s=0))
+    assert trained(Calling(99, kill), kte.callbacks.AutoResume(tmp_path / "killed", every_s=0)) == whole
+
+
 @pytest.mark.runtimes("keras3_jax", "keras3_tf")
 def test_workers_that_begin_anew_in_each_epoch_are_refused(tmp_path):
     saving = kte.callbacks.AutoResume(tmp_path)
@@ -411,5 +483,7 @@ def test_workers_that_begin_anew_in_each_epoch_are_refused(tmp_path):
         ArgumentError, match=r"with workers begins anew .* Write workers=1 .* or leave steps_per_epoch out"
     ):
         model().fit(Rows(workers=2), steps_per_epoch=3, verbose=0, callbacks=[saving])
+    with pytest.raises(ArgumentError, match=r"without an end and with workers .* Write workers=1 .* give it an end"):
+        model().fit(Endless(workers=2), steps_per_epoch=3, verbose=0, callbacks=[saving])
     model().fit(Rows(workers=2), steps_per_epoch=4, verbose=0, callbacks=[saving])
     assert saving.finished

@@ -520,12 +520,18 @@ class ResumableData(Protocol):
 class TrainingState(Protocol):
     """What a training has come to, so that another process can go on with it."""
 
-    def read(self, model: Model) -> list[SavedVariable]:
+    def all_variables(self, model: Model) -> list[tuple[str, Variable]]:
+        """Return each variable of `model` that training changes and its role, those that are there already."""
+
+    def read(self, model: Model, *, on_host: bool) -> list[SavedVariable]:
         """Return the value of each variable of `model` that training changes, as arrays that nothing changes.
 
-        They may be arrays of the framework on the device, which are still to be computed.
-
         Of several processes all must call it, in a hook of the main thread.
+
+        Args:
+            model: The model.
+            on_host: Whether they are to be arrays of NumPy, so that they are certainly there. Else they may be arrays
+                of the framework on the device, which are still to be computed.
         """
 
     def assign(self, model: Model, saved: Sequence[SavedVariable]) -> None:

@@ -24,12 +24,18 @@ from keras_tpu_ext._runtime.training.step_state import step_state_of
 from keras_tpu_ext._runtime.training.training_state import check_same
 
 
-def read(model: Model) -> list[SavedVariable]:
-    """Return the value of each variable of `model` that training changes."""
+def all_variables(model: Model) -> list[tuple[str, Variable]]:
+    """Return each variable of `model` that training changes and its role."""
+    state = step_state_of(model)
+    return variables_of(model) + [("step", variable) for variable in ([] if state is None else step_variables(state))]
+
+
+def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
+    """Return the value of each variable of `model` that training changes; `on_host` brings them there at once."""
     model.jax_state_sync()  # while `fit` runs, they are in its own state
-    variables = _variables_of(model)
+    variables = all_variables(model)
     with model._kte_process_group().reading_shards():
-        values = _values([variable for _, variable in variables])
+        values = _values([variable for _, variable in variables], on_host=on_host)
     return [
         SavedVariable(role, path_of(variable), value)
         for (role, variable), value in zip(variables, values, strict=True)
@@ -41,7 +47,7 @@ def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
     with model._own_scope():
         model._kte_adapter.build_optimizer(model)
         model._build_accumulator()
-        variables = _variables_of(model)
+        variables = all_variables(model)
         check_same(saved, variables)
         for one, (_, variable) in zip(saved, variables, strict=True):
             variable.assign(one.value.sum(axis=0) if one.per_replica else one.value)
@@ -61,12 +67,7 @@ def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None)
         yield data
 
 
-def _variables_of(model: Model) -> list[tuple[str, Variable]]:
-    state = step_state_of(model)
-    return variables_of(model) + [("step", variable) for variable in ([] if state is None else step_variables(state))]
-
-
-def _values(variables: Sequence[Variable]) -> list[Array]:
+def _values(variables: Sequence[Variable], *, on_host: bool) -> list[Array]:
     """Return copies of variables: on their devices where those have room, for which no step has to wait.
 
     The next step is given the memory of the variables, so that they have to be copied before it.
@@ -82,7 +83,9 @@ def _values(variables: Sequence[Variable]) -> list[Array]:
             values[number] = array = array.addressable_data(0)
         by_devices.setdefault(frozenset(array.sharding.device_set), []).append(number)
     for devices, numbers in by_devices.items():
-        for number, copy in zip(numbers, _copies([values[one] for one in numbers], devices), strict=True):
+        arrays = [values[one] for one in numbers]
+        copies = _copies_on_host(arrays) if on_host else _copies(arrays, devices)
+        for number, copy in zip(numbers, copies, strict=True):
             values[number] = copy
     return values
 
@@ -91,6 +94,10 @@ def _copies(arrays: list[jax.Array], devices: frozenset[jax.Device]) -> Sequence
     if _have_room(arrays, devices):
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # free memory in too small pieces
             return _copy(arrays)
+    return _copies_on_host(arrays)
+
+
+def _copies_on_host(arrays: list[jax.Array]) -> list[np.ndarray]:
     for array in arrays:
         array.copy_to_host_async()
     return [np.asarray(array) for array in arrays]

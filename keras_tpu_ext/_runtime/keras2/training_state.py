@@ -21,12 +21,12 @@ from keras_tpu_ext.errors import CheckpointError
 _OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
 
 
-def read(model: Model) -> list[SavedVariable]:
-    """Return the value of each variable of `model` that training changes."""
+def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
+    """Return the value of each variable of `model` that training changes, always on the host."""
     if not _has_trained(model) and not _has_own_step(model):  # it may have to leave before
         with model._own_scope():
             _build(model)
-    return read_variables(_variables_of(model))
+    return read_variables(all_variables(model))
 
 
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
@@ -36,7 +36,7 @@ def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
             _assign_as_built(model, saved)
             return
         _build(model)
-        assign_variables(_variables_of(model), saved)
+        assign_variables(all_variables(model), saved)
 
 
 def not_kept(model: Model) -> str:
@@ -51,8 +51,8 @@ def not_kept(model: Model) -> str:
     )
 
 
-def _variables_of(model: Model) -> list[tuple[str, Variable]]:
-    """Return each variable that training changes and its role, each of them once."""
+def all_variables(model: Model) -> list[tuple[str, Variable]]:
+    """Return each variable of `model` that training changes and its role, each of them once."""
     candidates = [*tf.nest.flatten(model.optimizer), *vars(model).values()]
     optimizers = [one for one in candidates if isinstance(one, _OPTIMIZERS)]
     named = [("weight", variable) for variable in model.weights]
@@ -93,7 +93,7 @@ def _has_own_step(model: Model) -> bool:
 def _assign_as_built(model: Model, saved: Sequence[SavedVariable]) -> None:
     """Give a model with a `train_step` of its own its values: nobody else knows what it makes in its first step."""
     try:
-        assign_variables(_variables_of(model), saved)
+        assign_variables(all_variables(model), saved)
     except CheckpointError as error:
         raise CheckpointError(
             f"{error}. Its own train_step makes variables when it first runs. Build the model and its optimizers "

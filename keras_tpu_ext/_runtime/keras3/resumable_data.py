@@ -42,11 +42,7 @@ def reading_batches(call: RunningFit, data: ResumablePasses, first_epoch: int | 
         if call.arguments.get("steps_per_epoch") == data.indexed.size():
             call.arguments["steps_per_epoch"], data.spans_epochs = None, False
         if data.spans_epochs and (given.workers > 1 or given.use_multiprocessing):
-            raise ArgumentError(
-                "AutoResume: a PyDataset with workers begins anew in each epoch of steps_per_epoch, so that later "
-                "batches are never read, and AutoResume does not follow that. Write workers=1 and no "
-                "use_multiprocessing in the PyDataset, or leave steps_per_epoch out of `fit`."
-            )
+            raise _refusal_of_workers(data.indexed.size())
     call.data = data
     is_first = [True]  # Keras takes the data to train on first, and what it validates on after
 
@@ -63,6 +59,19 @@ def reading_batches(call: RunningFit, data: ResumablePasses, first_epoch: int | 
 
     with patched([(_data_adapters, "get_data_adapter", make)]):
         yield
+
+
+def _refusal_of_workers(size: int | None) -> ArgumentError:
+    alone = "Write workers=1 and no use_multiprocessing in the PyDataset"
+    if size is None:
+        return ArgumentError(
+            "AutoResume: of a PyDataset without an end and with workers nobody knows which batches they have read "
+            f"ahead, so that no later process can go on with the next one. {alone}, or give it an end: num_batches."
+        )
+    return ArgumentError(
+        "AutoResume: a PyDataset with workers begins anew in each epoch of steps_per_epoch, so that later batches "
+        f"are never read, and AutoResume does not follow that. {alone}, or leave steps_per_epoch out of `fit`."
+    )
 
 
 class ResumableAdapter:

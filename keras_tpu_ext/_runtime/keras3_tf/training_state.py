@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.protocols import RunningFit, SavedVariable
-from keras_tpu_ext._runtime.common.types import EpochIterator, Model
+from keras_tpu_ext._runtime.common.types import EpochIterator, Model, Variable
 from keras_tpu_ext._runtime.keras3.resumable_data import ResumableAdapter
 from keras_tpu_ext._runtime.keras3.resumable_data import reading_batches as _reading_batches
 from keras_tpu_ext._runtime.keras3.training_state import not_kept as not_kept
@@ -18,9 +18,14 @@ from keras_tpu_ext._runtime.tensorflow.training_state import assign_variables, r
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 
 
-def read(model: Model) -> list[SavedVariable]:
-    """Return the value of each variable of `model` that training changes."""
-    return read_variables(variables_of(model) + variables_of_step(model))
+def all_variables(model: Model) -> list[tuple[str, Variable]]:
+    """Return each variable of `model` that training changes and its role."""
+    return variables_of(model) + variables_of_step(model)
+
+
+def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
+    """Return the value of each variable of `model` that training changes, always on the host."""
+    return read_variables(all_variables(model))
 
 
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
@@ -28,7 +33,7 @@ def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
     with model._own_scope():
         model._kte_adapter.build_optimizer(model)
         model._build_accumulator()
-        assign_variables(variables_of(model) + variables_of_step(model), saved)
+        assign_variables(all_variables(model), saved)
 
 
 @contextlib.contextmanager
