@@ -16,7 +16,7 @@ from keras_tpu_ext.data._tensorflow import without_autograph
 from keras_tpu_ext.data.skipped import Ledger
 
 BLOCK = 16  # records numbered at once; each carries the names of its block and of the block before
-_END, _UNKNOWN = -1, -2  # in place of the file's number
+END, _UNKNOWN = -1, -2  # in place of the file's number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Messages:
     lost: Callable[[Any], Any]
 
 
-def number_records(tf: Any, items: Any) -> Any:
-    """Return a dataset of (position, names of its neighbours, content) for `items`, a dataset of (name, content).
+def number_records(tf: Any, blocks: Any) -> Any:
+    """Return a dataset of (position, names of its neighbours, content), one record after another.
 
-    An end marker follows, for which `is_end` is true; its content is zeros.
+    Args:
+        tf: TensorFlow.
+        blocks: A dataset of (names, contents), `BLOCK` records at a time. An end marker is the last record: its name
+            begins with `END`, and `is_end` is true for it.
     """
-    name, content = items.element_spec
-    nothing = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), content)
-    end = tf.data.Dataset.from_tensors((tf.fill(name.shape, tf.constant(_END, tf.int64)), nothing))
     unknown = tf.fill([BLOCK, 2], tf.constant(_UNKNOWN, tf.int64))
 
     def number(state: Any, block: Any) -> Any:
@@ -56,12 +56,12 @@ def number_records(tf: Any, items: Any) -> Any:
         return (first + BLOCK, here), (tf.range(first, first + rows), neighbours, contents)
 
     start = (tf.constant(0, tf.int64), unknown)
-    return items.concatenate(end).batch(BLOCK).scan(start, without_autograph(tf, number)).unbatch()
+    return blocks.scan(start, without_autograph(tf, number)).unbatch()
 
 
 def is_end(tf: Any, position: Any, neighbours: Any) -> Any:
     """Return whether an element is the end marker."""
-    return tf.equal(neighbours[BLOCK + position % BLOCK, 0], _END)
+    return tf.equal(neighbours[BLOCK + position % BLOCK, 0], END)
 
 
 def batch_records(

@@ -134,11 +134,11 @@ def _numbered(tf: Any, files: Files, order: Order) -> Any:
     if order.shuffle:
         numbers = numbers.shuffle(len(files.paths), seed=order.seed, reshuffle_each_iteration=True)
 
-    def items(number: Any, seed: Any) -> Any:
+    def named(number: Any, seed: Any) -> Any:
         return tf.stack([number, -tf.ones_like(number)], 1), (number, seed)
 
-    named = with_seeds(tf, numbers, order).batch(_lost_records.BLOCK).map(items).unbatch()
-    return _lost_records.number_records(tf, named)
+    ended = numbers.concatenate(tf.data.Dataset.from_tensors(tf.constant(_lost_records.END, tf.int64)))
+    return _lost_records.number_records(tf, with_seeds(tf, ended, order).batch(_lost_records.BLOCK).map(named))
 
 
 def _decoded(tf: Any, numbered: Any, files: Files, size: tuple[int, int], crop: str | None) -> Any:
@@ -152,7 +152,7 @@ def _decoded(tf: Any, numbered: Any, files: Files, size: tuple[int, int], crop: 
             lambda: _decoding.blank_image(tf, size),
             lambda: _decoding.decode_image(tf, tf.io.read_file(paths[number]), size, crop, seed),
         )
-        return position, neighbours, (pixels, labels[number])
+        return position, neighbours, (pixels, labels[tf.maximum(number, 0)])
 
     # Their number is fixed: AUTOTUNE counts cores, and a read that waits for storage needs none. A call that is done
     # counts until its image is taken, in order; so there are twice as many calls as threads. What was read is decoded

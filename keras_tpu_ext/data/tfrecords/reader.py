@@ -137,12 +137,13 @@ def _numbered(tf: Any, shards: Shards, order: Order, buffer: int) -> Any:
     if order.shuffle:
         records = records.shuffle(buffer, seed=order.seed, reshuffle_each_iteration=True)
 
-    def items(named: Any, seeds: Any) -> Any:
-        names, contents = named
+    def named(block: Any, seeds: Any) -> Any:
+        names, contents = block
         return names, (contents, seeds)
 
-    blocks = with_seeds(tf, records, order).batch(_lost_records.BLOCK)
-    return _lost_records.number_records(tf, blocks.map(items).unbatch())
+    end = (tf.fill([2], tf.constant(_lost_records.END, tf.int64)), "")
+    ended = records.concatenate(tf.data.Dataset.from_tensors(end))
+    return _lost_records.number_records(tf, with_seeds(tf, ended, order).batch(_lost_records.BLOCK).map(named))
 
 
 def _parsed(tf: Any, numbered: Any, parser: Parser) -> Any:
