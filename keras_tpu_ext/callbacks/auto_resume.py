@@ -57,7 +57,7 @@ class AutoResume(_runtime.keras.callbacks.Callback):
 
     Raises:
         ArgumentError: If an argument has a value that cannot work; from `fit`, if its dataset is distributed already,
-            or is a `PyDataset` with workers of which `steps_per_epoch` takes a part.
+            or is a `PyDataset` with workers of which `steps_per_epoch` takes a part, or that has no end.
         CheckpointError: From `fit`, if the folder has a checkpoint of another model.
         ClusterError: From `fit`, if processes that train together find different checkpoints.
         NotForThisKerasError: From `fit`, where several processes train together on TensorFlow.
