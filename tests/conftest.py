@@ -66,7 +66,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     if config.getoption("tier") == "gate":
-        # TensorFlow takes up to half a minute to free the graphs of many tests; those of the gate fit into 6 GB.
+        # TensorFlow takes up to half a minute to free the graphs of many tests; those of the gate fit into 10 GB.
         gc.disable()
     if "tensorflow" in sys.modules:
         # Tests are about numbers and not about speed: TensorFlow is not to optimize each function that it has traced.
