@@ -25,49 +25,20 @@ from keras_tpu_ext.callbacks._callback_state import CallbackStates
 from keras_tpu_ext.callbacks._saver import Saver
 from keras_tpu_ext.errors import ArgumentError, ResumeWarning
 from kind_of_keras import IS_KERAS2
+from small_fits import Calling, X, fit, model
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 LATER = pytest.mark.exhaustive
-X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 
 
 class Killed(BaseException):
     """Stands for the end of a process between two steps."""
 
 
-def model():
-    keras.utils.set_random_seed(3)
-    with kte.strategy_scope(require="cpu", replicas=2):
-        made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        made.compile("adam", "mse")
-    return made
-
-
 def train(directory, *callbacks, epochs=2, made=None, **resume):
     """Train four steps an epoch, and return the callback and the model."""
     saving = kte.callbacks.AutoResume(directory, **{"every_s": 0, **resume})
-    made = made or model()
-    made.fit(X, X.sum(axis=1), batch_size=16, epochs=epochs, verbose=0, callbacks=[*callbacks, saving])
-    return saving, made
-
-
-class Calling(keras.callbacks.Callback):
-    """Calls a function before a batch, counted from the first of the process."""
-
-    def __init__(self, batch, function):
-        super().__init__()
-        self.left, self.function = batch, function
-
-    def get_state(self):
-        return None
-
-    def set_state(self, state):
-        """Go on counting."""
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.left -= 1
-        if self.left == -1:
-            self.function()
+    return saving, fit([*callbacks, saving], made=made, epochs=epochs)
 
 
 def kill():
