@@ -42,7 +42,8 @@ class CallbackStates:
         self._callbacks = list(callbacks)
         self._but = but
         self._variables = variables
-        self._before = [{} if _tells(one) else self._fingerprints(one) for one in self._callbacks]
+        kept = self._kept()
+        self._before = [{} if _tells(one) else self._fingerprints(one, kept) for one in self._callbacks]
         self.not_kept: dict[str, list[str]] = {}  # attributes of callbacks of the user's
 
     def read(self) -> list[tuple[str, State]]:
@@ -52,8 +53,9 @@ class CallbackStates:
             For each callback its class and its state, in which nothing changes any more.
         """
         self.not_kept = {}
+        kept = self._kept()
         return [
-            (type(one).__qualname__, _copied(self._of(one, before)))
+            (type(one).__qualname__, _copied(self._of(one, before, kept)))
             for one, before in zip(self._callbacks, self._before, strict=True)
         ]
 
@@ -80,7 +82,7 @@ class CallbackStates:
                     _write_rows(found, state[_ROWS])
         return without
 
-    def _of(self, callback: Any, before: Mapping[str, Any]) -> State:
+    def _of(self, callback: Any, before: Mapping[str, Any], kept_elsewhere: set[int]) -> State:
         if _tells(callback):
             state = callback.get_state()
             try:
@@ -89,7 +91,7 @@ class CallbackStates:
                 self.not_kept[type(callback).__qualname__] = ["what its get_state() returned"]
                 return {}
             return {"state": state}
-        now = self._fingerprints(callback)
+        now = self._fingerprints(callback, kept_elsewhere)
         changed = [name for name in now if now[name] != before.get(name)]
         lost = [name for name in changed if now[name][0] == _NOT_KEPT]
         if lost and type(callback).__module__.partition(".")[0] not in FRAMEWORKS:
@@ -97,9 +99,11 @@ class CallbackStates:
         kept = {name: vars(callback)[name] for name in changed if name not in lost}
         return {**kept, _ROWS: _read_rows(callback)} if _is_csv_logger(callback) else kept
 
-    def _fingerprints(self, callback: Any) -> dict[str, Any]:
+    def _kept(self) -> set[int]:
+        return {id(variable) for variable in self._variables()}
+
+    def _fingerprints(self, callback: Any, kept: set[int]) -> dict[str, Any]:
         own = list(vars(callback).items())  # to which other threads may add
-        kept = {id(variable) for variable in self._variables()}
         return {
             name: _fingerprint(_still(value))
             for name, value in own
