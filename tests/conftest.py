@@ -110,8 +110,9 @@ def _is_about_this(item):
 
 
 def _is_in_gate(item):
-    mark = item.get_closest_marker("gate_on")
-    return item.get_closest_marker("exhaustive") is None and (mark is None or bool(RUNTIMES & _known(mark.args)))
+    of_case = [mark for mark in getattr(getattr(item, "callspec", None), "marks", ()) if mark.name == "gate_on"]
+    marks = of_case or [mark for mark in [item.get_closest_marker("gate_on")] if mark]
+    return item.get_closest_marker("exhaustive") is None and all(RUNTIMES & _known(mark.args) for mark in marks)
 
 
 def _known(names):

@@ -56,9 +56,8 @@ def off(got, expected):
     return float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
 
 
-@pytest.mark.parametrize(
-    "replicas", [pytest.param(1, marks=pytest.mark.exhaustive), pytest.param(2, marks=pytest.mark.exhaustive), 8]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("replicas", [1, 2, 8])
 def test_vision_transformer(replicas, example, data, expected, monkeypatch):
     weights, update = expected
     seen, splash = [], attention.splash_attention

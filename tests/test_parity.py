@@ -129,7 +129,7 @@ def test_a_script_can_check_its_own_builder(tmp_path):
     assert report["batch"] == "a batch of 1 example"
 
 
-@pytest.mark.gate_on("keras3_jax")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("builder", "error", "text"),
     [
@@ -139,12 +139,11 @@ def test_a_script_can_check_its_own_builder(tmp_path):
             "broken failed with one device: RuntimeError: the weights file of the user is not there\n"
             "The last lines that it printed:\n",
         ),
-        pytest.param(
+        (
             uncompiled,
             kte.errors.ArgumentError,
             "uncompiled must return a compiled model; 'outer' is not compiled. "
             'Write model.compile("adam", loss, metrics=[...]) before `return model`.',
-            marks=pytest.mark.exhaustive,
         ),
     ],
 )

@@ -117,7 +117,7 @@ def gradients(given, weights, **arguments):
 
 
 @pytest.mark.parametrize("shape", ["grouped heads", pytest.param("depth of 80", marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_gradient(shape, causal):
     given = arrays(**SHAPES[shape])
     weights = np.random.default_rng(1).standard_normal(given[0].shape).astype("float32")

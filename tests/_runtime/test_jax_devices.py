@@ -112,6 +112,7 @@ def test_a_rehearsal_is_a_data_parallel_over_that_many_devices(scope8):
     assert kte.strategy_scope(require="cpu", replicas=3).strategy.device_mesh.devices.size == 3
 
 
+@pytest.mark.exhaustive
 def test_more_devices_that_were_asked_for_elsewhere_stay():
     lines = fresh("""
         import jax

@@ -65,19 +65,20 @@ print(fit_stock())
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     [
         # A function that making a model of inputs and outputs calls.
         pytest.param("functional_init_arguments", marks=KERAS3),
         # Classes that ours are made of.
-        pytest.param("CompileLoss", marks=[KERAS3, pytest.mark.exhaustive]),
-        pytest.param("CompileMetrics", marks=[KERAS3, pytest.mark.exhaustive]),
-        pytest.param("LossesContainer", marks=[KERAS2, pytest.mark.exhaustive]),
+        pytest.param("CompileLoss", marks=KERAS3),
+        pytest.param("CompileMetrics", marks=KERAS3),
+        pytest.param("LossesContainer", marks=KERAS2),
         # A method that ours overrides, and that Keras would not call any more.
-        pytest.param("_symbolic_build", marks=[JAX, pytest.mark.exhaustive]),
-        pytest.param("_maybe_symbolic_build", marks=[TENSORFLOW, pytest.mark.exhaustive]),
-        pytest.param("get_data_handler", marks=[KERAS2, pytest.mark.exhaustive]),
+        pytest.param("_symbolic_build", marks=JAX),
+        pytest.param("_maybe_symbolic_build", marks=TENSORFLOW),
+        pytest.param("get_data_handler", marks=KERAS2),
     ],
 )
 def test_the_package_imports_and_what_needs_the_name_says_so(name):

@@ -24,7 +24,7 @@ NEED_NO_EXAMPLE = (BaseException, HtmlText, kte.precision.Finding)
 # What cannot run here, and is compiled only.
 COMPILED_ONLY = {"preflight": "it needs libtpu, the TPU compiler"}
 # Those that `make test` runs too.
-IN_GATE = ("TPUModel", "hardware.detect")
+IN_GATE = ("TPUModel",)
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="the examples are about Keras 3")
 

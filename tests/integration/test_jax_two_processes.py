@@ -136,10 +136,9 @@ def said(process: subprocess.Popen[str], beginning: str) -> str | None:
     return next((line for line in process.stdout if line.startswith(beginning)), None)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "program", [TRAIN, pytest.param(SHARDED, marks=pytest.mark.exhaustive)], ids=["data", "fsdp"]
-)
+@pytest.mark.parametrize("program", [TRAIN, SHARDED], ids=["data", "fsdp"])
 def test_two_processes_equal_one_and_only_the_chief_writes_and_prints(program, tmp_path):
     port = free_port()
     chief, other = (kept(one) for one in [start(program, number, port, str(tmp_path)) for number in (0, 1)])

@@ -272,7 +272,7 @@ def test_rows_that_fill_a_batch_up_are_mixed_with_no_example(layer_class):
     assert_same(trainings[1], trainings[0])
 
 
-@pytest.mark.gate_on("keras3_jax")
+@pytest.mark.exhaustive
 def test_a_model_that_was_saved_goes_on_with_the_next_numbers(tmp_path):
     images, classes = plain.digits(32)
     model, _ = trained(classifier, kte.TPUModel, 8, images, classes)

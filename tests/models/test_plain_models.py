@@ -202,7 +202,7 @@ SAVED = {
 }
 
 
-@pytest.mark.gate_on("keras3_jax")
+@pytest.mark.exhaustive
 def test_their_files_load_without_this_package_and_with_it(data, scope3, tmp_path):
     models, files, x = [], [], np.linspace(-1, 1, 42, dtype="float32").reshape(7, 6)
 
@@ -250,7 +250,7 @@ def test_nothing_else_is_changed_where_nothing_is_asked_for(scope3):
     assert config["optimizer"].keys() == plain.get_compile_config()["optimizer"].keys()
 
 
-@pytest.mark.parametrize("dense", [pytest.param(True, marks=ON_JAX_IN_GATE), False])
+@pytest.mark.parametrize("dense", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 def test_batch_normalization_has_the_statistics_of_the_whole_batch(data, scope3, dense):
     plain = compiled(seeded(lambda: normalized(dense)))
     with scope3:

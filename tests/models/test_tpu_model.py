@@ -400,7 +400,7 @@ def test_a_subclass_has_no_plain_model_and_says_what_to_write():
     )
 
 
-@pytest.mark.gate_on("keras3_jax")
+@pytest.mark.exhaustive
 def test_it_loads_in_a_fresh_process(scope3, data, tmp_path):
     with scope3:
         model = functional()
