@@ -7,6 +7,7 @@ what is bytes. NumPy and zip readers of other programs read it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import io
 import json
@@ -144,10 +145,10 @@ def read(folder: Folder, name: str) -> Content:
     Raises:
         CheckpointError: If it is of a newer version of this package.
         DamagedError: If it is damaged.
-        OSError: If it cannot be opened.
+        OSError: If it cannot be read, which does not say that it is damaged.
     """
     path = folder.path_of(name)
-    with folder.open(name) as file, _explaining_damage(path), zipfile.ZipFile(file) as archive:
+    with folder.open(name) as file, _explaining_damage(path), zipfile.ZipFile(_Reading(file)) as archive:
         header = json.loads(archive.read(_CONTENT))
         if header["format"] > FORMAT:
             raise CheckpointError(
@@ -162,9 +163,10 @@ def read_summary(folder: Folder, name: str) -> Content:
 
     Raises:
         DamagedError: If it is damaged.
-        OSError: If it cannot be opened.
+        OSError: If it cannot be read, which does not say that it is damaged.
     """
-    with folder.open(name) as file, _explaining_damage(folder.path_of(name)), zipfile.ZipFile(file) as archive:
+    path = folder.path_of(name)
+    with folder.open(name) as file, _explaining_damage(path), zipfile.ZipFile(_Reading(file)) as archive:
         damaged = archive.testzip()
         if damaged is not None:
             raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
@@ -177,8 +179,43 @@ def _explaining_damage(path: str) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
+    except _CannotReadError as error:
+        raise error.reason from None
+    except MemoryError as error:
+        raise OSError(errno.ENOMEM, "there is not enough memory to read it", path) from error
     except Exception as error:  # a file whose bytes are others may make anything of them
         raise DamagedError(f"{path} is damaged, or no checkpoint of keras_tpu_ext: {error}") from error
+
+
+class _CannotReadError(Exception):
+    """A disk does not give the bytes of a file. It is no OSError, which zipfile takes for damage."""
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class _Reading:
+    """An open file that tells its own failures from what its bytes make of those who read them.
+
+    Args:
+        file: The file. Where to read from is asked for by its bytes, so that a place that cannot be is damage.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes.
+
+        Raises:
+            _CannotReadError: If they cannot be had.
+        """
+        try:
+            return self._file.read(size)
+        except OSError as error:
+            raise _CannotReadError(error) from error
 
 
 def encode(content: Content, members: list[bytes | np.ndarray]) -> Any:
@@ -242,7 +279,9 @@ def decode(encoded: Any, members: _Members | None) -> Content:
 def _encode_array(content: Any, members: list[bytes | np.ndarray]) -> dict[str, Any]:
     try:
         array = np.asarray(content)
-    except TypeError:  # a key of JAX for random numbers
+    except MemoryError:
+        raise
+    except Exception:  # a key of JAX for random numbers, a dataset in a tensor of TensorFlow
         raise _cannot_write(content) from None
     if array.dtype.hasobject:  # text of TensorFlow
         raise _cannot_write(content)
@@ -255,7 +294,7 @@ def _write_member(archive: zipfile.ZipFile, number: int, member: bytes | np.ndar
     if isinstance(member, bytes):
         archive.writestr(str(number), member)
         return
-    if member.dtype.kind == "V":
+    if member.dtype.isbuiltin == _REGISTERED:
         member = np.ascontiguousarray(member).view(_INTEGERS[member.dtype.itemsize]).reshape(member.shape)
     with archive.open(f"{number}.npy", "w", force_zip64=True) as file:
         np.lib.format.write_array(file, member, allow_pickle=False)

@@ -2,14 +2,17 @@
 
 import collections
 import errno
+import io
+import itertools
 import json
 import os
 import zipfile
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from keras_tpu_ext import _checkpoint
+from keras_tpu_ext import _checkpoint, _storage
 from keras_tpu_ext._checkpoint import CannotWriteError, CheckpointFolder
 from keras_tpu_ext._resume_report import resume_report
 from keras_tpu_ext._storage import folder_of
@@ -65,10 +68,12 @@ def test_what_is_read_is_what_was_written(tmp_path):
     assert the_same(found, written)
 
 
+OF_ML_DTYPES = [name for name, kind in vars(ml_dtypes).items() if isinstance(kind, type) and "info" not in name]
+
+
 @pytest.mark.parametrize("shape", [(2, 3), (1,), ()])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4"])
+@pytest.mark.parametrize("dtype", OF_ML_DTYPES)
 def test_dtypes_that_numpy_has_not(dtype, shape, tmp_path):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     values = np.array(np.arange(6)[: np.prod(shape, dtype=int)].reshape(shape), dtype=getattr(ml_dtypes, dtype))
     write(tmp_path / "one.zip", values)
     assert the_same(read(tmp_path / "one.zip"), values)
@@ -113,6 +118,30 @@ def damage(path):
         byte = file.read(1)
         file.seek(size // 3)
         file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), MemoryError()])
+@pytest.mark.parametrize("at", [0, 3])
+def test_what_cannot_be_read_now_is_not_damaged(error, at, tmp_path, monkeypatch):
+    folder = CheckpointFolder(str(tmp_path))
+    for number in range(2):
+        folder.write({"number": number, "array": np.arange(3.0)})
+    before = sorted(path.name for path in tmp_path.iterdir())
+    reads = itertools.count()
+
+    class Failing(io.FileIO):
+        def read(self, size=-1):
+            if next(reads) >= at:
+                raise error
+            return super().read(size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_storage, "open", lambda path, mode: Failing(path, mode), raising=False)
+        with pytest.raises(OSError, match=r"Input/output error|not enough memory"):
+            folder.read_newest()
+    assert not folder.damaged
+    folder.write({"number": 2})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [before[1], "checkpoint-000002.zip"]
 
 
 @pytest.mark.parametrize("kept", [0, 10, 500, 5000])

@@ -104,11 +104,7 @@ class CallbackStates:
 
     def _fingerprints(self, callback: Any, kept: set[int]) -> dict[str, Any]:
         own = list(vars(callback).items())  # to which other threads may add
-        return {
-            name: _fingerprint(_still(value))
-            for name, value in own
-            if name not in self._but and id(value) not in kept
-        }
+        return {name: _fingerprint(value) for name, value in own if name not in self._but and id(value) not in kept}
 
 
 def _copied(value: Any) -> Any:
@@ -133,17 +129,17 @@ def _is_csv_logger(callback: Any) -> bool:
     return isinstance(callback, _runtime.keras.callbacks.CSVLogger)
 
 
-def _read_rows(logger: Any) -> str | None:
+def _read_rows(logger: Any) -> bytes | None:
     """Return what is in the file of a `CSVLogger`, which has written all of it; `None` for one that is not local."""
-    with contextlib.suppress(OSError), open(logger.filename, newline="", encoding="utf-8") as file:
+    with contextlib.suppress(OSError), open(logger.filename, "rb") as file:
         return file.read()
     return None
 
 
-def _write_rows(logger: Any, rows: str) -> None:
+def _write_rows(logger: Any, rows: bytes) -> None:
     """Let the file of a `CSVLogger` be as it was, without rows that came after; it has opened it anew."""
     logger.csv_file.close()
-    with open(logger.filename, "w", newline="", encoding="utf-8") as file:
+    with open(logger.filename, "wb") as file:
         file.write(rows)
     given, logger.append = logger.append, True
     logger.on_train_begin()
@@ -159,11 +155,22 @@ def _still(value: Any) -> Any:
 
 def _fingerprint(value: Any) -> tuple[Any, Any]:
     """Return what is another for another value; it begins with `_NOT_KEPT` for what no checkpoint can hold."""
+    try:
+        return _fingerprint_of(_still(value))
+    except RecursionError:  # of what holds itself, say
+        return _NOT_KEPT, _Identity(value)
+
+
+def _fingerprint_of(value: Any) -> tuple[Any, Any]:
     if type(value) is np.ndarray and is_array(value) and value.nbytes > _LARGE:
         return id(value), zlib.crc32(_bytes(value.flat[:: value.size // _SAMPLE + 1]))
     try:
         encoded, members = _encoded(value)
     except _CANNOT_BE_KEPT:
+        if type(value) in (list, tuple):
+            return _NOT_KEPT, [_fingerprint_of(one) for one in value]
+        if type(value) is dict:
+            return _NOT_KEPT, [(name, _fingerprint_of(one)) for name, one in value.items()]
         return _NOT_KEPT, (_Identity(value), _of_variable(value))
     return json.dumps(encoded), [zlib.crc32(_bytes(member)) for member in members]
 

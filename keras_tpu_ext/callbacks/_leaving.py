@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import multiprocessing
 import os
 import signal
 import threading
@@ -13,22 +12,18 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from keras_tpu_ext._runtime.common.worker_signals import note_in_worker
+
 # Seconds that a session may last at most: with a TPU by Kaggle's documentation of notebooks, and by Colab's FAQ.
 SESSIONS = {"kaggle": 9 * 3600.0, "colab": 12 * 3600.0}
 
 _SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
-# For how many seconds a worker may finish its batch, which the training may be waiting for, and how often it looks.
-_WORKER_S, _LOOK_S = 5.0, 0.05
-
-
 class Interruption:
     """A signal that asks to leave; the second Ctrl-C raises `KeyboardInterrupt`.
 
-    A terminal sends Ctrl-C to processes that were forked, too, and a service manager SIGTERM. They leave the first
-    Ctrl-C to the training. Workers end on SIGTERM when they have finished their batch: without it no step would
-    begin, and so nothing would be saved.
+    A terminal sends Ctrl-C to processes that were forked, too, and a service manager SIGTERM: see `note_in_worker`.
 
     Attributes:
         reason: The signal that came, or an empty text.
@@ -55,7 +50,7 @@ class Interruption:
 
     def _note(self, number: int, frame: FrameType | None) -> Any:
         if os.getpid() != self._process:
-            _note_in_forked(number, frame)
+            note_in_worker(number, frame)
             return
         if number == signal.SIGINT and self.reason == _SIGNALS[signal.SIGINT]:
             raise KeyboardInterrupt
@@ -67,36 +62,6 @@ def say(text: str, begin: str = "") -> None:
     """Print a line; where nobody reads it any more, that is no reason to lose a training."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # RuntimeError in the middle of another print
         print(f"{begin}AutoResume: {text}", flush=True)
-
-
-def _note_in_forked(number: int, frame: FrameType | None) -> None:
-    if number == signal.SIGINT:
-        signal.signal(number, signal.default_int_handler)
-        return
-    is_worker = multiprocessing.current_process().daemon
-    _end_when_idle(number, frame, time.monotonic() + (_WORKER_S if is_worker else 0.0))
-
-
-def _end_when_idle(number: int, frame: FrameType | None, latest: float) -> None:
-    """End this process if it waits for work, or it is too late; look again soon if not."""
-    if _waits_for_work(frame):
-        raise SystemExit(128 + number)  # so that it gives back the lock of the queue, which the training needs
-    if time.monotonic() >= latest:
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-        return
-    signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, lambda _, frame: _end_when_idle(number, frame, latest))
-    signal.setitimer(signal.ITIMER_REAL, _LOOK_S)
-
-
-def _waits_for_work(frame: FrameType | None) -> bool:
-    """Return whether `multiprocessing` waits for the next task, in this frame or around it."""
-    while frame is not None:
-        if frame.f_code.co_name == "get" and frame.f_globals.get("__name__") == "multiprocessing.queues":
-            return True
-        frame = frame.f_back
-    return False
 
 
 def seconds_of_process() -> float:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -87,8 +89,10 @@ class ResumableFit:
         self._is_chief = _runtime.devices.is_chief()
         self._processes = 1
         self._executions_until_agreement = 0
-        self._begun = self._ended = 0  # executions of this epoch
+        self._begun = self._told_of = self._ended = 0  # executions of this epoch; the callbacks hear of their ends
         self._hearing = threading.Lock()  # Keras on JAX may tell of the end of several at once
+        self._telling: dict[int, FrameType] = {}  # where it does, in each thread
+        self._is_on_host = False  # whether variables are copied there, as something was wrong on the device
         self._why = ""  # it leaves
         self.finished = False
 
@@ -135,7 +139,8 @@ class ResumableFit:
         damaged = self._folder.damaged
         if damaged:
             where = "begins anew" if self._found is None else f"goes on from {self._found.name}"
-            _warn(f"in {path} {' and '.join(damaged)} is damaged, so this {where}")
+            are = "is" if len(damaged) == 1 else "are"
+            _warn(f"in {path} {' and '.join(damaged)} {are} damaged, so this {where}")
 
     def _check_same_checkpoint(self) -> None:
         """Refuse to go on where processes that train together have found different checkpoints."""
@@ -173,7 +178,7 @@ class ResumableFit:
         is_first = self._epoch is None
         self._before_epoch += self._end
         self._epoch, self._batch, self._end = epoch, 0, 0
-        self._begun = self._ended = 0
+        self._begun = self._told_of = self._ended = 0
         if self._saved is not None:
             self._resume()
         elif is_first and self._history is not None:
@@ -211,10 +216,17 @@ class ResumableFit:
         self._begun += 1
         self._step_began = now
 
+    def hear_of_end(self, where: FrameType) -> None:
+        """Note that Keras tells the callbacks of the end of an execution now, and where it does."""
+        with self._hearing:
+            self._told_of += 1
+            self._telling[threading.get_ident()] = where
+
     def after_batch(self, batch: int) -> None:
         """Note the end of an execution, of which the other callbacks have heard."""
         with self._hearing:
             self._ended += 1
+            self._telling.pop(threading.get_ident(), None)
             if _runtime.progress.end_names_last_batch():
                 self._end = max(self._end, batch + 1)
         if self._data.read_again:
@@ -230,12 +242,11 @@ class ResumableFit:
             self._restore_history()
             return
         self.finished = True
-        self._begun = self._ended = 0  # where the data has ended, one has begun only
+        self._begun = self._told_of = self._ended = 0  # where the data has ended, one has begun only
         self._before_epoch += self._end
         self._epoch, self._batch = (0 if self._epoch is None else self._epoch + 1), 0
         self._data.end_epochs(self._before_epoch)
-        self._save(self._data.place(at_once=True) or Place(0, 0, None, None, None))
-        self._finish_writing()
+        self._save_at_once(self._data.place(at_once=True) or Place(0, 0, None, None, None))
 
     def left(self) -> None:
         """Say how to go on, after the callbacks have heard of the end."""
@@ -273,9 +284,9 @@ class ResumableFit:
         if place is None:
             return
         self._why = (why or "as another process was asked to") if leaves else ""
-        self._save(place)
-        if leaves:
-            self._finish_writing()
+        if not leaves:
+            self._save(place)
+        elif self._save_at_once(place):
             raise Left
 
     def _is_due(self, is_epoch: bool) -> bool:
@@ -302,17 +313,45 @@ class ResumableFit:
         self._executions_until_agreement = 0 if wish == 2 else in_a_second  # what could not be done now is to be soon
         return wish == 2, wish > 0
 
-    def _save(self, place: Place) -> None:
+    def _save_at_once(self, place: Place) -> bool:
+        """Save, wait until it is written, and return whether it was due."""
+        was_on_host = self._is_on_host
+        is_due = self._save(place)
+        self._finish_writing()
+        if self._is_on_host and not was_on_host and self._processes == 1:  # no other save would come
+            self._save(place)
+            self._finish_writing()
+        return is_due
+
+    def _save(self, place: Place) -> bool:
+        """Begin to save; return `False` if a callback has failed, whose error Keras raises after the next step."""
         self._finish_writing()  # the one before, which may have failed
         begun = self._last_save = time.monotonic()
-        on_host = self._saver.has_failed  # copies on the device may have been too much for it
-        # Of several processes all must.
-        variables = [tuple(one) for one in _runtime.training_state.read(self._model, on_host=on_host)]
+        try:
+            # Of several processes all must.
+            variables = _runtime.training_state.read(self._model, on_host=self._is_on_host)
+        except Exception as error:
+            if self._processes > 1:  # the others wait for this one
+                raise
+            self._saver.fail(error)
+            return True
         if not self._is_chief:
-            return
-        self._wait_for_callbacks()
+            return True
+        if not self._have_all_heard():
+            return False
+        try:
+            content = self._content(place, variables)
+        except Exception as error:
+            self._saver.fail(error)
+            return True
+        self._warn_of_what_is_lost()
+        self._saver.begin(functools.partial(_on_host, content))
+        self._seconds_stood_still = time.monotonic() - begun
+        return True
+
+    def _content(self, place: Place, variables: list[SavedVariable]) -> dict[str, Any]:
         history = self._model.history
-        content = {
+        return {
             "keras": _runtime.message_terms.keras,
             "framework": _runtime.message_terms.framework,
             "epochs": self._epochs,
@@ -321,28 +360,38 @@ class ResumableFit:
             "batches": self._before_epoch + self._batch,
             "finished": self.finished,
             "time": time.time(),
-            "variables": variables,
+            "variables": [tuple(one) for one in variables],
             "callbacks": self._states.read(),
             "history": {"epoch": list(history.epoch), "history": {k: list(v) for k, v in history.history.items()}},
             "place": tuple(place),
             "data": self._states_of_data.read(),
             "seed": self._data.seed,
         }
-        self._warn_of_what_is_lost()
-        self._saver.begin(functools.partial(_on_host, content))
-        self._seconds_stood_still = time.monotonic() - begun
 
-    def _wait_for_callbacks(self) -> None:
-        """Wait until they have heard of all steps: Keras on JAX may tell them in other threads, a little later."""
-        latest = time.monotonic() + _LONGEST_CALLBACK_S  # one that has failed there is raised by Keras soon
-        while self._ended < self._begun and time.monotonic() < latest:
+    def _have_all_heard(self) -> bool:
+        """Wait until the callbacks have heard of all steps; return `False` if one has failed before it did.
+
+        Keras on JAX may tell them in other threads, a little later.
+        """
+        latest = time.monotonic() + _LONGEST_WAIT_S
+        while self._ended < self._begun:
+            with self._hearing:
+                told_of, telling = self._told_of, list(self._telling.values())
+            if any(frame in telling for frame in _frames_of_threads()):
+                latest = time.monotonic() + _LONGEST_WAIT_S
+            elif told_of == self._begun:
+                return self._ended == self._begun
+            elif time.monotonic() > latest:  # a list of the user's that does not tell of all
+                return True
             time.sleep(0.001)
+        return True
 
     def _finish_writing(self) -> None:
         try:
             self._saver.finish()
         except Exception as error:  # of a disk, a store, a device: none of them is to end a training
             is_plain = isinstance(error, (OSError, CannotWriteError))
+            self._is_on_host |= not is_plain  # copies on the device may have been too much for it
             what = str(error) if is_plain else f"{type(error).__name__}: {error}"
             then = "" if self.finished or self._why else " The training goes on, and it tries again at the next save."
             text = f"AutoResume could not save into {self._folder.path}: {what}.{then} {self._what_is_kept()}"
@@ -430,8 +479,8 @@ class ResumableFit:
 _LEAST = 20
 # How long a step lasts is told in ticks, of which a second has so many, and no step.
 _TICKS, _LONGEST_STEP = 10**5, 10**8
-# How long a callback may take in another thread.
-_LONGEST_CALLBACK_S = 10.0
+# How long Keras may take until it tells the callbacks of a step.
+_LONGEST_WAIT_S = 10.0
 # After which part of the time until the deadline the first save comes at the latest.
 _EARLY = 20
 
@@ -442,6 +491,15 @@ def _on_host(content: dict[str, Any]) -> dict[str, Any]:
     for number, (role, path, value, per_replica) in enumerate(variables):
         variables[number] = role, path, np.asarray(value), per_replica
     return content
+
+
+def _frames_of_threads() -> Iterator[FrameType]:
+    """Yield what each thread is in."""
+    for frame in sys._current_frames().values():
+        inner: FrameType | None = frame
+        while inner is not None:
+            yield inner
+            inner = inner.f_back
 
 
 def _warn(text: str) -> None:

@@ -60,8 +60,18 @@ class Saver:
         _under_way[os.path.abspath(self._folder.path)] = self._writing
         try:
             threading.Thread(target=self._write, args=(content, self._writing), name="AutoResume").start()
-        except RuntimeError as error:  # there are too many threads
-            self._writing.set_exception(error)
+        except Exception as error:  # there are too many threads
+            self._fail(self._writing, error)
+        except BaseException:  # the second Ctrl-C
+            if self._writing.cancel():
+                self._writing = None
+                self._forget()
+            raise
+
+    def fail(self, error: Exception) -> None:
+        """Note that there is nothing to write, as what it should hold could not be had."""
+        self._writing = Future()
+        self._fail(self._writing, error)
 
     def finish(self) -> None:
         """Wait until what was begun is written, if anything was.
@@ -84,13 +94,22 @@ class Saver:
             self._writing.exception()
 
     def _write(self, content: Callable[[], Content], writing: Future[Found]) -> None:
+        if not writing.set_running_or_notify_cancel():
+            return
         try:
             found = self._folder.write(content())
         except BaseException as error:
-            error.__cause__ = error.__context__ = None  # frames hold all that was to be written
-            writing.set_exception(error.with_traceback(None))
+            self._fail(writing, error)
             return
         finally:
             self._seconds = time.monotonic() - self._begun
-            _under_way.pop(os.path.abspath(self._folder.path), None)
+        self._forget()
         writing.set_result(found)
+
+    def _fail(self, writing: Future[Found], error: BaseException) -> None:
+        self._forget()
+        error.__cause__ = error.__context__ = None  # frames hold all that was to be written
+        writing.set_exception(error.with_traceback(None))
+
+    def _forget(self) -> None:
+        _under_way.pop(os.path.abspath(self._folder.path), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -178,6 +179,10 @@ class _BeforeOthers(_runtime.keras.callbacks.Callback):
         """Save if it is time."""
         self._fit.before_batch(batch, (self.params or {}).get("steps"))
 
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Note that the others hear of it next."""
+        self._fit.hear_of_end(sys._getframe(1))
+
 
 @contextlib.contextmanager
 def _in_place(call: RunningFit, before: _BeforeOthers, others: list[Any], resume: AutoResume) -> Iterator[None]:
@@ -191,7 +196,7 @@ def _in_place(call: RunningFit, before: _BeforeOthers, others: list[Any], resume
         call.arguments["callbacks"] = [before, *others, resume]
         yield
         return
-    before.set_params(given.params)  # Keras does it for lists that it makes
+    before.set_params(getattr(given, "params", None))  # Keras does it for lists that it makes
     was, given.callbacks = given.callbacks, [before, *others, resume]
     try:
         yield

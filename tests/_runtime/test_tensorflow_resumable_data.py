@@ -1,6 +1,7 @@
 """Passes over `tf.data` pipelines that go on in another process."""
 
 import itertools
+import tempfile
 
 import numpy as np
 import pytest
@@ -133,3 +134,40 @@ def test_how_tensorflow_names_what_a_shuffle_draws_from(dataset, shuffles):
     next(iterators.begin())
     assert iterators._number_of_shuffles == shuffles
     assert iterators.save()[1]
+
+
+def tries(dataset, monkeypatch, name, replacement):
+    """Return which places are read again from where, when the state cannot be saved after the third batch."""
+    data = ResumablePasses(reads_ahead=False, spans_epochs=False)
+    data.has_length = True
+    data.begin_epoch(0)
+    batches = data.begin_pass(IterableSource(lambda: dataset))
+    places = []
+    for number in range(6):
+        with monkeypatch.context() as patch:
+            if number == 3:
+                patch.setattr(*name, replacement)
+            data.note_trained(number)
+            places.append(data.place(at_once=True))
+        next(batches)
+    return data, [place.read for place in places]
+
+
+def no_space(*args, **kwargs):
+    raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+
+def no_folder(*args, **kwargs):
+    raise FileNotFoundError("no usable temporary directory")
+
+
+@pytest.mark.parametrize(
+    ("name", "replacement"),
+    [((tf.train.Checkpoint, "write"), no_space), ((tempfile, "TemporaryDirectory"), no_folder)],
+    ids=["no space", "no folder"],
+)
+def test_a_disk_that_cannot_hold_a_state_now_makes_more_to_be_read_again(name, replacement, monkeypatch):
+    data, read = tries(made("batched"), monkeypatch, name, replacement)
+    assert read == [0, 1, 2, 2, 4, 5]
+    assert not data.is_not_saved
+    assert not data.not_exact

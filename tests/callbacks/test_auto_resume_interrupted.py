@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 import types
@@ -17,7 +16,7 @@ import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime, _storage
 from keras_tpu_ext._checkpoint import CheckpointFolder
 from keras_tpu_ext._resume_report import resume_report
-from keras_tpu_ext.callbacks import _leaving, _resumable_fit
+from keras_tpu_ext.callbacks import _leaving, _resumable_fit, _saver
 from keras_tpu_ext.callbacks._leaving import Interruption
 from keras_tpu_ext.callbacks._resumable_fit import ResumableFit
 from keras_tpu_ext.errors import ResumeWarning
@@ -61,28 +60,28 @@ def test_a_signal_to_all_processes_loses_no_batch_of_a_worker(number):
 
 # A program whose step waits for a batch of a worker when a signal comes to all its processes.
 PROGRAM = """
-    import multiprocessing, os, signal, sys, threading, time
-    import keras
-    import numpy as np
-    import keras_tpu_ext as kte
+import multiprocessing, os, signal, sys, threading, time
+import keras
+import numpy as np
+import keras_tpu_ext as kte
 
-    multiprocessing.set_start_method("fork", force=True)
+class Rows(keras.utils.PyDataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        time.sleep(0.6)
+        x = np.full((4, 4), index, "float32")
+        return x, x.sum(axis=1)
+
+class Press(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 3:
+            threading.Timer(0.2, os.killpg, (os.getpgid(0), number)).start()
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[3])
     number, directory = int(sys.argv[1]), sys.argv[2]
-
-    class Rows(keras.utils.PyDataset):
-        def __len__(self):
-            return 12
-
-        def __getitem__(self, index):
-            time.sleep(0.6)
-            x = np.full((4, 4), index, "float32")
-            return x, x.sum(axis=1)
-
-    class Press(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            if batch == 3:
-                threading.Timer(0.2, os.killpg, (os.getpgid(0), number)).start()
-
     with kte.strategy_scope(require="cpu", replicas=2):
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
@@ -93,16 +92,58 @@ PROGRAM = """
 """
 
 
+def run(program, folder, *arguments):
+    """Run a program in processes of their own, which is the main module of its workers too."""
+    (folder / "program.py").write_text(program)
+    command = [sys.executable, "-W", "ignore", str(folder / "program.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, start_new_session=True)
+
+
 @FORKS
 @pytest.mark.exhaustive
 @pytest.mark.runtimes("keras3_jax", "keras3_tf")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_group_saves_and_leaves(number, tmp_path):
-    arguments = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROGRAM), str(int(number)), str(tmp_path)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False, start_new_session=True)
+def test_a_signal_to_the_group_saves_and_leaves(number, method, tmp_path):
+    done = run(PROGRAM, tmp_path, str(int(number)), str(tmp_path / "kept"), method)
     assert "left with False" in done.stdout, done.stderr[-2000:]
     assert done.returncode == 0
-    assert 3 <= resume_report(str(tmp_path)).newest.batches <= 6
+    assert 3 <= resume_report(str(tmp_path / "kept")).newest.batches <= 6
+
+
+FAILING = """
+import sys
+import keras
+import numpy as np
+import keras_tpu_ext as kte
+
+class Rows(keras.utils.PyDataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return np.ones((4, 4), "float32"), np.ones(4, "float32")
+
+class Failing(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        raise ValueError("of the user's")
+
+with kte.strategy_scope(require="cpu", replicas=2):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+resume = [kte.callbacks.AutoResume(sys.argv[1])] if len(sys.argv) > 1 else []
+model.fit(Rows(), epochs=2, verbose=0, callbacks=[Failing(), *resume])
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.runtimes("keras3_jax", "keras3_tf")
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_program_that_fails_ends(resumes, tmp_path):
+    """On TensorFlow an iterator that was still there when Python ended waited for a thread that reads in Python."""
+    done = run(FAILING, tmp_path, *([str(tmp_path / "kept")] if resumes else []))
+    assert done.stderr.strip().endswith("ValueError: of the user's")
+    assert done.returncode == 1
 
 
 def test_a_signal_saves_where_nobody_reads_what_is_printed(tmp_path, monkeypatch):
@@ -177,17 +218,48 @@ def test_batches_that_end_in_several_threads_at_once_are_all_counted(tmp_path):
         assert running._end == batches
 
 
+class Counting(keras.callbacks.Callback):
+    """Hears of batches in another thread, on JAX; of one it is slow or fails."""
+
+    async_safe = True
+
+    def __init__(self, does):
+        super().__init__()
+        self.does, self.heard = does, []
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            self.does()
+        self.heard = [*self.heard, batch]
+
+
+class CallingLater(Calling):
+    async_safe = True
+
+
+def fails():
+    raise ValueError("of the user's")
+
+
 @pytest.mark.runtimes("keras3_jax")
-def test_a_callback_that_fails_in_another_thread_is_soon_raised(tmp_path, monkeypatch):
-    class Failing(keras.callbacks.Callback):
-        async_safe = True
+@pytest.mark.parametrize("options", [{"every_s": 0}, {}])
+def test_the_error_of_a_callback_in_another_thread_is_raised_and_nothing_after_it_saved(options, tmp_path):
+    begun = time.monotonic()
+    with pytest.raises(ValueError, match="of the user's"):
+        fit([Counting(fails), CallingLater(2, interrupt), kte.callbacks.AutoResume(tmp_path, **options)])
+    assert time.monotonic() - begun < 8
+    newest = resume_report(str(tmp_path)).newest
+    assert newest is None or newest.batches <= 1
 
-        def on_train_batch_end(self, batch, logs=None):
-            raise OSError("of the user's")
 
-    monkeypatch.setattr(_resumable_fit, "_LONGEST_CALLBACK_S", 0.5)
-    with pytest.raises(OSError, match="of the user's"):
-        fit([Failing(), kte.callbacks.AutoResume(tmp_path, every_s=0)])
+@pytest.mark.runtimes("keras3_jax")
+def test_a_callback_that_is_slow_in_another_thread_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(_resumable_fit, "_LONGEST_WAIT_S", 0.1)
+    slowly = Counting(lambda: time.sleep(0.7))
+    fit([slowly, CallingLater(2, interrupt), kte.callbacks.AutoResume(tmp_path)])
+    again = Counting(lambda: None)
+    fit([again, CallingLater(99, interrupt), kte.callbacks.AutoResume(tmp_path)])
+    assert sorted(again.heard) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_why_it_has_left_is_what_was_when_it_decided(tmp_path, monkeypatch, capsys):
@@ -226,7 +298,7 @@ def test_a_thread_that_cannot_be_started_ends_no_training(tmp_path, monkeypatch)
 
 
 @pytest.mark.runtimes("keras3_jax")
-def test_after_a_save_that_failed_the_next_one_copies_to_the_host(tmp_path, monkeypatch):
+def test_after_a_save_that_failed_later_ones_copy_to_the_host(tmp_path, monkeypatch):
     """The memory of the device may have been too small for the copies, which is told late."""
     ways, read, write = [], _runtime.training_state.read, CheckpointFolder.write
     failures = iter([RuntimeError("RESOURCE_EXHAUSTED")])
@@ -244,5 +316,75 @@ def test_after_a_save_that_failed_the_next_one_copies_to_the_host(tmp_path, monk
     monkeypatch.setattr(CheckpointFolder, "write", fails_once)
     with pytest.warns(ResumeWarning, match="RESOURCE_EXHAUSTED"):
         fit([kte.callbacks.AutoResume(tmp_path, every_s=0)])
-    assert ways[:2] == [False, True]
-    assert not any(ways[2:])
+    assert ways[0] is False
+    assert all(ways[1:])
+
+
+@pytest.mark.runtimes("keras3_jax")
+def test_where_it_leaves_it_saves_again_from_the_host(tmp_path, monkeypatch, capsys):
+    write, ways, read = CheckpointFolder.write, [], _runtime.training_state.read
+
+    def reading(made, *, on_host):
+        ways.append(on_host)
+        return read(made, on_host=on_host)
+
+    def fails_for_copies_on_the_device(*args):
+        if not ways[-1]:
+            raise RuntimeError("RESOURCE_EXHAUSTED")
+        return write(*args)
+
+    monkeypatch.setattr(_runtime.training_state, "read", reading)
+    monkeypatch.setattr(CheckpointFolder, "write", fails_for_copies_on_the_device)
+    with pytest.warns(ResumeWarning, match="RESOURCE_EXHAUSTED"):
+        fit([Calling(2, interrupt), kte.callbacks.AutoResume(tmp_path)])
+    assert "goes on from there" in capsys.readouterr().out
+    assert resume_report(str(tmp_path)).newest.batches == 3
+
+
+@pytest.mark.parametrize("what", ["variables", "callbacks"])
+def test_a_state_that_cannot_be_had_ends_no_training(what, tmp_path, monkeypatch):
+    class Telling(keras.callbacks.Callback):
+        def get_state(self):
+            if what == "callbacks":
+                raise MemoryError("no room")
+
+        def set_state(self, state):
+            """There is none."""
+
+    def no_room(*args, **kwargs):
+        raise MemoryError("no room")
+
+    if what == "variables":
+        monkeypatch.setattr(_runtime.training_state, "read", no_room)
+    saving = kte.callbacks.AutoResume(tmp_path, every_s=0)
+    with pytest.warns(ResumeWarning, match="could not save into .*: MemoryError: no room"):
+        made = fit([Telling(), saving])
+    assert saving.finished
+    assert len(made.history.history["loss"]) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_interruption_while_a_thread_starts_leaves_nothing_to_wait_for(tmp_path, monkeypatch):
+    start = threading.Thread.start
+
+    def pressed(thread):
+        if thread.name == "AutoResume":
+            raise KeyboardInterrupt
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            fit([kte.callbacks.AutoResume(tmp_path, every_s=0)])
+    assert not _saver._under_way
+    again = kte.callbacks.AutoResume(tmp_path)
+    fit([again])
+    assert again.finished
+
+
+@pytest.mark.gate_on("keras2_tf221")
+def test_a_list_of_callbacks_without_parameters(tmp_path):
+    made = model()
+    saving = kte.callbacks.AutoResume(tmp_path)
+    fit(keras.callbacks.CallbackList([saving], add_history=True, model=made), made=made)
+    assert saving.finished

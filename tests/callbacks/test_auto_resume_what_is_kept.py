@@ -125,6 +125,77 @@ def test_variables_of_the_model_are_kept_with_it(tmp_path):
     assert saving.finished
 
 
+class Having(keras.callbacks.Callback):
+    """Has an attribute of which a function may make another one at the third batch."""
+
+    def __init__(self, kept, change=None):
+        super().__init__()
+        self.kept, self.change = kept, change
+        self.batches = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches += 1
+        if self.batches == 3 and self.change is not None:
+            self.change(self.kept)
+
+
+def holding_itself():
+    value = {}
+    value["me"] = value
+    return value
+
+
+def deep():
+    value = []
+    for _ in range(3000):
+        value = [value]
+    return value
+
+
+FUNCTIONS = {
+    "list": (lambda: [print], lambda value: value.append(lambda: None)),
+    "dict": (lambda: {"a": lambda: None}, lambda value: value.update(a=lambda: None)),
+    "tuple in a list": (lambda: [(1, lambda: None)], lambda value: value.append(2)),
+}
+
+
+@pytest.mark.parametrize("make", [holding_itself, deep, *(make for make, _ in FUNCTIONS.values())])
+def test_what_does_not_change_is_not_told_though_it_cannot_be_kept(make, tmp_path):
+    """A warning is an error here."""
+    saving, _ = train(tmp_path, Having(make()))
+    assert saving.finished
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_other_functions_in_a_list_are_told(kind, tmp_path):
+    make, change = FUNCTIONS[kind]
+    with pytest.warns(ResumeWarning, match="Having keeps kept, which no checkpoint can hold"):
+        train(tmp_path, Having(make(), change))
+
+
+@pytest.mark.runtimes("keras3_tf")
+@pytest.mark.gate_on("keras3_tf")
+def test_tensors_of_tensorflow_that_are_no_numbers_end_no_training(tmp_path):
+    import tensorflow as tf
+
+    lists = tf.raw_ops.EmptyTensorList(element_shape=[1], max_num_elements=3, element_dtype=tf.float32)
+    saving, _ = train(tmp_path, Having(lists), Having(tf.Variable(1.0).handle))
+    assert saving.finished
+
+
+def test_the_file_of_a_csv_logger_may_have_other_text_than_utf8(tmp_path):
+    before = b"epoch,loss\n" + b"0" * 10_000 + "ö\n".encode("latin-1")  # Keras itself reads some of it as UTF-8
+    (tmp_path / "log.csv").write_bytes(before)
+    log = [keras.callbacks.CSVLogger(tmp_path / "log.csv", append=True)]
+    with pytest.raises(Killed):
+        train(tmp_path / "checkpoints", *log, Calling(6, kill))
+    log = [keras.callbacks.CSVLogger(tmp_path / "log.csv", append=True)]
+    train(tmp_path / "checkpoints", *log, Calling(99, kill))
+    rows = (tmp_path / "log.csv").read_bytes().splitlines()
+    assert rows[:2] == before.splitlines()
+    assert [row[:1] for row in rows[-2:]] == [b"0", b"1"]
+
+
 @pytest.mark.runtimes("keras3_jax")
 def test_a_key_of_jax_is_told(tmp_path):
     import jax

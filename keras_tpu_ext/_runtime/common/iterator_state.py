@@ -19,6 +19,7 @@ _CURE = (
     "same rows, set the experimental_external_state_policy of tf.data.Options to "
     "tf.data.experimental.ExternalStatePolicy.IGNORE"
 )
+_OF_THE_DISK = "ResourceExhaustedError", "PermissionDeniedError", "NotFoundError", "UnavailableError"
 _IGNORE_EXTERNAL_STATE = 1  # its graph is asked for, and not run
 
 
@@ -63,6 +64,7 @@ class SavedIterators:
 
         Raises:
             CannotSaveError: If it does not tell it.
+            OSError: If it cannot tell it now.
         """
         state = save_iterator(self._iterator)
         return state, not self.depends_on_earlier or len(_shuffles_in(state)) == self._number_of_shuffles
@@ -78,6 +80,7 @@ def save_iterator(iterator: Iterator[Nest]) -> IteratorState:
 
     Raises:
         CannotSaveError: If the iterator does not tell it.
+        OSError: If there is no place for the files that TensorFlow writes it into.
     """
     if hasattr(iterator, "get_state"):  # Grain's, which returns bytes or a dict
         return iterator.get_state()
@@ -87,6 +90,8 @@ def save_iterator(iterator: Iterator[Nest]) -> IteratorState:
     with tempfile.TemporaryDirectory() as folder:
         try:
             tensorflow.train.Checkpoint(iterator=iterator).write(os.path.join(folder, "iterator"))
+        except tuple(getattr(tensorflow.errors, name) for name in _OF_THE_DISK) as error:
+            raise OSError(error.message) from error
         except tensorflow.errors.OpError as error:
             reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", str(error.message).strip().splitlines()[0])
             raise CannotSaveError(f"{reason.rstrip('.')}. {_CURE}") from error

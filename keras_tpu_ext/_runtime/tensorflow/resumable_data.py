@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
-import gc
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -82,7 +79,6 @@ class DistributedPasses:
         self._source = source
         self._dataset = dataset
         self._skips_next = skips_first
-        _free_iterators_at_exit()
 
     def __iter__(self) -> Iterator[Nest]:
         """Begin a pass, whose order a shuffled dataset draws now."""
@@ -93,15 +89,6 @@ class DistributedPasses:
             return iter(())
         batches = self._data.begin_pass(self._source, at_once=True)
         return iter(self._strategy.experimental_distribute_dataset(_dataset_of(batches, self._dataset)))
-
-
-@functools.cache
-def _free_iterators_at_exit() -> None:
-    """Free iterators that nobody has any more while Python still runs: those that a `fit` has left are in cycles.
-
-    One that is freed later waits for ever for its thread, which reads batches in Python.
-    """
-    atexit.register(gc.collect)
 
 
 def _dataset_of(batches: Iterator[Nest], like: tf.data.Dataset) -> tf.data.Dataset:

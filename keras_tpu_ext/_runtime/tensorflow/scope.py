@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import gc
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -58,6 +61,7 @@ def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDatas
 
     @functools.wraps(stock)
     def distribute(dataset: Any, options: Any = None) -> Any:
+        _free_iterators_at_exit()
         dataset = _without_none(dataset)
         replicas, specs = strategy.num_replicas_in_sync, getattr(dataset, "element_spec", None)
         has_sparse = any(isinstance(spec, tf.SparseTensorSpec) for spec in tf.nest.flatten(specs))
@@ -75,6 +79,23 @@ def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDatas
         return strategy.distribute_datasets_from_function(lambda context: of_replicas, options)
 
     return distribute
+
+
+@functools.cache
+def _free_iterators_at_exit() -> None:
+    """Free iterators over replicas while Python still runs: those of a `fit` that was left or has failed.
+
+    One that is freed later waits for ever for its thread, if that reads batches in Python. They are in cycles, or in
+    the frames of the error that Python keeps as the last one.
+    """
+
+    def free() -> None:
+        sys.last_traceback = sys.last_value = None
+        if hasattr(sys, "last_exc"):  # Python 3.12
+            sys.last_exc = None
+        gc.collect()
+
+    atexit.register(free)
 
 
 def _without_none(dataset: Any) -> Any:

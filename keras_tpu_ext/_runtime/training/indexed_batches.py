@@ -11,6 +11,7 @@ from typing import Any
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.random_state import random_state
 from keras_tpu_ext._runtime.common.types import Dataset, Nest, RandomState
+from keras_tpu_ext._runtime.common.worker_signals import heed_signals_in_worker
 from keras_tpu_ext._runtime.compat import PyDataset
 
 
@@ -46,6 +47,11 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker in a process of its own needs; there nobody asks for what was drawn."""
         return {**vars(self), "_read_ahead": False, "_random_before": {}, "_lock": None, "restore": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Be there in such a worker."""
+        self.__dict__.update(state)
+        heed_signals_in_worker()
 
     @property
     def order(self) -> list[int] | None:

@@ -345,6 +345,8 @@ class _Pass:
             except CannotSaveError as error:
                 self._data.is_not_saved = True
                 self._data.not_exact = str(error) if self._source.depends_on_earlier else ""
+            except OSError:  # the state before this one is good, too: more is read again
+                pass
         return None, False
 
 
