@@ -18,12 +18,11 @@ _WORKER_S, _LOOK_S = 5.0, 0.05
 
 
 def heed_signals_in_worker() -> None:
-    """Handle signals so in this process, if another one has started it anew (`spawn`, `forkserver`).
+    """Handle signals so in this process, which another one has started anew (`spawn`, `forkserver`).
 
     One that was forked has the handlers of the training.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and multiprocessing.parent_process() is not None and hasattr(signal, "setitimer"):
+    if threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
         signal.signal(signal.SIGINT, note_in_worker)
         signal.signal(signal.SIGTERM, note_in_worker)
 

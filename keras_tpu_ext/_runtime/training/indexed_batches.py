@@ -51,7 +51,8 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Be there in such a worker."""
         self.__dict__.update(state)
-        heed_signals_in_worker()
+        if os.getpid() != self._process:
+            heed_signals_in_worker()
 
     @property
     def order(self) -> list[int] | None:
