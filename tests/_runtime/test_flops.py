@@ -9,6 +9,8 @@ from keras_tpu_ext._runtime.common.flops import UncountableError, flops_of_einsu
 from keras_tpu_ext.callbacks import Throughput
 from own_steps import OwnStep
 
+pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")
+
 BATCH = 16
 
 
@@ -77,7 +79,7 @@ def test_layers(case):
     [
         pytest.param(keras.Model, 8, marks=pytest.mark.exhaustive),
         pytest.param(kte.TPUModel, 1, marks=pytest.mark.exhaustive),
-        (kte.TPUModel, 8),
+        pytest.param(kte.TPUModel, 8, marks=pytest.mark.gate_on("keras3_tf", "keras3_jax")),
     ],
 )
 def test_on_replicas_and_with_steps_per_execution_they_are_the_same(scope8, kind, k):

@@ -38,6 +38,7 @@ def test_a_compiled_operation_says_why_it_is_not_there():
         tfa.image.connected_components(tf.ones((4, 4), tf.int32))
 
 
+@pytest.mark.gate_on("keras2_tf221")
 def test_it_says_one_line_of_its_own_and_leaves_keras_as_it_was():
     program = """
         import sys, warnings

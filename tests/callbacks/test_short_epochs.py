@@ -131,7 +131,7 @@ def data(examples=331):
     return x, x[:, :1] * 2
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.parametrize("steps", [5, pytest.param(21, marks=pytest.mark.exhaustive)])
 def test_epochs_of_few_executions_change_nothing_and_are_known(steps):
     callback = HostBottleneck(verbose=False)

@@ -166,7 +166,7 @@ def test_last_batches_of_which_replicas_get_little_or_nothing(digits, size, ghos
         pytest.param(2, 4, False, marks=pytest.mark.exhaustive),
         pytest.param(2, None, True, marks=pytest.mark.exhaustive),
         pytest.param(2, 6, True, marks=pytest.mark.exhaustive),
-        (3, None, False),
+        pytest.param(3, None, False, marks=pytest.mark.exhaustive),
     ],
 )
 def test_masked_steps_do_not_count_on_any_replica(digits, replicas, ghost_batch_size, padded):

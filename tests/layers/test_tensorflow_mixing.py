@@ -13,12 +13,12 @@ PLAIN = {kte.layers.MixUp: plain.mix_up, kte.layers.CutMix: plain.cut_mix}
 
 
 @pytest.mark.parametrize("layer_class", PLAIN)
-@pytest.mark.parametrize("is_static", [True, False])
+@pytest.mark.parametrize("is_static", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 @pytest.mark.parametrize(
     ("count", "replicas"),
     [
         pytest.param(16, 8, marks=pytest.mark.exhaustive),
-        (16, 2),
+        pytest.param(16, 2, marks=pytest.mark.exhaustive),
         pytest.param(24, 8, marks=pytest.mark.exhaustive),
         (6, 2),
     ],

@@ -38,7 +38,7 @@ def trained(kind, x, y, **options):
     "options",
     [
         {},
-        {"gradient_accumulation_steps": 2},
+        pytest.param({"gradient_accumulation_steps": 2}, marks=pytest.mark.gate_on("keras3_jax")),
         pytest.param({"steps_per_execution": 2}, marks=pytest.mark.gate_on("keras3_jax")),
     ],
 )
@@ -55,6 +55,7 @@ def test_a_batch_is_trained_on_as_it_was_augmented(replicas, options):
         np.testing.assert_allclose(weight, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
 def test_evaluate_and_predict_see_the_batch_as_it_came():
     model, _ = trained(Augmenting, X, Y)
     inputs = keras.Input((6,))
@@ -64,7 +65,7 @@ def test_evaluate_and_predict_see_the_batch_as_it_came():
     np.testing.assert_allclose(model.predict(X, verbose=0), plain.predict(X, verbose=0), rtol=1e-6)
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax")
+@pytest.mark.gate_on("keras3_jax")
 def test_train_on_batch_is_augmented_too():
     model, _ = trained(Augmenting, X, Y)
     plain, _ = trained(kte.TPUModel, X[:, ::-1], 2 * Y)

@@ -53,12 +53,14 @@ def test_models_of_each_fold_are_exact(scope3):
     assert "keras_tpu_ext" not in str(type(made()).__mro__), "the block was left"
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_the_precision_of_the_block_stays(scope3):
     model = of_two_folds(dataclasses.replace(scope3, precision="mixed_bfloat16"))
     assert model.layers[-1].compute_dtype == "bfloat16"
     assert made().layers[-1].compute_dtype == "float32"
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_in_nested_blocks_by_a_name_imported_before(scope3):
     with scope3:
         with scope3:
@@ -69,6 +71,7 @@ def test_in_nested_blocks_by_a_name_imported_before(scope3):
     assert not isinstance(made(), type(model))
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_in_a_callback(scope3):
     """As notebooks do against memory that grows."""
     with scope3:

@@ -137,7 +137,7 @@ def test_every_split_of_a_batch(pairs, twins, data, schedule, weights, kind, ste
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 @pytest.mark.parametrize(
     "steps_per_execution",
-    [pytest.param(1, marks=pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")), 5],
+    [pytest.param(1, marks=pytest.mark.gate_on("keras3_jax", "keras2_tf215")), 5],
 )
 def test_no_step_is_counted_where_a_dataset_of_unknown_length_ends(scope3, data, replicas, steps_per_execution):
     if IS_KERAS2 and steps_per_execution > 1:
@@ -173,7 +173,7 @@ def test_single_batches(twins, data, sizes, weighted, eagerly):
         pair.agree(functools.partial(on_batch, "predict_on_batch", x=x))
 
 
-@pytest.mark.gate_on("keras3_tf")
+@pytest.mark.exhaustive
 def test_run_eagerly(twins, data):
     pair = twins(dense, lambda: {"optimizer": sgd(), "run_eagerly": True, "metrics": ["mae"]})
     pair.agree(fit(data.x[:100], data.y[:100], data.weights[:100]))
@@ -263,11 +263,9 @@ LOSSES = {
     ("loss", "eagerly"),
     [
         pytest.param("a lambda", False, marks=pytest.mark.exhaustive),
-        pytest.param(
-            "one number for a batch", False, marks=pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
-        ),
+        pytest.param("one number for a batch", False, marks=pytest.mark.gate_on("keras3_jax")),
         pytest.param("a class without get_config", False, marks=pytest.mark.exhaustive),
-        pytest.param("one number for a batch", True, marks=pytest.mark.gate_on("keras3_tf", "keras2_tf215")),
+        pytest.param("one number for a batch", True, marks=pytest.mark.gate_on("keras2_tf215")),
     ],
 )
 def test_losses_of_the_users_own(twins, data, loss, eagerly):
@@ -308,7 +306,7 @@ if not ON_JAX:  # where plain Keras trains on no loss that is not reduced; test_
         # tests/parity has lists, dicts, sums and unreduced losses too.
         *(pytest.param(kind, "fit", marks=pytest.mark.exhaustive) for kind in OUTPUTS if kind != "dict by name"),
         pytest.param("dict by name", "fit", marks=pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")),
-        ("list", "train_on_batch"),
+        pytest.param("list", "train_on_batch", marks=pytest.mark.gate_on("keras3_jax")),
         pytest.param(
             *("unreduced", "fit eagerly"),
             marks=[pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")],
@@ -332,6 +330,7 @@ def test_several_outputs(twins, data, kind, how):
     pair.agree(lambda model: model.predict(data.x, batch_size=48, verbose=0))
 
 
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.filterwarnings(
     # The layer of the output without a loss has no gradient, as the test wants it.
     r"ignore:Gradients do not exist for variables \['b/kernel', 'b/bias'\]:UserWarning"
@@ -400,7 +399,7 @@ def test_predict(twins, data, steps_per_execution, sizes):
     "optimizer",
     [
         pytest.param("SGD", marks=pytest.mark.gate_on("keras3_jax")),
-        pytest.param("Adam", marks=pytest.mark.gate_on("keras3_tf", "keras2_tf215")),
+        pytest.param("Adam", marks=pytest.mark.exhaustive),
         pytest.param(
             "Nadam",
             marks=[
@@ -457,6 +456,7 @@ def test_loss_scaling_under_mixed_float16(scope3, data):
 # -- what else may happen to a model ------------------------------------------------------------------------------
 
 
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.filterwarnings("ignore:The model does not have any trainable weights.:UserWarning")
 def test_no_trainable_weights(twins, data):
     def build(cls):
@@ -585,7 +585,7 @@ def test_a_metric_of_a_layer_counts_the_examples_alone(twins, data, padded):
     twins(build).agree(act)
 
 
-@pytest.mark.gate_on("keras3_tf", "keras2_tf215")
+@pytest.mark.gate_on("keras2_tf215")
 def test_normalization_survives_empty_replicas(twins, data):
     pair = twins(extra(keras.layers.BatchNormalization, (6,)))
     fit(data.x, data.y, batch_size=96)(pair.ours)

@@ -38,7 +38,7 @@ class AddsMetric(keras.layers.Layer):
         return inputs
 
 
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_a_metric_of_a_layer_counts_the_examples_alone(twins, data, padded):
     def build(model_class):
         inputs = keras.Input((6,))
@@ -160,7 +160,7 @@ def floatx(name):
         keras.config.set_floatx("float32")
 
 
-@pytest.mark.parametrize("kind", ["floatx", "policy"])
+@pytest.mark.parametrize("kind", ["floatx", pytest.param("policy", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("outputs", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_float64(twins, data, kind, outputs):
     def build(model_class):
@@ -263,7 +263,10 @@ class PlainOwnLoss(keras.Model):
 CLASSES = {"compiled loss": (keras.Model, kte.TPUModel), "own loss": (PlainOwnLoss, OwnLoss)}
 
 
-@pytest.mark.parametrize("loss", CLASSES)
+@pytest.mark.parametrize(
+    "loss",
+    [kind if kind == "compiled loss" else pytest.param(kind, marks=pytest.mark.exhaustive) for kind in CLASSES],
+)
 def test_ragged_batches(twins, data, loss):
     def build(model_class):
         inputs = keras.Input((None,), ragged=True, dtype="int64")
@@ -277,7 +280,9 @@ def test_ragged_batches(twins, data, loss):
     pair.agree(lambda model: model.fit(batches, verbose=0).history)
 
 
-@pytest.mark.parametrize("loss", CLASSES)
+@pytest.mark.parametrize(
+    "loss", [kind if kind == "own loss" else pytest.param(kind, marks=pytest.mark.exhaustive) for kind in CLASSES]
+)
 def test_sparse_batches(twins, data, loss):
     def build(model_class):
         inputs = keras.Input((6,), sparse=True)

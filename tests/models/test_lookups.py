@@ -33,6 +33,7 @@ def outcome(scope, kind):
     return {**losses, "one": one, "predicted": model.predict(data, verbose=0)}
 
 
+@pytest.mark.gate_on("keras2_tf215")
 @pytest.mark.parametrize("kind", ["text", pytest.param("numbers", marks=pytest.mark.exhaustive)])
 def test_a_replica_without_examples_looks_up_nothing_unknown(scope3, kind):
     expected = outcome(contextlib.nullcontext(), kind)

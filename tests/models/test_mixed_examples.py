@@ -103,6 +103,7 @@ def assert_same(got, expected):
         assert_close(np.asarray(got[name]), np.asarray(values), message=name)
 
 
+@pytest.mark.gate_on("keras3_tf")
 @pytest.mark.parametrize(
     "loss", [Contrasts, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in (CalledAsAWhole, ByExample))]
 )
@@ -111,6 +112,7 @@ def test_a_loss_of_ones_own(scope3, data, loss):
     assert_same(outcome(scope3, data, lambda: model_of(None), loss), expected)
 
 
+@pytest.mark.gate_on("keras2_tf215")
 @TOLD
 @pytest.mark.parametrize("model_class", [keras.Model, pytest.param(kte.TPUModel, marks=pytest.mark.exhaustive)])
 def test_a_layer_that_takes_a_mean_over_its_batch(scope3, data, model_class):

@@ -140,7 +140,14 @@ def assert_same(got, expected):
 
 
 @WHOLE
-@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("two networks", marks=pytest.mark.gate_on("keras3_tf")),
+        pytest.param("its own reductions", marks=pytest.mark.gate_on("keras2_tf215")),
+        pytest.param("a table", marks=pytest.mark.gate_on("keras2_tf215")),
+    ],
+)
 def test_a_step_for_one_device_gives_its_numbers(x, scope3, kind):
     plain = made(PLAIN[kind])
     with scope3:
@@ -148,6 +155,7 @@ def test_a_step_for_one_device_gives_its_numbers(x, scope3, kind):
     assert_same(outcome(ours, x), outcome(plain, x))
 
 
+@pytest.mark.gate_on("keras2_tf215")
 @WHOLE
 def test_a_test_step_too(x, scope3):
     plain = made(Variational)
@@ -157,6 +165,7 @@ def test_a_test_step_too(x, scope3):
     assert_same(*results)
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_it_is_told_once_for_a_model_with_the_cure(x, scope3):
     with scope3:
         ours = made(Adversaries)
@@ -169,6 +178,7 @@ def test_it_is_told_once_for_a_model_with_the_cure(x, scope3):
     ]
 
 
+@pytest.mark.gate_on("keras2_tf215")
 def test_that_of_a_tpumodel_which_reduces_its_part_is_told(x, scope3):
     class Reduces(Variational, kte.TPUModel):
         pass
@@ -241,7 +251,13 @@ class DistillsInComputeLoss(WithCall):
 
 
 @WHOLE
-@pytest.mark.parametrize("model_class", [AroundOurs, DistillsInComputeLoss])
+@pytest.mark.parametrize(
+    "model_class",
+    [
+        pytest.param(AroundOurs, marks=pytest.mark.gate_on("keras2_tf215")),
+        pytest.param(DistillsInComputeLoss, marks=pytest.mark.gate_on("keras3_tf")),
+    ],
+)
 def test_what_calls_ours_and_adds_to_it(x, scope3, model_class):
     y = x.sum(axis=1, keepdims=True)
     plain = made(model_class)

@@ -43,14 +43,15 @@ def train(data, batch_size=33, epochs=2):
 
 
 # Clipping, decay and averages that overwrite are among what tests/parity combines.
+ON_TENSORFLOW = {"LossScaleOptimizer": ("keras2_tf215",), "overwriting averages": ("keras3_tf", "keras2_tf215")}
+
+
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param(
             name,
-            marks=pytest.mark.gate_on("keras3_tf", "keras2_tf215")
-            if name in ("LossScaleOptimizer", "overwriting averages")
-            else pytest.mark.exhaustive,
+            marks=pytest.mark.gate_on(*ON_TENSORFLOW[name]) if name in ON_TENSORFLOW else pytest.mark.exhaustive,
         )
         for name in OPTIMIZERS
     ],
@@ -188,7 +189,7 @@ def test_two_numbers_of_batches_in_a_step_are_refused(given, by_optimizer):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
+        pytest.param(lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), marks=pytest.mark.exhaustive),
         lambda: keras.optimizers.AdamW(
             0.01,
             gradient_accumulation_steps=2,
@@ -197,7 +198,10 @@ def test_two_numbers_of_batches_in_a_step_are_refused(given, by_optimizer):
             ema_momentum=0.5,
             ema_overwrite_frequency=3,
         ),
-        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)),
+        pytest.param(
+            lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)),
+            marks=pytest.mark.exhaustive,
+        ),
     ],
     ids=["SGD", "AdamW with averages", "in a LossScaleOptimizer"],
 )
@@ -225,6 +229,7 @@ def test_a_loss_of_one_number_gets_the_whole_batch(twins, data):
     twins(compile_options=lambda: {"loss": root_mean_square}).agree(train(data))
 
 
+@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
 def test_own_losses_and_regularizers(twins, data):
     # A small rate: with 0.3 the plain model diverges from some initial weights.
     def build(model_class):

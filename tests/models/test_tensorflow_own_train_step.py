@@ -192,6 +192,7 @@ def test_two_optimizers_take_the_steps_of_one_device(scope3, arrays, how):
         assert int(ours._step_state.good_steps.numpy()) == 6  # every call of minimize counts
 
 
+@pytest.mark.gate_on("keras2_tf215")
 def test_a_test_step_of_ones_own(scope3, arrays):
     plain, ours = pair(scope3)
     expected, got = (model.evaluate(batches(arrays), verbose=0, return_dict=True) for model in (plain, ours))
@@ -303,6 +304,7 @@ def computes_the_loss(base):
     return ComputesTheLoss
 
 
+@pytest.mark.gate_on("keras2_tf215")
 def test_compute_loss_in_a_step_of_ones_own_counts_no_row_that_is_not_there(twins, data):
     def build(model_class):
         inputs = keras.Input((6,))
@@ -314,6 +316,7 @@ def test_compute_loss_in_a_step_of_ones_own_counts_no_row_that_is_not_there(twin
     assert {"mae", "shown"} <= set(logs)
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_nothing_of_the_protection_outlives_the_step(scope3, arrays):
     _, ours = pair(scope3, run_eagerly=True)
     ours.train_on_batch(*(array[:3] for array in arrays))
@@ -325,6 +328,7 @@ def test_nothing_of_the_protection_outlives_the_step(scope3, arrays):
     assert vars(_tf_batch.BATCH) == {}
 
 
+@pytest.mark.gate_on("keras2_tf215")
 def test_an_optimizer_made_outside_the_scope_is_told(scope3, arrays):
     _, ours = pair(scope3)
     ours.d_optimizer = keras.optimizers.SGD(0.1)
@@ -354,6 +358,7 @@ def small(model_class):
     return model_class(inputs, keras.layers.Dense(1)(keras.layers.Dense(5, activation="tanh")(inputs)))
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_rows_that_were_padded_do_not_count(data, scope3):
     class Own(kte.TPUModel):
         def train_step(self, data):
@@ -385,7 +390,7 @@ def adds_a_key(base):
     return AddsAKey
 
 
-@pytest.mark.gate_on("keras3_tf")
+@pytest.mark.exhaustive
 def test_a_train_step_that_adds_to_ours(twins, data):
     classes = [adds_a_key(base) for base in (keras.Model, kte.TPUModel)]
     x, y = data.x[:100], data.y[:100]

@@ -102,9 +102,9 @@ KINDS = {
     "of nested models": of_nested_models,
 }
 IN_GATE = {
-    "functional": pytest.mark.gate_on("keras3_tf", "keras3_jax"),
+    "functional": pytest.mark.gate_on("keras3_jax"),
     "subclassed": pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215"),
-    "from a Sequential": pytest.mark.gate_on("keras3_tf", "keras3_jax"),
+    "from a Sequential": pytest.mark.gate_on("keras3_jax"),
     "of nested models": pytest.mark.gate_on("keras3_jax"),
 }
 
@@ -217,7 +217,7 @@ def test_from_model_says_what_is_missing():
 # -- compiling ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
+@pytest.mark.gate_on("keras3_tf", "keras3_jax")
 def test_compiling_after_the_block(scope3, data):
     with scope3:
         model = functional()
@@ -354,9 +354,9 @@ def test_it_saves_and_loads_as_itself_and_training_goes_on(scope3, data, tmp_pat
     assert int(keras.ops.convert_to_numpy(loaded.optimizer.iterations)) == 3
 
 
+@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning")
 @pytest.mark.filterwarnings("ignore:Compiled the loaded model, but the compiled metrics have yet:UserWarning")
-@pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")
 def test_an_h5_file_loads_as_itself(scope3, data, tmp_path):
     with scope3:
         model = functional()
@@ -369,8 +369,15 @@ def test_an_h5_file_loads_as_itself(scope3, data, tmp_path):
     assert loaded.evaluate(data.x, data.y, verbose=0) == pytest.approx(model.evaluate(data.x, data.y, verbose=0))
 
 
-@pytest.mark.parametrize("make", [functional, lambda: kte.TPUModel.from_model(Plain(3))])
-@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(
+    ("make", "inside"),
+    [
+        (functional, False),
+        pytest.param(functional, True, marks=pytest.mark.exhaustive),
+        pytest.param(lambda: kte.TPUModel.from_model(Plain(3)), True, marks=pytest.mark.gate_on("keras3_jax")),
+        pytest.param(lambda: kte.TPUModel.from_model(Plain(3)), False, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_to_keras_gives_a_plain_model_of_the_same_weights(scope3, data, tmp_path, make, inside):
     with scope3:
         model = make()

@@ -83,7 +83,10 @@ class Shape:
 BATCH = (Shape(4, 2), Shape(4, 1), None)
 
 
-@pytest.mark.parametrize("kind", ["TPUModel", "keras.Model"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("TPUModel", marks=pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf221")), "keras.Model"],
+)
 def test_a_step_is_lowered_for_tpus(make, kind):
     model = make(kte.TPUModel if kind == "TPUModel" else keras.Model)
     if tensorflow_version() < (2, 19):
