@@ -302,6 +302,7 @@ def test_a_loss_in_16_bits_is_found():
     assert precision.audit(model).findings[2].cure == "write MeanSquaredError(..., dtype='float32')"
 
 
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.parametrize("kind", [keras.Model, kte.TPUModel])
 @pytest.mark.parametrize("argument", ["metrics", "weighted_metrics"])
 def test_a_metric_kept_in_16_bits_is_found_before_and_after_training(kind, argument):

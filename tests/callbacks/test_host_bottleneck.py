@@ -126,6 +126,7 @@ def test_a_tf_dataset_is_gone_through_once(size):
     assert with_probe[0] == without[0]
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_it_shows_the_part_and_says_what_it_means(capsys):
     callback = HostBottleneck()
     model = built(kte.TPUModel, None)
@@ -156,6 +157,7 @@ def test_two_of_them_stand_side_by_side():
     assert with_them[0] == learned(built(kte.TPUModel, None), [])[0]
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_the_train_function_is_left_alone_once_nothing_more_is_to_be_found(monkeypatch):
     asked, around = [], HostBottleneck._intercept
     monkeypatch.setattr(HostBottleneck, "_intercept", lambda self, it: asked.append(self._batch) or around(self, it))
@@ -172,6 +174,7 @@ class Breaks(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_after_a_fit_that_was_broken_off_it_stands_in_the_way_of_nothing():
     model = built(kte.TPUModel, None)
     callback = HostBottleneck(verbose=False)
@@ -198,7 +201,10 @@ class BreaksOff(sources.Batches):
 
 
 @pytest.mark.gate_on("keras3_tf", "keras3_jax")
-@pytest.mark.parametrize(("steps", "at"), [(1, 6), pytest.param(1, 8, marks=pytest.mark.exhaustive), (2, 15)])
+@pytest.mark.parametrize(
+    ("steps", "at"),
+    [pytest.param(1, 6, marks=pytest.mark.exhaustive), pytest.param(1, 8, marks=pytest.mark.exhaustive), (2, 15)],
+)
 def test_an_error_of_the_pipeline_comes_in_its_turn(steps, at):
     learned_until_then = []
     for callbacks in ([], [HostBottleneck(verbose=False)]):
@@ -213,6 +219,7 @@ def test_an_error_of_the_pipeline_comes_in_its_turn(steps, at):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_where_epochs_are_short_and_few_it_says_so():
     model = built(kte.TPUModel, None)
     x, y = arrays()
@@ -227,6 +234,7 @@ def test_where_epochs_are_short_and_few_it_says_so():
     assert all(map(math.isnan, history[KEY]))
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_where_executions_grow_to_the_end_it_says_so():
     model = built(kte.TPUModel, None, steps_per_execution="auto")
     with pytest.warns(UserWarning, match="HostBottleneck could not find out") as told:

@@ -141,7 +141,11 @@ def test_whole_batches_have_static_shapes(clean):
     assert len(dataset) == len(list(dataset)) == 5
 
 
-@pytest.mark.parametrize("fault", [cut, emptied, as_text, as_folder], ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    "fault",
+    [cut, *(pytest.param(fault, marks=pytest.mark.exhaustive) for fault in (emptied, as_text, as_folder))],
+    ids=lambda fault: fault.__name__,
+)
 def test_a_bad_file_is_raised_by_its_name(folder, fault):
     # The last one, behind which no other shows that it is gone.
     path = folder / "flower" / f"{PER_CLASS - 1:03d}.jpg"
@@ -173,6 +177,7 @@ def test_bad_files_are_skipped_and_counted(folder, capfd):
     assert dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
 
 
+@pytest.mark.exhaustive
 def test_more_bad_files_in_a_row_than_have_names_are_counted(tmp_path):
     write_crops(tmp_path, 60)
     for path in (tmp_path / "china").glob("*.jpg"):
@@ -182,7 +187,7 @@ def test_more_bad_files_in_a_row_than_have_names_are_counted(tmp_path):
     assert kte.data.skipped(dataset).failed == 60
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("on_error", [pytest.param("raise", marks=pytest.mark.exhaustive), "skip"])
 def test_nothing_but_bad_files_ends_in_an_error(tmp_path, on_error):
     write_crops(tmp_path, 20)
     for path in tmp_path.glob("*/*.jpg"):

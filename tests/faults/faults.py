@@ -194,7 +194,7 @@ _LOSS = (
         "losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._kte_adapter.weight_losses(self)]",
         "losses += self._kte_adapter.weight_losses(self)",
         ("keras3_tf",),
-        (f"{_STEP}::test_own_losses_and_regularizers", f"{_EXACT}::test_regularizers_of_weights"),
+        (_PARITY,),
     ),
     Fault(
         "regularisers-count-once-a-replica-on-keras-2",

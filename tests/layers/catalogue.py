@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 import keras_tpu_ext as kte
 
 
@@ -89,6 +91,15 @@ LAYERS = [
 
 # They take and return pairs of images and labels, which no such check does: their own tests do what it would.
 OF_PAIRS = {_L.MixUp, _L.CutMix}
+
+
+def one_of_each(others: pytest.MarkDecorator, but: tuple[type, ...] = ()) -> list[Any]:
+    """Return the rows as parameters; `others` marks all but the first of each layer, and those of `but`."""
+    classes = [row.layer for row in LAYERS]
+    return [
+        row if classes.index(row.layer) == number and row.layer not in but else pytest.param(row, marks=others)
+        for number, row in enumerate(LAYERS)
+    ]
 
 
 def names(rows: list[Row]) -> list[str]:

@@ -93,7 +93,7 @@ def test_the_reference_itself_has_the_slope_of_its_outputs(ghost_batch_size, mas
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("ghost_batch_size", GHOSTS)
-@pytest.mark.parametrize("rank", SHAPES)
+@pytest.mark.parametrize("rank", [2, 4, *(pytest.param(rank, marks=pytest.mark.exhaustive) for rank in (3, 5))])
 def test_a_batch_is_normalised_part_by_part(rank, ghost_batch_size, compiled):
     check(*some(SHAPES[rank]), ghost_batch_size=ghost_batch_size, compiled=compiled)
 
@@ -148,7 +148,13 @@ MASKS = {
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("ghost_batch_size", [None, 4, 5, 1])
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.exhaustive if name in ("all steps", "whole rows") else ())
+        for name in MASKS
+    ],
+)
 def test_what_is_masked_does_not_count(name, ghost_batch_size, compiled):
     mask = MASKS[name]
     inputs, upstream = some(SHAPES[3])
@@ -320,6 +326,7 @@ def digits():
     return (images[:600] / 16).reshape(-1, 8, 8, 1).astype("float32"), labels[:600]
 
 
+@pytest.mark.exhaustive
 def test_digits_are_learnt_as_with_the_layer_of_keras(digits):
     models = [digits_model(cls) for cls in (stock_class(), kte.layers.BatchNormalization)]
     models[1].set_weights(models[0].get_weights())

@@ -20,7 +20,7 @@ def numpy_of(values):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-@pytest.mark.parametrize("count", [12, 13, 1])
+@pytest.mark.parametrize("count", [pytest.param(12, marks=pytest.mark.exhaustive), 13, 1])
 @pytest.mark.parametrize("alpha", [0.3, 1.0])
 def test_it_is_what_loops_make_of_photographs(count, alpha, dtype):
     images = plain.photograph_parts(count, size=24)[:, 5:].astype(dtype)

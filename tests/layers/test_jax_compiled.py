@@ -18,7 +18,7 @@ L = kte.layers
         L.RandomFlipCrop(height=6, padding=1, seed=0),
         pytest.param(L.RandomAffine(rotation=0.5, seed=0), marks=pytest.mark.exhaustive, id="RandomAffine"),
         pytest.param(L.RandomErasing(seed=0), marks=pytest.mark.exhaustive, id="RandomErasing"),
-        L.MixUp(seed=0),
+        pytest.param(L.MixUp(seed=0), marks=pytest.mark.exhaustive, id="MixUp"),
         pytest.param(L.CutMix(seed=0), marks=pytest.mark.exhaustive, id="CutMix"),
     ],
     ids=lambda layer: type(layer).__name__,

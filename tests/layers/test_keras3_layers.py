@@ -4,7 +4,7 @@ import pytest
 from keras.src import testing
 from keras.src.utils import traceback_utils
 
-from layers.catalogue import LAYERS, names
+from layers.catalogue import LAYERS, names, one_of_each
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax")
 
@@ -25,7 +25,7 @@ def keras_test():
 @pytest.mark.gate_on("keras3_tf")
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed, but will be ignored:UserWarning")
 @pytest.mark.filterwarnings("ignore:The model does not have any trainable weights.:UserWarning")
-@pytest.mark.parametrize("row", LAYERS, ids=names(LAYERS))
+@pytest.mark.parametrize("row", one_of_each(pytest.mark.exhaustive), ids=names(LAYERS))
 def test_keras_finds_nothing_in_a_layer(keras_test, row):
     keras_test.run_layer_test(
         row.layer,

@@ -135,7 +135,7 @@ def trained(model, start, data):
     return model.get_weights(), history.history["loss"]
 
 
-@pytest.mark.gate_on("keras3_jax")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "replicas", [pytest.param(1, marks=pytest.mark.exhaustive), 2, pytest.param(8, marks=pytest.mark.exhaustive)]
 )

@@ -77,6 +77,7 @@ def test_a_rotation_is_one_by_every_angle_alike_and_to_either_side():
     assert scipy.stats.kstest(turns, scipy.stats.uniform(-0.1, 0.2).cdf).pvalue > 1e-3
 
 
+@pytest.mark.exhaustive
 def test_half_a_turn_to_either_side_is_every_angle():
     matrices, off = matrices_of(RandomAffine(**{**STILL, "rotation": 0.5}, seed=3), 400, 30, 30)
     assert off < 0.02

@@ -53,7 +53,7 @@ def test_replicas_and_validation(scope3, data):
     assert_same(fitted(act, scope3)[0])
 
 
-@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
+@pytest.mark.gate_on("keras2_tf215")
 def test_incomplete_windows_and_loss_scaling(data):
     act = lambda m: m.fit(data.x, data.y, batch_size=5, epochs=3, shuffle=False, verbose=0)  # noqa: E731
     assert_same(fitted(act, gradient_accumulation_steps=4, loss_scale="dynamic")[0])

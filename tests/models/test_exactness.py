@@ -263,7 +263,7 @@ LOSSES = {
     ("loss", "eagerly"),
     [
         pytest.param("a lambda", False, marks=pytest.mark.exhaustive),
-        pytest.param("one number for a batch", False, marks=pytest.mark.gate_on("keras3_jax")),
+        pytest.param("one number for a batch", False, marks=pytest.mark.exhaustive),
         pytest.param("a class without get_config", False, marks=pytest.mark.exhaustive),
         pytest.param("one number for a batch", True, marks=pytest.mark.gate_on("keras2_tf215")),
     ],

@@ -22,8 +22,15 @@ def fit(model, x, y, batch_size, **options):
     return model.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0, **options).history
 
 
-@pytest.mark.parametrize("eagerly", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("weighted", "eagerly"),
+    [
+        (True, False),
+        (True, True),
+        pytest.param(False, False, marks=pytest.mark.exhaustive),
+        pytest.param(False, True, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_loss_that_is_not_reduced_has_the_gradient_of_its_sum_and_shows_its_mean(scope3, data, weighted, eagerly):
     models = []
     for model_class, reduction in ((keras.Model, "sum"), (kte.TPUModel, None)):

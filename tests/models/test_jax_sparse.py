@@ -30,8 +30,15 @@ def outcome(model_class, scope, matrix, **options):
     return {**history, "evaluated": evaluated, "predicted": model.predict(matrix, batch_size=16, verbose=0)}
 
 
-@pytest.mark.parametrize("model_class", [keras.Model, kte.TPUModel])
-@pytest.mark.parametrize("options", [{}, {"steps_per_execution": 2}])
+@pytest.mark.parametrize(
+    ("options", "model_class"),
+    [
+        ({}, kte.TPUModel),
+        ({"steps_per_execution": 2}, keras.Model),
+        pytest.param({}, keras.Model, marks=pytest.mark.exhaustive),
+        pytest.param({"steps_per_execution": 2}, kte.TPUModel, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_sparse_inputs_give_the_numbers_of_one_device(matrix, model_class, options):
     stock = outcome(keras.Model, contextlib.nullcontext(), matrix)
     got = outcome(model_class, kte.strategy_scope(require="cpu", replicas=3), matrix, **options)

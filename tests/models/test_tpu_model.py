@@ -311,7 +311,11 @@ def test_there_is_no_false_alarm(case):
 # -- saving ---------------------------------------------------------------------------------------------------
 
 JAX = pytest.mark.gate_on("keras3_jax")  # where it is cheapest
-IN_GATE_TOO = {"functional": pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215")}
+IN_GATE_TOO = {
+    "functional": pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215"),
+    "subclassed": JAX,
+    "from a subclassed model": JAX,
+}
 SAVED = {
     "functional": functional,
     "subclassed": Subclassed,
@@ -327,7 +331,7 @@ SAVED = {
         pytest.param(kind, inside, id=f"{kind}, {'inside' if inside else 'outside'} the scope", marks=marks)
         for number, kind in enumerate(SAVED)
         for inside, marks in (
-            (number % 2 == 0, IN_GATE_TOO.get(kind, JAX)),
+            (number % 2 == 0, IN_GATE_TOO.get(kind, pytest.mark.exhaustive)),
             (number % 2 == 1, pytest.mark.exhaustive),
         )
     ],
@@ -446,7 +450,13 @@ def test_a_model_with_a_compile_of_its_own_loads_uncompiled_as_in_keras(tmp_path
 
 
 @pytest.mark.gate_on("keras3_jax")
-@pytest.mark.parametrize("kind", SAVED)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind in ("functional", "subclassed") else pytest.param(kind, marks=pytest.mark.exhaustive)
+        for kind in SAVED
+    ],
+)
 def test_config_copies_and_pickles(data, kind):
     model = SAVED[kind]()
     model.compile("sgd", "mse")

@@ -146,7 +146,14 @@ def damaged(tmp_path, names, **options):
     return dataset, [*labels, 1000], tuple(places)
 
 
-@pytest.mark.parametrize("name", ["cut in a record", "cut in the length of a record", "gone after it was listed"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cut in a record",
+        pytest.param("cut in the length of a record", marks=pytest.mark.exhaustive),
+        pytest.param("gone after it was listed", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_damaged_file_is_raised(tmp_path, name):
     dataset, _, (place,) = damaged(tmp_path, [name])
     with pytest.raises(AssertionFailed) as raised:
