@@ -160,7 +160,9 @@ def test_eager_steps_are_the_same_steps(scope8):
         keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6), results[0], got)
 
 
-@pytest.mark.parametrize("options", [{"run_eagerly": True}, {"jit_compile": False}])
+@pytest.mark.parametrize(
+    "options", [pytest.param({"run_eagerly": True}, marks=pytest.mark.exhaustive), {"jit_compile": False}]
+)
 def test_a_step_that_is_not_to_be_compiled_is_not(scope8, jitted, options):
     compiled(scope8, **options).fit(*data(16), batch_size=8, verbose=0)
     assert jitted == []

@@ -105,6 +105,7 @@ def test_it_names_variables_and_replica(scope4, data, steps_per_execution, capsy
     )
 
 
+@pytest.mark.gate_on("keras3_jax")
 def test_a_loss_that_is_not_finite_is_all_variables(scope4, data, capsys):
     model, monitor = compiled(scope4), kte.callbacks.LossScaleMonitor(window=1)
     fit(model, data, monitor, spoiled(data[2], (1, 3), (4, 3), (4, 2)))

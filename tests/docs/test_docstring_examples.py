@@ -23,8 +23,6 @@ ROOT = Path(__file__).parents[2]
 NEED_NO_EXAMPLE = (BaseException, HtmlText, kte.precision.Finding)
 # What cannot run here, and is compiled only.
 COMPILED_ONLY = {"preflight": "it needs libtpu, the TPU compiler"}
-# Those that `make test` runs too.
-IN_GATE = ("TPUModel",)
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="the examples are about Keras 3")
 
@@ -74,11 +72,11 @@ EXAMPLES = {name: example(value) for name, value in PUBLIC.items() if example(va
 
 
 def parameter(name):
-    tier = pytest.mark.gate_on("keras3_jax") if name in IN_GATE else pytest.mark.exhaustive
     only = next((runtime for text, runtime in ONE_RUNTIME.items() if text in EXAMPLES[name]), None)
-    return pytest.param(name, marks=[tier, *([pytest.mark.runtimes(only)] if only else [])])
+    return pytest.param(name, marks=[pytest.mark.runtimes(only)] if only else [])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [parameter(name) for name in EXAMPLES if name not in COMPILED_ONLY])
 def test_an_example_runs(name, tmp_path):
     program = tmp_path / "example.py"
@@ -104,4 +102,4 @@ def test_every_public_name_has_a_docstring_with_an_example():
 
 @pytest.mark.gate_on("keras3_jax")
 def test_names_in_the_lists_are_public():
-    assert {*COMPILED_ONLY, *IN_GATE} <= EXAMPLES.keys()
+    assert COMPILED_ONLY.keys() <= EXAMPLES.keys()

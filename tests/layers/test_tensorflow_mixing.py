@@ -12,7 +12,9 @@ pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_o
 PLAIN = {kte.layers.MixUp: plain.mix_up, kte.layers.CutMix: plain.cut_mix}
 
 
-@pytest.mark.parametrize("layer_class", PLAIN)
+@pytest.mark.parametrize(
+    "layer_class", [kte.layers.MixUp, pytest.param(kte.layers.CutMix, marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.parametrize("is_static", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 @pytest.mark.parametrize(
     ("count", "replicas"),

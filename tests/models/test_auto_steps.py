@@ -36,7 +36,7 @@ class EveryBatch(keras.callbacks.Callback):
         pass
 
 
-@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
+@pytest.mark.gate_on("keras2_tf215")
 def test_arrays_whose_last_batch_is_short(data):
     results, model = fitted(lambda m: m.fit(data.x, data.y, batch_size=5, epochs=3, shuffle=False, verbose=0))
     assert_same(results)
@@ -59,14 +59,10 @@ def test_incomplete_windows_and_loss_scaling(data):
     assert_same(fitted(act, gradient_accumulation_steps=4, loss_scale="dynamic")[0])
 
 
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 @pytest.mark.parametrize(
-    "batches",
-    [
-        pytest.param(1, marks=pytest.mark.gate_on("keras3_jax")),
-        *(pytest.param(number, marks=pytest.mark.exhaustive) for number in (2, 9, 21)),
-        10,
-    ],
+    "batches", [1, *(pytest.param(number, marks=pytest.mark.exhaustive) for number in (2, 9, 21)), 10]
 )
 def test_data_of_unknown_length(data, batches):
     arrays = (data.x[: 5 * batches], data.y[: 5 * batches])

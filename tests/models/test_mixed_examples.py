@@ -128,6 +128,7 @@ def test_a_layer_that_adds_a_loss(scope3, data, layer):
     assert_same(outcome(scope3, data, lambda: model_of(layer), ByExample), expected)
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_a_layer_that_adds_a_loss_of_keras_is_all_there_is_to_minimise(scope3, data):
     """The endpoint layer of Keras's guide to custom layers: targets are inputs, and `compile` gets no loss."""
 
@@ -145,6 +146,7 @@ def test_a_layer_that_adds_a_loss_of_keras_is_all_there_is_to_minimise(scope3, d
     assert_same(outcome_of(scope3), outcome_of(contextlib.nullcontext()))
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_it_is_told_once_with_the_layer(scope3, data):
     with scope3:
         model = model_of(Centers)

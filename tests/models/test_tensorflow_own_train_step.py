@@ -304,7 +304,6 @@ def computes_the_loss(base):
     return ComputesTheLoss
 
 
-@pytest.mark.gate_on("keras2_tf215")
 def test_compute_loss_in_a_step_of_ones_own_counts_no_row_that_is_not_there(twins, data):
     def build(model_class):
         inputs = keras.Input((6,))

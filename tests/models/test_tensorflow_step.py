@@ -54,6 +54,7 @@ def aligned(array):
 
 
 @pytest.mark.parametrize("steps_per_execution", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
+@pytest.mark.gate_on("keras3_tf")
 def test_the_arrays_of_a_generator_stay_as_they_are(scope3, steps_per_execution):
     """TensorFlow takes them for its own memory, and wrote the loss of each example where its target had been."""
     x, y = aligned(np.ones((64, 16), "float32")), aligned(np.arange(64, dtype="float32")[:, None])

@@ -103,7 +103,7 @@ KINDS = {
 }
 IN_GATE = {
     "functional": pytest.mark.gate_on("keras3_jax"),
-    "subclassed": pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215"),
+    "subclassed": pytest.mark.gate_on("keras3_tf", "keras3_jax"),
     "from a Sequential": pytest.mark.gate_on("keras3_jax"),
     "of nested models": pytest.mark.gate_on("keras3_jax"),
 }
@@ -312,7 +312,7 @@ def test_there_is_no_false_alarm(case):
 
 JAX = pytest.mark.gate_on("keras3_jax")  # where it is cheapest
 IN_GATE_TOO = {
-    "functional": pytest.mark.gate_on("keras3_tf", "keras3_jax", "keras2_tf215"),
+    "functional": pytest.mark.gate_on("keras3_tf", "keras3_jax"),
     "subclassed": JAX,
     "from a subclassed model": JAX,
 }
@@ -358,7 +358,7 @@ def test_it_saves_and_loads_as_itself_and_training_goes_on(scope3, data, tmp_pat
     assert int(keras.ops.convert_to_numpy(loaded.optimizer.iterations)) == 3
 
 
-@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
+@pytest.mark.gate_on("keras3_jax")
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning")
 @pytest.mark.filterwarnings("ignore:Compiled the loaded model, but the compiled metrics have yet:UserWarning")
 def test_an_h5_file_loads_as_itself(scope3, data, tmp_path):
