@@ -16,8 +16,6 @@ from kind_of_keras import RUNTIMES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))]
-# Those that `make test` runs too.
-IN_GATE = ("quickstart.md",)
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="the pages are about Keras 3")
 
@@ -35,11 +33,10 @@ def runtimes(page):
 def parameters():
     for page in PAGES:
         if blocks(page, "python"):
-            marks = [pytest.mark.runtimes(*runtimes(page))]
-            tier = pytest.mark.gate_on("keras3_jax") if page in IN_GATE else pytest.mark.exhaustive
-            yield pytest.param(page, marks=[*marks, tier])
+            yield pytest.param(page, marks=pytest.mark.runtimes(*runtimes(page)))
 
 
+@pytest.mark.exhaustive  # test_readme.py runs such a block in the gate
 @pytest.mark.parametrize("page", list(parameters()))
 def test_the_blocks_of_a_page_run(page, tmp_path):
     program = tmp_path / "page.py"

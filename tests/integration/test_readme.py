@@ -13,7 +13,7 @@ from kind_of_keras import IS_KERAS2
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.skipif(IS_KERAS2, reason="it imports Keras 3"),
-    pytest.mark.gate_on("keras3_tf"),
+    pytest.mark.gate_on("keras3_jax"),
 ]
 
 CHANGES = {

@@ -39,7 +39,7 @@ def trained(kind, x, y, **options):
     [
         pytest.param({}, marks=pytest.mark.gate_on("keras3_tf")),
         pytest.param({"gradient_accumulation_steps": 2}, marks=pytest.mark.gate_on("keras3_jax")),
-        pytest.param({"steps_per_execution": 2}, marks=pytest.mark.gate_on("keras3_jax")),
+        pytest.param({"steps_per_execution": 2}, marks=pytest.mark.exhaustive),
     ],
 )
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
@@ -89,7 +89,6 @@ class Mixing(kte.TPUModel):
         return self.mixup((x, y), training=True)
 
 
-@pytest.mark.gate_on("keras3_jax", "keras2_tf215")
 def test_a_layer_with_a_state_mixes_the_same_at_any_number_of_replicas():
     def trained_on(replicas):
         keras.utils.set_random_seed(5)

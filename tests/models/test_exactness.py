@@ -208,7 +208,10 @@ def sentences():
         pytest.param(
             "mean_with_sample_weight",
             False,
-            marks=pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: has one mean"),
+            marks=[
+                pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: has one mean"),
+                pytest.mark.gate_on("keras3_tf"),
+            ],
         ),
     ],
 )

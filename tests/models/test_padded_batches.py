@@ -188,7 +188,7 @@ def test_padding_changes_nothing(data, scope3, name, replicas, weighted):
         assert_close(predicted[1], predicted[0])
 
 
-@pytest.mark.gate_on("keras2_tf215")
+@pytest.mark.gate_on("keras3_tf", "keras2_tf215")
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.exhaustive), 8])
 @pytest.mark.parametrize(
     "synchronized", [False] if ON_JAX else [False, pytest.param(True, marks=pytest.mark.exhaustive)]

@@ -104,16 +104,16 @@ def seeded(build):
     return build()
 
 
-ON_TENSORFLOW = {
+IN_GATE = {
     "functional": ("keras2_tf221",),
-    "unbuilt sequential": ("keras2_tf215",),
-    "subclassed": ("keras3_tf",),
+    "unbuilt sequential": ("keras3_jax", "keras2_tf215"),
+    "subclassed": ("keras3_tf", "keras3_jax"),
 }
 
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=pytest.mark.gate_on("keras3_jax", *ON_TENSORFLOW.get(kind, ()))) for kind in KINDS],
+    [pytest.param(kind, marks=pytest.mark.gate_on(*IN_GATE.get(kind, ("keras3_jax",)))) for kind in KINDS],
 )
 def test_it_trains_as_on_one_device_and_is_what_it_was(data, scope3, kind):
     plain = compiled(seeded(KINDS[kind]))
@@ -253,7 +253,7 @@ def test_nothing_else_is_changed_where_nothing_is_asked_for(scope3):
     assert config["optimizer"].keys() == plain.get_compile_config()["optimizer"].keys()
 
 
-@pytest.mark.gate_on("keras3_tf", "keras2_tf221")
+@pytest.mark.gate_on("keras2_tf221")
 @pytest.mark.parametrize("dense", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 def test_batch_normalization_has_the_statistics_of_the_whole_batch(data, scope3, dense):
     plain = compiled(seeded(lambda: normalized(dense)))

@@ -268,6 +268,7 @@ def calls_ours(base):
     return CallsOurs
 
 
+@pytest.mark.gate_on("keras3_tf")
 def test_a_step_around_ours_counts_no_row_that_is_not_there(twins, arrays):
     def build(model_class):
         inputs = keras.Input((8, 8, 1))
