@@ -685,7 +685,7 @@ _BATCH = (
         "return replica * rows, count * rows",
         "return 0, count * rows",
         _ONCE,
-        (f"{_AUGMENT}::test_training_is_that_of_one_device_at_any_number_of_replicas",),
+        ("tests/layers/test_tensorflow_mixing.py",),
     ),
     Fault(
         "place-in-an-uneven-batch-is-behind-the-replicas-own-rows",
@@ -693,10 +693,7 @@ _BATCH = (
         "return tf.reduce_sum(sizes[:replica]), tf.reduce_sum(sizes)",
         "return tf.reduce_sum(sizes[: replica + 1]), tf.reduce_sum(sizes)",
         _ONCE,
-        (
-            f"{_AUGMENT}::test_training_is_that_of_one_device_at_any_number_of_replicas",
-            f"{_NORMAL}::test_last_batches_of_which_replicas_get_little_or_nothing",
-        ),
+        ("tests/layers/test_tensorflow_mixing.py",),
     ),
 )
 

@@ -15,7 +15,7 @@ PLAIN = {kte.layers.MixUp: plain.mix_up, kte.layers.CutMix: plain.cut_mix}
 @pytest.mark.parametrize(
     "layer_class", [kte.layers.MixUp, pytest.param(kte.layers.CutMix, marks=pytest.mark.exhaustive)]
 )
-@pytest.mark.parametrize("is_static", [pytest.param(True, marks=pytest.mark.exhaustive), False])
+@pytest.mark.parametrize("is_static", [True, False])
 @pytest.mark.parametrize(
     ("count", "replicas"),
     [
