@@ -142,7 +142,7 @@ model.fit(Rows(), epochs=2, verbose=0, callbacks=[Failing(), *resume])
 def test_a_program_that_fails_ends(resumes, tmp_path):
     """On TensorFlow an iterator that was still there when Python ended waited for a thread that reads in Python."""
     done = run(FAILING, tmp_path, *([str(tmp_path / "kept")] if resumes else []))
-    assert done.stderr.strip().endswith("ValueError: of the user's")
+    assert "ValueError: of the user's" in done.stderr
     assert done.returncode == 1
 
 

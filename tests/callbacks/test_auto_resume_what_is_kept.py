@@ -189,6 +189,7 @@ def test_the_file_of_a_csv_logger_may_have_other_text_than_utf8(tmp_path):
     log = [keras.callbacks.CSVLogger(tmp_path / "log.csv", append=True)]
     with pytest.raises(Killed):
         train(tmp_path / "checkpoints", *log, Calling(6, kill))
+    log[0].csv_file.close()
     log = [keras.callbacks.CSVLogger(tmp_path / "log.csv", append=True)]
     train(tmp_path / "checkpoints", *log, Calling(99, kill))
     rows = (tmp_path / "log.csv").read_bytes().splitlines()
@@ -342,11 +343,12 @@ def test_what_a_write_takes_already_counts_before_a_deadline(tmp_path):
 
 @pytest.mark.exhaustive
 def test_a_first_save_that_lasts_makes_it_leave_earlier(tmp_path, monkeypatch):
-    stock = _storage._LocalFolder.write
+    stock, whole = _storage._LocalFolder.write, []
 
     def slow(*args):
         time.sleep(1)
         stock(*args)
+        whole.append(time.monotonic() - begun)
 
     monkeypatch.setattr(_storage._LocalFolder, "write", slow)
     begun = time.monotonic()
@@ -354,7 +356,7 @@ def test_a_first_save_that_lasts_makes_it_leave_earlier(tmp_path, monkeypatch):
     paced = [Calling(batch, lambda: time.sleep(0.1)) for batch in range(200)]
     saving, _ = train(tmp_path, *paced, epochs=50, every_s=600, deadline_s=8)
     assert not saving.finished
-    assert time.monotonic() - begun < 8
+    assert whole[-1] < 8
 
 
 @pytest.mark.parametrize("error", [MemoryError("Unable to allocate"), RuntimeError("RESOURCE_EXHAUSTED")])
