@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,8 +18,9 @@ from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.protocols import Place, ResumableData, RunningFit, SavedVariable
 from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.callbacks._callback_state import OF_KERAS, CallbackStates
-from keras_tpu_ext.callbacks._leaving import Interruption, seconds_of_process
 from keras_tpu_ext.callbacks._saver import Saver
+from keras_tpu_ext.callbacks._schedule import Schedule
+from keras_tpu_ext.callbacks._steps_heard import StepsHeard
 from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
 
 
@@ -54,13 +53,10 @@ class ResumableFit:
         say: Callable[[str], None],
     ) -> None:
         self._folder = folder
-        self._every_s = every_s
-        self._deadline_s = deadline_s
-        self._margin = margin
         self._say = say
         self._saver = Saver(folder)
         self._saver.wait_for_others()
-        self._interruption = Interruption()
+        self._schedule = Schedule(every_s=every_s, deadline_s=deadline_s, margin=margin, saver=self._saver)
         self._found: Found | None
         self._saved: Any
         try:
@@ -78,20 +74,12 @@ class ResumableFit:
         self._epoch: int | None = None
         self._before_epoch = 0  # batches in all before this epoch
         self._batch = 0  # batches of this epoch before the execution that runs
-        self._end = 0  # and after it
+        self._steps = StepsHeard()  # of this epoch
         self._is_first_batch = True
-        self._is_last = False
-        self._last_save = self._step_began = time.monotonic()
-        self._seconds_of_step = self._seconds_stood_still = self._seconds_of_validation = 0.0
-        self._validation_began = 0.0
         self._history: dict[str, Any] | None = None
         self._told: set[str] = set()
         self._is_chief = _runtime.devices.is_chief()
         self._processes = 1
-        self._executions_until_agreement = 0
-        self._begun = self._told_of = self._ended = 0  # executions of this epoch; the callbacks hear of their ends
-        self._hearing = threading.Lock()  # Keras on JAX may tell of the end of several at once
-        self._telling: dict[int, FrameType] = {}  # where it does, in each thread
         self._is_on_host = False  # whether variables are copied there, as something was wrong on the device
         self._why = ""  # it leaves
         self.finished = False
@@ -119,7 +107,7 @@ class ResumableFit:
         with contextlib.ExitStack() as stack:
             stack.push(self._wait_for_saver)
             self._data = stack.enter_context(_runtime.training_state.reading_batches(call, first_epoch, seed))
-            stack.enter_context(self._interruption.heeding_signals())
+            stack.enter_context(self._schedule.interruption.heeding_signals())
             yield
 
     def _wait_for_saver(self, kind: type[BaseException] | None, *error: object) -> None:
@@ -176,25 +164,24 @@ class ResumableFit:
     def begin_epoch(self, epoch: int) -> None:
         """Go on in the middle of an epoch if that was saved, and save at the begin of every later one."""
         is_first = self._epoch is None
-        self._before_epoch += self._end
-        self._epoch, self._batch, self._end = epoch, 0, 0
-        self._begun = self._told_of = self._ended = 0
+        self._before_epoch += self._steps.batches
+        self._epoch, self._batch, self._steps = epoch, 0, StepsHeard()
         if self._saved is not None:
             self._resume()
         elif is_first and self._history is not None:
             self._restore_history()
-        self._is_first_batch, self._is_last = True, False
+        self._is_first_batch = True
         self._data.begin_epoch(self._before_epoch + self._batch)
+        self._schedule.begin_epoch()
         self._save_if_due(is_epoch=not is_first)
-        self._step_began = time.monotonic()
 
     def begin_validation(self) -> None:
         """Note when Keras begins to validate."""
-        self._validation_began = time.monotonic()
+        self._schedule.begin_validation()
 
     def end_validation(self) -> None:
         """Note how long that took."""
-        self._seconds_of_validation = time.monotonic() - self._validation_began
+        self._schedule.end_validation()
 
     def before_batch(self, batch: int, batches: int | None) -> None:
         """Save if it is time, before the execution that begins with a batch of the epoch.
@@ -203,32 +190,23 @@ class ResumableFit:
             batch: The number of the batch in the epoch.
             batches: How many the epoch has, if that is known.
         """
-        self._is_last = batches is not None and batch + int(self._model.steps_per_execution) >= batches
-        now = time.monotonic()
+        steps = int(self._model.steps_per_execution)
         self._batch = batch
-        if not _runtime.progress.end_names_last_batch():
-            self._end = batch + int(self._model.steps_per_execution)
         self._data.note_trained(self._before_epoch + batch)
+        is_last = batches is not None and batch + steps >= batches
+        self._schedule.begin_step(is_first=self._is_first_batch, is_last=is_last)
         if not self._is_first_batch:
-            self._seconds_of_step = now - self._step_began
             self._save_if_due()
         self._is_first_batch = False
-        self._begun += 1
-        self._step_began = now
+        self._steps.begin(batch, steps)
 
     def hear_of_end(self, where: FrameType) -> None:
         """Note that Keras tells the callbacks of the end of an execution now, and where it does."""
-        with self._hearing:
-            self._told_of += 1
-            self._telling[threading.get_ident()] = where
+        self._steps.begin_to_hear(where)
 
     def after_batch(self, batch: int) -> None:
         """Note the end of an execution, of which the other callbacks have heard."""
-        with self._hearing:
-            self._ended += 1
-            self._telling.pop(threading.get_ident(), None)
-            if _runtime.progress.end_names_last_batch():
-                self._end = max(self._end, batch + 1)
+        self._steps.hear(batch)
         if self._data.read_again:
             self._say(
                 f"{self._data.read_again:,} batches were read again, in {self._data.seconds:.1f} s, to come to the "
@@ -242,8 +220,8 @@ class ResumableFit:
             self._restore_history()
             return
         self.finished = True
-        self._begun = self._told_of = self._ended = 0  # where the data has ended, one has begun only
-        self._before_epoch += self._end
+        self._before_epoch += self._steps.batches
+        self._steps = StepsHeard()  # where the data has ended, one has begun only
         self._epoch, self._batch = (0 if self._epoch is None else self._epoch + 1), 0
         self._data.end_epochs(self._before_epoch)
         self._save_at_once(self._data.place(at_once=True) or Place(0, 0, None, None, None))
@@ -260,24 +238,13 @@ class ResumableFit:
         """Return the logs of the last epoch that has ended."""
         return {name: values[-1] for name, values in self._model.history.history.items() if values}
 
-    def _leaves(self) -> str:
-        """Return why it is time to leave, or an empty text."""
-        if self._interruption.reason:
-            return f"as {self._interruption.reason} asked it to"
-        if self._deadline_s is None:
-            return ""
-        left = self._deadline_s - seconds_of_process()
-        # After the last step of an epoch nothing is saved until Keras has validated.
-        validation = self._seconds_of_validation if self._is_last else 0.0
-        needed = self._margin * (self._seconds_of_save() + self._seconds_of_step + validation)
-        return f"{left:.0f} s before the session ends" if left < needed else ""
-
     def _save_if_due(self, *, is_epoch: bool = False) -> None:
-        why = self._leaves()
+        why = self._schedule.leaves()
         leaves = bool(why)
-        is_due = leaves or (self._is_due(is_epoch) and not self._saver.is_writing())
+        is_due = leaves or self._schedule.is_due(is_epoch=is_epoch)
         if self._processes > 1:
-            leaves, is_due = self._agree(leaves, is_due)
+            is_due = is_due and self._is_chief
+            leaves, is_due = self._schedule.agree(self._gather, leaves=leaves, is_due=is_due)
         if not is_due:
             return
         place = self._data.place(at_once=leaves)
@@ -288,30 +255,6 @@ class ResumableFit:
             self._save(place)
         elif self._save_at_once(place):
             raise Left
-
-    def _is_due(self, is_epoch: bool) -> bool:
-        since = time.monotonic() - self._last_save
-        # An epoch of seconds is not worth a save. Before a deadline one is measured early.
-        wanted = self._every_s
-        if self._deadline_s is not None and not self._seconds_of_save():
-            wanted = min(wanted, self._deadline_s / _EARLY)
-        return since >= wanted or (is_epoch and since >= _LEAST * self._seconds_of_save())
-
-    def _seconds_of_save(self) -> float:
-        return self._seconds_stood_still + self._saver.seconds
-
-    def _agree(self, leaves: bool, is_due: bool) -> tuple[bool, bool]:
-        """Do what one of the processes wants, all before the same step. They talk of it about once a second."""
-        self._executions_until_agreement -= 1
-        if self._executions_until_agreement > 0:
-            return False, False
-        wish = 2 if leaves else int(is_due and self._is_chief)
-        length = min(int(self._seconds_of_step * _TICKS), _LONGEST_STEP - 1)
-        answers = [divmod(one, _LONGEST_STEP) for one in self._gather(wish * _LONGEST_STEP + length)]
-        wish = max(one for one, _ in answers)
-        in_a_second = _TICKS // max(length or _TICKS for _, length in answers)
-        self._executions_until_agreement = 0 if wish == 2 else in_a_second  # what could not be done now is to be soon
-        return wish == 2, wish > 0
 
     def _save_at_once(self, place: Place) -> bool:
         """Save, wait until it is written, and return whether it was due."""
@@ -326,7 +269,7 @@ class ResumableFit:
     def _save(self, place: Place) -> bool:
         """Begin to save; return `False` if a callback has failed, whose error Keras raises after the next step."""
         self._finish_writing()  # the one before, which may have failed
-        begun = self._last_save = time.monotonic()
+        self._schedule.begin_save()
         try:
             # Of several processes all must.
             variables = _runtime.training_state.read(self._model, on_host=self._is_on_host)
@@ -337,7 +280,7 @@ class ResumableFit:
             return True
         if not self._is_chief:
             return True
-        if not self._have_all_heard():
+        if not self._steps.wait():
             return False
         try:
             content = self._content(place, variables)
@@ -346,7 +289,7 @@ class ResumableFit:
             return True
         self._warn_of_what_is_lost()
         self._saver.begin(functools.partial(_on_host, content))
-        self._seconds_stood_still = time.monotonic() - begun
+        self._schedule.end_save()
         return True
 
     def _content(self, place: Place, variables: list[SavedVariable]) -> dict[str, Any]:
@@ -367,24 +310,6 @@ class ResumableFit:
             "data": self._states_of_data.read(),
             "seed": self._data.seed,
         }
-
-    def _have_all_heard(self) -> bool:
-        """Wait until the callbacks have heard of all steps; return `False` if one has failed before it did.
-
-        Keras on JAX may tell them in other threads, a little later.
-        """
-        latest = time.monotonic() + _LONGEST_WAIT_S
-        while self._ended < self._begun:
-            with self._hearing:
-                told_of, telling = self._told_of, list(self._telling.values())
-            if any(frame in telling for frame in _frames_of_threads()):
-                latest = time.monotonic() + _LONGEST_WAIT_S
-            elif told_of == self._begun:
-                return self._ended == self._begun
-            elif time.monotonic() > latest:  # a list of the user's that does not tell of all
-                return True
-            time.sleep(0.001)
-        return True
 
     def _finish_writing(self) -> None:
         try:
@@ -475,31 +400,12 @@ class ResumableFit:
                 )
 
 
-# How many times the seconds of a save an epoch must have lasted to be saved at its end.
-_LEAST = 20
-# How long a step lasts is told in ticks, of which a second has so many, and no step.
-_TICKS, _LONGEST_STEP = 10**5, 10**8
-# How long Keras may take until it tells the callbacks of a step.
-_LONGEST_WAIT_S = 10.0
-# After which part of the time until the deadline the first save comes at the latest.
-_EARLY = 20
-
-
 def _on_host(content: dict[str, Any]) -> dict[str, Any]:
     """Bring the variables to the host, and give up their copies on the device."""
     variables = content["variables"]
     for number, (role, path, value, per_replica) in enumerate(variables):
         variables[number] = role, path, np.asarray(value), per_replica
     return content
-
-
-def _frames_of_threads() -> Iterator[FrameType]:
-    """Yield what each thread is in."""
-    for frame in sys._current_frames().values():
-        inner: FrameType | None = frame
-        while inner is not None:
-            yield inner
-            inner = inner.f_back
 
 
 def _warn(text: str) -> None:

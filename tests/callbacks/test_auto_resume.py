@@ -8,7 +8,6 @@ import re
 import signal
 import sys
 import threading
-import time
 import types
 import warnings
 
@@ -21,7 +20,7 @@ from keras_tpu_ext import _checkpoint
 from keras_tpu_ext._checkpoint import read, write
 from keras_tpu_ext._resume_report import resume_report
 from keras_tpu_ext._storage import folder_of
-from keras_tpu_ext.callbacks import _resumable_fit
+from keras_tpu_ext.callbacks import _schedule
 from keras_tpu_ext.callbacks._callback_state import CallbackStates
 from keras_tpu_ext.errors import ArgumentError, CheckpointError, ResumeWarning, ScopeError
 from kind_of_keras import IS_KERAS2
@@ -412,7 +411,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
 
 def test_it_leaves_before_the_deadline(tmp_path, monkeypatch, capsys):
     seconds = iter(range(0, 1000, 10))
-    monkeypatch.setattr(_resumable_fit, "seconds_of_process", lambda: next(seconds))
+    monkeypatch.setattr(_schedule, "seconds_of_process", lambda: next(seconds))
     first = Trained(tmp_path, deadline_s=95, every_s=600)
     assert not first.resume.finished
     assert first.counting.batches < EPOCHS * BATCHES
@@ -431,10 +430,8 @@ def test_before_the_last_step_of_an_epoch_it_counts_the_validation_too(tmp_path,
         def on_test_begin(self, logs=None):
             now[0] += 50
 
-    monkeypatch.setattr(_resumable_fit, "seconds_of_process", lambda: now[0])
-    monkeypatch.setattr(
-        _resumable_fit, "time", types.SimpleNamespace(monotonic=lambda: now[0], time=time.time, sleep=time.sleep)
-    )
+    monkeypatch.setattr(_schedule, "seconds_of_process", lambda: now[0])
+    monkeypatch.setattr(_schedule, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     # Ours hears of the end of a validation after that.
     monkeypatch.setattr(kte.callbacks.AutoResume, "on_test_begin", lambda self, logs=None: None)
     first = Trained(tmp_path, callbacks=[Clock()], deadline_s=100, every_s=600)

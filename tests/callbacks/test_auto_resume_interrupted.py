@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 
 import keras
 import pytest
@@ -16,9 +15,10 @@ import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime, _storage
 from keras_tpu_ext._checkpoint import CheckpointFolder
 from keras_tpu_ext._resume_report import resume_report
-from keras_tpu_ext.callbacks import _leaving, _resumable_fit, _saver
+from keras_tpu_ext.callbacks import _leaving, _saver, _steps_heard
 from keras_tpu_ext.callbacks._leaving import Interruption
-from keras_tpu_ext.callbacks._resumable_fit import ResumableFit
+from keras_tpu_ext.callbacks._schedule import Schedule
+from keras_tpu_ext.callbacks._steps_heard import StepsHeard
 from keras_tpu_ext.errors import ResumeWarning
 from small_fits import Calling, fit, model
 
@@ -194,28 +194,31 @@ def test_a_list_of_callbacks_that_the_user_made_stays_as_it_was(tmp_path):
 
 
 @pytest.mark.runtimes("keras3_jax", "keras3_tf")
-def test_batches_that_end_in_several_threads_at_once_are_all_counted(tmp_path):
-    running = ResumableFit(CheckpointFolder(str(tmp_path)), every_s=1, deadline_s=None, margin=2.0, say=print)
-    running._data = types.SimpleNamespace(read_again=0)
+def test_batches_that_end_in_several_threads_at_once_are_all_counted():
+    heard = StepsHeard()
     threads, batches = 4, 3000
+    for batch in range(batches):
+        heard.begin(batch, 1)
+
+    def end(first):
+        for batch in range(first, batches, threads):
+            heard.begin_to_hear(sys._getframe())
+            heard.hear(batch)
+
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        pool = [
-            threading.Thread(
-                target=lambda first: [running.after_batch(n) for n in range(first, batches, threads)], args=(first,)
-            )
-            for first in range(threads)
-        ]
+        pool = [threading.Thread(target=end, args=(first,)) for first in range(threads)]
         for thread in pool:
             thread.start()
         for thread in pool:
             thread.join()
     finally:
         sys.setswitchinterval(interval)
-    assert running._ended == batches
-    if _runtime.progress.end_names_last_batch():
-        assert running._end == batches
+    begun = time.monotonic()
+    assert heard.wait()
+    assert time.monotonic() - begun < 5  # it waits for none
+    assert heard.batches == batches
 
 
 class Counting(keras.callbacks.Callback):
@@ -254,7 +257,7 @@ def test_the_error_of_a_callback_in_another_thread_is_raised_and_nothing_after_i
 
 @pytest.mark.runtimes("keras3_jax")
 def test_a_callback_that_is_slow_in_another_thread_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(_resumable_fit, "_LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr(_steps_heard, "_LONGEST_WAIT_S", 0.1)
     slowly = Counting(lambda: time.sleep(0.7))
     fit([slowly, CallingLater(2, interrupt), kte.callbacks.AutoResume(tmp_path)])
     again = Counting(lambda: None)
@@ -264,7 +267,7 @@ def test_a_callback_that_is_slow_in_another_thread_is_waited_for(tmp_path, monke
 
 def test_why_it_has_left_is_what_was_when_it_decided(tmp_path, monkeypatch, capsys):
     reasons = iter(["4 s before the session ends"])
-    monkeypatch.setattr(ResumableFit, "_leaves", lambda self: next(reasons, ""))
+    monkeypatch.setattr(Schedule, "leaves", lambda self: next(reasons, ""))
     saving = kte.callbacks.AutoResume(tmp_path)
     fit([saving])
     assert not saving.finished

@@ -20,7 +20,7 @@ from keras_tpu_ext import _checkpoint, _storage
 from keras_tpu_ext._checkpoint import CannotWriteError, encode
 from keras_tpu_ext._resume_report import resume_report
 from keras_tpu_ext._runtime.training.indexed_batches import indexed
-from keras_tpu_ext.callbacks import _resumable_fit
+from keras_tpu_ext.callbacks import _schedule
 from keras_tpu_ext.callbacks._callback_state import CallbackStates
 from keras_tpu_ext.callbacks._saver import Saver
 from keras_tpu_ext.errors import ArgumentError, ResumeWarning
@@ -352,7 +352,7 @@ def test_a_first_save_that_lasts_makes_it_leave_earlier(tmp_path, monkeypatch):
 
     monkeypatch.setattr(_storage._LocalFolder, "write", slow)
     begun = time.monotonic()
-    monkeypatch.setattr(_resumable_fit, "seconds_of_process", lambda: time.monotonic() - begun)
+    monkeypatch.setattr(_schedule, "seconds_of_process", lambda: time.monotonic() - begun)
     paced = [Calling(batch, lambda: time.sleep(0.1)) for batch in range(200)]
     saving, _ = train(tmp_path, *paced, epochs=50, every_s=600, deadline_s=8)
     assert not saving.finished

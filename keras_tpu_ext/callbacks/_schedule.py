@@ -1,0 +1,121 @@
+"""When a training saves, and when it leaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from keras_tpu_ext.callbacks._leaving import Interruption, seconds_of_process
+from keras_tpu_ext.callbacks._saver import Saver
+
+# How many times the seconds of a save an epoch must have lasted to be saved at its end.
+_LEAST = 20
+# After which part of the time until the deadline the first save comes at the latest.
+_EARLY = 20
+# How long a step lasts is told in ticks, of which a second has so many, and no step.
+_TICKS, _LONGEST_STEP = 10**5, 10**8
+
+
+class Schedule:
+    """When one `fit` saves, and when it leaves.
+
+    Args:
+        every_s: Seconds from one save to the next.
+        deadline_s: Seconds from the start of the process at which it ends; `None` if it does not.
+        margin: How many times the seconds of a save and a step it leaves before that.
+        saver: Writes.
+
+    Attributes:
+        interruption: What has asked it to leave.
+        seconds_stood_still: How long the training did for the last save.
+    """
+
+    def __init__(self, *, every_s: float, deadline_s: float | None, margin: float, saver: Saver) -> None:
+        self._every_s = every_s
+        self._deadline_s = deadline_s
+        self._margin = margin
+        self._saver = saver
+        self.interruption = Interruption()
+        self.seconds_stood_still = 0.0
+        self._last_save = self._step_began = self._validation_began = time.monotonic()
+        self._seconds_of_step = self._seconds_of_validation = 0.0
+        self._is_last = False
+        self._executions_until_agreement = 0
+
+    def begin_epoch(self) -> None:
+        """Note that an epoch begins."""
+        self._is_last = False
+
+    def begin_step(self, *, is_first: bool, is_last: bool) -> None:
+        """Note that an execution is about to begin, the last one of its epoch or not.
+
+        How long a step lasts is taken from one such call to the next.
+        """
+        now = time.monotonic()
+        self._is_last = is_last
+        if not is_first:
+            self._seconds_of_step = now - self._step_began
+        self._step_began = now
+
+    def begin_validation(self) -> None:
+        """Note that Keras begins to validate."""
+        self._validation_began = time.monotonic()
+
+    def end_validation(self) -> None:
+        """Note that it has."""
+        self._seconds_of_validation = time.monotonic() - self._validation_began
+
+    def begin_save(self) -> None:
+        """Note that a save begins."""
+        self._last_save = time.monotonic()
+
+    def end_save(self) -> None:
+        """Note that the training goes on, while the checkpoint is written."""
+        self.seconds_stood_still = time.monotonic() - self._last_save
+
+    def leaves(self) -> str:
+        """Return why it is time to leave, or an empty text."""
+        if self.interruption.reason:
+            return f"as {self.interruption.reason} asked it to"
+        if self._deadline_s is None:
+            return ""
+        left = self._deadline_s - seconds_of_process()
+        # After the last step of an epoch nothing is saved until Keras has validated.
+        validation = self._seconds_of_validation if self._is_last else 0.0
+        needed = self._margin * (self._seconds_of_save() + self._seconds_of_step + validation)
+        return f"{left:.0f} s before the session ends" if left < needed else ""
+
+    def is_due(self, *, is_epoch: bool) -> bool:
+        """Return whether it is time to save; at the begin of an epoch that is earlier."""
+        if self._saver.is_writing():
+            return False
+        since = time.monotonic() - self._last_save
+        # An epoch of seconds is not worth a save. Before a deadline one is measured early.
+        wanted = self._every_s
+        if self._deadline_s is not None and not self._seconds_of_save():
+            wanted = min(wanted, self._deadline_s / _EARLY)
+        return since >= wanted or (is_epoch and since >= _LEAST * self._seconds_of_save())
+
+    def agree(self, gather: Callable[[int], list[int]], *, leaves: bool, is_due: bool) -> tuple[bool, bool]:
+        """Return whether to leave and whether to save, where one of several processes wants it.
+
+        All do so before the same step. They talk of it about once a second.
+
+        Args:
+            gather: Returns the numbers that all processes call it with.
+            leaves: Whether this one wants to leave.
+            is_due: Whether it wants to save.
+        """
+        self._executions_until_agreement -= 1
+        if self._executions_until_agreement > 0:
+            return False, False
+        wish = 2 if leaves else int(is_due)
+        length = min(int(self._seconds_of_step * _TICKS), _LONGEST_STEP - 1)
+        answers = [divmod(one, _LONGEST_STEP) for one in gather(wish * _LONGEST_STEP + length)]
+        wish = max(one for one, _ in answers)
+        in_a_second = _TICKS // max(length or _TICKS for _, length in answers)
+        self._executions_until_agreement = 0 if wish == 2 else in_a_second  # what could not be done now is to be soon
+        return wish == 2, wish > 0
+
+    def _seconds_of_save(self) -> float:
+        return self.seconds_stood_still + self._saver.seconds
