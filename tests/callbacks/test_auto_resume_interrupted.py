@@ -260,6 +260,7 @@ def test_a_callback_that_is_slow_in_another_thread_is_waited_for(tmp_path, monke
     monkeypatch.setattr(_steps_heard, "_LONGEST_WAIT_S", 0.1)
     slowly = Counting(lambda: time.sleep(0.7))
     fit([slowly, CallingLater(2, interrupt), kte.callbacks.AutoResume(tmp_path)])
+    assert resume_report(str(tmp_path)).newest.batches == 3
     again = Counting(lambda: None)
     fit([again, CallingLater(99, interrupt), kte.callbacks.AutoResume(tmp_path)])
     assert sorted(again.heard) == [0, 0, 1, 1, 2, 2, 3, 3]
