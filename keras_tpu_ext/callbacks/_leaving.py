@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from keras_tpu_ext._runtime.common.worker_signals import note_in_worker
+from keras_tpu_ext._runtime.common.worker_signals import note_in_worker, workers_heed_signals
 
 # Seconds that a session may last at most: with a TPU by Kaggle's documentation of notebooks, and by Colab's FAQ.
 SESSIONS = {"kaggle": 9 * 3600.0, "colab": 12 * 3600.0}
@@ -42,7 +42,8 @@ class Interruption:
             return
         before = {number: signal.signal(number, self._note) for number in _SIGNALS}
         try:
-            yield
+            with workers_heed_signals():
+                yield
         finally:
             for number, handler in before.items():
                 # None is a handler of C, which Python cannot put back.
