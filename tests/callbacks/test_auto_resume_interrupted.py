@@ -88,6 +88,28 @@ if __name__ == "__main__":
 
 
 @FORKS
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning", "ignore:This process:DeprecationWarning")
+def test_a_forked_process_with_a_handler_of_its_own_hears_a_signal_once():
+    def count(connection):
+        heard = []
+        signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+        connection.send("ready")
+        slow(0)
+        connection.send(len(heard))
+
+    context = multiprocessing.get_context("fork")
+    ours, its = context.Pipe()
+    with Interruption().heeding_signals():
+        process = context.Process(target=count, args=(its,))
+        process.start()
+        assert ours.recv() == "ready"
+        process.terminate()
+        assert ours.recv() == 1
+        process.join(timeout=20)
+    assert process.exitcode == 0
+
+
+@FORKS
 @pytest.mark.exhaustive
 @pytest.mark.runtimes("keras3_jax")
 def test_workers_can_be_terminated_at_any_time(tmp_path):

@@ -22,10 +22,8 @@ from types import FrameType
 
 # For how many seconds a worker may finish its batch, which the training may be waiting for, and how often it looks.
 _WORKER_S, _LOOK_S = 5.0, 0.05
-
-
 _HEEDED = (signal.SIGINT, signal.SIGTERM)
-_blocks: list[None] = []  # one for each block in which processes that are forked are workers
+_blocks: list[None] = []  # one for each block in which processes that are forked may be workers
 _forking = threading.local()  # `mask`: the signals that are held back anyway
 
 
@@ -70,17 +68,18 @@ def _begin_in_forked() -> None:
 
 
 def _send_again() -> None:
-    """Send each SIGTERM again, a little later, to this thread, which is the main one."""
+    """Send each SIGTERM again, a little later, to this thread, the main one, while its handler is that of now."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    main = threading.get_ident()
+    main, handler = threading.get_ident(), signal.getsignal(signal.SIGTERM)
 
     def send() -> None:
         while True:
             if signal.SIGTERM in os.read(reading, 64):
                 time.sleep(_LOOK_S)
-                signal.pthread_kill(main, signal.SIGTERM)
+                if signal.getsignal(signal.SIGTERM) == handler:
+                    signal.pthread_kill(main, signal.SIGTERM)
 
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the thread is to get none
     threading.Thread(target=send, name="SIGTERM again", daemon=True).start()
