@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.types import Model, Variable
 from keras_tpu_ext._runtime.compat.keras3 import VERSION
 
 Mesh: TypeAlias = "jax.sharding.Mesh | jax.sharding.AbstractMesh"
@@ -36,6 +36,15 @@ def jax_mesh(distribution: keras.distribution.DataParallel) -> jax.sharding.Mesh
     if VERSION < (3, 10):
         return private("keras.src.backend.jax.distribution_lib:_to_jax_mesh")(distribution.device_mesh)
     return distribution.device_mesh.backend_mesh
+
+
+def layout_of(variable: Variable) -> Any:
+    """Return how a variable is laid out; `None` where nobody has said so."""
+    return getattr(variable, "_layout", None)  # before 3.10 a variable without a value has no such attribute
+
+
+# Whether an optimizer lays out its slots as the weights that they are for.
+SLOTS_FOLLOW_WEIGHTS = VERSION >= (3, 10)
 
 
 def abstract_mesh(sizes: Mapping[str, int]) -> jax.sharding.AbstractMesh:
@@ -103,14 +112,17 @@ def keeping_state(model: Model) -> Iterator[None]:
             model.jax_state_sync()
 
 
-def state_after_predict(before: Any, after: Any) -> Any:
+def state_after_predict(model: Model, before: Any, after: Any) -> Any:
     """Return what Keras's loop over the batches to predict goes on with.
 
     Args:
+        model: The model; Keras before 3.9 leaves its trainable variables with what was donated.
         before: Values of the trainable and of the other variables, as the loop gave them: lists.
         after: The same after the execution.
     """
     if VERSION >= (3, 9):
         return after
     before[0][:] = after[0]  # the loop goes on with this very list
+    for variable, value in zip(model.trainable_variables, after[0], strict=True):
+        variable.assign(value)
     return after[1]

@@ -12,6 +12,7 @@ import keras
 
 from keras_tpu_ext._runtime.common.layouts import LayerFacts, Role, Spec, VariableLayout
 from keras_tpu_ext._runtime.compat.keras3 import path_of
+from keras_tpu_ext._runtime.compat.keras3_jax import layout_of
 from keras_tpu_ext._runtime.jax.scope import distribution_of, mesh_sizes
 from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel, facts_of
 from keras_tpu_ext._runtime.jax.update import step_variables
@@ -144,7 +145,7 @@ def _rows(
 
 
 def _spec_of_made(variable: keras.Variable) -> Spec:
-    layout = getattr(variable, "_layout", None)
+    layout = layout_of(variable)
     # Keras before 3.10 keeps JAX's sharding.
     axes: Sequence[str | None] = getattr(layout, "axes", ()) or getattr(layout, "spec", ())
     return (*axes, *[None] * (len(variable.shape) - len(axes)))

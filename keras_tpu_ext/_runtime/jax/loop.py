@@ -196,7 +196,7 @@ def make_predict_function(model: Model) -> Callable[[Any, Any], tuple[Any, Any]]
             some, state = loop.run(state, group)
             outputs += _of_examples(some, group)
         together = jax.tree.map(lambda *parts: np.concatenate(parts) if len(parts) > 1 else parts[0], *outputs)
-        return together, state_after_predict(before, state)
+        return together, state_after_predict(model, before, state)
 
     return function
 

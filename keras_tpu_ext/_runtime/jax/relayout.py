@@ -6,9 +6,11 @@ import jax
 import keras
 
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.compat.keras3_jax import SLOTS_FOLLOW_WEIGHTS, layout_of
 from keras_tpu_ext._runtime.jax.layouts import specs_under, variables_of
 from keras_tpu_ext._runtime.jax.scope import distribution_of, keep
 from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel
+from keras_tpu_ext._runtime.keras3.models import optimizers_of
 
 _CHOSEN = "_kte_layout_chosen"
 
@@ -34,17 +36,25 @@ def choose_layout(model: keras.Model, batch: Nest) -> None:
 def lay_out_what_has_no_layout(model: keras.Model) -> None:
     """Put those variables where the model is that were made elsewhere, by their layers as all others."""
     distribution = distribution_of(model)
-    without = [] if distribution is None else [one for one in variables_of(model) if one._layout is None]
-    if distribution is None or not without:
+    if distribution is None:
         return
     is_ours = isinstance(distribution, ShardedParallel)
-    specs = specs_under(model, distribution) if is_ours else {}
-    for variable in without:
+    slots = _slots_of_their_own(model) if is_ours else set()
+    moving = [one for one in variables_of(model) if layout_of(one) is None or id(one) in slots]
+    specs = specs_under(model, distribution) if is_ours and moving else {}
+    for variable in moving:
         if is_ours:
             variable._layout = keras.distribution.TensorLayout(specs[id(variable)], distribution.device_mesh)
         else:
             variable._layout = distribution.get_variable_layout(variable)
         variable.assign(variable.value)
+
+
+def _slots_of_their_own(model: keras.Model) -> set[int]:
+    """Return the optimizers' variables, by `id`, that were not laid out as the weights that they are for."""
+    if SLOTS_FOLLOW_WEIGHTS:
+        return set()
+    return {id(variable) for optimizer in optimizers_of(model) for variable in optimizer.variables}
 
 
 def relayout(model: keras.Model, distribution: ShardedParallel) -> None:

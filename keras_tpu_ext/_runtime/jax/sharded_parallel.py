@@ -23,6 +23,7 @@ from keras_tpu_ext._runtime.common.layouts import (
 from keras_tpu_ext._runtime.common.protocols import ChooseMesh, OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Layer
 from keras_tpu_ext._runtime.compat.keras3 import path_of
+from keras_tpu_ext._runtime.compat.keras3_jax import layout_of
 from keras_tpu_ext.errors import ArgumentError
 
 _MOST_FRAMES = 12  # between a layer that adds a weight and the question for its layout
@@ -71,7 +72,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
 
     def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:
         """Return the layout of a variable that is being made."""
-        if self._given is not None or getattr(variable, "_layout", None) is not None:
+        if self._given is not None or layout_of(variable) is not None:
             return super().get_variable_layout(variable)
         spec = self.spec_of(variable, _facts_of_running_layer())
         return keras.distribution.TensorLayout(spec, self.device_mesh)

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.compat.keras3_jax import layout_of
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState
 
 Values: TypeAlias = "Sequence[jax.Array]"
@@ -66,8 +67,8 @@ class GradientAccumulator(BaseGradientAccumulator):
         self.weight = self._variable("weight", (), "float32")
         self.sums = [self._variable(f"sum_{i}", v.shape, v.dtype) for i, v in enumerate(variables)]
         for total, variable in zip(self.sums, variables, strict=True):
-            if variable._layout is not None:
-                total._layout = variable._layout
+            if layout_of(variable) is not None:
+                total._layout = layout_of(variable)
                 total.assign(total.value)
 
     def sum_variables(self) -> list[keras.Variable]:
