@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from keras_tpu_ext._runtime.common.worker_signals import note_in_worker, workers_heed_signals
+from keras_tpu_ext._runtime.common.worker_signals import tell_workers, workers_heed_signals
 
 # Seconds that a session may last at most: with a TPU by Kaggle's documentation of notebooks, and by Colab's FAQ.
 SESSIONS = {"kaggle": 9 * 3600.0, "colab": 12 * 3600.0}
@@ -23,38 +23,44 @@ _SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 class Interruption:
     """A signal that asks to leave; the second Ctrl-C raises `KeyboardInterrupt`.
 
-    A terminal sends Ctrl-C to processes that were forked, too, and a service manager SIGTERM: see `note_in_worker`.
+    A terminal sends Ctrl-C to forked processes, too, and a service manager SIGTERM: they heed both as workers.
+    After a SIGTERM that came too late for its `fit`, the next one of the process leaves.
 
     Attributes:
         reason: The signal that came, or an empty text.
+        is_heeded: Whether the training leaves.
     """
+
+    _too_late = ""
 
     def __init__(self) -> None:
         self.reason = ""
-        self._process = os.getpid()
+        self.is_heeded = False
 
     @contextlib.contextmanager
     def heeding_signals(self) -> Iterator[None]:
         """Within the block, note SIGTERM and Ctrl-C. Only the main thread can."""
-        self.reason = ""
+        self.reason, self.is_heeded = "", False
         if threading.current_thread() is not threading.main_thread():
             yield
             return
+        self.reason, Interruption._too_late = Interruption._too_late, ""
         before = {number: signal.signal(number, self._note) for number in _SIGNALS}
         try:
-            with workers_heed_signals():
+            with workers_heed_signals(self._note):
                 yield
         finally:
             for number, handler in before.items():
                 # None is a handler of C, which Python cannot put back.
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            if self.reason == _SIGNALS[signal.SIGTERM] and not self.is_heeded:
+                Interruption._too_late = self.reason
 
     def _note(self, number: int, frame: FrameType | None) -> Any:
-        if os.getpid() != self._process:
-            note_in_worker(number, frame)
-            return
         if number == signal.SIGINT and self.reason == _SIGNALS[signal.SIGINT]:
             raise KeyboardInterrupt
+        if number == signal.SIGTERM:
+            tell_workers()
         self.reason = _SIGNALS[signal.Signals(number)]
         say(f"{self.reason}: saves, then leaves.", begin="\n")
 

@@ -254,6 +254,7 @@ class ResumableFit:
         if not leaves:
             self._save(place)
         elif self._save_at_once(place):
+            self._schedule.interruption.is_heeded = True
             raise Left
 
     def _save_at_once(self, place: Place) -> bool:

@@ -1,59 +1,81 @@
 """What signals do in the processes that read batches for a training, which the whole group of processes gets.
 
-They leave the first Ctrl-C to the training, and end on SIGTERM when they have finished their batch: without it no
-step would begin, and so nothing would be saved.
+They leave the first Ctrl-C to the training, and go on at a SIGTERM that the training hears too: without their batches
+no step would begin, and so nothing would be saved. At one for them alone, as a pool that is terminated sends it, they
+end when they wait for work, so that they give back the lock of the queue, and after some seconds in any case.
 
-Python runs a handler between two steps of its own. A signal that comes just before a worker waits in C, for the lock
-of a queue, would be handled when that wait has ended, which may be never: so SIGTERM is sent again. And Python
-forgets signals that come before a process is forked completely: so they are held back until then.
+Python runs a handler between two steps of its own, which may never come in a process that waits in C: so a thread
+looks after SIGTERM. And Python forgets signals that come before a process is forked completely: so they are held back
+until then.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import mmap
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import Any
 
-# For how many seconds a worker may finish its batch, which the training may be waiting for, and how often it looks.
-_WORKER_S, _LOOK_S = 5.0, 0.05
+# For how many seconds a worker may finish its batch, and find out whether the training has heard SIGTERM too; how
+# often it looks; and how long it waits for its own end.
+_WORKER_S, _LOOK_S, _END_S = 5.0, 0.05, 0.5
 _HEEDED = (signal.SIGINT, signal.SIGTERM)
-_blocks: list[None] = []  # one for each block in which processes that are forked may be workers
+# The handlers of the blocks in which processes that are forked may be workers.
+_handlers: list[Callable[[int, FrameType | None], Any]] = []
 _forking = threading.local()  # `mask`: the signals that are held back anyway
+# In a worker: whether it may end when it waits for work, and whether it must in any case.
+_worker = types.SimpleNamespace(may_end=False, must_end=False)
+# What the functions that receive a task call what has come of it.
+_HAS_COME = {"_recv": "chunk", "_recv_bytes": "buf", "recv_bytes": "buf"}
 
 
 @contextlib.contextmanager
-def workers_heed_signals() -> Iterator[None]:
-    """Within the block a process that is forked, with the handlers of this one, gets every signal."""
+def workers_heed_signals(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    """Within the block, a process that is forked heeds as a worker those signals that `handler` handles here."""
     if hasattr(os, "register_at_fork"):
         _register_at_fork()
-    _blocks.append(None)
+    _handlers.append(handler)
     try:
         yield
     finally:
-        _blocks.pop()
+        _handlers.pop()
+
+
+def tell_workers() -> None:
+    """Tell the workers that were forked that the training has heard SIGTERM, and leaves by itself."""
+    _heard()[0] = (_heard()[0] + 1) % 256
 
 
 def heed_signals_in_worker() -> None:
-    """Handle signals so in this process, which another one has started anew (`spawn`, `forkserver`)."""
-    if threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
-        for number in _HEEDED:
-            signal.signal(number, note_in_worker)
-        _send_again()
+    """Heed signals as a worker in this process, which another one has started anew (`spawn`, `forkserver`)."""
+    if threading.current_thread() is threading.main_thread() and hasattr(os, "register_at_fork"):
+        _register_at_fork()
+        _heed(_HEEDED)
+
+
+@functools.cache
+def _heard() -> mmap.mmap:
+    """Return how many SIGTERMs the training has heard: a byte that processes share with those that they fork."""
+    return mmap.mmap(-1, 1)
 
 
 @functools.cache
 def _register_at_fork() -> None:
+    _heard()
     os.register_at_fork(before=_hold_back, after_in_parent=_let_come, after_in_child=_begin_in_forked)
 
 
 def _hold_back() -> None:
-    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED) if _blocks else None
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED) if _handlers else None
 
 
 def _let_come() -> None:
@@ -63,57 +85,81 @@ def _let_come() -> None:
 
 def _begin_in_forked() -> None:
     if _forking.mask is not None:
-        _send_again()
+        _heed([number for number in _HEEDED if signal.getsignal(number) in _handlers])
     _let_come()
 
 
-def _send_again() -> None:
-    """Send each SIGTERM again, a little later, to this thread, the main one, while its handler is that of now."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    main, handler = threading.get_ident(), signal.getsignal(signal.SIGTERM)
-
-    def send() -> None:
-        while True:
-            if signal.SIGTERM in os.read(reading, 64):
-                time.sleep(_LOOK_S)
-                if signal.getsignal(signal.SIGTERM) == handler:
-                    signal.pthread_kill(main, signal.SIGTERM)
-
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the thread is to get none
-    threading.Thread(target=send, name="SIGTERM again", daemon=True).start()
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+def _heed(numbers: Sequence[signal.Signals]) -> None:
+    _handlers.append(_note)  # what a worker forks is one, too
+    for number in numbers:
+        signal.signal(number, _note)
+    if signal.SIGTERM in numbers:
+        try:
+            _watch()
+        except (OSError, RuntimeError):  # there is no file descriptor left, or no thread
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def note_in_worker(number: int, frame: FrameType | None) -> None:
-    """Handle a signal in a process that was started or forked by the one that trains."""
+def _note(number: int, frame: FrameType | None) -> None:
+    """Handle a signal in a worker; of SIGTERM the thread that looks after it says what to do."""
     if number == signal.SIGINT:
         signal.signal(number, signal.default_int_handler)
-        return
-    is_worker = multiprocessing.current_process().daemon
-    _end_when_idle(number, frame, time.monotonic() + (_WORKER_S if is_worker else 0.0))
-
-
-def _end_when_idle(number: int, frame: FrameType | None, latest: float) -> None:
-    """End this process if it waits for work, or it is too late; look again soon if not."""
-    if _waits_for_work(frame):
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    elif _worker.may_end and _waits_for_work(frame):
         signal.signal(number, signal.SIG_IGN)
-        raise SystemExit(128 + number)  # so that it gives back the lock of the queue, which the training needs
-    if time.monotonic() >= latest:
+        raise SystemExit(128 + number)
+    elif _worker.must_end:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        return
-    signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, lambda _, frame: _end_when_idle(number, frame, latest))
-    signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
+    _worker.may_end = False  # it was given a task just now
+
+
+def _watch() -> None:
+    """Look after SIGTERM in a thread, for this one, the main one."""
+    main, seen = threading.get_ident(), _heard()[0]
+    _worker.may_end = _worker.must_end = False
+    reading, writing = os.pipe()
+
+    def look() -> None:
+        nonlocal seen
+        while True:
+            while signal.SIGTERM not in os.read(reading, 64):
+                pass
+            latest = time.monotonic() + _WORKER_S
+            while True:
+                time.sleep(_LOOK_S)
+                if seen != _heard()[0] or signal.getsignal(signal.SIGTERM) not in (_note, signal.SIG_IGN):
+                    break
+                _worker.must_end = time.monotonic() >= latest
+                # What is no daemon is of no pool: of an executor, say, which is broken by the end of a process.
+                is_of_pool = multiprocessing.current_process().daemon
+                if _worker.must_end or (is_of_pool and _waits_for_work(sys._current_frames().get(main))):
+                    _worker.may_end = True
+                    signal.pthread_kill(main, signal.SIGTERM)
+                if _worker.must_end:
+                    time.sleep(_END_S)
+                    os.kill(os.getpid(), signal.SIGKILL)  # it waits in C
+            seen = _heard()[0]
+
+    os.set_blocking(writing, False)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the thread is to get none
+    try:
+        threading.Thread(target=look, name="SIGTERM", daemon=True).start()
+    except RuntimeError:
+        os.close(reading)
+        os.close(writing)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
 
 def _waits_for_work(frame: FrameType | None) -> bool:
-    """Return whether `multiprocessing` waits for the next task, in this frame or around it."""
+    """Return whether `multiprocessing` waits in this frame or around it for a task, of which nothing has come."""
     while frame is not None:
-        if frame.f_code.co_name == "get" and frame.f_globals.get("__name__") == "multiprocessing.queues":
-            return "res" not in frame.f_locals  # the bytes of a task that has come
+        name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
+        if module == "multiprocessing.queues" and name == "get":
+            return "res" not in frame.f_locals
+        if module == "multiprocessing.connection" and _HAS_COME.get(name, name) in frame.f_locals:
+            return False
         frame = frame.f_back
     return False
