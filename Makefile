@@ -15,6 +15,7 @@ UV := .envs/tools/bin/uv
 TF := .envs/keras3-tf
 JAX := .envs/keras3-jax
 BOTH := .envs/keras3-both
+ORBAX := .envs/keras3-orbax
 # Keras 2, and TensorFlow Addons: on the last TensorFlow that they were made for, which needs Python 3.11 or older, and
 # on a new one.
 TF215 := .envs/keras2-tf215
@@ -133,7 +134,8 @@ exhaustive-all: lint check-wheel exhaustive-keras3-tf exhaustive-keras3-jax exha
 exhaustive-keras3-tf: $(TF)/.ready
 	$(call in_parts,$(TF)/bin/python)
 
-exhaustive-keras3-jax: $(JAX)/.ready
+exhaustive-keras3-jax: $(JAX)/.ready $(ORBAX)/.ready
+	$(JAX_TESTS) $(ORBAX)/bin/python $(ALL) tests/test_jax_sharded_files.py -k orbax
 	$(JAX_TESTS) $(JAX)/bin/python $(ALL)
 
 exhaustive-keras3-both: $(BOTH)/.ready

@@ -28,7 +28,14 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = ROOT / ".envs" / "versions"
 LOGS = ROOT / "out" / "versions"
-FOLDERS = ("tests/_runtime", "tests/parity", "tests/callbacks", "tests/test_versions.py")
+FOLDERS = (
+    "tests/_runtime",
+    "tests/parity",
+    "tests/callbacks",
+    "tests/test_versions.py",
+    "tests/test_jax_sharding.py",
+    "tests/test_jax_sharded_finetuning.py",
+)
 SUITE = (
     "conformance",
     "private_names",
@@ -37,6 +44,10 @@ SUITE = (
     "test_parity_suite",
     "test_throughput",
     "test_versions",
+    # Of those in the gate: a sharded model, what only LoRA trains, and a training that goes on.
+    "test_a_sharded_model_trains",
+    "test_it_trains_as_on_one_device",
+    "(test_it_goes_on_in_the_middle and (arrays or tf.data))",
 )
 TOOLS = ("pytest", "hypothesis", "matplotlib", "pillow", "scikit-learn", "tensorboard")
 NOT_RUN = "not run"
