@@ -12,9 +12,10 @@ until then.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
-import mmap
 import multiprocessing
+import multiprocessing.context
 import os
 import signal
 import sys
@@ -51,21 +52,30 @@ def workers_heed_signals(handler: Callable[[int, FrameType | None], Any]) -> Ite
 
 
 def tell_workers() -> None:
-    """Tell the workers that were forked that the training has heard SIGTERM, and leaves by itself."""
-    _heard()[0] = (_heard()[0] + 1) % 256
+    """Tell the workers that the training has heard SIGTERM, and leaves by itself."""
+    _heard().value += 1
 
 
-def heed_signals_in_worker() -> None:
-    """Heed signals as a worker in this process, which another one has started anew (`spawn`, `forkserver`)."""
+def shared_with_worker() -> Any:
+    """Return what a worker is to have that is started anew (`spawn`, `forkserver`); `None` if none is just now."""
+    return None if multiprocessing.context.get_spawning_popen() is None else _heard()
+
+
+def heed_signals_in_worker(shared: Any) -> None:
+    """Heed signals as a worker in this process, which another one has started anew.
+
+    Args:
+        shared: What that one has given it, `shared_with_worker()`.
+    """
     if threading.current_thread() is threading.main_thread() and hasattr(os, "register_at_fork"):
         _register_at_fork()
-        _heed(_HEEDED)
+        _heed(_HEEDED, shared)
 
 
 @functools.cache
-def _heard() -> mmap.mmap:
-    """Return how many SIGTERMs the training has heard: a byte that processes share with those that they fork."""
-    return mmap.mmap(-1, 1)
+def _heard() -> Any:
+    """Return how many SIGTERMs the training has heard, modulo 256, in memory that processes share."""
+    return multiprocessing.RawValue(ctypes.c_ubyte)
 
 
 @functools.cache
@@ -89,13 +99,13 @@ def _begin_in_forked() -> None:
     _let_come()
 
 
-def _heed(numbers: Sequence[signal.Signals]) -> None:
+def _heed(numbers: Sequence[signal.Signals], shared: Any = None) -> None:
     _handlers.append(_note)  # what a worker forks is one, too
     for number in numbers:
         signal.signal(number, _note)
     if signal.SIGTERM in numbers:
         try:
-            _watch()
+            _watch(_heard() if shared is None else shared)
         except (OSError, RuntimeError):  # there is no file descriptor left, or no thread
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -113,9 +123,9 @@ def _note(number: int, frame: FrameType | None) -> None:
     _worker.may_end = False  # it was given a task just now
 
 
-def _watch() -> None:
-    """Look after SIGTERM in a thread, for this one, the main one."""
-    main, seen = threading.get_ident(), _heard()[0]
+def _watch(heard: Any) -> None:
+    """Look after SIGTERM in a thread, for this one, the main one; the training has `heard` so many."""
+    main, seen = threading.get_ident(), heard.value
     _worker.may_end = _worker.must_end = False
     reading, writing = os.pipe()
 
@@ -127,7 +137,7 @@ def _watch() -> None:
             latest = time.monotonic() + _WORKER_S
             while True:
                 time.sleep(_LOOK_S)
-                if seen != _heard()[0] or signal.getsignal(signal.SIGTERM) not in (_note, signal.SIG_IGN):
+                if seen != heard.value or signal.getsignal(signal.SIGTERM) not in (_note, signal.SIG_IGN):
                     break
                 _worker.must_end = time.monotonic() >= latest
                 # What is no daemon is of no pool: of an executor, say, which is broken by the end of a process.
@@ -138,7 +148,7 @@ def _watch() -> None:
                 if _worker.must_end:
                     time.sleep(_END_S)
                     os.kill(os.getpid(), signal.SIGKILL)  # it waits in C
-            seen = _heard()[0]
+            seen = heard.value
 
     os.set_blocking(writing, False)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the thread is to get none

@@ -11,7 +11,7 @@ from typing import Any
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.random_state import random_state
 from keras_tpu_ext._runtime.common.types import Dataset, Nest, RandomState
-from keras_tpu_ext._runtime.common.worker_signals import heed_signals_in_worker
+from keras_tpu_ext._runtime.common.worker_signals import heed_signals_in_worker, shared_with_worker
 from keras_tpu_ext._runtime.compat import PyDataset
 
 
@@ -46,13 +46,15 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker in a process of its own needs; there nobody asks for what was drawn."""
-        return {**vars(self), "_read_ahead": False, "_random_before": {}, "_lock": None, "restore": None}
+        others = {"_read_ahead": False, "_random_before": {}, "_lock": None, "restore": None}
+        return {**vars(self), **others, "_shared": shared_with_worker()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Be there in such a worker."""
+        shared = state.pop("_shared")
         self.__dict__.update(state)
         if os.getpid() != self._process:
-            heed_signals_in_worker()
+            heed_signals_in_worker(shared)
 
     @property
     def order(self) -> list[int] | None:
