@@ -124,6 +124,17 @@ def test_a_worker_goes_on_while_the_training_leaves_however_long_its_batch_takes
 
 
 @FORKS
+def test_workers_that_are_started_anew_share_the_count_too(monkeypatch):
+    assert worker_signals.shared_with_worker() is None
+    monkeypatch.setattr(multiprocessing.context, "get_spawning_popen", object)
+    shared = worker_signals.shared_with_worker()
+    before = shared.value
+    with Interruption().heeding_signals():
+        interrupt()
+    assert shared.value == before + 1
+
+
+@FORKS
 @WARNS_OF_FORKS
 def test_a_worker_that_is_stuck_is_ended(monkeypatch):
     """As one is that waits in C for a lock that another thread held when it was forked."""

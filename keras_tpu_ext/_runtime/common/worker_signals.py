@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import mmap
 import multiprocessing
 import multiprocessing.context
 import os
@@ -32,6 +33,7 @@ _WORKER_S, _LOOK_S, _END_S = 5.0, 0.05, 0.5
 _HEEDED = (signal.SIGINT, signal.SIGTERM)
 # The handlers of the blocks in which processes that are forked may be workers.
 _handlers: list[Callable[[int, FrameType | None], Any]] = []
+_heard_by_started: list[Any] = []  # the same count as `_heard`, for workers that are started anew, if there are any
 _forking = threading.local()  # `mask`: the signals that are held back anyway
 # In a worker: whether it may end when it waits for work, and whether it must in any case.
 _worker = types.SimpleNamespace(may_end=False, must_end=False)
@@ -53,12 +55,18 @@ def workers_heed_signals(handler: Callable[[int, FrameType | None], Any]) -> Ite
 
 def tell_workers() -> None:
     """Tell the workers that the training has heard SIGTERM, and leaves by itself."""
-    _heard().value += 1
+    _heard()[0] = (_heard()[0] + 1) % 256
+    for count in _heard_by_started:
+        count.value += 1
 
 
 def shared_with_worker() -> Any:
     """Return what a worker is to have that is started anew (`spawn`, `forkserver`); `None` if none is just now."""
-    return None if multiprocessing.context.get_spawning_popen() is None else _heard()
+    if multiprocessing.context.get_spawning_popen() is None:
+        return None
+    if not _heard_by_started:
+        _heard_by_started.append(multiprocessing.RawValue(ctypes.c_ubyte))
+    return _heard_by_started[0]
 
 
 def heed_signals_in_worker(shared: Any) -> None:
@@ -73,9 +81,9 @@ def heed_signals_in_worker(shared: Any) -> None:
 
 
 @functools.cache
-def _heard() -> Any:
-    """Return how many SIGTERMs the training has heard, modulo 256, in memory that processes share."""
-    return multiprocessing.RawValue(ctypes.c_ubyte)
+def _heard() -> mmap.mmap:
+    """Return how many SIGTERMs the training has heard, modulo 256: a byte of no disk, for forked processes too."""
+    return mmap.mmap(-1, 1)
 
 
 @functools.cache
@@ -105,7 +113,7 @@ def _heed(numbers: Sequence[signal.Signals], shared: Any = None) -> None:
         signal.signal(number, _note)
     if signal.SIGTERM in numbers:
         try:
-            _watch(_heard() if shared is None else shared)
+            _watch((lambda: _heard()[0]) if shared is None else (lambda: shared.value))
         except (OSError, RuntimeError):  # there is no file descriptor left, or no thread
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -123,9 +131,9 @@ def _note(number: int, frame: FrameType | None) -> None:
     _worker.may_end = False  # it was given a task just now
 
 
-def _watch(heard: Any) -> None:
-    """Look after SIGTERM in a thread, for this one, the main one; the training has `heard` so many."""
-    main, seen = threading.get_ident(), heard.value
+def _watch(heard: Callable[[], int]) -> None:
+    """Look after SIGTERM in a thread, for this one, the main one; `heard()` is how many the training has heard."""
+    main, seen = threading.get_ident(), heard()
     _worker.may_end = _worker.must_end = False
     reading, writing = os.pipe()
 
@@ -137,7 +145,7 @@ def _watch(heard: Any) -> None:
             latest = time.monotonic() + _WORKER_S
             while True:
                 time.sleep(_LOOK_S)
-                if seen != heard.value or signal.getsignal(signal.SIGTERM) not in (_note, signal.SIG_IGN):
+                if seen != heard() or signal.getsignal(signal.SIGTERM) not in (_note, signal.SIG_IGN):
                     break
                 _worker.must_end = time.monotonic() >= latest
                 # What is no daemon is of no pool: of an executor, say, which is broken by the end of a process.
@@ -148,7 +156,7 @@ def _watch(heard: Any) -> None:
                 if _worker.must_end:
                     time.sleep(_END_S)
                     os.kill(os.getpid(), signal.SIGKILL)  # it waits in C
-            seen = heard.value
+            seen = heard()
 
     os.set_blocking(writing, False)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the thread is to get none
