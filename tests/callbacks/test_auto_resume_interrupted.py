@@ -137,7 +137,7 @@ def test_workers_that_are_started_anew_share_the_count_too(monkeypatch):
 @FORKS
 @WARNS_OF_FORKS
 def test_a_worker_that_is_stuck_is_ended(monkeypatch):
-    """As one is that waits in C for a lock that another thread held when it was forked."""
+    """As one is that waits in C for a lock that another thread held when it was forked; else this test never ends."""
     monkeypatch.setattr(worker_signals, "_WORKER_S", 0.5)
     with Interruption().heeding_signals():
         pool = multiprocessing.get_context("fork").Pool(1)

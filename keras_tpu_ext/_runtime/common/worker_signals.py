@@ -37,7 +37,7 @@ _heard_by_started: list[Any] = []  # the same count as `_heard`, for workers tha
 _forking = threading.local()  # `mask`: the signals that are held back anyway
 # In a worker: whether it may end when it waits for work, and whether it must in any case.
 _worker = types.SimpleNamespace(may_end=False, must_end=False)
-# What the functions that receive a task call what has come of it.
+# By the function that receives a task, the variable that it has as soon as some of it has come.
 _HAS_COME = {"_recv": "chunk", "_recv_bytes": "buf", "recv_bytes": "buf"}
 
 
@@ -128,7 +128,8 @@ def _note(number: int, frame: FrameType | None) -> None:
     elif _worker.must_end:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-    _worker.may_end = False  # it was given a task just now
+    else:
+        _worker.may_end = False  # it was given a task just now
 
 
 def _watch(heard: Callable[[], int]) -> None:
@@ -177,7 +178,7 @@ def _waits_for_work(frame: FrameType | None) -> bool:
         name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
         if module == "multiprocessing.queues" and name == "get":
             return "res" not in frame.f_locals
-        if module == "multiprocessing.connection" and _HAS_COME.get(name, name) in frame.f_locals:
+        if module == "multiprocessing.connection" and _HAS_COME.get(name, "") in frame.f_locals:
             return False
         frame = frame.f_back
     return False
