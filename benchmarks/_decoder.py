@@ -43,11 +43,11 @@ class Size(NamedTuple):
         return in_products + 12 * self.layers * self.heads * self.depth * length * tokens
 
 
-# Sources: Llama 3 (arXiv:2407.21783, table 3); MaxText's global_parameter_scale of 16 and 32.
+# Sources: Llama 3 (arXiv:2407.21783, table 3); MaxText's configs/base.yml with a global_parameter_scale of 16 and 32.
 LLAMA_8B = Size(32, 4096, 32, 8, 128, 14336, 128256)
 LLAMA_70B = Size(80, 8192, 64, 8, 128, 28672, 128256)
-MAXTEXT_16B = Size(32, 4096, 64, 64, 256, 28672, 32000)
-MAXTEXT_32B = Size(32, 8192, 64, 64, 256, 28672, 32000)
+MAXTEXT_16B = Size(32, 4096, 64, 64, 128, 28672, 32000)
+MAXTEXT_32B = Size(32, 8192, 64, 64, 128, 28672, 32000)
 
 
 class Block(keras.layers.Layer):
