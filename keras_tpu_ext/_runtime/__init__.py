@@ -1,6 +1,6 @@
-"""The one seam for frameworks: what the package needs done, in namespaces, whichever Keras this process is on.
+"""The only interface to the frameworks: functions in namespaces, for whichever Keras this process uses.
 
-`common/protocols.py` says what each namespace holds.
+`common/protocols.py` documents each namespace.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,11 +1,11 @@
-"""What an error says, without what a framework has put around it."""
+"""The message of an error, without what a framework has put around it."""
 
 from __future__ import annotations
 
 import re
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-# What Keras makes of an error in a layer. The first group is what the layer raised, after a sentence on its shape.
+# How Keras wraps an error in a layer. The first group is what the layer raised, after a sentence about its shape.
 _IN_LAYER = re.compile(
     r"Exception encountered when calling [^\n]*\n\n(?:Could not automatically infer [^\n]* Error encountered:\n\n)?"
     r"(.*?)\n\nArguments received by",
@@ -17,7 +17,7 @@ _NOISE = ("Graph execution error", "Detected at node", "File", "<stack", "The st
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an error; of one that Keras has wrapped, that of the layer."""
+    """Return the message of an error; if Keras has wrapped it, the layer's message."""
     text = _COLOURS.sub("", str(error))
     wrapped = _IN_LAYER.search(text)
     return wrapped[1] if wrapped else text

@@ -19,5 +19,5 @@ class EventFile(Protocol):
         """Flush and close the file."""
 
 
-# Takes the path of a log directory, which is made if it does not exist.
+# Takes the path of a log directory, which is created if it does not exist.
 EventFileClass = Callable[[str], EventFile]

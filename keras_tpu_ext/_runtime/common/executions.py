@@ -68,7 +68,7 @@ class Execution:
 
     @property
     def steps(self) -> int:
-        """Number of its batches; it runs fewer where the data ends."""
+        """Number of its batches; it runs fewer if the data ends."""
         schedule = getattr(self._model, "_kte_schedule", None)
         return int(self._model_steps() if schedule is None or schedule.held else schedule.requested_steps)
 
@@ -140,7 +140,7 @@ class Execution:
         return int(self._model.steps_per_execution)
 
     def _can_take_from(self, iterator: Iterator[Nest]) -> bool:
-        """Return True if batches may be taken from `iterator` outside of the train function."""
+        """Return True if batches may be taken from `iterator` outside the train function."""
         raise NotImplementedError
 
     def _items_of_execution(self) -> int:
@@ -160,7 +160,7 @@ class Execution:
 
 
 class Interception:
-    """Replaces a model's train function by one that hands each execution to a callback, until `undo`.
+    """Replaces a model's train function by one that passes each execution to a callback, until `undo`.
 
     Several of them may nest on one model.
 
@@ -192,6 +192,6 @@ class Interception:
     def undo(self) -> None:
         """Stop intercepting."""
         self._is_undone = True
-        # An interception around this one takes both away when it is undone.
+        # An interception around this one removes both when it is undone.
         while (by := getattr(self._model.train_function, "by", None)) is not None and by._is_undone:
             self._model.train_function = by._inner

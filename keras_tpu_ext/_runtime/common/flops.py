@@ -28,7 +28,7 @@ LOOP = "it has a loop with products in it, and how often that turns is not known
 
 
 class UncountableError(Exception):
-    """FLOPs cannot be counted; the text is a reason to follow on "because"."""
+    """FLOPs cannot be counted; the message is a reason that follows "because"."""
 
 
 def flops_of_sizes(*sizes: int | None) -> float:

@@ -1,4 +1,4 @@
-"""The place of an iterator over batches, to be kept: those of tf.data and of Grain tell it."""
+"""Save and restore the position of an iterator over batches, for iterators of tf.data and Grain."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _CURE = (
     "tf.data.experimental.ExternalStatePolicy.IGNORE"
 )
 _OF_THE_DISK = "ResourceExhaustedError", "PermissionDeniedError", "NotFoundError", "UnavailableError"
-_IGNORE_EXTERNAL_STATE = 1  # its graph is asked for, and not run
+_IGNORE_EXTERNAL_STATE = 1  # its graph is requested, but not run
 
 
 class CannotSaveError(Exception):
-    """An iterator does not tell its place; the text says why."""
+    """An iterator cannot save its position; the message says why."""
 
 
 class SavedIterators:
-    """Iterators over the same data, one after the other, each of which another process can go on with.
+    """Successive iterators over the same data, from each of which another process can continue.
 
-    The iterators of a `tf.data.Dataset` share what each of its shuffles draws orders from. The state of an iterator
-    says it for the shuffles that have begun and are not at their end. A state that lacks one is good for what is
-    left of this iterator, but neither for a repetition nor for the next iterator: it is not whole.
+    The iterators of a `tf.data.Dataset` share the random generators from which its shuffles draw orders. The state of
+    an iterator includes the generators of those shuffles that have begun and not ended. A state that lacks one is
+    sufficient for the rest of this iterator, but neither for a repetition nor for the next iterator: it is not whole.
 
     Args:
-        iterable: Returns what is iterated over.
+        iterable: Returns the iterable.
     """
 
     def __init__(self, iterable: Callable[[], Iterable[Nest]]) -> None:
@@ -45,11 +45,11 @@ class SavedIterators:
 
     @property
     def depends_on_earlier(self) -> bool:
-        """Whether what an iterator gives depends on those before it."""
+        """Whether the elements of an iterator depend on the iterators before it."""
         return _tensorflow_of(self._iterator) is not None
 
     def begin(self, state: IteratorState = None) -> Iterator[Nest]:
-        """Return the next iterator; one at the place of a state that `save` has returned, if there is one."""
+        """Return the next iterator; if a state that `save` returned is given, at its position."""
         iterable = self._iterable()
         self._iterator = iter(iterable)
         tensorflow = _tensorflow_of(self._iterator)
@@ -60,27 +60,27 @@ class SavedIterators:
         return self._iterator
 
     def save(self) -> tuple[IteratorState, bool]:
-        """Return the place of the last iterator, and whether that is whole.
+        """Return the state of the last iterator, and whether it is whole.
 
         Raises:
-            CannotSaveError: If it does not tell it.
-            OSError: If it cannot tell it now.
+            CannotSaveError: If the iterator cannot save its state.
+            OSError: If it cannot save its state now.
         """
         state = save_iterator(self._iterator)
         return state, not self.depends_on_earlier or len(_shuffles_in(state)) == self._number_of_shuffles
 
     def make(self, number: int) -> None:
-        """Make iterators that nobody reads."""
+        """Create iterators that are not read."""
         for _ in range(number):
             iter(self._iterable())
 
 
 def save_iterator(iterator: Iterator[Nest]) -> IteratorState:
-    """Return the place of an iterator: of `restore_iterator` it gives the same elements again.
+    """Return the state of an iterator, with which `restore_iterator` lets it give the same elements again.
 
     Raises:
-        CannotSaveError: If the iterator does not tell it.
-        OSError: If there is no place for the files that TensorFlow writes it into.
+        CannotSaveError: If the iterator cannot save its state.
+        OSError: If TensorFlow cannot write its files for it.
     """
     if hasattr(iterator, "get_state"):  # Grain's, which returns bytes or a dict
         return iterator.get_state()
@@ -99,7 +99,7 @@ def save_iterator(iterator: Iterator[Nest]) -> IteratorState:
 
 
 def restore_iterator(iterator: Iterator[Nest], state: IteratorState) -> None:
-    """Move an iterator to a place that `save_iterator` has returned, of an iterator over the same data."""
+    """Restore a state that `save_iterator` returned for an iterator over the same data."""
     tensorflow = _tensorflow_of(iterator)
     if tensorflow is None:
         iterator.set_state(state)  # type: ignore[attr-defined]
@@ -112,12 +112,12 @@ def restore_iterator(iterator: Iterator[Nest], state: IteratorState) -> None:
 
 
 def _shuffles_in(state: IteratorState) -> set[bytes]:
-    """Return the shuffles of which a state says what they draw from, by the names under which TensorFlow saves it."""
+    """Return the shuffles whose random generators a state includes, by the names that TensorFlow saves them under."""
     return set(itertools.chain.from_iterable(_SHUFFLE.findall(content) for content in state.values()))
 
 
 def _count_shuffles(tensorflow: ModuleType, dataset: Dataset) -> int:
-    """Return how many shuffles a `tf.data.Dataset` has; -1 if there is one in a function, made anew in each call."""
+    """Return how many shuffles a `tf.data.Dataset` has; -1 if one is in a function, created again by each call."""
     graph = tensorflow.compat.v1.GraphDef.FromString(
         tensorflow.raw_ops.DatasetToGraphV2(
             input_dataset=dataset._variant_tensor, external_state_policy=_IGNORE_EXTERNAL_STATE

@@ -1,4 +1,4 @@
-"""Layouts: along which axes of a mesh each variable is sharded."""
+"""Layouts: the axes of a mesh along which each variable is sharded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 Spec = tuple[str | None, ...]
 Role = Literal["weight", "optimizer", "accumulator", "metric", "other"]
 
-# A weight that is smaller than this may stay on every device, and a vector does.
+# A weight below the first limit may be replicated; a vector below the second always is.
 _LARGE = 2**20  # bytes
 _LARGE_VECTOR = 2**16  # elements
 _OPERANDS = re.compile(r"^[^,]*,([^,]*)->(.*)$")
@@ -20,7 +20,7 @@ _OPERANDS = re.compile(r"^[^,]*,([^,]*)->(.*)$")
 
 @dataclasses.dataclass(frozen=True)
 class VariableLayout:
-    """Where a variable of a model is.
+    """The layout of a variable of a model.
 
     Attributes:
         path: Its path, such as `"dense/kernel"`.
@@ -28,7 +28,7 @@ class VariableLayout:
         shape: Its shape.
         dtype: Its dtype.
         spec: For each dimension the axis of the mesh that shards it, or `None`.
-        bytes: Size of all of it.
+        bytes: Size of the whole variable.
         bytes_per_device: Bytes of it on each device.
         note: What is wrong with it, or why it is as it is; may be empty.
     """
@@ -44,7 +44,7 @@ class VariableLayout:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether all of it is on every device."""
+        """Whether every device has the whole variable."""
         return not any(self.spec)
 
     @property
@@ -82,7 +82,7 @@ def batch_axis_of(names: Iterable[str]) -> str:
 
 
 class LayerFacts(NamedTuple):
-    """What a layout goes by, of the layer that a variable belongs to.
+    """The facts about a variable's layer that its layout depends on.
 
     Attributes:
         kind: Name of its class, or of the Keras class that it extends, such as `"Dense"`; empty if it is not known.
@@ -94,10 +94,10 @@ class LayerFacts(NamedTuple):
 
 
 def sharded_spec(shape: Sequence[int], layer: LayerFacts, axes: MeshAxes) -> Spec:
-    """Return the layout of a variable by its shape and its layer: sharded along every axis, as far as they divide it.
+    """Return a variable's layout by its shape and its layer: sharded along all axes, as far as they divide it.
 
-    The axis of batches shards the largest dimension that it divides (FSDP; Rajbhandari et al., ZeRO, SC20). Another
-    one shards a matrix product as tensor parallelism does (Shoeybi et al., Megatron-LM, arXiv:1909.08053): heads of
+    The batch axis shards the largest dimension that it divides (FSDP; Rajbhandari et al., ZeRO, SC20). Any other axis
+    shards matrix products as tensor parallelism does (Shoeybi et al., Megatron-LM, arXiv:1909.08053): the heads of
     attention, the wider side of other products, the words of an embedding.
     """
     spec: list[str | None] = [None] * len(shape)

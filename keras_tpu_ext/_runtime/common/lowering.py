@@ -1,4 +1,4 @@
-"""A train step lowered for a TPU compiler, with the names to read its answer by."""
+"""A train step lowered for a TPU compiler, with the names needed to read the compiler's results."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class LoweredStep:
         roles: What other parts of operation names stand for, such as `{"sgd": "(optimizer)"}`.
         arguments: The variables, such as `"conv1/kernel"`, by the program's names for its arguments.
         framework: Name of the framework.
-        results: Number of leading results that are no variables; all others alias the variables that they update.
+        results: Number of leading results that are not variables; all others alias the variables that they update.
             `None` if the program says itself which arguments it donates.
         without_lines: The program without source locations, which change nothing; `None` if it has none.
-        layouts: Where each variable of the model is.
-        complaints: What of these layouts is surely not meant.
+        layouts: The layout of each variable of the model.
+        complaints: Likely mistakes in these layouts.
     """
 
     program: bytes
@@ -44,10 +44,10 @@ class LoweredStep:
 
     @property
     def identity(self) -> bytes:
-        """All that the compiler's answer depends on, as a key for caches."""
+        """Everything that the compiler's result depends on, as a cache key."""
         if self.without_lines is None:
             return self.program
-        # Without locations there are no names of operations, and so none of layers.
+        # Without locations there are no names of operations, and so no names of layers.
         return b"\n".join([self.without_lines, repr((self.layers, sorted(self.roles.items()))).encode()])
 
 
@@ -55,7 +55,7 @@ class LoweringError(Exception):
     """A train step cannot be lowered for a TPU.
 
     Attributes:
-        cause: What is the matter, in one sentence.
+        cause: What is wrong, in one sentence.
         layer: Name of the layer at fault; empty if unknown.
         line: The user's line, such as `"model.py:12"`; empty if unknown.
         cure: What to write instead; empty if unknown.

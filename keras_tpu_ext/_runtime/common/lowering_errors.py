@@ -38,7 +38,7 @@ IN_SCOPE = (
     "its part of the batch"
 )
 
-# The cure for a message that has one of these words in it.
+# The fix for a message that contains one of these words.
 _CURES = (
     (
         (
@@ -67,17 +67,17 @@ _Frame = tuple[str, int]  # file and line
 
 @contextlib.contextmanager
 def wrap_lowering_errors(model: Model) -> Iterator[None]:
-    """Raise a `LoweringError` with layer, line and cure for whatever is raised while the step is lowered."""
+    """Raise a `LoweringError` with layer, line and fix for anything that is raised while the step is lowered."""
     try:
         yield
     except (LoweringError, KteError):
         raise
-    except Exception as error:  # a layer of the user's may raise anything
+    except Exception as error:  # a user's layer may raise anything
         raise _error_of_exception(error, model) from error
 
 
 def check_dtypes(leaves: Iterable[Tensor], model: Model) -> None:
-    """Raise a `LoweringError`, with the layer that looks them up if there is one, if an array holds strings."""
+    """Raise a `LoweringError` if an array holds strings; it names the layer that looks them up, if there is one."""
     if any(str(leaf.dtype) in ("string", "object") or str(leaf.dtype).startswith("str") for leaf in leaves):
         raise error_of_lookup("the batch holds strings", model)
 
@@ -94,10 +94,10 @@ def error_of_operation(
     """Return the error about one operation.
 
     Args:
-        names: Its names, one of which may have a layer's name in it, such as `model/block/dense_1/MatMul`.
-        cause: What is the matter.
+        names: Its names, one of which may contain a layer's name, such as `model/block/dense_1/MatMul`.
+        cause: What is wrong.
         model: The model.
-        frames: The frames that made it.
+        frames: The frames that created it.
     """
     layer = next((layer for name in names if (layer := _layer_in(name, model)) is not None), None)
     line = _users_line(frames) or _line_of_layer(layer)
@@ -149,7 +149,7 @@ def _layer_of_message(text: str, model: Model) -> Layer | None:
 
 
 def _frames_of(error: BaseException) -> list[_Frame]:
-    """Return the frames of the traceback, and those that TensorFlow's message says made the operation."""
+    """Return the frames of the traceback, and those that created the operation according to TensorFlow's message."""
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     return [*frames, *((os.sep + found["file"], int(found["line"])) for found in _FRAME.finditer(str(error)))]
 

@@ -1,4 +1,4 @@
-"""What happens where a private name is gone from the installed version: the import goes on, and its use says so."""
+"""Handle private names that are gone from the installed version: the import succeeds, and using the name raises."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 
 
 def private(path: str) -> Any:
-    """Return what a private name stands for; where it is gone, an object that raises when it is used.
+    """Return the object of a private name; if it is gone, an object that raises when it is used.
 
     Args:
         path: `"package.module:Class.name"`, or `"package.module"` for the module.
@@ -39,7 +39,7 @@ def override(thing: Any, name: str, value: Any) -> None:
     """Set a private attribute that Keras reads.
 
     Raises:
-        RuntimeNotSupportedError: If `thing` has none of this name: Keras would not read it.
+        RuntimeNotSupportedError: If `thing` has no such attribute: Keras would not read it.
     """
     if not hasattr(thing, name):
         raise RuntimeNotSupportedError(_gone(f"{type(thing).__name__}.{name}"))
@@ -66,9 +66,9 @@ def _is_of_package(cls: type) -> bool:
 
 
 class _Missing:
-    """Stands where a private name is gone, and raises `RuntimeNotSupportedError` when it is used.
+    """Stands in for a private name that is gone, and raises `RuntimeNotSupportedError` when it is used.
 
-    That is where it is called, read, compared or given to `isinstance`, and where a class that inherits from it is.
+    That is when it is called, read, compared or passed to `isinstance`, or when a class that inherits from it is.
     """
 
     def __init__(self, path: str, error: Exception) -> None:
@@ -81,7 +81,7 @@ class _Missing:
     __instancecheck__ = __subclasscheck__ = __eq__ = __hash__ = _raise
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        # A class that inherits from it can be defined; making an object of it, and using one, raises.
+        # A class that inherits from it can be defined; creating an object of it, or using one, raises.
         def raise_(*args: object, **kwargs: object) -> NoReturn:
             self._raise()
 
@@ -90,7 +90,7 @@ class _Missing:
 
 @contextlib.contextmanager
 def explain_missing_names() -> Iterator[None]:
-    """Say what to install where the block fails because a private name is gone from the installed version.
+    """Say what to install if the block fails because a private name is gone from the installed version.
 
     Raises:
         RuntimeNotSupportedError: In place of the `AttributeError` or `ImportError`, which is its cause.
@@ -113,11 +113,11 @@ def _gone(name: str, place: str = "") -> str:
 
 
 def missing_name(error: AttributeError | ImportError) -> str | None:
-    """Return the name of the table that is gone; `None` where the error is about something else.
+    """Return the name in the table that is gone; `None` if the error is about something else.
 
     Args:
-        error: Of an import or an attribute. Only code of this package uses the table, so an error that comes from
-            other code is none of ours, whatever it is about.
+        error: The error of an import or an attribute. Only code of this package uses the names in the table, so an
+            error raised by other code is not ours, whatever it is about.
     """
     if not _place(error):
         return None
@@ -125,7 +125,7 @@ def missing_name(error: AttributeError | ImportError) -> str | None:
         if isinstance(error.obj, types.ModuleType):
             module = re.sub("^tf_keras", "keras", error.obj.__name__)
             return next((path for path in private_names.EVERY if path == f"{module}:{error.name}"), None)
-        # Names such as `get` may be missing from what the user gave, too.
+        # Names such as `get` may be missing from the user's objects, too.
         private = error.name if (error.name or "").startswith("_") else None
         return next((path for path in private_names.EVERY if re.split("[.:]", path)[-1] == private), None)
     imported = re.search(r"cannot import name '(\w+)'", str(error))
@@ -136,7 +136,7 @@ def missing_name(error: AttributeError | ImportError) -> str | None:
 
 
 def _place(error: BaseException) -> str:
-    """Return the file and line of this package that raised; empty where other code did."""
+    """Return the file and line of this package that raised; empty if other code did."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     if not frames or not frames[-1].filename.startswith(_PACKAGE + os.sep):
         return ""

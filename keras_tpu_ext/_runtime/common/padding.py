@@ -1,7 +1,7 @@
 """Batches that are padded to a static size.
 
-A padded row has the sample weight *minus zero*. The sign tells it from a real row of weight zero; code that ignores
-signs, such as plain Keras, sees a weight of zero, and so gives the row no part in a weighted sum either.
+A padded row has the sample weight *minus zero*. The sign distinguishes it from a real row of weight zero; code that
+ignores signs, such as plain Keras, sees a weight of zero, and so also leaves the row out of a weighted sum.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PaddedBatch(NamedTuple):
 
 
 class UnweightedPaddedBatch(PaddedBatch):
-    """A padded batch without sample weights of its own: they are one in real rows, minus zero in padded ones."""
+    """A padded batch without its own sample weights: they are one in real rows, minus zero in padded ones."""
 
 
 def without_own_weights(data: Nest) -> Nest:

@@ -1,4 +1,4 @@
-"""Patch attributes of objects, classes and modules that replicas share, for the time of a block."""
+"""Patch attributes of objects, classes and modules that replicas share, for the duration of a block."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 _MISSING = object()
-_LOCK = threading.RLock()  # `make` may look an attribute up, and so run code of anybody's
-# By the id of an object and a name: the number of replicas inside the block, the attribute of the instance before it,
-# and the object, whose id is no other's as long as it is here.
+_LOCK = threading.RLock()  # `make` may look up an attribute, and so run anybody's code
+# By the id of an object and a name: the number of replicas inside the block, the instance's attribute before it, and
+# the object, whose id stays unique while it is here.
 _ACTIVE: dict[tuple[int, str], tuple[int, object, object]] = {}
 
 # An object, the name of an attribute, and a function that makes the new attribute from the old one.
@@ -21,8 +21,8 @@ Patch = tuple[Any, str, Callable[[Any], Any]]
 def patched(patches: Sequence[Patch]) -> Iterator[None]:
     """Patch attributes within the block.
 
-    Replicas run a step in turns, and threads as they like: one may enter before another has left. The first one in
-    patches, the last one out restores.
+    Replicas take turns in a step, and threads run in any order: one may enter before another has left. The first to
+    enter patches, the last to leave restores.
 
     Args:
         patches: What to patch.

@@ -1,9 +1,9 @@
-"""The private names of Keras, TensorFlow and JAX that this package uses: the one table that tests and errors read.
+"""The private names of Keras, TensorFlow and JAX that this package uses: the only table that tests and errors read.
 
-Nobody promises that they stay. `tests/_runtime/test_private_names.py` holds that every private import and every
-foreign attribute with an underscore in the package stands here, and that the installed versions still have it.
+They may disappear in any version. `tests/_runtime/test_private_names.py` checks that every private import and every
+foreign attribute with an underscore in the package is listed here, and that the installed versions still have it.
 `module:name` can be looked up without an object; `Class.name` is an attribute that only an instance has.
-`missing_names.py` has what happens where one is gone.
+`missing_names.py` handles names that are gone.
 """
 
 # Under every backend.
@@ -255,7 +255,7 @@ TENSORFLOW = (
     "_ZipDataset._datasets",
 )
 
-# What older TensorFlows have not, and are not asked for.
+# Names that older TensorFlow versions lack and are not asked for.
 NEWER_TENSORFLOW = (
     "tensorflow.python.data.experimental.ops.iterator_model_ops:get_model_proto",
     "_ParallelMapDataset._force_synchronous",

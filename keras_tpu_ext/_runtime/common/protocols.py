@@ -1,7 +1,7 @@
-"""The interface of a runtime: verbs in namespaces, never flags or versions.
+"""The interface of a runtime: functions in namespaces, never flags or versions.
 
 A runtime is a package whose `__init__` has one module for each of these protocols (PEP 544: a module may implement
-one), so that the type checker holds every runtime to every verb.
+one), so the type checker verifies that every runtime has every function.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class OpenedStrategy:
 
     Attributes:
         strategy: The framework's own object (`tf.distribute.Strategy`, `keras.distribution.DataParallel`).
-        num_replicas: Number of replicas that train in step.
+        num_replicas: Number of replicas that train synchronously.
         device_name: The framework's name for the device, such as `"TPU v3"` or `"NVIDIA A100"`; may be empty.
-        supports_bfloat16: True if the devices have bfloat16 matrix units; `None` if the framework does not tell.
+        supports_bfloat16: True if the devices have bfloat16 matrix units; `None` if the framework does not say.
         told_by: The setting that joined several processes, such as `"TF_CONFIG"`; empty for one process.
     """
 
@@ -56,13 +56,13 @@ class OpenedStrategy:
 
 @dataclasses.dataclass(frozen=True)
 class MessageTerms:
-    """The terms in which messages speak of a runtime.
+    """The wording that messages use for a runtime.
 
     Attributes:
         framework: Name of the framework, such as `"TensorFlow"`.
-        no_gpu: What to do if it sees no GPU and should.
+        no_gpu: What to do if the framework should see a GPU but does not.
         plain_model: How a plain `keras.Model` on replicas differs from one on one device.
-        keras: Name of its Keras, such as `"Keras 3"`.
+        keras: Name of the runtime's Keras, such as `"Keras 3"`.
     """
 
     framework: str
@@ -75,7 +75,7 @@ class Overflow(NamedTuple):
     """Non-finite gradients of one replica.
 
     Attributes:
-        update: Number of the update since the watch began, from 1: one for each batch and optimizer.
+        update: Number of the update since the watch began, from 1; each optimizer makes one update per batch.
         replica: Number of the replica, from 0; `None` on JAX, which sees the gradients of all replicas together.
         variables: Paths of the variables whose gradients had an inf or a NaN.
         of: Number of variables that were updated together.
@@ -93,8 +93,8 @@ class SavedVariable(NamedTuple):
     Attributes:
         role: `"weight"`, `"optimizer"`, `"metric"`, `"step"` for loss scale and accumulated gradients, or `"random"`.
         path: The path of the variable.
-        value: Its value; with `per_replica`, those of the replicas along a first dimension.
-        per_replica: Whether each replica has a value of its own, of which others see the sum.
+        value: Its value; with `per_replica`, the values of all replicas stacked along a first dimension.
+        per_replica: Whether each replica has its own value, and reading the variable elsewhere returns their sum.
     """
 
     role: str
@@ -104,18 +104,18 @@ class SavedVariable(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place in a pass over the data, and a state of the iterator of this pass or of an earlier one to begin from.
+    """A position in a pass over the data, with an iterator state, from this or an earlier pass, to start from.
 
     Attributes:
         batch: Number of batches of the pass that the model has trained on.
-        read: Number of batches that had been read when what follows was taken.
-        iterator: The state of the iterator then; `None` if it does not tell, or for the begin.
-        random: The states of the random generators then; `None` if they come by themselves, by reading it all again.
-        random_at_start: The same before the pass that the state is of.
-        rows: The most rows that a batch of the pass has had, to which shorter ones may have to be filled up.
-        passes: How many passes before this one the state is of: they are read to their end.
-        unread: Number of iterators that were made between the end of those and this pass, and not read.
-        draws: Whether reading a batch draws from Python's or NumPy's own random generators.
+        read: Number of batches that had been read when the states below were taken.
+        iterator: The iterator's state at that time; `None` if it cannot be saved, or at the start of a pass.
+        random: The random generators' states at that time; `None` if reading all batches again reproduces them.
+        random_at_start: Their states before the pass that `iterator` belongs to.
+        rows: The largest number of rows in a batch of the pass so far; shorter batches may have to be padded to it.
+        passes: How many passes before this one the state was taken; those passes are read to their end.
+        unread: Number of iterators created, but not read, between the end of those passes and this pass.
+        draws: Whether reading a batch draws from Python's or NumPy's global random generators.
     """
 
     batch: int
@@ -149,17 +149,17 @@ class Devices(Protocol):
     """Devices, the strategies over them, and the processes that train together."""
 
     def as_on_tpu(self) -> AbstractContextManager[None]:
-        """Return a context in which Keras is traced for a TPU that is not there, and its kernels are interpreted.
+        """Return a context in which Keras is traced as for a TPU, without one, and TPU kernels are interpreted.
 
         Raises:
-            RuntimeNotSupportedError: If the runtime knows no such thing.
+            RuntimeNotSupportedError: If the runtime does not support this.
         """
 
     def count_gpus(self) -> int:
-        """Return the number of GPUs that the framework sees, without starting one."""
+        """Return the number of GPUs that the framework sees, without initialising them if it can."""
 
     def open_cpu(self, replicas: int) -> OpenedStrategy:
-        """Return the strategy over `replicas` CPU devices, virtual ones if there is more than one.
+        """Return the strategy over `replicas` CPU devices, which are virtual if there are several.
 
         Raises:
             ScopeError: If the framework's devices were started before virtual ones could be made.
@@ -172,24 +172,24 @@ class Devices(Protocol):
         """Return the strategy for the TPU at `address`, initialising it once per process.
 
         Raises:
-            TpuUnusableError: If the TPU cannot be used, with the cause and the cure.
+            TpuUnusableError: If the TPU cannot be used; the message has the cause and a fix.
         """
 
     def open_workers(self) -> OpenedStrategy:
         """Return the strategy over the devices of all processes that train together.
 
         Raises:
-            ClusterError: If they do not join in bounded time; the text names who is missing.
+            ClusterError: If they do not all join within a time limit; the message names the missing ones.
         """
 
     def num_workers(self) -> int:
         """Return the number of processes that train together, from the framework's own settings."""
 
     def is_chief(self) -> bool:
-        """Return True in the one process, of those that train together, that writes files and prints."""
+        """Return True in the one process, among those that train together, that writes files and prints."""
 
     def abstract_strategy(self, devices: int) -> OpenedStrategy:
-        """Return the strategy of a number of devices that need not be there, to lower steps for."""
+        """Return a strategy for lowering steps, over `devices` devices that need not exist."""
 
     def shard(
         self,
@@ -198,24 +198,24 @@ class Devices(Protocol):
         mesh: Sequence[tuple[str, int]] | None,
         choose: ChooseMesh | None = None,
     ) -> OpenedStrategy:
-        """Return the strategy that shards models over the devices of another.
+        """Return a strategy that shards models over the devices of `opened`.
 
         Args:
-            opened: The other one.
-            shard: `"fsdp"`, a `keras.distribution.LayoutMap`, or specs by patterns.
-            mesh: Name and size of each axis; `None` for a single one, `"data"`.
-            choose: Returns the size of each axis of a better mesh, given a model and its first batch, `None` for this
-                one; on it the model is laid out anew. `None` for none.
+            opened: The strategy whose devices are used.
+            shard: `"fsdp"`, a `keras.distribution.LayoutMap`, or a mapping from patterns to specs.
+            mesh: Name and size of each axis; `None` for a single axis, `"data"`.
+            choose: Given a model and its first batch, returns the axis sizes of a better mesh, on which the model is
+                laid out again, or `None` to keep this mesh. `None` to keep it always.
 
         Raises:
-            RuntimeNotSupportedError: If the runtime shards no models.
+            RuntimeNotSupportedError: If the runtime cannot shard models.
         """
 
     def layouts(self, model: Model) -> list[VariableLayout]:
-        """Return where each variable of a model is, weights first."""
+        """Return the layout of each variable of a model, weights first."""
 
     def layout_complaints(self, model: Model) -> list[str]:
-        """Return what of the layouts of a model is surely not meant, in words."""
+        """Return a description of each likely mistake in the layouts of a model."""
 
     def scope(self, strategy: Strategy) -> AbstractContextManager[object]:
         """Return the context in which variables and models are made on `strategy`."""
@@ -224,7 +224,7 @@ class Devices(Protocol):
         """Return `dataset` with each batch split over the replicas of `strategy`."""
 
     def num_replicas(self, model: Model) -> int:
-        """Return the number of replicas that train `model` in step: parts that a batch is split into."""
+        """Return the number of replicas that train `model` synchronously: the number of parts of a batch."""
 
     def num_devices(self, model: Model) -> int:
         """Return the number of devices that train `model`; a replica may have several of them."""
@@ -232,7 +232,7 @@ class Devices(Protocol):
     def device_name(self, model: Model) -> str:
         """Return the framework's name for a device that trains `model`, such as `"TPU v3"`.
 
-        It is `"TPU"` if the framework does not tell the generation.
+        It is `"TPU"` if the framework does not report the generation.
         """
 
 
@@ -240,21 +240,21 @@ class Models(Protocol):
     """Inspection of Keras models."""
 
     def exact_models(self, trainer: type) -> AbstractContextManager[object]:
-        """Return a context in which each plain model that is made or used takes the exact step, that of `trainer`."""
+        """Return a context in which each plain model that is created or used takes the exact step of `trainer`."""
 
     def reopened_by_clear_session(
         self, make_context: Callable[[], AbstractContextManager[object]]
     ) -> AbstractContextManager[object]:
-        """Return a context that enters what `make_context()` returns, and again after each `clear_session()`."""
+        """Return a context that enters `make_context()`, and enters a new one after each `clear_session()`."""
 
     def calls(self, model: Model) -> list[Call]:
-        """Return the calls of layers and operations in a functional model, without those inside of its layers."""
+        """Return the calls of layers and operations in a functional model, without those inside its layers."""
 
     def clone(self, model: Model, copy_of: Callable[[Layer], Layer]) -> Model:
         """Clone a functional model, with `copy_of(layer)` for each layer; the clone is not compiled."""
 
     def compile_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
-        """Return the arguments of a call of `keras.Model.compile` by name, with `auto_scale_loss` if it has one."""
+        """Return the arguments of a call of `keras.Model.compile` by name; on Keras 3 with `auto_scale_loss`."""
 
     def draws_random_numbers(self, layer: Layer) -> bool:
         """Return True if `layer` has a random seed generator of its own."""
@@ -272,7 +272,7 @@ class Models(Protocol):
         """Return True if `model` was compiled."""
 
     def repeated_blocks(self, model: Model) -> list[str]:
-        """Return the names of layers with layers inside of which a model has several, as a decoder has blocks."""
+        """Return the names of composite layers whose class occurs several times, such as the blocks of a decoder."""
 
     def losses(self, model: Model) -> list[tuple[str, str, str, str]]:
         """Return `(layer name, its dtype, loss class name, loss dtype)` of each output that a compiled loss reads."""
@@ -287,10 +287,10 @@ class Models(Protocol):
         """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
 
     def path_of(self, variable: Variable) -> str:
-        """Return the path of `variable`: its name after those of the layers around it."""
+        """Return the path of `variable`: its name, prefixed with those of the layers that contain it."""
 
     def plain_model(self, inputs: Nest, outputs: Nest, name: str) -> Model:
-        """Return Keras's own model of `inputs` and `outputs`, also where a plain model takes the exact step."""
+        """Return Keras's own model of `inputs` and `outputs`, even where plain models take the exact step."""
 
     def softmaxes(self, model: Model) -> list[tuple[str, str, str]]:
         """Return `(layer name, class name, dtype)` of each softmax in `model`, at any depth."""
@@ -309,8 +309,8 @@ class Policies(Protocol):
         """Return the floating-point policy called `name`.
 
         Raises:
-            TypeError: If `name` is no string.
-            ValueError: If there is no such policy, or no model can train in it, as in "bool" or "int8".
+            TypeError: If `name` is not a string.
+            ValueError: If there is no such policy, or no model can train in it, such as "bool" or "int8".
         """
 
 
@@ -318,10 +318,10 @@ class Batch(Protocol):
     """The batch of the running step, for layers."""
 
     def place_in_batch(self, rows: int | Tensor) -> tuple[int | Tensor, int | Tensor]:
-        """Return the index in the whole batch of this replica's first row, and the number of rows of that batch.
+        """Return the index of this replica's first row in the whole batch, and the whole batch's number of rows.
 
         Args:
-            rows: Number of rows of this replica; an int if that is static, and then so is the second result.
+            rows: Number of rows of this replica; if it is static, it is an int, and so is the second result.
         """
 
     def row_weights(self, inputs: Tensor) -> Tensor | None:
@@ -338,7 +338,7 @@ class Batch(Protocol):
 
 
 class KerasOps(Protocol):
-    """The functions of `keras.ops` that this package uses; on Keras 2 TensorFlow has them."""
+    """The functions of `keras.ops` that this package uses; on Keras 2 they come from TensorFlow."""
 
     arange: Callable[..., Tensor]
     bitwise_and: Callable[..., Tensor]
@@ -381,12 +381,12 @@ class Ops(KerasOps, Protocol):
     """Operations for layers: `keras.ops`, and some that it lacks."""
 
     def add_counter(self, layer: Layer, name: str) -> Variable:
-        """Add an int32 weight to `layer`, initially 0, that the first replica updates for all of them."""
+        """Add an int32 weight to `layer`, initially 0, that the first replica updates for all replicas."""
 
     def ensure_shape(self, values: Tensor, shape: Sequence[int | None]) -> Tensor:
-        """Set the static shape of `values`; `None` is for any size.
+        """Set the static shape of `values`; `None` means any size.
 
-        A step on Keras 2 has no static shape for the arrays of a `Sequence` or a generator.
+        In a step on Keras 2, the arrays of a `Sequence` or a generator have no static shape.
         """
 
     def in_symbolic_call(self) -> bool:
@@ -401,9 +401,9 @@ class Ops(KerasOps, Protocol):
         Args:
             values: Finite numbers.
             *choices: Pairs of an equation, as for `einsum`, and its first operand. The second operand is `values`, or
-                the result of the pair before. The first is boolean with at most one true value along the summed
-                dimensions, and then the result is exact; or it is float32 weights of at most 8 significant bits, and
-                then the result is rounded.
+                the previous pair's result. The first operand is either boolean, with at most one true value along
+                the summed dimensions, and the result is exact, or it is float32 weights of at most 8 significant
+                bits, and the result is rounded.
 
         Returns:
             The result, in the dtype of `values`.
@@ -419,26 +419,26 @@ class Ops(KerasOps, Protocol):
         """
 
     def value_of(self, variable: Variable) -> Array | None:
-        """Return the value of `variable` as an array, also while a step is traced; `None` if it cannot be read."""
+        """Return the value of `variable` as an array, even while a step is traced; `None` if it cannot be read."""
 
 
 class Progress(Protocol):
     """Counters of a model, and where they are shown."""
 
     def counts_examples(self, model: Model) -> bool:
-        """Return whether `examples_seen` surely counts examples, and not steps and replicas."""
+        """Return whether `examples_seen` is known to count examples rather than steps and replicas."""
 
     def examples_seen(self, model: Model) -> float | None:
         """Return the number of examples seen in this epoch, or `None`; waits for the device."""
 
     def end_names_last_batch(self) -> bool:
-        """Return whether `on_train_batch_end` names the last batch of an execution, and not the first."""
+        """Return whether `on_train_batch_end` gets the index of the last batch of an execution, not of the first."""
 
     def loss_scale(self, model: Model) -> float | None:
         """Return the loss scale of the next step; `None` without loss scaling."""
 
     def show_in_progress_bar(self, names: Mapping[str, str | None]) -> None:
-        """Let progress bars show log keys by these names, as they are and not averaged; `None` hides one."""
+        """Let progress bars show log keys under these names, not averaged; `None` hides a key."""
 
     def event_file_class(self) -> EventFileClass:
         """Return the class of event files for TensorBoard.
@@ -455,12 +455,12 @@ class Progress(Protocol):
 
 
 class RunningFit(Protocol):
-    """A call of `fit`, before Keras has its arguments.
+    """A call of `fit` whose arguments Keras has not received yet.
 
     Attributes:
-        method: `"fit"`, or `"evaluate"` or `"predict"`.
+        method: `"fit"`, `"evaluate"` or `"predict"`.
         arguments: The arguments by name, which may be changed.
-        data: What reads the batches, where `fit` may begin in the middle of them.
+        data: The object that reads the batches, if `fit` may start in the middle of the data.
     """
 
     method: str
@@ -473,12 +473,12 @@ class RunningFit(Protocol):
 
 
 class ResumableData(Protocol):
-    """The batches of a `fit` that may begin in the middle of them.
+    """The batches of a `fit` that may start in the middle of the data.
 
     Attributes:
-        seed: The seed that was set for shuffles without one of their own; `None` if there was one, or none is needed.
-        not_exact: Why the data may go on with other random numbers or in another order; empty where they do not.
-        read_again: Number of batches that were read again to come to the place where the data was.
+        seed: The seed that was set for shuffles without their own; `None` if they have one, or need none.
+        not_exact: Why the data may continue with other random numbers or in a different order; empty if it does not.
+        read_again: Number of batches that were read again to return to the saved position.
         seconds: How long that took.
     """
 
@@ -488,77 +488,77 @@ class ResumableData(Protocol):
     seconds: float
 
     def resume(self, place: Place, batch: int, restore: Callable[[], object] = lambda: None) -> None:
-        """Let the first epoch begin where another process was; call it before that.
+        """Let the first epoch start where another process stopped; call this before that epoch begins.
 
         Args:
-            place: The place in the data.
-            batch: The number of batches of the epoch that are trained on.
-            restore: Gives a `PyDataset` the attributes that it had; it is called before the pass begins, and after
-                the hook at the begin of an epoch where that had been called.
+            place: The position in the data.
+            batch: The number of batches of the epoch that have been trained on.
+            restore: Restores the attributes of a `PyDataset`. It is called before the pass begins and, if they were
+                saved after the hook at the start of an epoch, again after that hook.
         """
 
     def begin_epoch(self, trained: int) -> None:
-        """Note that an epoch begins, or goes on, after so many batches in all."""
+        """Note that an epoch begins, or continues, after `trained` batches in total."""
 
     def end_epochs(self, trained: int) -> None:
-        """Note that the last epoch has ended after so many batches in all; one after it begins with a new pass."""
+        """Note that the last epoch has ended after `trained` batches in total; a later one begins with a new pass."""
 
     def note_trained(self, batches: int) -> None:
-        """Note how many batches in all the model has trained on, just before it goes on."""
+        """Note how many batches in total the model has trained on, just before it continues."""
 
     def place(self, *, at_once: bool) -> Place | None:
-        """Return the place in the data after the batches that were trained on.
+        """Return the position in the data after the batches that were trained on.
 
         Args:
-            at_once: Whether to return one from which much has to be read again, rather than none.
+            at_once: Whether to return a position from which many batches must be read again, rather than `None`.
 
         Returns:
-            The place; `None` if it takes another step until it is known, or if there is no other batch.
+            The position; `None` if it is only known after another step, or if there are no more batches.
         """
 
 
 class TrainingState(Protocol):
-    """What a training has come to, so that another process can go on with it."""
+    """The state of a training run, so that another process can continue it."""
 
     def all_variables(self, model: Model) -> list[tuple[str, Variable]]:
-        """Return each variable of `model` that training changes and its role, those that are there already."""
+        """Return each variable of `model` that training changes and that already exists, with its role."""
 
     def read(self, model: Model, *, on_host: bool) -> list[SavedVariable]:
-        """Return the value of each variable of `model` that training changes, as arrays that nothing changes.
+        """Return the value of each variable of `model` that training changes, as arrays that later steps leave alone.
 
-        Of several processes all must call it, in a hook of the main thread.
+        With several processes, all of them must call this, in a callback hook of the main thread.
 
         Args:
             model: The model.
-            on_host: Whether they are to be arrays of NumPy, so that they are certainly there. Else they may be arrays
-                of the framework on the device, which are still to be computed.
+            on_host: Whether to return NumPy arrays, whose values are certainly computed. Otherwise they may be the
+                framework's arrays on the device, which may still have to be computed.
         """
 
     def assign(self, model: Model, saved: Sequence[SavedVariable]) -> None:
-        """Give the variables of `model` values that `read` has returned, here or in another process.
+        """Assign values that `read` returned, here or in another process, to the variables of `model`.
 
         Raises:
-            CheckpointError: If they are of another model; then nothing is changed.
+            CheckpointError: If they belong to another model; then nothing is changed.
         """
 
     def not_kept(self, model: Model) -> str:
-        """Return what of the state of `model` no checkpoint can hold, and what to write instead; empty if all can."""
+        """Return which state of `model` no checkpoint can hold and what to write instead; empty if there is none."""
 
     def all_gather_int(self, model: Model, number: int) -> list[int]:
-        """Return the numbers that all processes which train `model` call this with, in the same order on each."""
+        """Return the numbers that all processes training `model` pass to this call, in the same order on each."""
 
     def reading_batches(
         self, call: RunningFit, first_epoch: int | None, seed: int | None
     ) -> AbstractContextManager[ResumableData]:
-        """Return a context in which `fit` reads its batches so that it can begin in the middle of them.
+        """Return a context in which `fit` reads its batches so that it can start in the middle of the data.
 
         Args:
             call: The call.
-            first_epoch: The epoch to begin with; `None` for that of the call.
-            seed: That of `ResumableData` in another process, or `None`.
+            first_epoch: The epoch to start with; `None` for the call's own.
+            seed: `ResumableData.seed` in another process, or `None`.
 
         Raises:
-            NotForThisKerasError: If it cannot, with the model's Keras or with several processes.
+            NotForThisKerasError: If this is impossible with the model's Keras or with several processes.
         """
 
 
@@ -566,7 +566,7 @@ class Probes(Protocol):
     """Probes of a train step: its FLOPs, its program, its gradients, its calls."""
 
     def count_flops(self, model: Model, batch: Nest, batch_size: int) -> FlopsCount:
-        """Count the FLOPs of a train step of `model`, which has run; nothing is run, and no batch is taken.
+        """Count the FLOPs of a train step of `model` that has run before; this runs nothing and takes no batch.
 
         Args:
             model: A compiled model, in `fit`.
@@ -578,34 +578,34 @@ class Probes(Protocol):
         """
 
     def intercept_executions(self, model: Model, around: Callable[[Execution], Nest]) -> Interception:
-        """Hand each call of the train function of `model`, which is in `fit`, to `around`."""
+        """Pass each call of the train function of `model`, which is in `fit`, to `around`."""
 
     def watch_end_of_data(self, model: Model, call: Callable[[], None]) -> Callable[[], None]:
-        """Call `call` when the data of an epoch of `fit` has ended; return a function that stops that.
+        """Call `call` when the data of an epoch of `fit` has ended; return a function that stops this.
 
-        It is called in the middle of a step too, where that is traced: heed it after the last one alone. A runtime
-        whose Keras ends the data after the callbacks' `on_epoch_end` never calls it.
+        It is also called in the middle of a step that is being traced: ignore all calls but the one after the last
+        step. A runtime whose Keras ends the data after the callbacks' `on_epoch_end` never calls it.
         """
 
     def call_abstractly(self, function: Callable[[], _T]) -> _T:
-        """Call a function that makes models; where the runtime can, their variables have shapes and no values."""
+        """Call a function that creates models; if the runtime can, their variables have shapes but no values."""
 
     def lower_step(self, model: Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
-        """Lower the train step that `fit` would run to a program for TPUs; a model that is not built is built.
+        """Lower the train step that `fit` would run to a program for TPUs, building the model if necessary.
 
         Args:
             model: A compiled model.
-            batch: `x`, `y` and `sample_weight`, structures of what has `shape` and `dtype`, or `None`.
+            batch: `x`, `y` and `sample_weight`: structures of objects with `shape` and `dtype`, or `None`.
             opened: The strategy to lower it for, as `Devices.abstract_strategy` and `Devices.shard` return it; its
                 replicas share the batch evenly.
-            device_kind: What JAX calls such a device, `"TPU v3"` say.
+            device_kind: JAX's name for such a device, such as `"TPU v3"`.
 
         Raises:
-            LoweringError: If it cannot be lowered, with layer, line and cure as far as they are known.
+            LoweringError: If it cannot be lowered; it has the layer, the line and a fix, as far as they are known.
         """
 
     def record_gradients(self, model: Model) -> Callable[[], list[Array] | None]:
-        """Replace the optimizer of a compiled model by one with the same clipping that records gradients only.
+        """Replace the optimizer of a compiled model by one with the same clipping that only records gradients.
 
         Call it inside the model's scope and before the model has taken a step.
 
@@ -618,11 +618,11 @@ class Probes(Protocol):
         """Stop recording non-finite gradients."""
 
     def watch_overflow(self, model: Model) -> Callable[[], list[Overflow]] | None:
-        """Let the step record non-finite gradients; return a function that reads them, `None` if it cannot."""
+        """Let the step record non-finite gradients; return a function that reads them, or `None` if it cannot."""
 
 
 class TrainStep(Protocol):
-    """What `TPUModel` inherits before `keras.Model`: the exact step, and what `compile` takes for it."""
+    """The mixin that `TPUModel` inherits before `keras.Model`: the exact step, and the `compile` arguments for it."""
 
     def compile(
         self,
@@ -632,7 +632,7 @@ class TrainStep(Protocol):
         auto_steps: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Configure the model as `keras.Model.compile` does; `ExactModel.compile` says what the others are."""
+        """Configure the model as `keras.Model.compile` does; `ExactModel.compile` documents the other arguments."""
 
     def get_compile_config(self) -> dict[str, Any]:
         """Return the arguments of `compile`, serialized."""

@@ -1,4 +1,4 @@
-"""The states of Python's and NumPy's own random generators."""
+"""The states of Python's and NumPy's global random generators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def set_random_state(state: RandomState) -> None:
 
 
 def fingerprint_of_random_state() -> tuple[object, ...]:
-    """Return what is another after a number was drawn."""
+    """Return a value that is different after a number was drawn."""
     state = np.random.get_state(legacy=False)["state"]
     key = state.get("key")  # of NumPy's default, the Mersenne Twister
     return hash(random.getstate()), repr(state) if key is None else (hash(key.tobytes()), state["pos"])

@@ -1,4 +1,4 @@
-"""Select the runtime of this process: the user has chosen it, and nothing is chosen here."""
+"""Determine the runtime of this process from the user's choice; nothing is chosen here."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def runtime_name(environ: Mapping[str, str], keras_version: str | None, backend:
         backend: Backend that Keras 3 has chosen, such as `"tensorflow"`; `None` on Keras 2.
 
     Returns:
-        `"keras3_tf"`, `"keras3_jax"`, `"keras3_torch"`, `"keras2_tf"` and so on, also if this release does not work
+        `"keras3_tf"`, `"keras3_jax"`, `"keras3_torch"`, `"keras2_tf"` and so on, even if this release does not work
         on it.
 
     Raises:
@@ -67,7 +67,7 @@ def choose() -> str:
 
     Raises:
         RuntimeNotSupportedError: If this release does not work on that runtime, its framework is not installed, or
-            its packages do not fit each other. The text says what was found, what works and what to write.
+            its packages are incompatible. The message says what was found, what works and what to write.
     """
     versions = find_versions()
     imported = "tensorflow" in sys.modules
@@ -88,7 +88,7 @@ def load() -> ModuleType:
     """Import the package of this process's runtime.
 
     Raises:
-        RuntimeNotSupportedError: As `chosen`, and if a private name that the runtime needs is gone.
+        RuntimeNotSupportedError: As for `chosen`, and if a private name that the runtime needs is gone.
     """
     name = _PACKAGES[chosen()]
     backend = "jax" if name == "jax" else "tensorflow"
@@ -112,7 +112,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _backend_to_be() -> str:
-    """Return the backend that Keras 3 has, or takes when it is imported; Keras itself is not asked."""
+    """Return the backend that Keras 3 has, or will take when it is imported, without asking Keras itself."""
     return os.environ.get("KERAS_BACKEND") or _backend_in_file() or "tensorflow"
 
 

@@ -35,8 +35,8 @@ class StepsTuner:
 
         Args:
             steps: Number of its steps. The last execution of an epoch may have fewer than `self.steps` and is
-                ignored; two such in a row are whole epochs, which no longer execution would help.
-            seconds: Time until its results were there.
+                ignored; two such in a row are whole epochs, for which a longer execution would not help.
+            seconds: Time until its results were available.
         """
         if self.settled:
             return

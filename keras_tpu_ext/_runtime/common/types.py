@@ -1,7 +1,7 @@
-"""Names for what the frameworks bring.
+"""Type names for the objects of the frameworks.
 
-None of them ships types that hold on every runtime, so to the type checker each is `Any`; to a reader they tell what
-a function takes. A file that is about one framework names that framework's own classes.
+No framework ships types that are valid on every runtime, so each name is `Any` for the type checker; it tells a
+reader what a function takes. A file about one framework uses that framework's own classes.
 """
 
 # mypy: disable-error-code="explicit-any"
@@ -18,7 +18,7 @@ DataAdapter: TypeAlias = Any  # keras.src.trainers.data_adapters.DataAdapter, or
 DataHandler: TypeAlias = Any  # keras.src.engine.data_adapter.DataHandler of Keras 2
 Dataset: TypeAlias = Any  # tf.data.Dataset, or keras.utils.PyDataset
 EpochIterator: TypeAlias = Any  # keras.src.trainers.epoch_iterator.EpochIterator
-IteratorState: TypeAlias = Any  # bytes or a dict: the place of an iterator over batches
+IteratorState: TypeAlias = Any  # bytes or a dict: the position of an iterator over batches
 Layer: TypeAlias = Any  # keras.Layer
 Loss: TypeAlias = Any  # keras.losses.Loss
 Metric: TypeAlias = Any  # keras.metrics.Metric

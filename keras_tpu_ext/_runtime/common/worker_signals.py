@@ -1,12 +1,12 @@
-"""What signals do in the processes that read batches for a training, which the whole group of processes gets.
+"""Signals in the worker processes that read batches for a training run; the whole process group receives them.
 
-They leave the first Ctrl-C to the training, and go on at a SIGTERM that the training hears too: without their batches
-no step would begin, and so nothing would be saved. At one for them alone, as a pool that is terminated sends it, they
-end when they wait for work, so that they give back the lock of the queue, and after some seconds in any case.
+Workers leave the first Ctrl-C to the training process, and continue after a SIGTERM that it receives too: without
+their batches no step would begin, and so nothing would be saved. After a SIGTERM for them alone, as a terminated pool
+sends it, they end when they wait for work, so that they release the queue's lock, and after some seconds in any case.
 
-Python runs a handler between two steps of its own, which may never come in a process that waits in C: so a thread
-looks after SIGTERM. And Python forgets signals that come before a process is forked completely: so they are held back
-until then.
+Python runs a handler between two of its own instructions, which may never happen in a process that waits in C: so a
+thread takes care of SIGTERM. And Python forgets signals that arrive before a process is completely forked: so they
+are blocked until then.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-# For how many seconds a worker may finish its batch, and find out whether the training has heard SIGTERM too; how
+# Seconds: how long a worker may finish its batch, and find out whether the training has received SIGTERM too; how
 # often it looks; and how long it waits for its own end.
 _WORKER_S, _LOOK_S, _END_S = 5.0, 0.05, 0.5
 _HEEDED = (signal.SIGINT, signal.SIGTERM)
-# The handlers of the blocks in which processes that are forked may be workers.
+# The handlers of the blocks in which forked processes may be workers.
 _handlers: list[Callable[[int, FrameType | None], Any]] = []
-_heard_by_started: list[Any] = []  # the same count as `_heard`, for workers that are started anew, if there are any
-_forking = threading.local()  # `mask`: the signals that are held back anyway
+_heard_by_started: list[Any] = []  # the same count as `_heard`, for spawned workers, if there are any
+_forking = threading.local()  # `mask`: the signals that are blocked anyway
 # In a worker: whether it may end when it waits for work, and whether it must in any case.
 _worker = types.SimpleNamespace(may_end=False, must_end=False)
-# By the function that receives a task, the variable that it has as soon as some of it has come.
+# By the function that receives a task, the variable that it has as soon as part of the task has arrived.
 _HAS_COME = {"_recv": "chunk", "_recv_bytes": "buf", "recv_bytes": "buf"}
 
 
 @contextlib.contextmanager
 def workers_heed_signals(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
-    """Within the block, a process that is forked heeds as a worker those signals that `handler` handles here."""
+    """Within the block, a forked process handles, as a worker, those signals that `handler` handles here."""
     if hasattr(os, "register_at_fork"):
         _register_at_fork()
     _handlers.append(handler)
@@ -54,14 +54,14 @@ def workers_heed_signals(handler: Callable[[int, FrameType | None], Any]) -> Ite
 
 
 def tell_workers() -> None:
-    """Tell the workers that the training has heard SIGTERM, and leaves by itself."""
+    """Tell the workers that the training process has received SIGTERM, and stops by itself."""
     _heard()[0] = (_heard()[0] + 1) % 256
     for count in _heard_by_started:
         count.value += 1
 
 
 def shared_with_worker() -> Any:
-    """Return what a worker is to have that is started anew (`spawn`, `forkserver`); `None` if none is just now."""
+    """Return what a worker started by `spawn` or `forkserver` needs; `None` if none is being started now."""
     if multiprocessing.context.get_spawning_popen() is None:
         return None
     if not _heard_by_started:
@@ -70,10 +70,10 @@ def shared_with_worker() -> Any:
 
 
 def heed_signals_in_worker(shared: Any) -> None:
-    """Heed signals as a worker in this process, which another one has started anew.
+    """Handle signals as a worker in this process, which another one has started by `spawn` or `forkserver`.
 
     Args:
-        shared: What that one has given it, `shared_with_worker()`.
+        shared: The result of `shared_with_worker()` in the other process.
     """
     if threading.current_thread() is threading.main_thread() and hasattr(os, "register_at_fork"):
         _register_at_fork()
@@ -82,7 +82,7 @@ def heed_signals_in_worker(shared: Any) -> None:
 
 @functools.cache
 def _heard() -> mmap.mmap:
-    """Return how many SIGTERMs the training has heard, modulo 256: a byte of no disk, for forked processes too."""
+    """Return how many SIGTERMs the training has received, modulo 256: a byte in memory shared with forked workers."""
     return mmap.mmap(-1, 1)
 
 
@@ -108,7 +108,7 @@ def _begin_in_forked() -> None:
 
 
 def _heed(numbers: Sequence[signal.Signals], shared: Any = None) -> None:
-    _handlers.append(_note)  # what a worker forks is one, too
+    _handlers.append(_note)  # a process that a worker forks is a worker, too
     for number in numbers:
         signal.signal(number, _note)
     if signal.SIGTERM in numbers:
@@ -119,7 +119,7 @@ def _heed(numbers: Sequence[signal.Signals], shared: Any = None) -> None:
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    """Handle a signal in a worker; of SIGTERM the thread that looks after it says what to do."""
+    """Handle a signal in a worker; for SIGTERM, the thread of `_watch` decides what to do."""
     if number == signal.SIGINT:
         signal.signal(number, signal.default_int_handler)
     elif _worker.may_end and _waits_for_work(frame):
@@ -133,7 +133,7 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(heard: Callable[[], int]) -> None:
-    """Look after SIGTERM in a thread, for this one, the main one; `heard()` is how many the training has heard."""
+    """Take care of SIGTERM in a thread, for this, the main thread; `heard()` counts those that the training got."""
     main, seen = threading.get_ident(), heard()
     _worker.may_end = _worker.must_end = False
     reading, writing = os.pipe()
@@ -149,18 +149,18 @@ def _watch(heard: Callable[[], int]) -> None:
                 if seen != heard() or signal.getsignal(signal.SIGTERM) not in (_note, signal.SIG_IGN):
                     break
                 _worker.must_end = time.monotonic() >= latest
-                # What is no daemon is of no pool: of an executor, say, which is broken by the end of a process.
+                # A process that is no daemon is no pool's but, say, an executor's, which breaks if a process ends.
                 is_of_pool = multiprocessing.current_process().daemon
                 if _worker.must_end or (is_of_pool and _waits_for_work(sys._current_frames().get(main))):
                     _worker.may_end = True
                     signal.pthread_kill(main, signal.SIGTERM)
                 if _worker.must_end:
                     time.sleep(_END_S)
-                    os.kill(os.getpid(), signal.SIGKILL)  # it waits in C
+                    os.kill(os.getpid(), signal.SIGKILL)  # it is waiting in C
             seen = heard()
 
     os.set_blocking(writing, False)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the thread is to get none
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the thread must get none
     try:
         threading.Thread(target=look, name="SIGTERM", daemon=True).start()
     except RuntimeError:
@@ -173,7 +173,7 @@ def _watch(heard: Callable[[], int]) -> None:
 
 
 def _waits_for_work(frame: FrameType | None) -> bool:
-    """Return whether `multiprocessing` waits in this frame or around it for a task, of which nothing has come."""
+    """Return whether `multiprocessing` waits in this frame, or around it, for a task of which nothing has arrived."""
     while frame is not None:
         name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
         if module == "multiprocessing.queues" and name == "get":

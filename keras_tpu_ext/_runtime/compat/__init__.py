@@ -1,6 +1,6 @@
-"""The Keras that this process trains with, and what Keras 2 and Keras 3 call by different names.
+"""The Keras that this process trains with, and objects to which Keras 2 and Keras 3 give different names.
 
-What is the same on both, but for names, imports them from here.
+Code that is the same on both except for names imports them from here.
 """
 
 from __future__ import annotations

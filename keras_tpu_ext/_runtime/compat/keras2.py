@@ -1,4 +1,4 @@
-"""What Keras 2 calls what `compat/__init__.py` offers; there it is `tf.keras`, whatever package that comes from."""
+"""Keras 2's names for what `compat/__init__.py` offers; `keras` is `tf.keras`, whatever package it comes from."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ keras: Any = tf.keras
 PyDataset = keras.utils.Sequence
 PACKAGE = keras.Model.__module__.split(".")[0]  # "keras" on TensorFlow 2.15, "tf_keras" on newer ones
 
-# As in `keras.tree`, which Keras 2 has not.
+# As in `keras.tree`, which Keras 2 lacks.
 tree = types.SimpleNamespace(
     flatten=tf.nest.flatten, map_structure=tf.nest.map_structure, pack_sequence_as=tf.nest.pack_sequence_as
 )
 
 
 def private(name: str) -> Any:
-    """Return what is not public in Keras, `"engine.functional:Functional"` say, as `missing_names.private`."""
+    """Return a private object of Keras, such as `"engine.functional:Functional"`, like `missing_names.private`."""
     return missing_names.private(f"{PACKAGE}.src.{name}")
 
 
 # Callbacks whose `save_freq` may be "epoch".
 saves_each_epoch = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
 
-# Graphs in which Keras calls layers for the shapes of their outputs.
+# Graphs in which Keras calls layers only for the shapes of their outputs.
 _SHAPES_ONLY = ("_scratch_graph", "build_graph", "keras_graph")
 _enable_auto_cast_variables: Any = private("mixed_precision.autocast_variable:enable_auto_cast_variables")
 LossScaleOptimizer: Any = private("mixed_precision.loss_scale_optimizer:BaseLossScaleOptimizer")
 
 
 def builtin_models() -> tuple[type[Model], ...]:
-    """Return Keras's own classes of models."""
+    """Return Keras's own model classes."""
     return (keras.Model, keras.Sequential, private("engine.functional:Functional"))
 
 
@@ -58,7 +58,7 @@ def save_as(variant: type[Model], cls: type[Model]) -> None:
 
 
 def mask_of(tensor: Tensor) -> Any:
-    """Return the mask that Keras keeps beside `tensor`, or `None`."""
+    """Return the mask that Keras attaches to `tensor`, or `None`."""
     return getattr(tensor, "_keras_mask", None)
 
 
@@ -70,7 +70,7 @@ def with_mask(tensor: Tensor, mask: Tensor) -> Any:
 
 
 def path_of(variable: Variable) -> str:
-    """Return the name of a variable with those of the layers around it."""
+    """Return the path of a variable: its name, prefixed with those of the layers that contain it."""
     return str(variable.name.removesuffix(":0"))
 
 
@@ -78,10 +78,10 @@ def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = Fa
     """Return a variable that no gradient changes.
 
     Args:
-        value: What it is at first.
+        value: Its initial value.
         dtype: Its dtype.
         name: Its name.
-        per_replica: Whether every replica has a value of its own, of which others see the sum.
+        per_replica: Whether each replica has its own value, and reading the variable elsewhere returns their sum.
     """
     kind = {"aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
     if per_replica:
@@ -90,7 +90,7 @@ def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = Fa
 
 
 def in_symbolic_call() -> bool:
-    """Return whether layers are called for the shapes of their outputs only."""
+    """Return whether layers are called only for the shapes of their outputs."""
     return not tf.executing_eagerly() and str(getattr(tf.compat.v1.get_default_graph(), "name", "")).endswith(
         _SHAPES_ONLY
     )
@@ -103,7 +103,7 @@ def no_autocast() -> AbstractContextManager[Any]:
 
 
 def add_counter(layer: Layer, name: str) -> Any:
-    """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
+    """Return a new int32 weight of `layer`, initially 0, that replicas assign once for all of them."""
     options = {"trainable": False, "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
     return layer.add_weight(shape=(), dtype="int32", initializer="zeros", name=name, **options)
 

@@ -1,4 +1,4 @@
-"""What Keras 3 calls `keras.ops`, of which Keras 2 has nothing, by functions of TensorFlow."""
+"""Functions of Keras 3's `keras.ops`, which Keras 2 lacks, in terms of TensorFlow."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ zeros_like = tf.zeros_like
 
 
 def arange(stop: Any, dtype: Any = None) -> Any:
-    """Return the numbers from 0 to `stop`, without it."""
+    """Return the numbers from 0 to `stop`, exclusive."""
     return tf.range(tf.cast(stop, dtype), dtype=dtype)
 
 
@@ -62,6 +62,6 @@ def flip(tensor: Tensor, axis: int) -> Any:
 
 
 def shape(tensor: Tensor) -> tuple[Any, ...]:
-    """Return the sizes, as numbers where they are static."""
+    """Return the sizes, as Python numbers where they are static."""
     dynamic: Any = None if tensor.shape.is_fully_defined() else tf.shape(tensor)
     return tuple(dynamic[i] if size is None else size for i, size in enumerate(tensor.shape))

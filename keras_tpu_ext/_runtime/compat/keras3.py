@@ -1,6 +1,6 @@
-"""What Keras 3 calls what `compat/__init__.py` offers, and what differs between its versions.
+"""Keras 3's names for what `compat/__init__.py` offers, and what differs between its versions.
 
-A branch on `VERSION` goes when the oldest version of `_versions.py` passes it.
+A branch on `VERSION` can be removed once the oldest version in `_versions.py` passes it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ saves_each_epoch = (
 
 
 def builtin_models() -> tuple[type[Model], ...]:
-    """Return Keras's own classes of models."""
+    """Return Keras's own model classes."""
     return (keras.Model, keras.Sequential, _Functional)
 
 
@@ -64,12 +64,12 @@ def execution(first: int, last: int, iterator: Any) -> tuple[Any, ...]:
 
 
 def end_names_last_batch() -> bool:
-    """Return whether `on_train_batch_end` names the last batch of an execution; until 3.10 it names the first."""
+    """Return whether `on_train_batch_end` gets the index of the last batch of an execution; until 3.10, the first."""
     return VERSION >= (3, 11)
 
 
 def mask_of(tensor: Tensor) -> Any:
-    """Return the mask that Keras keeps beside `tensor`, or `None`."""
+    """Return the mask that Keras attaches to `tensor`, or `None`."""
     return _get_keras_mask(tensor)
 
 
@@ -81,7 +81,7 @@ def with_mask(tensor: Tensor, mask: Tensor) -> Any:
 
 
 def path_of(variable: Variable) -> str:
-    """Return the name of a variable with those of the layers around it."""
+    """Return the path of a variable: its name, prefixed with those of the layers that contain it."""
     return str(variable.path)
 
 
@@ -89,10 +89,10 @@ def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = Fa
     """Return a variable that no gradient changes.
 
     Args:
-        value: What it is at first.
+        value: Its initial value.
         dtype: Its dtype.
         name: Its name.
-        per_replica: Whether every replica has a value of its own, of which others see the sum.
+        per_replica: Whether each replica has its own value, and reading the variable elsewhere returns their sum.
     """
     kind = {"aggregation": "only_first_replica"}
     if per_replica:
@@ -102,7 +102,7 @@ def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = Fa
 
 
 def in_symbolic_call() -> bool:
-    """Return whether layers are called for the shapes of their outputs only."""
+    """Return whether layers are called only for the shapes of their outputs."""
     return bool(_in_symbolic_scope())
 
 
@@ -113,7 +113,7 @@ def no_autocast() -> AbstractContextManager[Any]:
 
 
 def add_counter(layer: Layer, name: str) -> Any:
-    """Return a new weight of `layer`, a whole number, 0 at first; replicas assign it once for all of them."""
+    """Return a new int32 weight of `layer`, initially 0, that replicas assign once for all of them."""
     options = {"trainable": False, "aggregation": "only_first_replica"}
     return layer.add_weight(shape=(), dtype="int32", initializer="zeros", name=name, **options)
 
@@ -124,7 +124,7 @@ def loss_tracker_of(model: Model) -> Any:
 
 
 def moments_patches(layers: Sequence[Layer], moments: Callable[..., Any]) -> list[Patch]:
-    """Return the places of batch normalisations, for `patched`.
+    """Return the patches of batch normalisations, for `patched`.
 
     Args:
         layers: Any layers.
@@ -139,11 +139,11 @@ def moments_patches(layers: Sequence[Layer], moments: Callable[..., Any]) -> lis
 
 
 def regularizer_patches(layers: Sequence[Layer], regulariser: Callable[[Any], Any]) -> list[Patch]:
-    """Return the places of activity regularisers, for `patched`.
+    """Return the patches of activity regularisers, for `patched`.
 
     Args:
         layers: Any layers.
-        regulariser: Returns what stands in for a regulariser.
+        regulariser: Takes a regulariser and returns its replacement.
     """
     regularised = [layer for layer in layers if layer.activity_regularizer is not None]
     return [(layer, "activity_regularizer", regulariser) for layer in regularised]

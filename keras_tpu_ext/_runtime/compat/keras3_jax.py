@@ -23,7 +23,7 @@ backend_nn: Any = _new if VERSION >= (3, 16) else _old
 
 
 class BuildsFromIterator:
-    """Mixin for a model whose `_symbolic_build` prepares the batches of an iterator: Keras gives it the iterator."""
+    """Mixin that makes Keras pass the iterator to a model's `_symbolic_build`, which prepares its batches."""
 
     if VERSION >= (3, 16):  # before, Keras called that method itself
 
@@ -39,27 +39,27 @@ def jax_mesh(distribution: keras.distribution.DataParallel) -> jax.sharding.Mesh
 
 
 def layout_of(variable: Variable) -> Any:
-    """Return how a variable is laid out; `None` where nobody has said so."""
+    """Return the layout of a variable; `None` if none was set."""
     return getattr(variable, "_layout", None)  # before 3.10 a variable without a value has no such attribute
 
 
-# Whether an optimizer lays out its slots as the weights that they are for.
+# Whether an optimizer lays out its slots like the weights that they belong to.
 SLOTS_FOLLOW_WEIGHTS = VERSION >= (3, 10)
 
 
 def abstract_mesh(sizes: Mapping[str, int]) -> jax.sharding.AbstractMesh:
-    """Return a mesh of devices that need not be there, by the size of each axis."""
+    """Return a mesh of devices that need not exist, given the size of each axis."""
     if jax.__version_info__ < (0, 5, 3):
         return jax.sharding.AbstractMesh(tuple(sizes.items()))
     if jax.__version_info__ < (0, 7):
         return jax.sharding.AbstractMesh(tuple(sizes.values()), tuple(sizes))
-    # That of the axes of Keras's meshes; from JAX 0.11 on it is not the default.
+    # The type of the axes of Keras's meshes; from JAX 0.11 on it is not the default.
     types = (jax.sharding.AxisType.Auto,) * len(sizes)
     return jax.sharding.AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=types)
 
 
 def shard_map(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
-    """Return `function` of each device's shards; what it returns is not checked to be replicated."""
+    """Return `function` mapped over the devices' shards, without a check that its results are replicated."""
     if jax.__version_info__ < (0, 7):
         from jax.experimental.shard_map import shard_map as sharded
 
@@ -73,7 +73,7 @@ def kernel_depth(depth: int) -> int:
 
 
 def unsharded_state_patches(model: Model) -> list[Patch]:
-    """Return patches for a step of Keras that is lowered for devices that are not there.
+    """Return patches for a step of Keras that is lowered for devices that do not exist.
 
     Keras before 3.12 ties the state to where its variables are.
     """
@@ -104,7 +104,7 @@ def share_seed() -> None:
 
 @contextlib.contextmanager
 def keeping_state(model: Model) -> Iterator[None]:
-    """After an error in `fit` too, put the state of the last step into the variables, as Keras does from 3.10 on."""
+    """Even after an error in `fit`, put the last step's state into the variables, as Keras does from 3.10 on."""
     try:
         yield
     finally:
@@ -113,16 +113,16 @@ def keeping_state(model: Model) -> Iterator[None]:
 
 
 def state_after_predict(model: Model, before: Any, after: Any) -> Any:
-    """Return what Keras's loop over the batches to predict goes on with.
+    """Return the state with which Keras's loop over the batches to predict continues.
 
     Args:
-        model: The model; Keras before 3.9 leaves its trainable variables with what was donated.
-        before: Values of the trainable and of the other variables, as the loop gave them: lists.
+        model: The model; Keras before 3.9 leaves its trainable variables with donated values.
+        before: Values of the trainable and of the other variables, as the loop passed them: lists.
         after: The same after the execution.
     """
     if VERSION >= (3, 9):
         return after
-    before[0][:] = after[0]  # the loop goes on with this very list
+    before[0][:] = after[0]  # the loop continues with this very list
     for variable, value in zip(model.trainable_variables, after[0], strict=True):
         variable.assign(value)
     return after[1]

@@ -14,20 +14,20 @@ from keras_tpu_ext._runtime.compat.keras3 import VERSION
 
 
 def is_summed_when_read(variable: Variable) -> bool:
-    """Return whether every replica has a value of its own, of which others see the sum."""
+    """Return whether each replica has its own value, and reading the variable elsewhere returns their sum."""
     return bool(variable.value.synchronization == tf.VariableSynchronization.ON_READ)
 
 
 def count_step(optimizer: Optimizer) -> None:
-    """Count a step where Keras leaves that to the method that applies gradients, as before 3.10."""
+    """Count a step if Keras leaves that to the method that applies gradients, as it does before 3.10."""
     if VERSION < (3, 10):
         optimizer._iterations.assign_add(1)
 
 
 def sum_when_read() -> None:
-    """Let Keras before 3.10 sum over replicas when a variable is read, as later ones do, not when it is written.
+    """Make Keras before 3.10 sum over replicas when a variable is read, as later versions do, not when written.
 
-    A total that each replica has added to would otherwise be added up once for each replica.
+    Otherwise a total that each replica has added to would be summed once for each replica.
     """
     if VERSION < (3, 10):
         keras.Variable._initialize = _initialize(keras.Variable._initialize)

@@ -10,13 +10,13 @@ from keras_tpu_ext._runtime.common.missing_names import private
 
 VERSION = tuple(map(int, tf.__version__.split(".")[:2]))
 
-# Until 2.18 elsewhere.
+# Elsewhere until 2.18.
 CoordinatedJob: Any = (
     private("tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2:CoordinatedJob")
     if VERSION >= (2, 19)
     else private("tensorflow.tsl.protobuf.coordination_config_pb2:CoordinatedJob")
 )
-# What tf.data knows of its stages; 2.15 does not tell.
+# What tf.data knows about its stages; 2.15 does not expose it.
 get_model_proto: Any = (
     private("tensorflow.python.data.experimental.ops.iterator_model_ops:get_model_proto")
     if VERSION >= (2, 16)

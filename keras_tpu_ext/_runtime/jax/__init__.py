@@ -1,4 +1,4 @@
-"""Keras 3 on JAX: what today's TPU images offer; TensorFlow need not be there."""
+"""Keras 3 on JAX, which today's TPU images offer; TensorFlow need not be installed."""
 
 import keras as keras
 

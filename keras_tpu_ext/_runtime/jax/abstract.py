@@ -1,4 +1,4 @@
-"""Models whose variables have shapes and dtypes and no values, so that a model of any size can be built anywhere."""
+"""Models whose variables have shapes and dtypes but no values, so that a model of any size can be built anywhere."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _T = TypeVar("_T")
 
 
 def call_abstractly(function: Callable[[], _T]) -> _T:
-    """Call a function; variables of the models that it makes have no values. See `common/protocols.py`."""
+    """Call a function; variables of the models that it creates have no values. See `common/protocols.py`."""
     uids = dict(_get_global("object_name_uids") or {})
     try:
         with abstract_variables():
             return function()
-    finally:  # what the user builds afterwards has the same names
+    finally:  # what the user builds afterwards gets the same names
         found = _get_global("object_name_uids")
         if found is not None:
             found.clear()
@@ -36,7 +36,7 @@ def call_abstractly(function: Callable[[], _T]) -> _T:
 
 
 def abstract_strategy(devices: int) -> OpenedStrategy:
-    """Return the distribution over devices that are not there."""
+    """Return a distribution over devices that do not exist."""
     names = np.array([_DEVICE.format(i) for i in range(devices)])
     mesh = keras.distribution.DeviceMesh((devices,), ["batch"], names)
     return OpenedStrategy(keras.distribution.DataParallel(device_mesh=mesh, auto_shard_dataset=False), devices)
@@ -49,12 +49,12 @@ def is_abstract(model: keras.Model) -> bool:
 
 @contextlib.contextmanager
 def abstract_variables() -> Iterator[None]:
-    """Within the block, a variable that is made from an initializer has a shape and no value, for good."""
+    """Within the block, a variable created from an initializer has a shape but no value, for good."""
     waiting = len(_get_global("uninitialized_variables") or ())
     try:
         with _NoValues(), patched([(keras.Variable, "__init__", _with_value_if_given)]):
             yield
-    finally:  # nothing else gives them values
+    finally:  # so that Keras never gives them values
         del (_get_global("uninitialized_variables") or [])[waiting:]
 
 
@@ -70,7 +70,7 @@ class _NoValues(keras.StatelessScope):
 
 
 def _with_value_if_given(original: Callable[..., None]) -> Callable[..., None]:
-    """Let a variable that is made from a value have it, which Keras allows outside of stateless scopes only."""
+    """Let a variable created from a value have it, which Keras allows only outside stateless scopes."""
 
     @functools.wraps(original)
     def init(variable: Variable, initializer: object, *args: object, **kwargs: object) -> None:

@@ -1,4 +1,4 @@
-"""Take the paths of a TPU where there is none: Keras asks JAX for the platform while it traces."""
+"""Take the code paths for a TPU where there is none: Keras asks JAX for the platform while it traces."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from keras_tpu_ext._runtime.compat.keras3_jax import Mesh
 _Devices = Sequence["jax.Device | _TpuStandIn"]
 _Kernel = Callable[..., Nest]
 
-# The modules that compute by the answer; others, such as Keras's distribution_lib, look for devices to use.
+# The modules that compute according to the answer; others, such as Keras's distribution_lib, want devices to use.
 _ASKERS = (
     "keras.src.backend.jax.nn.",
     "keras.src.backend.jax.numpy.",
-    "keras.src.backend.jax.ops.",  # where the two before are from Keras 3.16 on
+    "keras.src.backend.jax.ops.",  # where the previous two are from Keras 3.16 on
     "keras.src.backend.jax.rnn.",
     "keras.src.backend.jax.trainer.",
     "keras.src.ops.nn.",
@@ -31,7 +31,7 @@ _ASKERS = (
 
 
 class _Tracing(threading.local):
-    """The kind of TPU that is not there and that this thread traces for, and whether it interprets kernels."""
+    """The kind of absent TPU that this thread traces for, and whether it interprets kernels."""
 
     device_kind = ""
     interprets = False
@@ -41,12 +41,12 @@ _TRACING = _Tracing()
 
 
 def traces_for_tpu() -> bool:
-    """Return whether what is traced now is for a TPU: one that is there, or one that is not."""
+    """Return whether this thread traces for a TPU, whether it is there or not."""
     return bool(_TRACING.device_kind) or jax.default_backend() == "tpu"
 
 
 def device_kind_of(mesh: Mesh | None) -> str:
-    """Return what JAX calls the devices that are traced for, `"TPU v3"` say: those of a mesh, or the first."""
+    """Return JAX's name for the devices that are traced for, such as `"TPU v3"`: those of a mesh, or the first."""
     if _TRACING.device_kind:
         return _TRACING.device_kind
     device: jax.Device = mesh.devices.flat[0] if isinstance(mesh, jax.sharding.Mesh) else jax.devices()[0]
@@ -55,10 +55,10 @@ def device_kind_of(mesh: Mesh | None) -> str:
 
 @contextlib.contextmanager
 def tracing_for_tpu(device_kind: str, *, interprets: bool = False) -> Iterator[None]:
-    """Let Keras and this package take the paths of a TPU in what this thread traces within the block.
+    """Let Keras and this package take the code paths for a TPU in what this thread traces within the block.
 
     Args:
-        device_kind: What JAX calls its devices.
+        device_kind: JAX's name for its devices.
         interprets: Whether Pallas kernels are interpreted, so that a CPU can run them.
     """
     before = _TRACING.device_kind, _TRACING.interprets

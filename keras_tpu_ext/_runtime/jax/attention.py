@@ -1,7 +1,7 @@
-"""Attention on a TPU that is what Keras computes on a CPU: JAX's Splash kernel where it can, XLA where it cannot.
+"""Attention on a TPU that matches Keras on a CPU: JAX's Splash kernel where possible, else XLA.
 
-Keras 3.10 to 3.15 gives the kernel a causal mask and unscaled logits where neither was asked for, and on several
-chips the compiler refuses it; see docs/on_a_tpu.md.
+Keras 3.10 to 3.15 gives the kernel a causal mask and unscaled logits where neither was requested, and on several
+chips the compiler rejects it; see docs/on_a_tpu.md.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from keras_tpu_ext._runtime.jax.splash import BLOCKS, Mask, sees_anything, splas
 _LOG = logging.getLogger("keras_tpu_ext")
 _LAYERS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 _DTYPES = ("float32", "bfloat16")
-# The compiler has the kernel's products in bfloat16 from v4 on.
+# The compiler supports the kernel's bfloat16 products from v4 on.
 _KINDS_WITHOUT_KERNEL = ("TPU v2", "TPU v3")
-# By the compiler's estimate for v5e the kernel pays for BERT-base at 512 keys, and not for a vision transformer at
-# 256 (benchmarks/attention_kernel.py); two layers of 12 heads of 64 took 1.05, 0.61 and 0.43 of XLA's time at 256,
-# 512 and 1,024 keys. Other chips go by that too.
+# By the compiler's estimate for v5e, the kernel is faster for BERT-base at 512 keys, but not for a vision transformer
+# at 256 (benchmarks/attention_kernel.py); two layers of 12 heads of 64 took 1.05, 0.61 and 0.43 of XLA's time at 256,
+# 512 and 1,024 keys. The same threshold is used for other chips.
 PAYS_FROM = 512
 _TOLD: set[str] = set()
 
 
 class _Context(threading.local):
-    """The mesh that this thread traces for, and the masks of the attention layer that it is in."""
+    """The mesh that this thread traces for, and the masks of the attention layer that is running."""
 
     active = False
     mesh: Mesh | None = None
@@ -52,11 +52,11 @@ _CONTEXT = _Context()
 
 @contextlib.contextmanager
 def exact_attention(mesh: Mesh | None, batch_axis: str) -> Iterator[None]:
-    """Within the block, let Keras's attention be exact where it is traced for a TPU.
+    """Within the block, make Keras's attention exact where it is traced for a TPU.
 
     Args:
-        mesh: The mesh of the devices, also an abstract one; `None` for one device.
-        batch_axis: Its axis that batches are sharded along; heads are sharded along the others.
+        mesh: The mesh of the devices, which may be abstract; `None` for one device.
+        batch_axis: Its axis along which batches are sharded; heads are sharded along the other axes.
     """
     if _CONTEXT.active or not traces_for_tpu():
         yield
@@ -90,7 +90,7 @@ def _patches() -> list[Patch]:
 
 
 def _remembering_mask(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Let a layer's method that makes one mask of all remember what they were."""
+    """Wrap the method of a layer that combines all masks into one, to remember what they were."""
 
     @functools.wraps(original)
     def compute(
@@ -122,7 +122,7 @@ def _remembering_mask(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _with_remembered_mask(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Let Keras's own attention within a layer have the meaning of the layer's mask."""
+    """Wrap the attention of a layer, to give Keras's own function the meaning of the layer's mask."""
 
     @functools.wraps(original)
     def compute(
@@ -169,7 +169,7 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
             flash_attention = keras.config.is_flash_attention_enabled()
         wanted = key.shape[1] >= PAYS_FROM if flash_attention is None else flash_attention
         if bias is None and query.shape[1] == key.shape[1] and not query.shape[1] % BLOCKS[-1]:
-            _tell_once()  # Keras has given such a call to the kernel
+            _tell_once()  # Keras itself gives such a call to the kernel
         if wanted and seen is not None and bias is None and _kernel_takes(query, key, value):
             if is_causal:
                 seen = dataclasses.replace(seen, after=0)
@@ -188,7 +188,7 @@ def _of_one_dtype(*arrays: Tensor) -> list[jax.Array]:
 
 
 def _kernel_takes(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
-    """Return whether JAX's kernel takes these arrays, the devices have it, and the mesh can share them."""
+    """Return whether JAX's kernel takes these arrays, the devices support it, and the mesh divides them evenly."""
     kind = device_kind_of(_CONTEXT.mesh)
     if not kind.startswith("TPU") or kind in _KINDS_WITHOUT_KERNEL:
         return False
@@ -201,7 +201,7 @@ def _kernel_takes(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
 
 
 def _mesh_sizes() -> tuple[int, int]:
-    """Return over how many devices batches and heads are sharded."""
+    """Return the numbers of devices over which batches and heads are sharded."""
     shape = {} if _CONTEXT.mesh is None else dict(_CONTEXT.mesh.shape)
     over_batch = shape.pop(_CONTEXT.batch_axis, 1)
     return over_batch, math.prod(shape.values())
@@ -210,7 +210,7 @@ def _mesh_sizes() -> tuple[int, int]:
 def _by_kernel(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, scale: float, cap: float | None
 ) -> jax.Array:
-    """Return attention by the Splash kernel; arrays are of batch, length, heads and depth."""
+    """Return attention by the Splash kernel; the arrays' dimensions are batch, length, heads and depth."""
     segments = None
     if mask.keys is not None:
         visible = mask.keys.astype(jnp.int32)
@@ -225,7 +225,7 @@ def _by_kernel(
     seen = sees_anything(mask, query.shape[1], key.shape[1])
     if seen is None:
         return found
-    # Keras gives a query that sees nothing the mean of all values: its logits are all alike.
+    # In Keras a query that sees nothing gets the mean of all values, because its logits are all equal.
     mean = jnp.mean(value.astype(jnp.float32), axis=1, keepdims=True).astype(found.dtype)
     mean = jnp.repeat(mean, query.shape[2] // key.shape[2], axis=2)
     return jnp.where(seen[:, :, None, None], found, mean)
@@ -241,7 +241,7 @@ def _capped(
     causal: bool,
     cap: float,
 ) -> jax.Array:
-    """Return attention with capped logits, which JAX's own function has not: `cap * tanh(logits / cap)`.
+    """Return attention with capped logits, which JAX's own function lacks: `cap * tanh(logits / cap)`.
 
     Source: https://arxiv.org/abs/2408.00118, section 2.
     """
@@ -260,7 +260,7 @@ def _capped(
 
 
 def warn_of_stock_attention(model: keras.Model, program: str) -> None:
-    """Say that a plain model computes something else on a TPU, if Keras has given its attention to the kernel.
+    """Warn that a plain model computes something else on a TPU, if Keras has given its attention to the kernel.
 
     Args:
         model: A model that takes Keras's own step.
@@ -276,7 +276,7 @@ def warn_of_stock_attention(model: keras.Model, program: str) -> None:
 
 
 def _tell_once() -> None:
-    """Say once that Keras itself would compute something else."""
+    """Log once that Keras itself would compute something else."""
     text = (
         f"Keras {keras.__version__} computes attention on a TPU as if it were causal and unscaled; keras-tpu-ext "
         "computes what it is on a CPU. Text for Keras: docs/upstream/attention_on_tpu.md"

@@ -1,7 +1,7 @@
-"""What a step on JAX knows of its batch, which is always the whole one: JAX shows every program the global view.
+"""What a step on JAX knows about its batch, which is always the whole one: every JAX program has the global view.
 
-A batch that the devices cannot share evenly, or that is shorter than the others, was filled up with rows that are no
-examples; then the step is told how many rows count. They come first.
+A batch that cannot be split evenly over the devices, or that is shorter than the others, has been padded; then the
+step gets the number of rows that count. They come first.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_p
 
 
 class _Batch(threading.local):
-    """What the step that runs in this thread knows of its batch.
+    """What the step that runs in this thread knows about its batch.
 
     Attributes:
         examples: Number of rows that are examples.
-        valid: For each row whether it is an example; `None` where every row is.
+        valid: For each row whether it is an example; `None` if every row is.
     """
 
     examples: Any = None
@@ -36,11 +36,11 @@ BATCH = _Batch()
 
 @contextlib.contextmanager
 def batch_context(data: Nest, examples: jax.Array) -> Iterator[None]:
-    """Know the batch while its step runs.
+    """Set the current batch while its step runs.
 
     Args:
         data: The batch.
-        examples: How many rows count, the first ones; `None` where all do.
+        examples: How many rows, from the first on, count; `None` if all do.
     """
     before = dict(vars(BATCH))
     rows = jax.tree.leaves(data)[0].shape[0]
@@ -59,7 +59,7 @@ def num_replicas() -> int:
 
 
 def sum_over_replicas(values: Sequence[jax.Array]) -> list[jax.Array]:
-    """Return the values: they are sums over all examples already."""
+    """Return the values, which are already sums over all examples."""
     return list(values)
 
 
@@ -69,12 +69,12 @@ def needs_gather() -> bool:
 
 
 def is_padded() -> bool:
-    """Return whether some rows may be no examples."""
+    """Return whether some rows may not be examples."""
     return BATCH.valid is not None
 
 
 def gather_examples(data: Nest) -> Any:
-    """Return `data`; nothing asks for it in a batch that was filled up, see `keras3/per_example.py`."""
+    """Return `data`; never called with a padded batch, see `keras3/per_example.py`."""
     assert BATCH.valid is None, "a batch for code that needs all examples at once was filled up"
     return data
 
@@ -90,12 +90,12 @@ def whole_state(variables: Sequence[Any]) -> contextlib.AbstractContextManager[N
 
 
 def mixes_examples(function: Callable[..., Any], specs: Sequence[Any]) -> bool:
-    """Return `False`: nothing asks for it, because a program on JAX sees the whole batch."""
+    """Return `False`; never called, because a program on JAX sees the whole batch."""
     return False
 
 
 def valid_rows_of(values: jax.Array) -> Any:
-    """Return for each row of `values` whether it counts; `None` where every row does, or rows are no examples."""
+    """Return for each row of `values` whether it counts; `None` if every row does, or rows are not examples."""
     if BATCH.valid is None or not values.shape or not values.shape[0] or values.shape[0] % BATCH.valid.shape[0]:
         return None
     return jnp.repeat(BATCH.valid, values.shape[0] // BATCH.valid.shape[0])
@@ -115,19 +115,19 @@ def select_valid_rows(values: jax.Array) -> Any:
 
 
 def valid_fraction() -> Any:
-    """Return which part of the rows are examples: 1.0 where all are."""
+    """Return the fraction of the rows that are examples: 1.0 if all are."""
     if BATCH.valid is None:
         return 1.0
     return BATCH.examples.astype("float32") / BATCH.valid.shape[0]
 
 
 def static_examples(rows: int | None) -> Any:
-    """Return the number of rows that are examples, which on JAX is always known."""
+    """Return the number of rows that are examples, which is always known on JAX."""
     return rows if BATCH.valid is None else BATCH.examples
 
 
 def row_weights(inputs: jax.Array) -> Any:
-    """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts."""
+    """Return float32 weights of one or zero that broadcast to `inputs`; `None` if every row counts."""
     valid = valid_rows_of(inputs)
     return None if valid is None else jnp.reshape(valid, (-1, *[1] * (inputs.ndim - 1))).astype("float32")
 
@@ -144,7 +144,7 @@ def has_local_statistics(normalization: Layer) -> bool:
 
 @contextlib.contextmanager
 def exclude_padding(layers: Sequence[Layer]) -> Iterator[None]:
-    """Within the block `layers` learn from the examples of the batch at hand, see `batch_context`."""
+    """Within the block, `layers` learn only from the examples of the current batch; see `batch_context`."""
     places: list[Any] = []
     if BATCH.valid is not None:
         places = moments_patches(layers, _moments)
@@ -154,7 +154,7 @@ def exclude_padding(layers: Sequence[Layer]) -> Iterator[None]:
 
 
 def _regularizer_of_examples(stock: Any) -> Any:
-    """Return a regulariser of the examples, that makes up for the rows by which Keras divides."""
+    """Return a regulariser of the examples only, corrected for Keras's division by the number of rows."""
     return lambda outputs: stock(zero_invalid_rows(outputs)) / (valid_fraction() if DIVIDES_REGULARIZERS else 1)
 
 

@@ -1,9 +1,9 @@
-"""From the batches that Keras's data adapters give to what a compiled step is called with.
+"""Turn the batches of Keras's data adapters into the arguments of a compiled step.
 
-TPUs want few shapes, and devices want equal parts. So a batch that is short, or that the devices do not divide, is
-filled up with copies of its last row, and the step is told how many rows count. Where a model has code that needs to
-see the examples alone, a batch keeps its size, and one that the devices do not divide is given to each of them whole.
-Either way nothing is dropped and nothing counts twice.
+TPUs need few shapes, and devices need equal parts. So a batch that is short, or that cannot be split evenly over the
+devices, is padded with copies of its last row, and the step gets the number of rows that count. If a model has code
+that must see only the examples, a batch keeps its size, and one that cannot be split evenly is replicated on every
+device. Either way nothing is dropped and nothing counts twice.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ tf_sparse_to_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_ad
 
 
 class PeekIterator:
-    """An iterator of executions for Keras to build a model from: it looks at one batch.
+    """An iterator of executions for Keras to build a model from, which reads one batch.
 
     Attributes:
-        batch: That batch, once it was looked at.
+        batch: That batch, once it was read.
     """
 
     def __init__(self, adapter: Any) -> None:
@@ -76,7 +76,7 @@ class GroupedDataAdapter(DataAdapter):
         """Return an iterator over groups of batches, see `Batches.executions`.
 
         Args:
-            super_batch: What Keras 3.16 asks for in place of a batch; a group is that.
+            super_batch: What Keras 3.16 requests in place of a batch; ignored, because a group already is one.
         """
         model, adapter = self._model, self._adapter
         knows_rows = trains_per_example(model) if self._trains_or_tests else predicts_per_example(model)
@@ -109,22 +109,22 @@ class GroupedDataAdapter(DataAdapter):
         return self._adapter.partial_batch_size
 
     def on_epoch_begin(self) -> None:
-        """Tell Keras's adapter."""
+        """Notify Keras's adapter."""
         self._adapter.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        """Tell Keras's adapter."""
+        """Notify Keras's adapter."""
         self._adapter.on_epoch_end()
 
 
 def grouped_data(model: Model, arguments: dict[str, Any]) -> GroupedDataAdapter:
-    """Return the adapter of the data that `predict` was called with, for a model that is built on them if need be.
+    """Return the adapter of the data that `predict` was called with, after building the model on them if necessary.
 
-    Keras would take an execution's groups for a batch to build on.
+    Keras would mistake an execution's groups for a batch to build on.
 
     Args:
         model: The model.
-        arguments: Of `predict`: `x`, and perhaps `batch_size` and `steps`.
+        arguments: The arguments of `predict`: `x`, and possibly `batch_size` and `steps`.
     """
     adapter = get_data_adapter(
         arguments["x"], batch_size=arguments.get("batch_size"), steps_per_epoch=arguments.get("steps")
@@ -153,7 +153,7 @@ def _may_be_short(adapter: Any, replicas: int) -> bool:
 
 def _is_static(adapter: Any) -> bool:
     inner = getattr(adapter, "adapter", adapter)
-    return type(inner).__name__ == "TFDatasetAdapter"  # its batch size is that of a shape that cannot vary
+    return type(inner).__name__ == "TFDatasetAdapter"  # its batch size comes from a static shape
 
 
 class Group(NamedTuple):
@@ -161,8 +161,8 @@ class Group(NamedTuple):
 
     Attributes:
         data: The batch; with `steps`, several of them along a new first dimension.
-        examples: How many rows of each count: int32, with the shape of `steps`'s batches; `None` where all do.
-        steps: How many of the batches are there, int32; `None` for a single one without a dimension of its own.
+        examples: Number of rows of each batch that count, int32, a vector with `steps`; `None` if all rows count.
+        steps: Number of batches, int32; `None` for a single batch without that dimension.
     """
 
     data: Nest
@@ -177,7 +177,7 @@ class HostBatch(NamedTuple):
         data: What the model takes, as NumPy arrays.
         rows: Number of rows, all of them examples.
         space: Number of rows that it was padded to before.
-        is_sparse: Whether it has sparse matrices: each is on every device, and makes an execution of its own.
+        is_sparse: Whether it has sparse matrices; such a batch is replicated and forms its own group.
     """
 
     data: Nest
@@ -191,10 +191,10 @@ class Batches:
 
     Args:
         distribution: Keras's `DataParallel`, or `None`.
-        replicas: Over how many devices a batch is split.
-        fills_up: Whether to fill batches up.
-        most_steps: How many batches an execution may have at most, where that is known: the number in an epoch.
-        rows: How many rows a batch has had before these.
+        replicas: Number of devices over which a batch is split.
+        fills_up: Whether to pad batches.
+        most_steps: The most batches that an execution may have, if known: the number in an epoch.
+        rows: The most rows that a batch has had before these.
     """
 
     def __init__(
@@ -211,8 +211,8 @@ class Batches:
 
         Args:
             source: Iterable of batches, as Keras's adapters give them.
-            steps: Returns how many batches the next execution is to have, and for how many there is to be room: a
-                shorter last execution, in the room of the others, is no other program.
+            steps: Returns the number of batches for the next execution, and the number to leave room for: a shorter
+                last execution with the room of the others needs no other program.
         """
         iterator = iter(source)
         while True:
@@ -233,7 +233,7 @@ class Batches:
     def _key(self, batch: HostBatch) -> Any:
         if batch.is_sparse:
             return id(batch)
-        # The first of what makes a shape is the number of rows.
+        # The first of `_shapes` is the number of rows.
         return _shapes(batch.data)[1 if self._fills_up else 0 :]
 
     def _group(self, batches: list[HostBatch], room: int) -> Group:
@@ -263,7 +263,7 @@ def host_batch(batch: Nest) -> HostBatch:
     """Return a batch as NumPy arrays, without the rows that `pad_batches` has added."""
     space = 0
     if type(batch) is tuple and batch and all(type(part) is np.ndarray for part in batch):
-        return HostBatch(batch, len(batch[0]), 0)  # most are such; what follows takes microseconds
+        return HostBatch(batch, len(batch[0]), 0)  # the usual case; what follows takes microseconds
     if isinstance(batch, PaddedBatch):
         weight = np.asarray(next(leaf for leaf in jax.tree.leaves(batch.sample_weight)))
         real = np.any(weight.view(np.int32) != np.float32(MARK).view(np.int32), axis=tuple(range(1, weight.ndim)))
@@ -283,7 +283,7 @@ def host_batch(batch: Nest) -> HostBatch:
 
 
 def with_jax_sparse(batch: Nest) -> Nest:
-    """Return a batch with JAX's sparse matrices in the place of those of SciPy and TensorFlow."""
+    """Return a batch with JAX's sparse matrices in place of those of SciPy and TensorFlow."""
 
     def converted(leaf: Any) -> Any:
         if is_scipy_sparse(leaf):
@@ -304,7 +304,7 @@ def _with_rows(leaf: Any, rows: int) -> Any:
 
 
 def _stacked(leaves: Sequence[Any], rows: int, room: int) -> Any:
-    """Return arrays along a new first dimension of size `room`, each filled up to `rows` rows."""
+    """Return arrays stacked along a new first dimension of size `room`, each padded to `rows` rows."""
     stack = np.empty((room, rows, *leaves[0].shape[1:]), leaves[0].dtype)
     for place, leaf in zip(stack, leaves, strict=False):
         place[: len(leaf)] = leaf

@@ -45,7 +45,7 @@ _GPU_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm60-plugin", "
 def count_gpus() -> int:
     """Return the number of GPUs that JAX sees on this host.
 
-    JAX cannot look without starting its devices, and a rehearsal could not follow. So it is asked only if it was
+    JAX cannot look without starting its devices, after which a rehearsal is impossible. So it is asked only if it was
     installed for GPUs and the machine has one.
     """
     if not _may_have_gpus():
@@ -75,14 +75,14 @@ def open_workers() -> OpenedStrategy:
     """Return the distribution over all devices of every process, accelerators before CPUs."""
     hide_accelerators()
     devices = jax.devices()
-    share_seed()  # one seed for all, also where JAX and not Keras has joined them
+    share_seed()  # one seed for all, even if JAX rather than Keras has joined them
     told_by = "keras.distribution.initialize"
     return OpenedStrategy(data_parallel(devices), len(devices), devices[0].device_kind, told_by=told_by)
 
 
 @once_per_process
 def open_cpu(replicas: int) -> OpenedStrategy:
-    """Return the distribution over `replicas` CPU devices; more than one is a rehearsal on virtual ones.
+    """Return the distribution over `replicas` CPU devices; if several, they are virtual ones for a rehearsal.
 
     Raises:
         ScopeError: If JAX's devices were started before the virtual ones could be made.
@@ -101,8 +101,8 @@ def open_cpu(replicas: int) -> OpenedStrategy:
 def _threads_for(devices: int) -> Iterator[None]:
     """Let XLA, if it starts its CPU devices within the block, start enough threads for all of them.
 
-    By default it starts one thread a core, and a collective blocks its thread until every device has joined. On few
-    cores eight devices then wait for each other forever. XLA reads the number from `NPROC`.
+    By default it starts one thread per core, and a collective blocks its thread until every device has joined. With
+    few cores, eight devices then wait for each other forever. XLA reads the number from `NPROC`.
     """
     before = os.environ.get("NPROC")
     if devices > 1:
@@ -117,7 +117,7 @@ def _threads_for(devices: int) -> Iterator[None]:
 
 
 def _capability(gpu: jax.Device) -> tuple[int, int] | None:
-    """Return CUDA's compute capability; `None` for GPUs without CUDA, which may say "gfx90a", for instance."""
+    """Return CUDA's compute capability; `None` for GPUs without CUDA, which may report "gfx90a", for instance."""
     match = re.fullmatch(r"(\d+)\.(\d+)", str(getattr(gpu, "compute_capability", "")))
     return (int(match[1]), int(match[2])) if match else None
 
@@ -146,7 +146,7 @@ def _too_late(replicas: int, there: int) -> str:
 
 
 def _early_calls() -> str:
-    """Name a live object that the call which started the devices must have made, for the error."""
+    """Name, for the error, a live object that the call that started the devices must have made."""
     names = [thing.path for thing in gc.get_objects() if issubclass(type(thing), keras.Variable)]
     if names:
         return f": it made the variable {names[0]}"

@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard without TensorFlow: TensorBoard itself can write them."""
+"""Scalars for TensorBoard without TensorFlow, written by TensorBoard itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def event_file_class() -> EventFileClass:
     Raises:
         MissingExtraError: If TensorBoard is not installed.
     """
-    # Not imported yet: that brings a web server along, and the file may never be opened.
+    # Not imported yet: that also imports a web server, and the file may never be opened.
     if importlib.util.find_spec("tensorboard") is None:
         raise MissingExtraError(
             "log_dir needs TensorBoard, which on JAX writes the files that it shows, and this Python has none. "

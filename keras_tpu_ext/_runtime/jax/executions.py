@@ -85,5 +85,5 @@ def _leaves(item: Nest) -> list[jax.Array | np.ndarray]:
 
 
 def intercept_executions(model: keras.Model, around: Callable[[Execution], Nest]) -> Interception:
-    """Hand each call of the train function of `model`, which is in `fit`, to `around`."""
+    """Pass each call of the train function of `model`, which is in `fit`, to `around`."""
     return Interception(model, JaxExecution, around)

@@ -20,7 +20,7 @@ _Shapes = list[jax.ShapeDtypeStruct]
 def count_flops(model: keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
     """Count the FLOPs of a train step of `model`; see `common/protocols.py`.
 
-    For Keras's step and ours the optimizer and the metrics are left out; of a user's own step everything counts.
+    For Keras's step and ours, the optimizer and the metrics are left out; for a user's own step, everything counts.
     """
     own = type(model).train_step not in (keras.Model.train_step, TrainStep.train_step)
     jaxpr_of = _jaxpr_of_own_step if own else _jaxpr_of_gradients
@@ -46,7 +46,7 @@ def _jaxpr_of_gradients(model: keras.Model, batch: Nest) -> jax.extend.core.Clos
     others = (rest, (x, y, sample_weight))
     try:
         # A JVP has the products of the gradient, each of them once: what `jax.checkpoint` computes again in a
-        # backward pass is no part of a model's FLOPs.
+        # backward pass is not part of a model's FLOPs.
         return jax.make_jaxpr(jvp)(trainable, trainable, *others)
     except TypeError:  # `jax.custom_vjp` has no JVP
         return jax.make_jaxpr(jax.grad(loss))(trainable, *others)

@@ -1,4 +1,4 @@
-"""Read variables of which other processes have shards, as NumPy arrays: all processes read them together."""
+"""Read variables with shards on other processes as NumPy arrays: all processes read them together."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _Read = Callable[..., np.ndarray]
 
 
 def has_shards_elsewhere(variable: keras.Variable) -> bool:
-    """Return whether other processes have shards of a variable that this one has not."""
+    """Return whether other processes have shards of a variable that this one lacks."""
     value = variable.value
     return isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated)
 
 
 def reading_shards() -> AbstractContextManager[None]:
-    """Return a context in which a variable that is read is gathered from all processes, which read it in turn."""
+    """Return a context in which reading a variable gathers it from all processes, each of which must read it."""
     return patched([(keras.Variable, "__array__", _gathering)])
 
 

@@ -1,6 +1,6 @@
-"""Hide the accelerators from a TensorFlow beside JAX, which may be there for `tf.data`.
+"""Hide the accelerators from TensorFlow when it is used beside JAX, for `tf.data` for instance.
 
-Only one framework can hold a TPU chip (jax#13260), and TensorFlow takes all memory of a GPU with the first tensor.
+Only one framework can hold a TPU chip (jax#13260), and TensorFlow takes all memory of a GPU with its first tensor.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _HELD = (
 
 
 class _HideOnImport:
-    """A finder that finds no module, and hides the accelerators at the first import after that of TensorFlow.
+    """An import finder that finds no module, but hides the accelerators at the first import after TensorFlow's.
 
-    TensorFlow imports modules lazily as long as it runs, so that comes before any device is started.
+    TensorFlow keeps importing modules lazily while it runs, so this happens before any device is started.
     """
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:

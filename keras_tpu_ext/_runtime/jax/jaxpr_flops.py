@@ -22,14 +22,14 @@ _HIDDEN = (
 
 
 def flops_of_jaxpr(jaxpr: jax.extend.core.Jaxpr, used_outputs: list[bool] | None = None) -> float:
-    """Count the FLOPs of what the outputs of a jaxpr need; XLA removes the rest as dead code.
+    """Count the FLOPs that the outputs of a jaxpr need; XLA removes the rest as dead code.
 
     Args:
         jaxpr: The jaxpr.
         used_outputs: A flag for each output; `None` if all of them are used.
 
     Raises:
-        UncountableError: If the jaxpr does not tell.
+        UncountableError: If the jaxpr does not show them.
     """
     outputs = list(jaxpr.outvars)
     if used_outputs is not None:

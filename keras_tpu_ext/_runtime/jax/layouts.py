@@ -1,4 +1,4 @@
-"""Where the variables of a model are on its devices, and which of them are surely not meant to be there."""
+"""The layouts of a model's variables on its devices, and likely mistakes in them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Distribution: TypeAlias = "keras.distribution.Distribution | None"
 
 
 def layouts(model: keras.Model) -> list[VariableLayout]:
-    """Return where each variable of a model is, weights first."""
+    """Return the layout of each variable of a model, weights first."""
     distribution = distribution_of(model)
     return _rows(model, distribution, _spec_of_made)
 
@@ -33,17 +33,17 @@ def layouts(model: keras.Model) -> list[VariableLayout]:
 def layouts_under(
     model: keras.Model, distribution: keras.distribution.Distribution, specs: Mapping[int, Spec]
 ) -> list[VariableLayout]:
-    """Return where each variable of a model would be under a distribution, by its `specs_under` it, weights first."""
+    """Return the layout of each variable of a model under a distribution, by its `specs_under`, weights first."""
     return _rows(model, distribution, lambda variable: specs[id(variable)])
 
 
 def layout_complaints(model: keras.Model) -> list[str]:
-    """Return what is surely not meant: patterns that match nothing, and large weights that are not sharded."""
+    """Return likely mistakes: patterns that match nothing, and large weights that are not sharded."""
     return complaints_of(layouts(model), distribution_of(model))
 
 
 def complaints_of(rows: Sequence[VariableLayout], distribution: _Distribution) -> list[str]:
-    """Return what is surely not meant of the layouts of a model under a distribution."""
+    """Return likely mistakes in the layouts of a model under a distribution."""
     found = []
     if isinstance(distribution, ShardedParallel):
         unmatched = distribution.unmatched([row.path for row in rows])
@@ -60,7 +60,7 @@ def complaints_of(rows: Sequence[VariableLayout], distribution: _Distribution) -
 
 
 def warn_of_layouts(model: keras.Model) -> None:
-    """Warn once of a model whose layouts are surely not meant."""
+    """Warn once about a model with likely mistakes in its layouts."""
     if not isinstance(distribution_of(model), ShardedParallel) or vars(model).get(_TOLD):
         return
     vars(model)[_TOLD] = True
@@ -75,12 +75,12 @@ def warn_of_layouts(model: keras.Model) -> None:
 
 
 def specs_under(model: keras.Model, distribution: keras.distribution.Distribution) -> dict[int, Spec]:
-    """Return along which axes each variable would be sharded if it was made under a distribution, by its `id`."""
+    """Return, by `id`, the axes along which each variable would be sharded if created under a distribution."""
     variables = _by_role(model)
     if not isinstance(distribution, ShardedParallel):
         return {id(one): (None,) * len(one.shape) for some in variables.values() for one in some}
     facts: dict[int, LayerFacts] = {}
-    for layer in flatten_layers(model):  # an inner layer comes after the one that has it
+    for layer in flatten_layers(model):  # an inner layer comes after its outer one
         facts |= {id(weight): facts_of(layer) for weight in layer.weights}
     specs = {id(one): distribution.spec_of(one, facts.get(id(one))) for some in variables.values() for one in some}
     weights = {path_of(weight).replace("/", "_"): weight for weight in variables["weight"]}
@@ -95,7 +95,7 @@ def specs_under(model: keras.Model, distribution: keras.distribution.Distributio
 
 
 def _weight_of(slot: keras.Variable, weights: Mapping[str, keras.Variable]) -> keras.Variable | None:
-    """Return the weight that an optimizer's variable is for, such as its momentum, by the name from Keras."""
+    """Return the weight that an optimizer's variable, such as a momentum, belongs to, by its name from Keras."""
     name = path_of(slot).rpartition("/")[2]
     while name:
         name = name.rpartition("_")[0]

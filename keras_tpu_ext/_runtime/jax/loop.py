@@ -1,7 +1,8 @@
-"""How `fit`, `evaluate` and `predict` run steps on JAX: many steps a call, in one compiled loop, nothing recompiled.
+"""How `fit`, `evaluate` and `predict` run steps on JAX: many steps per call, in one compiled loop, no recompilation.
 
-Keras unrolls `steps_per_execution` in Python, one dispatch a step (up to 3.15; keras#23527 is its own loop). Here a
-loop runs on the device, and its number of steps is an argument, so that a shorter last execution is no other program.
+Keras up to 3.15 unrolls `steps_per_execution` in Python, with one dispatch per step (keras#23527 is its own loop).
+Here a loop runs on the device, and its number of steps is an argument, so a shorter last execution needs no other
+program.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from keras_tpu_ext._runtime.keras3.models import optimizers_of
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 
-# From a state and a batch to what the step returns and the next state.
+# Takes a state and a batch; returns the step's outputs and the next state.
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class CompiledLoop:
-    """Runs a step over groups of batches; what Keras calls a train, test or predict function is made of it.
+    """Runs a step over groups of batches; Keras's train, test and predict functions are built from it.
 
     Args:
         model: The model; its `run_eagerly` and `jit_compile` are honoured.
         step: The step.
-        collects: Whether what all the steps return is wanted, and not what the last one does.
+        collects: Whether to return the outputs of all steps rather than those of the last one.
     """
 
     def __init__(self, model: Model, step: Step, *, collects: bool = False) -> None:
@@ -63,12 +64,12 @@ class CompiledLoop:
         return outputs, state
 
     def is_new(self, group: Group) -> bool:
-        """Return whether a group has shapes that no group had before, and so is compiled when it is run."""
+        """Return whether a group has shapes that no group had before, so that running it compiles."""
         key = jax.tree.structure(group), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(group))
         return not (key in self._seen or self._seen.add(key))  # type: ignore[func-returns-value]
 
     def stateless(self, state: Any, own: Any, data: Nest, examples: jax.Array) -> tuple[Any, Any, Any]:
-        """Return the outputs of one step, the next state and the next values of what the step remembers."""
+        """Return the outputs of one step, the next state and the next values of `own_variables`."""
         variables = own_variables(self._model)
         mapping = list(zip(variables, own, strict=True))
         layers = self._model._flatten_layers()
@@ -85,7 +86,7 @@ class CompiledLoop:
         shardings = None
         if everywhere is not None:
             shardings = (everywhere, *jax.tree.map(lambda array: array.sharding, (state, own)))
-        # A function of its own for each model: JAX keeps what it compiled by function.
+        # A separate function for each model: JAX caches compiled programs by function.
         step = jax.jit(lambda *arguments: self.stateless(*arguments))
         options = {"donate_argnums": (0, 1), "out_shardings": shardings}
         one = jax.jit(lambda *arguments: step(*arguments), **options)
@@ -104,10 +105,10 @@ class CompiledLoop:
 
 
 def own_variables(model: Model) -> list[jax.Array]:
-    """Return the variables that a step carries beside those in Keras's state.
+    """Return the variables that a step carries in addition to those in Keras's state.
 
-    They are what a `TPUModel` remembers of its steps, and the variables of every optimizer that is an attribute of
-    the model and not the one it was compiled with.
+    They are those of a `TPUModel`'s `StepState`, and those of every optimizer that is an attribute of the model and
+    not the one it was compiled with.
     """
     state, compiled = step_state_of(model), getattr(model, "optimizer", None)
     optimizers = [optimizer for optimizer in optimizers_of(model) if optimizer is not compiled]
@@ -147,7 +148,7 @@ def _collected(step: Any, state: Any, own: Any, data: Nest, examples: jax.Array,
 
 
 def _as_before(before: Any, after: Any) -> Any:
-    """Return `after` in the dtypes of `before`: a loop does not change them."""
+    """Return `after` in the dtypes of `before`: a loop cannot change them."""
     return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), tuple(after), tuple(before))
 
 
@@ -157,7 +158,7 @@ def make_function(model: Model, step: Step, *, trains: bool) -> Callable[[Any, A
     Args:
         model: The model.
         step: `train_step` or `test_step`.
-        trains: Whether it is `train_step`; a model that finds its `steps_per_execution` learns from that.
+        trains: Whether it is `train_step`, whose times a model that finds its `steps_per_execution` learns from.
     """
     loop = CompiledLoop(model, step)
 
@@ -209,7 +210,7 @@ def _groups(model: Model, item: Any) -> list[Group]:
 
 
 def _of_examples(outputs: jax.Array, group: Group) -> list[jax.Array]:
-    """Return the outputs of each batch of a group, without rows that are no examples."""
+    """Return the outputs of each batch of a group, without padded rows."""
     if group.steps is None:
         return [_first(outputs, group, group.examples)]
     steps = range(int(group.steps))
@@ -223,7 +224,7 @@ def _of_examples(outputs: jax.Array, group: Group) -> list[jax.Array]:
 
 
 def _first(outputs: jax.Array, group: Group, examples: jax.Array, rows_of: Any = len) -> Any:
-    """Return the rows of outputs that belong to examples; there may be several for each, or something else."""
+    """Return the output rows that belong to examples, one or several for each; leave any other output as it is."""
     if examples is None:
         return outputs
     rows = rows_of(jax.tree.leaves(group.data)[0])
@@ -234,7 +235,7 @@ def _first(outputs: jax.Array, group: Group, examples: jax.Array, rows_of: Any =
     return jax.tree.map(first, outputs)
 
 
-# Bytes; an execution's batches wait together in the memory of the devices.
+# Bytes; all batches of an execution are in device memory together.
 MOST_BYTES = 2**28
 
 
@@ -242,13 +243,13 @@ class GroupExecutionSchedule(ExecutionSchedule):
     """An `ExecutionSchedule` for functions that take groups of batches."""
 
     def run_train(self, model: Model, next_groups: Callable[[], Any], run: Callable[[Any], Any], is_new: Any) -> Any:
-        """Run an execution of training and learn from it, unless it was compiled on the way.
+        """Run an execution of training, and learn from its time unless it included a compilation.
 
         Args:
             model: The model that trains.
             next_groups: Returns the groups of the next execution.
             run: Runs groups and returns what the step returned.
-            is_new: `is_new(group)`: whether running a group means compiling.
+            is_new: `is_new(group)` returns whether running a group compiles.
         """
         results: list[Any] = []
 

@@ -88,7 +88,7 @@ def lower_step(model: keras.Model, batch: Nest, opened: OpenedStrategy, device_k
 
 
 def _check_callbacks(jaxpr: jax.extend.core.ClosedJaxpr, model: keras.Model) -> None:
-    """Raise a `LoweringError` for a step that calls Python, which needs the TPU at hand to be lowered."""
+    """Raise a `LoweringError` for a step that calls Python, which cannot be lowered without the TPU."""
     pending = [("", jaxpr.jaxpr)]
     while pending:
         scope, inner = pending.pop()
@@ -110,7 +110,7 @@ def _argument_names(state: _State) -> dict[str, str]:
 
 
 def _shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """Return shape and dtype, in 32 bits if JAX narrows 64."""
+    """Return shape and dtype, with 32 bits if JAX narrows 64 bits."""
     return jax.ShapeDtypeStruct(tuple(leaf.shape), jax.dtypes.canonicalize_dtype(leaf.dtype))
 
 
@@ -156,7 +156,7 @@ def _stateless(model: keras.Model) -> tuple[Callable[..., tuple[Nest, ...]], _St
 
 
 def _roles(model: keras.Model) -> dict[str, str]:
-    """Map the names of operations that are no layers to what they stand for."""
+    """Map the names of operations that are not layers to what they stand for."""
     roles = {"compile_loss": "(loss)", "compile_metrics": "(metrics)"}
     optimizer = model.optimizer
     while optimizer is not None:

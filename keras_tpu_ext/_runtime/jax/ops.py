@@ -21,8 +21,8 @@ _OF_8_BITS = ("bfloat16", "uint8")  # no more significant bits than matrix units
 def one_hot_matmul(one_hot: jax.Array, values: jax.Array, *, transposed: bool = False) -> jax.Array:
     """Multiply a one-hot matrix with `values`, summing in float32; see `common/protocols.py`.
 
-    A TPU multiplies float32 as bfloat16 parts, by default the first one only. At the highest precision the compiler
-    takes all three parts of `values`, and sees that the ones need but one.
+    A TPU multiplies float32 as bfloat16 parts, by default only the first one. At the highest precision the compiler
+    takes all three parts of `values`, and recognises that the ones need only one.
     """
     over = (((0 if transposed else 1,), (0,)), ((), ()))
     wide = jnp.promote_types(values.dtype, jnp.float32)

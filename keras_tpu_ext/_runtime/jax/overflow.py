@@ -1,6 +1,6 @@
-"""Whose gradients were not finite, on JAX.
+"""Records of non-finite gradients on JAX.
 
-There a gradient is that of all replicas together when it is first seen, so a note has no replica.
+There a gradient is already reduced over all replicas when it is first seen, so a record has no replica.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StatelessOverflowWatch(OverflowWatch):
         return [self.num_updates, self.last]
 
     def note(self, gradients: Sequence[jax.Array]) -> None:
-        """Note which gradients are not finite; call it in the step."""
+        """Record which gradients are not finite; call it in the step."""
         number = self.num_updates.value + 1
         bad = jnp.stack([jnp.logical_not(jnp.all(jnp.isfinite(gradient))) for gradient in gradients])
         self.last.assign(jnp.where(bad, number, self.last.value))

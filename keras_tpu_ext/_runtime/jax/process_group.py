@@ -42,7 +42,7 @@ class JaxProcessGroup(ProcessGroup):
         return is_chief()
 
     def all_gather_int(self, number: int) -> list[int]:
-        """Return the numbers that all processes call this with, in the same order on each."""
+        """Return the numbers that all processes pass to this call, in the same order on each."""
         if num_workers() == 1:
             return [number]
         from jax.experimental import multihost_utils
@@ -51,12 +51,12 @@ class JaxProcessGroup(ProcessGroup):
         return [int(one) for one in np.asarray(gathered).ravel()]
 
     def reading_shards(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which variables of which other processes have shards are read; all must read them."""
+        """Return a context for reading variables with shards on other processes; all processes must read them."""
         return contextlib.nullcontext() if num_workers() == 1 else reading_shards()
 
     @contextlib.contextmanager
     def explain_peer_failure(self) -> Iterator[None]:
-        """Turn JAX's errors of a process that cannot be reached into a `ClusterError`."""
+        """Turn JAX's errors about an unreachable process into a `ClusterError`."""
         try:
             yield
         except (ValueError, RuntimeError) as error:

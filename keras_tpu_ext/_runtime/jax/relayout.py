@@ -1,4 +1,4 @@
-"""Lay out a model that is there already: each variable moves between the devices."""
+"""Lay out a model that exists already: each variable moves between the devices."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _CHOSEN = "_kte_layout_chosen"
 
 
 def choose_layout(model: keras.Model, batch: Nest) -> None:
-    """Lay out a model of `shard="auto"` once, for its first batch; one of several processes keeps its layout.
+    """Lay out a model of `shard="auto"` once, for its first batch; with several processes it keeps its layout.
 
     Args:
         model: A built model.
-        batch: `x`, `(x, y)` or `(x, y, sample_weight)` of what has shape and dtype.
+        batch: `x`, `(x, y)` or `(x, y, sample_weight)` of objects with a shape and a dtype.
     """
     distribution = distribution_of(model)
     if not isinstance(distribution, ShardedParallel) or distribution.choose is None or vars(model).get(_CHOSEN):
@@ -34,7 +34,7 @@ def choose_layout(model: keras.Model, batch: Nest) -> None:
 
 
 def lay_out_what_has_no_layout(model: keras.Model) -> None:
-    """Put those variables where the model is that were made elsewhere, by their layers as all others."""
+    """Move variables that were created elsewhere to where the model is, laid out by their layers like all others."""
     distribution = distribution_of(model)
     if distribution is None:
         return
@@ -51,7 +51,7 @@ def lay_out_what_has_no_layout(model: keras.Model) -> None:
 
 
 def _slots_of_their_own(model: keras.Model) -> set[int]:
-    """Return the optimizers' variables, by `id`, that were not laid out as the weights that they are for."""
+    """Return the optimizers' variables, by `id`, that were not laid out like the weights that they belong to."""
     if SLOTS_FOLLOW_WEIGHTS:
         return set()
     return {id(variable) for optimizer in optimizers_of(model) for variable in optimizer.variables}

@@ -1,7 +1,7 @@
 """Enter a distribution of Keras on JAX; models that are built inside stay bound to it.
 
 Keras reads the global distribution when it trains, so a model that was built under one fails, or trains on one
-device, after the block. Here every model that is built inside keeps its own.
+device, after the block. Here every model that is built inside keeps its own distribution.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ACTIVE = _Active()
 
 
 class _BindNewModels:
-    """Context in which every plain Keras model that is made is bound to the active distribution, for good."""
+    """Context in which every new plain Keras model is bound to the active distribution, for good."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -86,7 +86,7 @@ def _binding_init(original: Callable[..., None]) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def scope(distribution: keras.distribution.DataParallel) -> Iterator[None]:
-    """Bind the variables and models that are made within the block to `distribution`, for good.
+    """Bind the variables and models that are created within the block to `distribution`, for good.
 
     Raises:
         ScopeError: If called inside the block of another one.
@@ -132,13 +132,13 @@ def use_distribution(distribution: keras.distribution.DataParallel | None) -> It
 
 
 def num_replicas(model: keras.Model) -> int:
-    """Return the number of replicas that train `model` in step: the size of the mesh's axis for batches."""
+    """Return the number of replicas that train `model` synchronously: the size of the mesh's axis for batches."""
     distribution = distribution_of(model) or keras.distribution.distribution()
     return 1 if distribution is None else batch_shards(distribution)
 
 
 def batch_shards(distribution: keras.distribution.Distribution) -> int:
-    """Return into how many parts a distribution splits a batch."""
+    """Return the number of parts into which a distribution splits a batch."""
     return mesh_sizes(distribution)[distribution.batch_dim_name]
 
 
@@ -198,12 +198,12 @@ class _Distributed:
 
 
 def _host_array(leaf: Any) -> Any:
-    """Return a tensor of TensorFlow as an array, which not every version of JAX takes it for."""
+    """Return a TensorFlow tensor as a NumPy array, because not every version of JAX accepts tensors."""
     return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
 
 
 def _wrap_methods(model: keras.Model) -> None:
-    """Let the methods of `model` that run steps run them within its distribution."""
+    """Wrap the methods of `model` that run steps, so that they do so within its distribution."""
     for name in _METHODS:
         vars(model)[name] = _in_own_distribution(model, getattr(type(model), name))
 

@@ -1,11 +1,11 @@
-"""What a model that is sharded over a mesh computes in another way than Keras and XLA would by themselves.
+"""What a model that is sharded over a mesh computes differently from Keras and XLA by default.
 
-Convolutions: where the operands of one are on several devices in part only, XLA sums its gradient over copies too
+Convolutions: if the operands of one are partially replicated, XLA sums its gradient over the replicas too
 (jaxlib 0.10.2): it is too large by a factor of 2 or 4, or the process ends. So each device convolves its part of the
 batch, and XLA's partitioner sees none of it. See tests/test_jax_sharding.py.
 
-Outputs of layers: XLA may gather a batch and split a sum instead of gathering the weights of a layer. So they are
-held to be split along the batch.
+Outputs of layers: XLA may gather a batch and split a sum instead of gathering the weights of a layer. So outputs are
+constrained to be split along the batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Convolve = Callable[..., jax.Array]
 
 
 class _Context(threading.local):
-    """The mesh of the sharded model that this thread traces; `None` outside and within a convolution."""
+    """The mesh of the sharded model that this thread traces; `None` outside one, and within a convolution."""
 
     mesh: Mesh | None = None
     batch_axis = ""
@@ -41,7 +41,7 @@ _CONTEXT = _Context()
 def sharded_operations_of(
     distribution: keras.distribution.Distribution | None,
 ) -> contextlib.AbstractContextManager[None]:
-    """Return `sharded_operations` on the devices of a distribution that shards models; of others, a no-op."""
+    """Return `sharded_operations` on the devices of a distribution that shards models; for others, a no-op."""
     if not isinstance(distribution, keras.distribution.ModelParallel):
         return contextlib.nullcontext()
     return sharded_operations(jax_mesh(distribution), distribution.batch_dim_name)
@@ -49,11 +49,11 @@ def sharded_operations_of(
 
 @contextlib.contextmanager
 def sharded_operations(mesh: Mesh, batch_axis: str) -> Iterator[None]:
-    """Within the block, let what is traced be right, and split along the batch, for a model that is sharded.
+    """Within the block, trace a sharded model with correct convolutions and outputs split along the batch.
 
     Args:
-        mesh: The mesh, also an abstract one.
-        batch_axis: Its axis that batches are sharded along.
+        mesh: The mesh, which may be abstract.
+        batch_axis: Its axis along which batches are sharded.
     """
     convolutions = [(backend_nn, name, _over_batch) for name in _CONVOLUTIONS]
     with patched([*convolutions, (keras.layers.Layer, "__call__", _with_split_outputs)]), _tracing(mesh, batch_axis):
@@ -92,7 +92,7 @@ def _over_batch(original: _Convolve) -> _Convolve:
 
 
 def _with_split_outputs(original: Callable[..., Nest]) -> Callable[..., Nest]:
-    """Let the outputs of a layer be split along the batch, where they have the rows of its first input."""
+    """Constrain the outputs of a layer to be split along the batch, if they have the rows of its first input."""
 
     @functools.wraps(original)
     def call(layer: Layer, *args: Nest, **kwargs: Nest) -> Nest:

@@ -1,4 +1,4 @@
-"""Shard models over the devices of a mesh: the layout of each variable is decided when it is made."""
+"""Shard models over the devices of a mesh: the layout of each variable is decided when it is created."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import layout_of
 from keras_tpu_ext.errors import ArgumentError
 
-_MOST_FRAMES = 12  # between a layer that adds a weight and the question for its layout
+_MOST_FRAMES = 12  # between a layer's `add_weight` and the request for the layout
 _ADDED = re.compile(r"(^|[/_])lora_\w+$|_(scale|zero)$")
 _KINDS = (keras.layers.Embedding, keras.layers.EinsumDense, keras.layers.Dense)
 
@@ -38,9 +38,9 @@ class ShardedParallel(keras.distribution.ModelParallel):
         mesh: The mesh.
         batch_axis: The axis along which batches are sharded.
         patterns: Layouts by patterns; what matches none is replicated. `None` for layouts by shapes and layers.
-        layout_map: Keras's own layouts; `None` for one of the others.
-        choose: Returns the size of each axis of a better mesh, given a model and its first batch; an empty one for
-            all of the model on each device, `None` for this one.
+        layout_map: Keras's own layouts; `None` for one of the other two kinds.
+        choose: Given a model and its first batch, returns the axis sizes of a better mesh, an empty mapping to
+            replicate the model on every device, or `None` to keep this mesh.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
         layout_map: keras.distribution.LayoutMap | None = None,
         choose: ChooseMesh | None = None,
     ) -> None:
-        # Each process is given the whole batch and takes its part, so nothing is to be sharded once more.
+        # Each process gets the whole batch and takes its part of it, so the dataset must not be sharded again.
         super().__init__(
             layout_map=keras.distribution.LayoutMap(mesh) if layout_map is None else layout_map,
             batch_dim_name=batch_axis,
@@ -71,14 +71,14 @@ class ShardedParallel(keras.distribution.ModelParallel):
         return ShardedParallel(device_mesh, self.axes.batch, self.patterns if mesh else Patterns({}))
 
     def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:
-        """Return the layout of a variable that is being made."""
+        """Return the layout of a variable that is being created."""
         if self._given is not None or layout_of(variable) is not None:
             return super().get_variable_layout(variable)
         spec = self.spec_of(variable, _facts_of_running_layer())
         return keras.distribution.TensorLayout(spec, self.device_mesh)
 
     def spec_of(self, variable: keras.Variable, facts: LayerFacts | None) -> Spec:
-        """Return along which axes a variable is sharded, which belongs to a layer of these facts, or to none."""
+        """Return the axes along which a variable is sharded; `facts` are those of its layer, if it has one."""
         shape = tuple(variable.shape)
         if self._given is not None:
             layout = self._given[path_of(variable)]
@@ -101,13 +101,13 @@ class ShardedParallel(keras.distribution.ModelParallel):
         return found
 
     def names(self, path: str) -> bool:
-        """Return whether a pattern says where a variable is to be."""
+        """Return whether a pattern specifies the layout of a variable."""
         if self._given is not None:
             return self._given[path] is not None
         return self.patterns is not None and bool(self.patterns.matching(path))
 
     def note_of(self, path: str, shape: tuple[int, ...]) -> str:
-        """Return why a dimension that a pattern names is not sharded; empty if there is none."""
+        """Return why a dimension that a pattern names is not sharded; empty if there is no such dimension."""
         matching = [] if self.patterns is None else self.patterns.matching(path)
         if self.patterns is None or len(matching) != 1 or _is_added(path, matching[0]):
             return ""
@@ -131,7 +131,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
             )
         spec = self.patterns.specs[matching[0]]
         if len(spec) > len(shape):
-            if not is_weight or _is_added(path, matching[0]):  # as of an optimizer: no user names these
+            if not is_weight or _is_added(path, matching[0]):  # an optimizer's, for example: no user names these
                 return (None,) * len(shape)
             raise ArgumentError(
                 f"`shard` gives {path!r} {len(spec)} axes by {matching[0]!r}: {spec}, but its shape "
@@ -143,12 +143,12 @@ class ShardedParallel(keras.distribution.ModelParallel):
 
 
 def _is_added(path: str, pattern: str) -> bool:
-    """Return whether LoRA or quantization adds a variable to the weight that a pattern is meant for."""
+    """Return whether LoRA or quantization added a variable to the weight that a pattern is meant for."""
     return _ADDED.search(path) is not None and not any(word in pattern for word in ("lora", "scale", "zero"))
 
 
 def _facts_of_running_layer() -> LayerFacts | None:
-    """Return what is known of the layer that is adding a weight now; `None` where none is."""
+    """Return what is known about the layer that is adding a weight now; `None` if there is none."""
     frame: types.FrameType | None = sys._getframe(1)
     for _ in range(_MOST_FRAMES):
         if frame is None:
@@ -160,7 +160,7 @@ def _facts_of_running_layer() -> LayerFacts | None:
 
 
 def facts_of(layer: Layer) -> LayerFacts:
-    """Return what a layout goes by, of a layer."""
+    """Return the facts about a layer that layouts depend on."""
     kind = next((one.__name__ for one in _KINDS if isinstance(layer, one)), type(layer).__name__)
     return LayerFacts(kind, layer.equation if isinstance(layer, keras.layers.EinsumDense) else "")
 
@@ -168,7 +168,7 @@ def facts_of(layer: Layer) -> LayerFacts:
 def shard(
     opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None, choose: ChooseMesh | None = None
 ) -> OpenedStrategy:
-    """Return the distribution that shards models over the devices of another; see `common/protocols.py`."""
+    """Return a distribution that shards models over the devices of `opened`; see `common/protocols.py`."""
     if isinstance(shard, keras.distribution.LayoutMap):
         own = shard.device_mesh
         distribution = ShardedParallel(own, own.axis_names[0], layout_map=shard)

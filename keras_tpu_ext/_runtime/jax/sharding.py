@@ -1,4 +1,4 @@
-"""Put arrays of the host on the devices of a distribution; each process puts its own shards."""
+"""Put host arrays on the devices of a distribution; each process puts its own shards."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def shard_data(data: Nest, distribution: keras.distribution.DataParallel | None,
     """Return `data` with its arrays on the devices of `distribution`, or on the default device without one.
 
     Args:
-        data: Structure of arrays, the same in every process; `None` in it stays.
+        data: Structure of arrays, the same in every process; `None` in it is kept.
         distribution: Keras's distribution, or `None`.
-        axis: The dimension that is sharded, which the devices must divide evenly; `None` to replicate.
+        axis: The dimension to shard, whose size must split evenly over the devices; `None` to replicate.
     """
     if distribution is None:
         return jax.device_put(data)
@@ -54,7 +54,7 @@ def _buffer(array: jax.Array) -> int:
     """Return an identifier of the buffer of `array`."""
     try:
         return int(array.addressable_data(0).unsafe_buffer_pointer())
-    except jax.errors.JaxRuntimeError:  # not every device tells its addresses
+    except jax.errors.JaxRuntimeError:  # not every device reports its addresses
         return id(array)
 
 
@@ -64,7 +64,7 @@ def _put_own_shards(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
 
 def data_parallel(devices: Sequence[jax.Device]) -> keras.distribution.DataParallel:
     """Return Keras's distribution that splits batches over `devices`."""
-    # Each process is given the whole batch and takes its part, so nothing is to be sharded once more.
+    # Each process gets the whole batch and takes its part of it, so the dataset must not be sharded again.
     return keras.distribution.DataParallel(
         devices=[f"{device.platform}:{device.id}" for device in devices], auto_shard_dataset=False
     )

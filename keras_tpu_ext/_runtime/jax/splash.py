@@ -11,19 +11,19 @@ import numpy as np
 
 from keras_tpu_ext._runtime.compat.keras3_jax import kernel_depth
 
-# Lengths that the kernel can cut into blocks, and blocks that it may be given: MaxText takes 512 where it can.
+# Sizes of the blocks into which the kernel can cut a length; MaxText takes 512 where it can.
 BLOCKS = (512, 256, 128)
 
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """What a query sees, as the kernel can be told.
+    """What a query sees, in terms that the kernel supports.
 
     Attributes:
         before: Number of positions before its own; `None` for all.
         after: Number of positions after its own; `None` for all.
-        queries: Boolean array of batch and queries, true for those that see anything; `None` for all.
-        keys: Boolean array of batch and keys, true for those that can be seen; `None` for all.
+        queries: Boolean array of shape (batch, queries), true for those that see anything; `None` for all.
+        keys: Boolean array of shape (batch, keys), true for those that can be seen; `None` for all.
     """
 
     before: int | None = None
@@ -41,15 +41,15 @@ def splash_attention(
     mask: Mask,
     cap: float | None,
 ) -> jax.Array:
-    """Return the attention of the kernel.
+    """Return the kernel's attention.
 
     Args:
-        query: Scaled queries, of batch, length, heads and depth.
-        key: Keys, of fewer heads if the queries' are in groups.
+        query: Scaled queries of shape (batch, length, heads, depth).
+        key: Keys, with fewer heads if those of the queries are grouped.
         value: Values.
-        segments: Integers of batch and queries, and of batch and keys; equal ones see each other. `None` for all.
+        segments: Integers of shapes (batch, queries) and (batch, keys); equal ones see each other. `None` for all.
         mask: What a query's position lets it see.
-        cap: Where logits are capped by tanh; `None` for no cap.
+        cap: The value at which tanh caps logits; `None` for no cap.
     """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
@@ -76,7 +76,7 @@ def splash_attention(
 
 
 def _with_depth(array: jax.Array) -> jax.Array:
-    """Pad the last dimension with zeros, which add nothing to a product, as far as the kernel needs it."""
+    """Pad the last dimension to what the kernel needs, with zeros, which add nothing to a product."""
     depth = array.shape[-1]
     return jnp.pad(array, ((0, 0), (0, 0), (0, 0), (0, kernel_depth(depth) - depth)))
 
@@ -116,7 +116,7 @@ def _block_sizes(kernels: Any, queries: int, keys: int) -> Any:
 
 
 def sees_anything(mask: Mask, queries: int, keys: int) -> jax.Array | None:
-    """Return a boolean array of batch and queries, true for those that see a key; `None` where all surely do."""
+    """Return a boolean array of shape (batch, queries), true for those that see a key; `None` if all surely do."""
     first, last = _reach(mask, queries, keys)
     seen: jax.Array | None = None if np.all(last > first) else jnp.asarray(last > first)[None]
     if mask.keys is not None:

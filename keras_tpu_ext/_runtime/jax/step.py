@@ -1,7 +1,7 @@
 """The exact step on Keras 3 and JAX, as pure functions of a state.
 
-JAX shows every step the whole batch, so a mean is the mean, on any number of devices. What is left to do: batches
-that the devices cannot share evenly, loss scaling, accumulation, and loops on the device.
+On JAX every step sees the whole batch, so a mean is the global mean, on any number of devices. What is left to do:
+batches that cannot be split evenly over the devices, loss scaling, accumulation, and loops on the device.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class JaxAdapter(Keras3Adapter):
 
 
 class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShape):
-    """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
+    """The mixin that makes the step of a `keras.Model` exact for any number of replicas."""
 
     _kte_adapter = JaxAdapter()
     _batch_facts = _batch
@@ -73,13 +73,13 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
         super().__init__(*args, **kwargs)
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the model as Keras does; on a TPU its attention is what it is on a CPU."""
+        """Call the model as Keras does; its attention on a TPU matches that on a CPU."""
         model: Model = super()
         with _exact_operations(distribution_of(self)):
             return model.__call__(*args, **kwargs)
 
     def stateless_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the model without side effects as Keras does; on a TPU its attention is what it is on a CPU.
+        """Call the model without side effects as Keras does; its attention on a TPU matches that on a CPU.
 
         No `add_loss` term and no activity regularizer is lost.
         """
@@ -132,7 +132,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
         return logs, (*weights, metrics)
 
     def test_step(self: Any, state: Any, data: Nest) -> tuple[dict[str, Any], Any]:
-        """Evaluate one batch; `state` and what is returned are without the optimizer's variables."""
+        """Evaluate one batch; `state` and the returned state do not include the optimizer's variables."""
         trainable, non_trainable, metrics = state
         x, y, sample_weight = _unpacked(data)
         _, (loss, y_pred, non_trainable, metrics) = self.compute_loss_and_updates(
@@ -142,12 +142,12 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
         return logs, (trainable, non_trainable, metrics)
 
     def global_mean(self: Any, per_example: jax.Array, sample_weight: Any = None) -> Any:
-        """Return the mean over the whole batch, which on JAX is what a step holds.
+        """Return the mean over the whole batch, which on JAX every step holds.
 
         Args:
             per_example: Array whose first dimension is the batch.
-            sample_weight: Weights to multiply it with, of the same leading dimensions. As in Keras, the denominator
-                is the number of elements and not the sum of the weights.
+            sample_weight: Weights to multiply it by, with the same leading dimensions. As in Keras, the denominator
+                is the number of elements, not the sum of the weights.
         """
         values = jnp.asarray(per_example)
         if sample_weight is not None:
@@ -176,7 +176,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
             self.predict_function = make_predict_function(self)
 
     def _augmented(self: Any, x: Nest, y: Nest, values: jax.Array) -> tuple[Nest, Nest, Any]:
-        """Return the batch as the model is to see it, and the next values of what is not trained."""
+        """Return the batch as the model should see it, and the next values of the non-trainable variables."""
         if not self._augments():
             return x, y, values
         changed: list[Any] = []
@@ -194,7 +194,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
         logs: list[dict[str, Any]] = []
 
         def update() -> None:
-            # Of a loss that is not reduced Keras tracks the mean.
+            # Keras tracks the mean of a loss that is not reduced.
             mean = loss if not loss.shape else jnp.mean(loss) / _batch.valid_fraction()
             self._loss_tracker.update_state(mean, sample_weight=self._number_of_examples(x))
             logs.append(dict(self.compute_metrics(x, y, y_pred, sample_weight)))
@@ -206,7 +206,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
         return use_distribution(distribution_of(self))
 
     def _kte_adopt(self) -> None:
-        keep(self, current_distribution())  # its variables follow before they are used
+        keep(self, current_distribution())  # its variables are moved before they are used
 
     @contextlib.contextmanager
     def _kte_loop(self) -> Iterator[None]:
@@ -268,7 +268,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
         """Build as Keras does, inside the model's own distribution, and prepare the batches of `iterator`."""
         model: Model = super()
         if self.built:
-            self._adopt_variables()  # an optimizer lays out its slots as the weights are
+            self._adopt_variables()  # an optimizer lays out its slots like the weights
         with self._own_scope():
             if iterator is None:
                 model._symbolic_build(data_batch=data_batch)
@@ -288,16 +288,16 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
             override(iterator, "_get_iterator", adapted.get_jax_iterator)
 
     def _adopt_variables(self: Any) -> None:
-        """Put variables that were made elsewhere, as an optimizer's learning rate may be, where the model is."""
+        """Move variables that were created elsewhere, such as an optimizer's learning rate, to where the model is."""
         lay_out_what_has_no_layout(self)
 
     def _get_jax_state(self: Any, **which: bool) -> Any:
-        """Return the state as Keras does; a model with optimizers for a step of its own may have no other.
+        """Return the state as Keras does, even if the model has optimizers for its own step and no other.
 
-        After an epoch a variable and its moving average may be one array, and JAX does not donate one twice.
+        After an epoch a variable and its moving average may share one array, and JAX cannot donate an array twice.
         """
         model: Model = super()
-        if getattr(self, "optimizer", _NO_OPTIMIZER) is not None:  # without compile the name is not there
+        if getattr(self, "optimizer", _NO_OPTIMIZER) is not None:  # not set before `compile`
             return copy_aliased_buffers(model._get_jax_state(**which))
         self.optimizer = _NO_OPTIMIZER
         try:
@@ -314,13 +314,13 @@ def _exact_operations(distribution: keras.distribution.Distribution | None) -> I
 
 
 def _unpacked(data: Nest) -> tuple[Nest, Nest, Nest]:
-    """Return inputs, targets and weights; a row that only fills the batch up weighs nothing."""
+    """Return inputs, targets and weights; the weights of padded rows are zero."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     return x, y, jax.tree.map(_batch.zero_invalid_rows, sample_weight)
 
 
 class _NoOptimizer:
-    """Has no variables."""
+    """Stands in for an optimizer and has no variables."""
 
     variables: tuple[Any, ...] = ()
 

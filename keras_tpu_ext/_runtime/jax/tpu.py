@@ -1,4 +1,4 @@
-"""TPUs under JAX: opened once per process; every failure has a cause and a cure."""
+"""TPUs under JAX: opened once per process; every failure is explained with its cause and a fix."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def open_tpu(address: str) -> OpenedStrategy:
         address: `"local"` or a TPU's name; JAX finds the TPU of its own machine by itself.
 
     Raises:
-        TpuUnusableError: When JAX cannot use it, with the cause and the cure.
+        TpuUnusableError: If JAX cannot use it; the message has the cause and a fix.
     """
     if "://" in address:
         raise TpuUnusableError(_message(*_REMOTE, address))
     if importlib.util.find_spec("libtpu") is None:
-        # Trying would start JAX's devices, and a rehearsal could not follow.
+        # Trying would start JAX's devices, after which a rehearsal is impossible.
         raise TpuUnusableError(_message(*_NO_LIBTPU, address))
     hide_accelerators()
     try:
         devices = jax.devices("tpu")
-    except Exception as error:  # JAX raises anything here
+    except Exception as error:  # JAX may raise anything here
         raise TpuUnusableError(explain_tpu_failure(address, error)) from error
     return OpenedStrategy(data_parallel(devices), len(devices), devices[0].device_kind, supports_bfloat16=True)
 
 
 def explain_tpu_failure(address: str, error: BaseException) -> str:
-    """Explain why a TPU cannot be used, in one sentence, and say what to do about it in another."""
+    """Return one sentence that explains why a TPU cannot be used, and another that says what to do about it."""
     text = f"{type(error).__name__}: {error}".strip()
     for pattern, cause, cure in _KNOWN_FAILURES:
         match = re.search(pattern, text, re.IGNORECASE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""What a training on JAX has come to."""
+"""The state of a training run on JAX."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def all_variables(model: Model) -> list[tuple[str, Variable]]:
 
 
 def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
-    """Return the value of each variable of `model` that training changes; `on_host` brings them there at once."""
-    model.jax_state_sync()  # while `fit` runs, they are in its own state
+    """Return the value of each variable of `model` that training changes; `on_host` copies them there at once."""
+    model.jax_state_sync()  # while `fit` runs, the values are in its own state
     variables = all_variables(model)
     with model._kte_process_group().reading_shards():
         values = _values([variable for _, variable in variables], on_host=on_host)
@@ -43,7 +43,7 @@ def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
 
 
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
-    """Give the variables of `model` values that `read` has returned."""
+    """Assign values that `read` returned to the variables of `model`."""
     with model._own_scope():
         model._kte_adapter.build_optimizer(model)
         model._build_accumulator()
@@ -54,13 +54,13 @@ def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
 
 
 def all_gather_int(model: Model, number: int) -> list[int]:
-    """Return the numbers that all processes which train `model` call this with, in the same order on each."""
+    """Return the numbers that all processes training `model` pass to this call, in the same order on each."""
     return list(model._kte_process_group().all_gather_int(number))
 
 
 @contextlib.contextmanager
 def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
-    """Within the block `fit` reads its batches so that it can begin in the middle of them; it needs no seed."""
+    """Within the block, `fit` reads its batches so that it can start in the middle of the data; it needs no seed."""
     spans_epochs = call.arguments.get("steps_per_epoch") is not None
     data = ResumablePasses(reads_ahead=False, spans_epochs=spans_epochs)
     with _reading_batches(call, data, first_epoch):
@@ -68,9 +68,9 @@ def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None)
 
 
 def _values(variables: Sequence[Variable], *, on_host: bool) -> list[Array]:
-    """Return copies of variables: on their devices where those have room, for which no step has to wait.
+    """Return copies of variables: on their devices if those have room, so that no step has to wait.
 
-    The next step is given the memory of the variables, so that they have to be copied before it.
+    The variables' memory is donated to the next step, so they have to be copied before it.
     """
     values: list[Any] = [variable.value for variable in variables]
     by_devices: dict[frozenset[jax.Device], list[int]] = {}
@@ -92,7 +92,7 @@ def _values(variables: Sequence[Variable], *, on_host: bool) -> list[Array]:
 
 def _copies(arrays: list[jax.Array], devices: frozenset[jax.Device]) -> Sequence[Array]:
     if _have_room(arrays, devices):
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # free memory in too small pieces
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # free memory is too fragmented
             return _copy(arrays)
     return _copies_on_host(arrays)
 
@@ -112,7 +112,7 @@ def _have_room(arrays: Sequence[jax.Array], devices: frozenset[jax.Device]) -> b
     """Return whether copies take at most half of what their devices had free in all steps before the first copy."""
     shards = ((array.sharding.shard_shape(array.shape), array.dtype.itemsize) for array in arrays)
     needed = sum(math.prod(shape) * itemsize for shape, itemsize in shards)
-    # A CPU tells no limit, and its copies are in the memory of the host anyway.
+    # A CPU reports no limit, and its copies are in the memory of the host anyway.
     limited = [memory for device in devices if "bytes_limit" in (memory := device.memory_stats() or {})]
     has_room = all(2 * needed <= memory["bytes_limit"] - memory["peak_bytes_in_use"] for memory in limited)
     if has_room:

@@ -1,6 +1,6 @@
-"""From gradients to updated weights on JAX: accumulate, unscale, check, clip, apply; all of it without side effects.
+"""From gradients to updated weights on JAX: accumulate, unscale, check, clip, apply; all without side effects.
 
-A gradient of the loss of a global batch is that of all devices; JAX has summed it before anyone sees it.
+JAX sums the gradients of a global batch's loss over all devices before any code here sees them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Weights(NamedTuple):
     """Values of variables.
 
     Attributes:
-        trainable: Of the trainable variables.
-        non_trainable: Of the model's others.
-        optimizer: Of the optimizer's.
+        trainable: Values of the model's trainable variables.
+        non_trainable: Values of the model's other variables.
+        optimizer: Values of the optimizer's variables.
     """
 
     trainable: Values
@@ -60,7 +60,7 @@ class StatelessLossScaler(LossScaler):
 
 
 class GradientAccumulator(BaseGradientAccumulator):
-    """Sums of gradients over several batches, those of all devices."""
+    """Sums of gradients over several batches, already summed over all devices."""
 
     def _make_sums(self, variables: Sequence[keras.Variable]) -> None:
         self.position = self._variable("position", (), "int32")
@@ -76,7 +76,7 @@ class GradientAccumulator(BaseGradientAccumulator):
         return [self.position, self.weight, *self.sums] if self.targets else []
 
     def add(self, gradients: Values, weight: jax.Array | int) -> None:
-        """Add one batch, given its gradients and what it counts for."""
+        """Add one batch, given its gradients and its weight."""
         weight = jnp.asarray(weight, "float32")
         for total, gradient in zip(self.sums, gradients, strict=True):
             total.assign(total.value + gradient * weight.astype(gradient.dtype))
@@ -84,17 +84,17 @@ class GradientAccumulator(BaseGradientAccumulator):
         self.position.assign(self.position.value + 1)
 
     def means(self) -> list[jax.Array]:
-        """Return the mean gradients of the batches so far; zeros where there are none."""
+        """Return the mean gradients of the batches so far; zeros if there are none."""
         weight = jnp.where(self.weight.value == 0, 1.0, self.weight.value)
         return [total.value / weight.astype(total.value.dtype) for total in self.sums]
 
     def clear_if(self, condition: jax.Array | bool) -> None:
-        """Start a new window where `condition` holds."""
+        """Start a new window if `condition` holds."""
         for variable in self.sum_variables():
             variable.assign(jnp.where(condition, jnp.zeros_like(variable.value), variable.value))
 
     def save_own_variables(self, store: Any) -> None:
-        """Save the sums, in the form in which replicas on TensorFlow save theirs: along a first dimension."""
+        """Save the sums in the form that replicas on TensorFlow use: stacked along a first dimension."""
         if not self.targets:
             return
         store["position"], store["weight"] = self.position.numpy(), self.weight.numpy()
@@ -102,7 +102,7 @@ class GradientAccumulator(BaseGradientAccumulator):
             store[f"sum_{i}"] = total.numpy()[None]
 
     def load_own_variables(self, store: Any) -> None:
-        """Load what was saved, on whatever runtime and number of replicas."""
+        """Load what was saved, on any runtime and any number of replicas."""
         if not self.targets or "position" not in store:
             return
         self.position.assign(store["position"][()])
@@ -121,10 +121,10 @@ def accumulate_or_apply(
 
     Args:
         model: The model; its `_step_state` holds the loss scaler and the accumulator.
-        gradients: Of the scaled loss, one a trainable variable.
+        gradients: Gradients of the scaled loss, one per trainable variable.
         before: The values before the step.
         non_trainable: Values of the non-trainable variables after the forward pass.
-        examples: Number of examples in the batch: what its gradient counts for in a window.
+        examples: Number of examples in the batch: the weight of its gradient in a window.
     """
     state = model._step_state
     if state.overflow_watch is not None:
@@ -139,7 +139,7 @@ def accumulate_or_apply(
 
 
 def flush_window(model: Model, weights: Weights, condition: jax.Array | bool = True) -> Weights:
-    """Take the step of a window where `condition` holds, and start a new one."""
+    """Take the step of a window if `condition` holds, and start a new one."""
     accumulator, variables = model._step_state.accumulator(model.optimizer), model._step_state.loss_scaler.variables
     gradients, values = accumulator.means(), [variable.value for variable in variables]
 
@@ -170,7 +170,7 @@ def _step(model: Model, gradients: Values, weights: Weights, *, skipped: Weights
 def run_stateless(
     function: Callable[[], Any], variables: Sequence[keras.Variable], values: Values
 ) -> list[jax.Array]:
-    """Return the values of `variables` after `function` has run, if they had `values` before."""
+    """Run `function` with `values` in `variables`, and return their values afterwards."""
     with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))) as scope:
         function()
     return [scope.get_current_value(variable) for variable in variables]

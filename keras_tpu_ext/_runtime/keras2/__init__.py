@@ -1,4 +1,4 @@
-"""Keras 2 on TensorFlow: TensorFlow 2.15, or tf-keras beside a newer one."""
+"""Keras 2 on TensorFlow: TensorFlow 2.15, or tf-keras beside a newer TensorFlow."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What is Keras 2's own around a step."""
+"""What is specific to Keras 2 around a step."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated
 from keras_tpu_ext._runtime.tensorflow.whole_batch import KerasPatch, averaging, takes_own_mean
 from keras_tpu_ext._runtime.training.batch import Batch
 
-# Where `BackupAndRestore` keeps the number of the epoch in its checkpoint.
+# The key of the epoch's number in a checkpoint of `BackupAndRestore`.
 _SAVED_EPOCH = "ckpt_saved_epoch/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def _reducing(stock: Callable[[Any], str]) -> Callable[[Any], str]:
-    """Return a method of losses that names their reduction: Keras refuses to take a mean on replicas."""
+    """Wrap the method of losses that returns their reduction: Keras refuses to take a mean on replicas."""
 
     def reduction_of(loss: Any) -> str:
         if not takes_own_mean():
@@ -67,26 +67,26 @@ class Keras2Adapter:
         ExactMetrics.take_over(model.compiled_metrics)
 
     def build_optimizer(self, model: Model) -> None:
-        """Make the optimizer's variables; of several each has variables that only the user's step knows."""
+        """Make the optimizer's variables; with several optimizers, only the user's step knows which each updates."""
         if not tf.nest.is_nested(model.optimizer):
             optimizers.build(model.optimizer, model.trainable_variables)
 
     def backup_epoch(self, backup: Callback) -> int:
-        """Return after how many epochs a `BackupAndRestore` lets training go on."""
+        """Return the number of epochs after which a `BackupAndRestore` resumes training."""
         saved = tf.train.latest_checkpoint(os.path.join(backup.backup_dir, "chief"))
         return 0 if saved is None else int(tf.train.load_variable(saved, _SAVED_EPOCH)) + 1
 
     def write_patches(self, callback: Callback, save_weights: Callable[[str], None]) -> list[Patch]:
-        """Return nothing: callbacks of Keras 2 know of other processes."""
+        """Return no patches: callbacks of Keras 2 know about other processes."""
         return []
 
     def has_partial_variables(self, model: Model) -> bool:
-        """Return whether a variable that is saved is summed over replicas; what metrics have counted is saved too."""
+        """Return whether any saved variable is summed over replicas; the variables of metrics are saved too."""
         variables = [*model.variables, *(variable for metric in model.metrics for variable in metric.variables)]
         return any(variable.synchronization == tf.VariableSynchronization.ON_READ for variable in variables)
 
     def own_layers(self, model: Model) -> list[str]:
-        """Return the names of layers and operations that are not known to work on each example by itself."""
+        """Return the names of layers and operations that are not known to process each example independently."""
         inner: Any = getattr(model, "model", model)
         if not all(_is_known(function) for function in (type(inner).call, type(model).predict_step)):
             return [model.name]
@@ -102,7 +102,7 @@ class Keras2Adapter:
         return model(x, training=training)
 
     def compute_loss(self, model: Model, *, y: Nest, training: bool, **batch: Nest) -> tf.Tensor | None:
-        """Call `compute_loss` of `model`; Keras 2 trains with a loss only, and evaluates without."""
+        """Call `compute_loss` of `model`; Keras 2 trains only with a loss, and evaluates without one too."""
         loss = model.compute_loss(y=y, **batch)
         if training:
             model._validate_target_and_loss(y, loss)
@@ -117,37 +117,37 @@ class Keras2Adapter:
         return type(model).compute_metrics is not keras.Model.compute_metrics
 
     def custom_metrics(self, model: Model) -> list[Metric]:
-        """Return the metrics that are not of `compile`, which know of padding."""
+        """Return the metrics other than those of `compile`, which know about padding."""
         compiled = [*model.compiled_loss.metrics, *model.compiled_metrics.metrics]
         return [metric for metric in model.metrics if all(metric is not other for other in compiled)]
 
     def loss_tracker(self, model: Model) -> Metric:
-        """Return the metric that tracks the loss; as an attribute it would be saved, and not found again."""
+        """Return the metric that tracks the loss; as an attribute it would be saved, but not found again."""
         return model.compiled_loss._total_loss_mean
 
     def exclude_padding(self, model: Model) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which layers learn from the examples of the batch alone."""
+        """Return a context in which layers learn only from the examples of the batch."""
         return batch_statistics.exclude_padding(model)
 
     def layer_losses(self, model: Model) -> list[tf.Tensor]:
-        """Return the `add_loss` terms that layers have now."""
+        """Return the current `add_loss` terms of layers."""
         return [loss for layer in model._flatten_layers() for loss in layer._eager_losses]
 
     @contextlib.contextmanager
     def record_layer_losses(self, model: Model) -> Iterator[None]:
-        """After the block `BATCH.layer_losses` has the `add_loss` terms; every replica, a thread, has its own."""
+        """After the block, `BATCH.layer_losses` has the `add_loss` terms; every replica, a thread, has its own."""
         yield
         BATCH.layer_losses = [(layer, loss) for layer in model._flatten_layers() for loss in layer._eager_losses]
         unreduced = [loss for _, loss in BATCH.layer_losses if loss.shape.rank]
         BATCH.layer_loss_elements = _elements_of_examples(unreduced[0]) if unreduced else None
 
     def set_layer_losses(self, model: Model, losses: Sequence[tuple[Layer, tf.Tensor]]) -> None:
-        """Let layers have these `add_loss` terms, where `losses` is read next."""
+        """Set the `add_loss` terms of layers for the next reading of `losses`."""
         for layer in model._flatten_layers():
             layer._eager_losses = [loss for owner, loss in losses if owner is layer]
 
     def weight_losses(self, model: Model) -> list[tf.Tensor]:
-        """Return the losses of regularizers, and of what `add_loss` got as a function."""
+        """Return the losses of regularizers, and of functions passed to `add_loss`."""
         losses = [loss() for layer in model._flatten_layers() for loss in layer._callable_losses]
         return [loss for loss in losses if loss is not None]
 
@@ -156,17 +156,17 @@ class Keras2Adapter:
         return optimizer.get_scaled_loss(loss) if optimizers.scales(optimizer) else loss
 
     def unscale_gradients(self, optimizer: Optimizer, gradients: Sequence[tf.Tensor]) -> Sequence[Any]:
-        """Undo `scale_loss`, which an optimizer of Keras 2 leaves to who takes the gradients."""
+        """Undo `scale_loss`, which an optimizer of Keras 2 leaves to whoever computes the gradients."""
         return optimizer.get_unscaled_gradients(gradients) if optimizers.scales(optimizer) else gradients
 
     def build_for(self, optimizer: Optimizer, variables: Sequence[Variable]) -> None:
-        """Make the variables of `optimizer`, outside of the graph."""
+        """Create the variables of `optimizer`, outside the graph."""
         optimizers.build(optimizer, variables)
 
     def apply_gradients(
         self, optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]
     ) -> None:
-        """Let `optimizer` clip and apply gradients that are summed over replicas already."""
+        """Let `optimizer` clip and apply gradients that are already summed over replicas."""
         optimizers.apply_summed(optimizer, gradients, variables)
 
     def count_skipped(self, optimizer: Optimizer) -> None:

@@ -76,7 +76,7 @@ def _alias_keras_modules() -> Iterator[None]:
 
 
 def _explain_compiled_operations() -> None:
-    """Let compiled operations say why they are missing; TensorFlow would name an undefined symbol."""
+    """Make compiled operations say why they are missing; TensorFlow would name an undefined symbol."""
     loader = importlib.import_module("tensorflow_addons.utils.resource_loader").LazySO
 
     def ops(self: Any) -> NoReturn:
@@ -92,5 +92,5 @@ def _explain_compiled_operations() -> None:
 def _install() -> str:
     if PACKAGE == "keras":
         return "pip install tensorflow-addons==0.23.0"
-    # Without their dependencies: TensorFlow Addons asks for an old typeguard, and for nothing else that is new.
+    # Without their dependencies: TensorFlow Addons requires an old typeguard, and otherwise nothing new.
     return "pip install --no-deps tensorflow-addons==0.23.0 typeguard==2.13.3"

@@ -1,7 +1,7 @@
 """AutoGraph on Keras 2, which converts Python's `if`, `for` and `len` on tensors in user code.
 
 The loop and the steps of this package are not converted. Layers, losses and metrics are converted only if their
-caller is, by TensorFlow's control status.
+caller is, according to TensorFlow's control status.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _R = TypeVar("_R")
 
 
 def with_autograph(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Wrap a function that is not converted itself, so that user code which it calls is."""
+    """Wrap a function that is not converted itself, so that the user code that it calls is."""
 
     def as_if_converted(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if tf.executing_eagerly():

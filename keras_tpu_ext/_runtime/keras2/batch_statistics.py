@@ -1,7 +1,7 @@
-"""Layers of Keras 2 that learn something from a batch as a whole: rows that are no examples do not count.
+"""Layers of Keras 2 that learn something from a batch as a whole: rows that are not examples do not count.
 
-A row is no example if it stands in for none (see `tensorflow/empty_replicas.py`) or if it was padded. Batch
-normalisation has its statistics from the examples alone, and activity regularisers have their sums.
+A row is not an example if it stands in for none (see `tensorflow/empty_replicas.py`) or if it was padded. Batch
+normalisation takes its statistics, and activity regularisers their sums, from the examples only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Place = tuple[Any, str, Callable[[Any], Any]]
 
 @contextlib.contextmanager
 def exclude_padding(model: Model) -> Iterator[None]:
-    """Within the block the layers of `model` learn from the examples of the batch at hand, see `batch_context`."""
+    """Within the block, layers of `model` learn only from the examples of the current batch; see `batch_context`."""
     layers = list(model._flatten_layers())
     normalisations = [layer for layer in layers if isinstance(layer, BatchNormalizationBase)]
     places = [place for layer in normalisations for place in _places(layer, synchronizes(model, layer))]
@@ -49,12 +49,12 @@ def _places(layer: Layer, synchronized: bool) -> list[_Place]:
     if not synchronized and BATCH.valid is None:
         if BATCH.has_any is None:
             return []
-        # `_assign_new_value` is of the fused kernel.
+        # `_assign_new_value` belongs to the fused kernel.
         return [(layer, "_assign_new_value", _assigning), (layer, "_assign_moving_average", _assigning)]
     moments = _Moments(layer, synchronized)
     places: list[_Place] = [(layer, "_calculate_mean_and_var", lambda stock: moments)]
-    changes = [] if synchronized else [_assigning]  # synchronized, every replica has what all of them have
-    if layer.fused:  # that kernel knows nothing of rows and replicas
+    changes = [] if synchronized else [_assigning]  # if synchronized, all replicas have the same
+    if layer.fused:  # that kernel knows nothing about rows and replicas
         places.append((layer, "fused", lambda fused: False))
         changes.append(moments.correcting)
     return [*places, (layer, "_assign_moving_average", _composed(changes))]
@@ -65,7 +65,7 @@ def _composed(changes: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
 
 
 def _assigning(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an assignment that keeps what a replica without examples has."""
+    """Wrap an assignment, to keep the values of a replica without examples."""
 
     def assign(variable: Variable, value: tf.Tensor, *args: Any) -> Any:
         there = has_any_example()
@@ -77,7 +77,7 @@ def _assigning(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Moments:
-    """Mean and variance of the examples alone, in the place of a layer's own.
+    """Mean and variance of the examples only, in place of a layer's own.
 
     Args:
         layer: The batch normalisation.
@@ -101,7 +101,7 @@ class _Moments:
         return tf.reshape(mean, sizes), tf.reshape(variance, sizes)
 
     def correcting(self, stock: Callable[..., Any]) -> Callable[..., Any]:
-        """Return an assignment of the variance as the fused kernel has it: of a sample, with Bessel's correction."""
+        """Wrap an assignment of the variance, to apply Bessel's correction as the fused kernel does."""
 
         def assign(variable: Variable, value: tf.Tensor, *args: Any) -> Any:
             if variable is self._layer.moving_variance:

@@ -1,4 +1,4 @@
-"""Padded batches of a `Sequence` on Keras 2, whose own adapter makes plain tuples of them."""
+"""Padded batches of a `Sequence` on Keras 2, whose own adapter turns them into plain tuples."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def replace_padded_batches(call: FitCall) -> None:
 
 
 def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
-    """Return a dataset of the batches of a `Sequence`, in another order in each pass where it shuffles.
+    """Return a dataset of the batches of a `Sequence`, in a new order in each pass if `shuffle`.
 
-    As in Keras 3, its first two batches tell of which dimensions the size varies.
+    As in Keras 3, its first two batches show the dimensions whose size varies.
     """
     first = _with_tuples(batches[0])
     leaves = tf.nest.flatten(first)
@@ -61,7 +61,7 @@ def _dataset(batches: Any, *, shuffle: bool) -> tf.data.Dataset:
         return tf.nest.pack_sequence_as(first, filled)
 
     dataset = tf.data.Dataset.from_generator(one_pass, output_signature=signature).map(packed)
-    if isinstance(batches, IndexedBatches):  # of which a pass may begin in the middle
+    if isinstance(batches, IndexedBatches):  # whose passes may begin in the middle
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
 
@@ -74,7 +74,7 @@ def _common(one: tuple[int, ...], other: tuple[int, ...]) -> list[int | None] | 
 
 
 def _with_tuples(batch: Nest) -> Any:
-    """Return a structure with tuples for its lists, of which tf.data makes tensors."""
+    """Return a structure with tuples in place of its lists, which tf.data would turn into tensors."""
     if isinstance(batch, Mapping):
         return {name: _with_tuples(part) for name, part in batch.items()}
     if isinstance(batch, PaddedBatch):

@@ -1,4 +1,4 @@
-"""Executions of changing length in Keras 2's loop over an epoch."""
+"""Executions of varying length in Keras 2's loop over an epoch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ScheduledDataHandler(_DataHandler):
     """
 
     def __init__(self, *args: object, steps_per_execution: object = None, **kwargs: object) -> None:
-        # One for Keras, which would ask for the size of the data.
+        # Keras gets 1, because for more it would ask for the size of the data.
         super().__init__(*args, steps_per_execution=tf.Variable(1, dtype=tf.int64), **kwargs)
 
     def steps(self: DataHandler) -> Iterator[int]:
@@ -46,15 +46,15 @@ class ScheduledDataHandler(_DataHandler):
 
 
 class ResumableDataHandler(ResumesData, _DataHandler):
-    """A `DataHandler` whose first epoch may begin in its middle."""
+    """A `DataHandler` whose first epoch may start in its middle."""
 
 
 class ScheduledResumableDataHandler(ResumesData, ScheduledDataHandler):
-    """Both."""
+    """A `ScheduledDataHandler` whose first epoch may start in its middle."""
 
 
 def use_data_handlers() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which data are handled as the model's schedule, and its going on in their middle, ask."""
+    """Return a context in which data handlers follow the model's schedule and may start in the middle of the data."""
 
     def make(stock: Callable[..., DataHandler]) -> Callable[..., DataHandler]:
         def get_data_handler(*args: object, **kwargs: object) -> DataHandler:

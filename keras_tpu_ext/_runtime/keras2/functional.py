@@ -1,8 +1,8 @@
 """Functional models, without Keras 2's rewriting of base classes.
 
 When `Sub(inputs, outputs)` is called for a subclass of `keras.Model`, Keras swaps `Model` for `Functional` in the
-bases of `Sub` and of every class above it, and `Sub` can no longer be used in the classic way. Here the one object
-gets a class of its own instead, and `Sub` stays what it is.
+bases of `Sub` and of every class above it, and `Sub` can no longer be used in the classic way. Here the single object
+gets its own class instead, and `Sub` is unchanged.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def _functional_variant(cls: type[tf.keras.Model]) -> type[tf.keras.Model]:
     """Return a subclass of `cls` and `Functional` with the name of `cls`, in code and in saved files."""
     members: dict[str, object] = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     if cls.__init__ is FunctionalByShape.__init__:
-        members["__init__"] = _functional_init  # Keras reads its signature to see if a config makes the model again
+        members["__init__"] = _functional_init  # Keras reads its signature to see if a config recreates the model
     variant = type(cls.__name__, (cls, Functional), members)
     package, separator, name = keras.saving.get_registered_name(cls).rpartition(">")
     if separator:
         keras.saving.register_keras_serializable(package=package, name=name)(variant)
-        # Both save under the name, and `cls` loads under it, which becomes the variant by its shape.
+        # Both save under the name, and it loads `cls`, which becomes the variant by its arguments.
         keras.saving.register_keras_serializable(package=package, name=name)(cls)
     return variant

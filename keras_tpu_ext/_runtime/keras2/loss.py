@@ -21,18 +21,18 @@ _LossesContainer: Any = private("engine.compile_utils:LossesContainer")
 
 
 class Shares(list[Any]):
-    """Losses of layers and weights that are shares already, for `ExactLosses`."""
+    """Losses of layers and weights that are already shares, for `ExactLosses`."""
 
 
 class ExactLosses(_LossesContainer):
     """A `LossesContainer` whose value on a replica is that replica's share of the loss of the whole batch.
 
-    In a `train_step` of the user's own the value is that of the whole loss, and its gradient that of the share.
+    In a user's own `train_step`, the value is that of the whole loss, and its gradient that of the share.
     """
 
     @classmethod
     def of(cls, compiled: Any) -> ExactLosses:
-        """Return one for what `compile` was given."""
+        """Return an instance for the arguments of `compile`."""
         return cls(
             compiled._user_losses,
             compiled._user_loss_weights,
@@ -41,7 +41,7 @@ class ExactLosses(_LossesContainer):
         )
 
     def build(self: Any, y_pred: Nest) -> None:
-        """Resolve the user's losses as Keras does, then let each return a share."""
+        """Resolve the user's losses as Keras does, then make each return a share."""
         super().build(y_pred)
         self._losses = [
             None if loss is None else Keras2LossShare(loss, _tf_batch, tracker)
@@ -51,7 +51,7 @@ class ExactLosses(_LossesContainer):
     def __call__(
         self, y_true: Nest, y_pred: Nest, sample_weight: Nest = None, regularization_losses: Any = None
     ) -> Any:
-        """Return the loss, and track it and that of each output."""
+        """Return the loss, and track it and the loss of each output."""
         note_shared()
         y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.has_examples)
         values, rows = self._of_outputs(y_true, y_pred, sample_weight)
@@ -62,7 +62,7 @@ class ExactLosses(_LossesContainer):
         if not values:
             return None
         total = tf.add_n(_losses_utils.cast_losses_to_common_dtype(values))
-        if rows is None and BATCH.layer_loss_elements is not None:  # the mean of terms that layers have not reduced
+        if rows is None and BATCH.layer_loss_elements is not None:  # the mean of the layers' unreduced terms
             _count(self._total_loss_mean, total, BATCH.layer_loss_elements)
         else:
             _track(self._total_loss_mean, total, rows)
@@ -90,7 +90,7 @@ class ExactLosses(_LossesContainer):
 
 
 class Keras2LossShare(LossShare):
-    """A `LossShare` with the reductions of Keras 2, which weighs every batch by its rows."""
+    """A `LossShare` with the reductions of Keras 2, which weights every batch by its rows."""
 
     def _unreduced(self, call: Callable[[Any, Any], Any]) -> Any:
         unreduced = super()._unreduced(call)
@@ -106,19 +106,19 @@ class Keras2LossShare(LossShare):
 
 
 def _track(tracker: Any, share: tf.Tensor, rows: tf.Tensor) -> None:
-    """Track the mean of all batches, each weighed by its rows, as Keras does on one device.
+    """Track the mean of all batches, each weighted by its rows, as Keras does on one device.
 
-    The tracker's variables are summed over replicas when they are read, so every replica adds a part of the one value
-    of the batch.
+    The tracker's variables are summed over replicas when they are read, so every replica adds its part of the batch's
+    value.
     """
-    # Keras weighs a batch by the rows of its targets; one without targets counts 1, like any other.
+    # Keras weights a batch by the rows of its targets; a batch without targets has weight 1, whatever its size.
     weight = tf.constant(1.0) / num_replicas() if rows is None else _examples(rows)
     (total,) = sum_over_replicas([weight])
     dtype = tracker.total.dtype
     total, weight = tf.cast(total, dtype), tf.cast(weight, dtype)
     if share.shape.rank:
         weight = tf.cast(tf.size(share), dtype) * tf.cast(_tf_batch.valid_fraction(), dtype) * total
-    # Where every replica has the whole loss, one without examples counts none of it, were it infinite.
+    # Where every replica has the whole loss, one without examples must add none of it, even if it is infinite.
     _count(tracker, tf.math.multiply_no_nan(tf.cast(tf.reduce_sum(share), dtype), total), weight)
 
 
@@ -132,5 +132,5 @@ def _rows(values: tf.Tensor) -> Any:
 
 
 def _examples(rows: tf.Tensor) -> Any:
-    """Return the number of this replica's examples in the batch at hand; `rows` where no step runs."""
+    """Return the number of this replica's examples in the current batch; `rows` if no step runs."""
     return tf.cast(rows if BATCH.examples is None else BATCH.examples, tf.float32)

@@ -26,15 +26,15 @@ _MetricsContainer: Any = private("engine.compile_utils:MetricsContainer")
 
 
 class ExactMetrics(_MetricsContainer):
-    """A `MetricsContainer` that counts no row which is no example, in no metric, weighted or not.
+    """A `MetricsContainer` that counts only rows that are examples in any metric, weighted or not.
 
-    Keras's own metrics give a padded row the weight zero, which keeps every shape static. The others may do with
-    weights what they like, or nothing at all; they get the rows of examples alone.
+    Keras's own metrics give a padded row the weight zero, which keeps every shape static. Other metrics may use
+    weights in any way, or not at all; they get only the rows of examples.
     """
 
     @classmethod
     def take_over(cls, compiled: Any) -> None:
-        """Make one of the container that `compile` has made."""
+        """Turn the container that `compile` has created into this class."""
         compiled.__class__ = cls
 
     def update_state(self, y_true: Nest, y_pred: Nest, sample_weight: Nest = None) -> None:
@@ -66,7 +66,7 @@ def _update(metric: Metric, true: tf.Tensor, predicted: tf.Tensor, weight: tf.Te
     if metric is None:
         return
     if is_function(metric) and converted(reduces_batch)(metric, *_as_it_gets_them(metric, true, predicted)):
-        # It hides its examples behind one number: call it with all of them, on every replica alike.
+        # It reduces its examples to one number: call it with all of them, on every replica alike.
         true, whole, weight = _tf_batch.gather_examples((true, predicted, weight))
         with _tf_batch.whole_batch_view():
             metric.update_state(true, whole, sample_weight=weight)
@@ -86,5 +86,5 @@ def _update(metric: Metric, true: tf.Tensor, predicted: tf.Tensor, weight: tf.Te
 
 
 def _as_it_gets_them(metric: Metric, true: tf.Tensor, predicted: tf.Tensor) -> tuple[Any, Any]:
-    """Return the arguments that Keras gives the function of a metric: all in the metric's own dtype."""
+    """Return the arguments as Keras passes them to a metric's function: all in the metric's own dtype."""
     return tf.cast(true, metric.dtype), tf.cast(predicted, metric.dtype)

@@ -36,7 +36,7 @@ def functional_of(model: tf.keras.Model) -> tf.keras.Model | None:
 
 @explain_missing_names()
 def calls(model: tf.keras.Model) -> list[Call]:
-    """Return the calls of layers in a functional model, without those inside of its layers."""
+    """Return the calls of layers in a functional model, without those inside its layers."""
     nodes = [node for of_depth in model._nodes_by_depth.values() for node in of_depth]
     return [
         Call(node.layer, node.keras_inputs, tree.flatten(node.outputs), (node.call_kwargs or {}).get("training"))
@@ -77,12 +77,12 @@ def is_compiled(model: tf.keras.Model) -> bool:
 
 
 def repeated_blocks(model: tf.keras.Model) -> list[str]:
-    """Return none: Keras 2 has no scope in which layers compute their activations twice."""
+    """Return `[]`: Keras 2 has no scope in which layers compute their activations twice."""
     return []
 
 
 def draws_random_numbers(layer: tf.keras.layers.Layer) -> bool:
-    """Return True if `layer` has a random generator of its own."""
+    """Return True if `layer` has its own random generator."""
     return isinstance(layer, _BaseRandomLayer)
 
 
@@ -98,10 +98,10 @@ _SOFTMAX_NAMES = ("softmax", "log_softmax", "softmax_v2", "log_softmax_v2")  # v
 def softmaxes(model: tf.keras.Model) -> list[tuple[str, str, str]]:
     """Return `(layer name, class name, dtype)` of each softmax in `model`, at any depth.
 
-    A softmax in a user's own `call` is not seen; `tf.nn.softmax` in a functional model is a layer.
+    A softmax in a user's own `call` is not found; `tf.nn.softmax` in a functional model is a layer.
     """
     layers = flatten_layers(model)
-    # It makes a Softmax of its own, whose dtype the user cannot set.
+    # It creates its own Softmax, whose dtype the user cannot set.
     heads = [layer for layer in layers if isinstance(layer, keras.layers.MultiHeadAttention)]
     owned = {id(getattr(layer, "_softmax", None)) for layer in heads}
     found = [layer for layer in layers if id(layer) not in owned and _computes_softmax(layer)]
@@ -158,7 +158,7 @@ def _loss_of(loss: Nest, name: str, position: int) -> tf.keras.losses.Loss | Non
 
 
 def compile_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
-    """Return the arguments of a call of `keras.Model.compile` by name, those that it does not name too."""
+    """Return the arguments of a call of `keras.Model.compile` by name, including those in its `**kwargs`."""
     given = inspect.signature(keras.Model.compile).bind_partial(None, *args, **kwargs).arguments
     given.update(given.pop("kwargs", {}))
     return {name: value for name, value in given.items() if name != "self"}

@@ -1,7 +1,7 @@
-"""Applying gradients that are already summed over replicas with any optimizer of Keras 2, or of TensorFlow Addons.
+"""Apply gradients that are already summed over replicas with any optimizer of Keras 2, or of TensorFlow Addons.
 
-Both kinds can be told that gradients are summed: those of `optimizers.legacy`, on which TensorFlow Addons builds, by
-`experimental_aggregate_gradients`, which new ones heed too.
+Both kinds have an argument that says that gradients are summed: `experimental_aggregate_gradients` of
+`optimizers.legacy`, on which TensorFlow Addons builds, which new optimizers accept too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
 from keras_tpu_ext._runtime.tensorflow.update import divide
 from keras_tpu_ext.errors import ArgumentError
 
-# Packages whose optimizers override how gradients are computed, and can do without.
+# Packages whose optimizers override how gradients are computed, but work without that.
 _KNOWN = ("keras", "tf_keras", "tensorflow_addons")
 
 
@@ -28,7 +28,7 @@ def apply_summed(optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables
     if _can_be_told(optimizer):
         optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
         return
-    # One of the user's own, that knows no such argument, sums over replicas again.
+    # A user's own optimizer without such an argument sums over replicas again.
     optimizer.apply_gradients([(None if g is None else divide(g, num_replicas()), v) for g, v in pairs])
 
 
@@ -36,7 +36,7 @@ def without_gradients_of_its_own(optimizer: Optimizer) -> Any:
     """Return `optimizer`.
 
     Raises:
-        ArgumentError: If its class overrides how gradients are computed, which the step here would pass over.
+        ArgumentError: If its class overrides how gradients are computed, which the step here would ignore.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     for name in ("compute_gradients", "_compute_gradients", "minimize"):
@@ -56,7 +56,7 @@ def _can_be_told(optimizer: Optimizer) -> bool:
 
 
 def build(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
-    """Make an optimizer's variables, once; those of `optimizers.legacy` make theirs themselves, before any graph."""
+    """Create an optimizer's variables, once; those of `optimizers.legacy` create their own, before any graph."""
     if is_legacy(optimizer):
         return
     with tf.init_scope():
@@ -64,7 +64,7 @@ def build(optimizer: Optimizer, variables: Sequence[Variable]) -> None:
 
 
 def is_legacy(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer is one of `optimizers.legacy`, as those of TensorFlow Addons are."""
+    """Return whether an optimizer is one of `optimizers.legacy`, like those of TensorFlow Addons."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return isinstance(inner, keras.optimizers.legacy.Optimizer)
 

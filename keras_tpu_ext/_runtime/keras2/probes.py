@@ -30,7 +30,7 @@ def count_flops(model: tf.keras.Model, batch: Nest, batch_size: int) -> FlopsCou
 
 
 def call_abstractly(function: Callable[[], _T]) -> _T:
-    """Call a function: here variables always have values. See `common/protocols.py`."""
+    """Call a function; here variables always have values. See `common/protocols.py`."""
     return function()
 
 
@@ -40,7 +40,7 @@ def lower_step(model: tf.keras.Model, batch: Nest, opened: OpenedStrategy, devic
 
 
 def _build(model: tf.keras.Model, specs: Nest, step: lowering.Step) -> None:
-    """Trace the step once, as `fit` does: this creates the variables that are missing."""
+    """Trace the step once, as `fit` does, to create the missing variables."""
 
     def on_leaves(*leaves: tf.Tensor) -> Nest:
         return step(tf.nest.pack_sequence_as(specs, leaves))
@@ -49,7 +49,7 @@ def _build(model: tf.keras.Model, specs: Nest, step: lowering.Step) -> None:
 
 
 class GradientRecorder(keras.optimizers.Optimizer):
-    """An optimizer that records the last gradient of each variable, and updates none.
+    """An optimizer that records the last gradient of each variable, and updates no variable.
 
     Args:
         **clipping: The arguments of `keras.optimizers.Optimizer` for clipping.
@@ -67,7 +67,7 @@ class GradientRecorder(keras.optimizers.Optimizer):
             self.recorded = [self.add_variable_from_reference(variable, "recorded") for variable in var_list]
 
     def update_step(self, gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable) -> None:
-        """Record `gradient`; slices of one row add up."""
+        """Record `gradient`; slices of the same row add up."""
         recorded = self.recorded[self._index_dict[self._var_key(variable)]]
         recorded.assign(tf.zeros_like(recorded))
         if isinstance(gradient, tf.IndexedSlices):

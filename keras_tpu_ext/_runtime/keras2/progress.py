@@ -14,7 +14,7 @@ from keras_tpu_ext._runtime.training.step_state import step_state_of
 
 
 def end_names_last_batch() -> bool:
-    """Return whether `on_train_batch_end` names the last batch of an execution, and not the first."""
+    """Return whether `on_train_batch_end` gets the index of the last batch of an execution, not of the first."""
     return True
 
 
@@ -31,7 +31,7 @@ def loss_scale(model: tf.keras.Model) -> float | None:
 def skipped_steps(model: tf.keras.Model) -> int | None:
     """Return the number of steps that loss scaling has skipped since `compile`; `None` if nothing counts them.
 
-    A `LossScaleOptimizer` of Keras 2 counts skipped steps among the others.
+    A `LossScaleOptimizer` of Keras 2 counts skipped steps like any others.
     """
     state = step_state_of(model)
     if state is None or not state.loss_scaler:

@@ -1,4 +1,4 @@
-"""Let Keras 2 read the batches of `fit` so that it can begin in the middle of them."""
+"""Let Keras 2 read the batches of `fit` so that it can start in the middle of the data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GeneratorDataAdapter: type = private("engine.data_adapter:GeneratorDataAdapter"
 
 @contextlib.contextmanager
 def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
-    """Within the block `fit` reads its batches so that it can begin in the middle of them.
+    """Within the block, `fit` reads its batches so that it can start in the middle of the data.
 
     Raises:
         NotForThisKerasError: If several processes train together.
@@ -40,14 +40,14 @@ def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None)
 
 
 class HandledPasses(ResumablePasses):
-    """The batches of one `fit`, which a `DataHandler` asks for.
+    """The batches of one `fit`, which a `DataHandler` requests.
 
     Args:
-        first_epoch: The epoch to begin with; `None` for that of the call.
+        first_epoch: The epoch to start with; `None` for the call's own.
 
     Attributes:
         first_epoch: As above.
-        has_handler: Whether there is one of the data to train on: the next ones are of what it validates on.
+        has_handler: Whether there is one for the training data: the next ones are for the validation data.
         element_spec: The specs of a batch.
     """
 
@@ -59,7 +59,7 @@ class HandledPasses(ResumablePasses):
 
 
 class ResumesData:
-    """Mixin before a `DataHandler`, whose first epoch may begin in its middle."""
+    """Mixin before a `DataHandler`, whose first epoch may start in its middle."""
 
     def _configure_dataset_and_inferred_steps(
         self: DataHandler,
@@ -73,7 +73,7 @@ class ResumesData:
         if data.indexed is not None:
             override(adapter, "get_size", data.indexed.size)
             override(adapter, "on_epoch_end", _and(adapter.on_epoch_end, data.indexed.end_pass))
-            if x is not data.indexed:  # then it is a dataset of padded batches, which does not tell its size
+            if x is not data.indexed:  # then it is a dataset of padded batches, of unknown size
                 is_each = steps_per_epoch in (None, data.indexed.size())
                 override(adapter, "should_recreate_iterator", lambda: is_each)
         handler: DataHandler = super()

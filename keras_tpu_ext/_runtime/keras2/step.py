@@ -1,4 +1,4 @@
-"""The exact step on Keras 2: what Keras calls by name."""
+"""The exact step on Keras 2: the methods that Keras calls by name."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _NOT_KEPT = (
 
 
 class TrainStep(ExactStep, FunctionalByShape):
-    """What turns a `tf.keras.Model` into one whose step is exact at any number of replicas."""
+    """The mixin that makes the step of a `tf.keras.Model` exact for any number of replicas."""
 
     _kte_adapter = Keras2Adapter()
     _batch_facts = _batch
 
     @property
     def steps_per_execution(self: Any) -> int:
-        """Number of steps in an execution: here a number, as in Keras 3, where Keras 2 gives a variable."""
+        """Number of steps in an execution: an int, as in Keras 3, instead of Keras 2's variable."""
         variable = self._steps_per_execution
         return 1 if variable is None else int(variable.numpy())
 
@@ -76,7 +76,7 @@ class TrainStep(ExactStep, FunctionalByShape):
         """Build and return the function that `predict` calls for one execution."""
         if self.predict_function is None or force:
             model: Model = super()
-            # Made now: its loop depends on `steps_per_execution`, which is less while what is left is predicted.
+            # Made now: its loop depends on `steps_per_execution`, which is smaller for the last batches of `predict`.
             predict = model.make_predict_function(force)
 
             @functools.cache
@@ -89,7 +89,7 @@ class TrainStep(ExactStep, FunctionalByShape):
         return self.predict_function
 
     def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """Save as `keras.Model.save` does; say what only a `.keras` file keeps."""
+        """Save as `keras.Model.save` does; warn about what only a `.keras` file keeps."""
         state = self.__dict__.get("_step_state")
         lost = ["loss_scale"] if state is not None and state.loss_scaler else []
         lost += ["gradient_accumulation_steps"] if state is not None and state.accumulation_steps > 1 else []
@@ -109,9 +109,9 @@ class TrainStep(ExactStep, FunctionalByShape):
     ) -> Any:
         """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch.
 
-        A subclass may override it and compute what it likes from its arguments: it is then called with the batches of
-        all replicas joined, and this method returns the whole loss. In a `train_step` of the user's own its value is
-        that of the whole loss.
+        A subclass may override it and compute anything from its arguments: it is then called with the joined batches
+        of all replicas, and this method returns the whole loss. In a user's own `train_step`, its value is that of
+        the whole loss.
         """
         shares = Shares(self._kte_adapter.layer_losses(self))
         shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._kte_adapter.weight_losses(self)]
@@ -123,16 +123,16 @@ class TrainStep(ExactStep, FunctionalByShape):
     def _updated_metrics(self: Any, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
         is_last = type(self).train_step is ExactStep.train_step and type(self).test_step is ExactStep.test_step
         if num_replicas() > 1 and is_last and not self._kte_adapter.has_custom_compute_metrics(self):
-            # Their results, which Keras would sum over replicas in every step, are read after the last one.
+            # Their results, which Keras would sum over replicas in every step, are read after the last step.
             self.compiled_metrics.update_state(y, y_pred, sample_weight)
             return {}
         return super()._updated_metrics(x, y, y_pred, sample_weight)
 
     def _get_optimizer(self: Any, optimizer: Optimizer) -> Any:
-        """Return the optimizer or optimizers, wrapped for mixed_float16 as by Keras where the step is not ours.
+        """Return the optimizer or optimizers, wrapped for mixed_float16 as by Keras if the step is not ours.
 
-        A `train_step` of the user's own scales the loss by the methods of that wrapper, as Keras's guide says; our
-        step scales it itself.
+        A user's own `train_step` scales the loss by the methods of that wrapper, as Keras's guide says; our step
+        scales it itself.
         """
         if self._leaves_scaling_to_its_optimizer() and not self._scales_by_rule:
             model: Model = super()
@@ -163,7 +163,7 @@ class TrainStep(ExactStep, FunctionalByShape):
             ) from error
 
     def _validate_and_get_metrics_result(self: Any, logs: Any) -> Any:
-        """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
+        """Keras calls this after an epoch's batches and before validation: the time to end a window."""
         self._end_windows()
         model: Model = super()
         return model._validate_and_get_metrics_result(logs)
@@ -190,7 +190,7 @@ class TrainStep(ExactStep, FunctionalByShape):
         replace_padded_batches(call)
 
     def _build_before_tracing(self: Any) -> None:
-        """Make the optimizer's variables: TensorFlow traces a step that makes any twice, with and without them."""
+        """Make the optimizer's variables: TensorFlow traces a step that creates any twice, with and without them."""
         if getattr(self.train_step, "__func__", None) is ExactStep.train_step:
             with self.distribute_strategy.scope():
                 self._kte_adapter.build_optimizer(self)

@@ -1,4 +1,4 @@
-"""What a training with Keras 2 has come to."""
+"""The state of a training run with Keras 2."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
 
 def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
     """Return the value of each variable of `model` that training changes, always on the host."""
-    if not _has_trained(model) and not _has_own_step(model):  # it may have to leave before
+    if not _has_trained(model) and not _has_own_step(model):  # it may have to stop before the first step
         with model._own_scope():
             _build(model)
     return read_variables(all_variables(model))
 
 
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
-    """Give the variables of `model` values that `read` has returned."""
+    """Assign values that `read` returned to the variables of `model`."""
     with model._own_scope():
         if _has_own_step(model):
             _assign_as_built(model, saved)
@@ -40,7 +40,7 @@ def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
 
 
 def not_kept(model: Model) -> str:
-    """Return what of the state of `model` cannot be kept: layers may draw from operations that tell no state."""
+    """Return which state of `model` cannot be kept: layers may draw from operations that expose no state."""
     layers = [layer for layer in flatten_layers(model) if draws_random_numbers(layer)]
     names = [layer.name for layer in layers if _generator_of(layer) is None]
     if not names:
@@ -65,7 +65,7 @@ def all_variables(model: Model) -> list[tuple[str, Variable]]:
 
 
 def _variables_of_optimizer(optimizer: Optimizer) -> Iterator[Variable]:
-    """Yield its variables, those of the one that it wraps, and what callbacks change, as the learning rate."""
+    """Yield its variables, those of the optimizer that it wraps, and those that callbacks change (learning rate)."""
     if not is_legacy(optimizer):
         yield from optimizer.variables
         if isinstance(optimizer.learning_rate, tf.Variable):
@@ -91,7 +91,7 @@ def _has_own_step(model: Model) -> bool:
 
 
 def _assign_as_built(model: Model, saved: Sequence[SavedVariable]) -> None:
-    """Give a model with a `train_step` of its own its values: nobody else knows what it makes in its first step."""
+    """Assign values to a model with its own `train_step`, which alone knows what it creates in its first step."""
     try:
         assign_variables(all_variables(model), saved)
     except CheckpointError as error:
@@ -106,7 +106,7 @@ def _has_trained(model: Model) -> bool:
 
 
 def _build(model: Model) -> None:
-    """Make the variables that Keras makes in the first step."""
+    """Create the variables that Keras creates in the first step."""
     if not _has_trained(model):
         x, y, _ = model._kte_adapter.unpack(with_none(model._kte_call.data.element_spec))
         predictions = model(_one_example(x, getattr(model, "inputs", None)), training=False)
@@ -120,7 +120,7 @@ def _build(model: Model) -> None:
 
 
 def _one_example(spec: Nest, inputs: Nest) -> Nest:
-    """Return a batch of one example for specs; what they leave open, as those of a generator, the inputs tell."""
+    """Return a batch of one example for specs; sizes that they leave open, as a generator's do, are the inputs'."""
     leaves = tf.nest.flatten(spec)
     declared = leaves if inputs is None else tf.nest.flatten(inputs)
     declared = declared if len(declared) == len(leaves) else leaves

@@ -1,4 +1,4 @@
-"""What is Keras 3's own around a step, whatever the backend is."""
+"""What is specific to Keras 3 around a step, whatever the backend is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Keras3Adapter:
     def make_exact(self, model: keras.Model, batch: Batch) -> None:
         """Replace the compiled loss and metrics by exact ones."""
         compiled = model._compile_loss
-        # Given none, Keras keeps the loss of an earlier `compile`, as it is built.
+        # If `compile` gets no loss, Keras keeps the built one of an earlier `compile`.
         if compiled is not None and not isinstance(compiled, ExactCompileLoss):
             model._compile_loss = ExactCompileLoss.of(compiled, batch)
         if model._compile_metrics is not None:
@@ -40,7 +40,7 @@ class Keras3Adapter:
         model.optimizer.build(model.trainable_variables)
 
     def backup_epoch(self, backup: keras.callbacks.BackupAndRestore) -> int:
-        """Return after how many epochs a `BackupAndRestore` lets training go on."""
+        """Return the number of epochs after which a `BackupAndRestore` resumes training."""
         path = backup._training_metadata_path
         if not _exists(path):
             return 0
@@ -48,9 +48,9 @@ class Keras3Adapter:
             return int(json.loads(file.read())["epoch"])
 
     def write_patches(self, callback: keras.callbacks.Callback, save_weights: Callable[[str], None]) -> list[Patch]:
-        """Return patches for callbacks that know nothing of other processes."""
+        """Return patches for callbacks that know nothing about other processes."""
         if isinstance(callback, keras.callbacks.ModelCheckpoint):
-            # Without a folder in its path it makes none; and `model.save` writes nothing.
+            # Without a folder in its path it creates none; and `model.save` writes nothing.
             name = "model.weights.h5" if callback.save_weights_only else "model.keras"
             return [(callback, "filepath", lambda path: name)]
         if isinstance(callback, keras.callbacks.BackupAndRestore):  # restores, but keeps and deletes nothing
@@ -65,11 +65,11 @@ class ExactKeras3Model(ExactModel):
     """An `ExactModel` on Keras 3."""
 
     def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
-        """Keras calls this when an epoch's batches are over and before validation: the time to end a window."""
+        """Keras calls this after an epoch's batches and before validation: the time to end a window."""
         self._end_windows()
         model: Model = super()
         results = model._get_metrics_result_or_logs(logs)
         counted = float(keras.ops.cast(self._loss_tracker.count, "float32"))  # over all replicas
         if isinstance(logs, dict) and "loss" in logs and not counted:
-            return {**results, "loss": logs["loss"]}  # of a step of the user's own, which tracks nothing
+            return {**results, "loss": logs["loss"]}  # of a user's own step, which tracks nothing
         return results

@@ -33,12 +33,12 @@ class ExactCompileLoss(CompileLoss):
 
     @classmethod
     def of(cls, compiled: CompileLoss, batch: Batch) -> ExactCompileLoss:
-        """Return one for what `compile` was given."""
+        """Return an instance for the arguments of `compile`."""
         names = {"reduction": compiled.reduction, "output_names": compiled.output_names}
         return cls(compiled._user_loss, compiled._user_loss_weights, **names, batch=batch)
 
     def build(self, y_true: Nest, y_pred: Nest) -> None:
-        """Resolve the user's losses as Keras does, then let each return a share."""
+        """Resolve the user's losses as Keras does, then make each return a share."""
         super().build(y_true, y_pred)
         trackers = self.metrics or [None] * len(self._flat_losses)
         self._flat_losses: list[Any] = [
@@ -64,10 +64,10 @@ class Keras3LossShare(LossShare):
 
 
 class ExactMetrics(CompileMetrics):
-    """A `CompileMetrics` that counts no padded row, in no metric, weighted or not.
+    """A `CompileMetrics` that does not count padded rows in any metric, weighted or not.
 
-    Keras's own metrics give such a row the weight zero, which keeps every shape static. The others may do with
-    weights what they like, or nothing at all; they get the rows of examples alone.
+    Keras's own metrics give such a row the weight zero, which keeps every shape static. Other metrics may use weights
+    in any way, or not at all; they get only the rows of examples.
     """
 
     knows_padding = True
@@ -75,7 +75,7 @@ class ExactMetrics(CompileMetrics):
 
     @classmethod
     def take_over(cls, compiled: CompileMetrics, batch: Batch) -> None:
-        """Make one of the metrics that `compile` has made."""
+        """Turn the metrics that `compile` has created into this class."""
         compiled.__class__ = cls
         vars(compiled)["_batch"] = batch
 
@@ -105,7 +105,7 @@ class ExactMetrics(CompileMetrics):
 
 def _update(batch: Batch, metric: Metric, true: Tensor, predicted: Tensor, weight: Tensor) -> None:
     if reduces_batch(metric, true, predicted):
-        # It hides its examples behind one number: call it with all of them, on every replica alike.
+        # It reduces its examples to one number: call it with all of them, on every replica alike.
         true, whole, weight = batch.gather_examples((true, predicted, weight))
         with batch.whole_batch_view():
             metric.update_state(true, whole, weight)
@@ -124,7 +124,7 @@ def _update(batch: Batch, metric: Metric, true: Tensor, predicted: Tensor, weigh
 
 
 def _weights_of_one(batch: Batch, outputs: Tensor) -> Any:
-    """Return weight one for every example, in the shape of the mask where there is one: Keras multiplies the two."""
+    """Return weight one for every example, in the shape of the mask if there is one: Keras multiplies the two."""
     if not batch.is_padded():
         return None
     mask = mask_of(outputs)

@@ -1,4 +1,4 @@
-"""Batches that worker threads have read and nobody has taken."""
+"""Batches that worker threads have read and nothing has consumed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from keras_tpu_ext._runtime.common.types import DataAdapter
 
 
 def discard_what_is_left_over(adapter: DataAdapter) -> None:
-    """Let each epoch of a `PyDataset` with workers begin without batches that were read before it.
+    """Make each epoch of a `PyDataset` with workers begin without batches that were read before it.
 
-    The workers read ahead when Keras looks at the first batch to build the model. What they have read then it would
-    give first in the first epoch, which then has those batches twice and lacks others.
+    The workers read ahead when Keras takes the first batch to build the model. The first epoch would begin with what
+    they have read then, and so have those batches twice and lack others.
     """
     enqueuer = getattr(adapter, "enqueuer", None)
     if enqueuer is None or adapter.num_batches is None:

@@ -1,4 +1,4 @@
-"""Executions of changing length in Keras 3's loop over an epoch."""
+"""Executions of varying length in Keras 3's loop over an epoch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Executions: TypeAlias = Iterator[tuple[object, ...]]
 
 
 def enumerate_executions(model: Model, epoch_iterator: EpochIterator) -> None:
-    """Let the iterator over an epoch's batches ask before every execution how many steps it has.
+    """Let the iterator over an epoch's batches determine before every execution how many steps it has.
 
-    And let it begin an epoch in its middle, where the training goes on there, and without what is left over.
+    Also let it start in the middle of an epoch, if training resumes there, and without left-over batches.
     """
     discard_what_is_left_over(epoch_iterator.data_adapter)
     data = None if model._kte_call is None else model._kte_call.data
@@ -32,12 +32,12 @@ def enumerate_executions(model: Model, epoch_iterator: EpochIterator) -> None:
 def _enumerate(model: Model, data: ResumablePasses | None, epoch: EpochIterator) -> Executions:
     """Yield every execution of one epoch.
 
-    As Keras's own `EpochIterator._enumerate_iterator`, but for the steps, which are read anew each time and
-    never reach over the epoch's end where a schedule says how many there are.
+    Like Keras's own `EpochIterator._enumerate_iterator`, except for the steps, which are read again each time and,
+    if there is a schedule, never reach over the epoch's end.
 
     Args:
         model: The model; its `steps_per_execution` is the length of the next execution.
-        data: What knows where in the data an epoch begins, if that may be in its middle.
+        data: The object that knows where in the data an epoch begins, if that may be in its middle.
         epoch: Keras's `EpochIterator`.
     """
     epoch.data_adapter.on_epoch_begin()
@@ -74,9 +74,9 @@ def _enumerate_unknown(model: Model, epoch: EpochIterator, batch: int) -> Execut
     epoch._steps_seen = batch
     done = steps = 0
     while done == steps:
-        epoch._steps_seen += done  # what Keras takes for the size, should the next execution find no data
+        epoch._steps_seen += done  # what Keras takes as the size, if the next execution finds no data
         done = steps = model.steps_per_execution
-        # While `held` nobody counts what was done: a single step is done, or ends the epoch by an exception.
+        # While `held`, completed steps are not counted: a single step completes, or ends the epoch by an exception.
         if schedule is not None:
             schedule.requested_steps = schedule.completed_steps = steps
         yield execution(epoch._steps_seen, epoch._steps_seen + steps - 1, epoch._current_iterator)

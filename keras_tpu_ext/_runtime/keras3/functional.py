@@ -1,9 +1,9 @@
 """Functional models, without Keras 3's rewriting of base classes.
 
 When `Sub(inputs, outputs)` is called for a subclass of `keras.Model`, Keras swaps `Model` for `Functional` in
-the bases of `Sub` and of every class above it. A class that is both used so and subclassed in the classic way,
-as `TPUModel` is, then breaks: `class Mine(TPUModel)` suddenly asks for inputs and outputs. Here the one object
-gets a class of its own instead, and `Sub` stays what it is.
+the bases of `Sub` and of every class above it. A class that is both used like this and subclassed in the classic
+way, as `TPUModel` is, then breaks: `class Mine(TPUModel)` suddenly requires inputs and outputs. Here the single
+object gets its own class instead, and `Sub` is unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FunctionalByShape:
         super().__init__(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Callable[..., keras.Model], tuple[object, ...]]:
-        """Pickle and copy through a saved model, as Keras does, since the class of `self` is known in here only."""
+        """Pickle and copy through a saved model, as Keras does, since the class of `self` is known only here."""
         model: keras.Model = super()
         return keras.Model._unpickle_model, model.__reduce__()[1]
 

@@ -39,7 +39,7 @@ def functional_of(model: keras.Model) -> Functional:
 
 @explain_missing_names()
 def calls(model: keras.Model) -> list[Call]:
-    """Return the calls of layers and operations in a functional model, without those inside of its layers."""
+    """Return the calls of layers and operations in a functional model, without those inside its layers."""
     nodes = [node for of_depth in functional_of(model)._nodes_by_depth.values() for node in of_depth]
     return [
         Call(node.operation, node.input_tensors, node.outputs, node.arguments.kwargs.get("training"))
@@ -61,7 +61,7 @@ def clone(model: keras.Model, copy_of: Callable[[keras.Layer], keras.Layer]) -> 
 
     functional = functional_of(model)
     inputs, outputs = functional._inputs_struct, functional._outputs_struct
-    # Keras would name them after the tensors, and not as the layers that data in a dict is matched with.
+    # Keras would name them after the tensors rather than the layers, by which data in a dict is matched.
     like = keras.tree.map_structure(
         lambda one: keras.Input(
             batch_shape=one.shape, dtype=one.dtype, sparse=one.sparse, name=one._keras_history.operation.name
@@ -82,7 +82,7 @@ def output_activations(model: keras.Model) -> list[tuple[str, str, str]]:
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """Return the optimizer that a model was compiled with, and those that a step of its own has as attributes."""
+    """Return the optimizer that a model was compiled with, and those that it has as attributes for its own step."""
     candidates = [getattr(model, "optimizer", None), *vars(model).values()]
     return list({id(one): one for one in candidates if isinstance(one, keras.optimizers.Optimizer)}.values())
 
@@ -94,10 +94,10 @@ def flatten_layers(model: keras.Model) -> list[keras.Layer]:
 
 
 def clear_loss_ids(model: keras.Model) -> None:
-    """Let no layer of `model` know the losses of an earlier call, before one without side effects.
+    """Make all layers of `model` forget the losses of an earlier call, before a call without side effects.
 
-    Each layer keeps the ids of its `add_loss` terms until it is called again, and then takes from the losses of the
-    call those with such an id: one of another layer that came to have the id of one that is gone would be lost
+    Each layer keeps the ids of its `add_loss` terms until it is called again, and then removes the losses with these
+    ids from those of the call: a term of another layer that has reused the id of a deleted term would be lost
     (docs/upstream/lost_add_loss.md).
     """
     for layer in model._flatten_layers():
@@ -105,7 +105,7 @@ def clear_loss_ids(model: keras.Model) -> None:
 
 
 def repeated_blocks(model: keras.Model) -> list[str]:
-    """Return the names of layers with layers inside of which a model has several, as a decoder has blocks."""
+    """Return the names of composite layers whose class occurs several times, such as the blocks of a decoder."""
     names: list[str] = []
     pending: list[keras.Layer] = [model]
     while pending:
@@ -128,7 +128,7 @@ def is_compiled(model: keras.Model) -> bool:
 
 
 def draws_random_numbers(layer: keras.Layer) -> bool:
-    """Return True if `layer` has a seed generator of its own."""
+    """Return True if `layer` has its own seed generator."""
     return any(isinstance(value, keras.random.SeedGenerator) for value in vars(layer).values())
 
 
@@ -145,10 +145,10 @@ _MULTI_HEAD = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
 def softmaxes(model: keras.Model) -> list[tuple[str, str, str]]:
     """Return `(layer name, class name, dtype)` of each softmax in `model`, at any depth.
 
-    An operation such as `keras.ops.softmax` is seen in models made of inputs and outputs only.
+    An operation such as `keras.ops.softmax` is found only in models made from inputs and outputs.
     """
     layers = flatten_layers(model)
-    # These make a Softmax of their own, whose dtype the user cannot set.
+    # These create their own Softmax, whose dtype the user cannot set.
     owned = {id(getattr(layer, "_softmax", None)) for layer in layers if isinstance(layer, _MULTI_HEAD)}
     softmax_layers = [layer for layer in layers if id(layer) not in owned and _computes_softmax(layer)]
     operations = [
@@ -165,7 +165,7 @@ def softmaxes(model: keras.Model) -> list[tuple[str, str, str]]:
 def losses(model: keras.Model) -> list[tuple[str, str, str, str]]:
     """Return `(layer name, its dtype, loss class name, loss dtype)` of each output that a compiled loss reads.
 
-    A subclassed model does not tell its output layers: the name of the loss stands for the layer.
+    The output layers of a subclassed model are unknown: the name of the loss stands for the layer.
     """
     if not model.compiled or model.loss is None:
         return []
@@ -200,7 +200,7 @@ def _class_name(layer: keras.Layer) -> str:
 
 def _computes_softmax(layer: keras.Layer) -> bool:
     if isinstance(layer, _MULTI_HEAD):
-        # Without dropout and scores Keras fuses the attention, and its softmax is then in float32.
+        # Without dropout and scores, Keras fuses the attention, whose softmax is then in float32.
         scores = (node.arguments.kwargs.get("return_attention_scores") for node in layer._inbound_nodes)
         return any(scores) or layer.get_config().get("dropout", 0) > 0
     if isinstance(layer, (keras.layers.Softmax, keras.layers.Attention)):

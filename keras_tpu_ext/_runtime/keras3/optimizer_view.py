@@ -1,4 +1,4 @@
-"""A view of an optimizer that shares its state and does some things in another way."""
+"""A view of an optimizer that shares its state and does some things differently."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ OptimizerT = TypeVar("OptimizerT", bound=keras.optimizers.Optimizer)
 
 
 def optimizer_view(optimizer: OptimizerT, members: tuple[tuple[str, Any], ...]) -> OptimizerT:
-    """Return a view of `optimizer` with other `members`; the user's optimizer stays as it is.
+    """Return a view of `optimizer` with other `members`; the user's optimizer is unchanged.
 
     Args:
         optimizer: The user's optimizer.
-        members: Members of the view's class, by name; an optimizer within one that scales the loss has them too.
+        members: Members of the view's class, by name; the inner optimizer of one that scales the loss gets them too.
     """
     optimizer_class: Any = type(optimizer)
     view: OptimizerT = object.__new__(_view_class(optimizer_class, members))
@@ -24,15 +24,15 @@ def optimizer_view(optimizer: OptimizerT, members: tuple[tuple[str, Any], ...]) 
 
 
 def innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Return the optimizer that takes the steps, within one that scales the loss."""
+    """Return the optimizer that takes the steps, inside one that scales the loss."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def track_all_variables(optimizer: keras.optimizers.Optimizer) -> None:
-    """Let an optimizer know of variables that it made without noticing.
+    """Let an optimizer track variables that it created without tracking them.
 
-    A `LossScaleOptimizer` builds the one within it while tracking is off. What that one makes beside its slots
-    (`Nadam._u_product`) is then in no list, and a step without side effects loses what becomes of it.
+    A `LossScaleOptimizer` builds its inner optimizer while tracking is off. Variables other than slots
+    (`Nadam._u_product`) are then in no list, and a step without side effects loses their updates.
     """
     inner = innermost(optimizer)
     known = {id(variable) for variable in inner.variables}
@@ -47,7 +47,7 @@ def _view_class(optimizer_class: Any, members: tuple[tuple[str, Any], ...]) -> A
         return optimizer_view(self.__dict__["inner_optimizer"], members)
 
     for name in (name for name, _ in members if name.startswith("_")):
-        getattr(optimizer_class, name)  # of one that is gone Keras would not call ours
+        getattr(optimizer_class, name)  # if one is gone, Keras would not call ours
     namespace: dict[str, Any] = dict(members)
     if issubclass(optimizer_class, keras.optimizers.LossScaleOptimizer):
         namespace["inner_optimizer"] = property(inner_optimizer)

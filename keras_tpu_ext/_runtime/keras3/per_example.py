@@ -1,8 +1,8 @@
-"""Which models compute each example by itself, so that rows may fill a batch up.
+"""Which models compute each example independently, so that batches may be padded.
 
-A model whose every layer, loss and metric is known to work on each example by itself, or to heed weights and masks,
-is given batches that were filled up. Code of the user's own may do with the rows of a batch what it likes; it gets
-the examples alone, in a batch of another size.
+A model gets padded batches if each of its layers, losses and metrics is known to process each example independently,
+or to respect weights and masks. A user's own code may do anything with the rows of a batch; it gets only the
+examples, in a batch of another size.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _METHODS = (
     "compute_loss_and_updates",
     "stateless_compute_loss",
 )
-# Of the operations that a functional model may have between its layers, those that work on each number by itself.
+# Of the operations that a functional model may have between its layers, the elementwise ones.
 _ELEMENTWISE = {
     *(
         "Absolute",
@@ -49,11 +49,11 @@ _MIXING = (
     "CutMix",
     "RandAugment",
     "AugMix",
-)  # layers of Keras that mix the examples of a batch; ours knows rows
+)  # Keras's layers that mix the examples of a batch; ours handle padded rows
 
 
 def trains_per_example(model: Model) -> bool:
-    """Return whether a built and compiled `model` can tell the rows that fill a batch up from examples."""
+    """Return whether a built and compiled `model` can tell padded rows from examples."""
     return (
         all(_is_known(getattr(type(model), method)) for method in _METHODS)
         and predicts_per_example(model)
@@ -63,12 +63,12 @@ def trains_per_example(model: Model) -> bool:
 
 
 def predicts_per_example(model: Model) -> bool:
-    """Return whether what `model` predicts for an example is known to depend on that example only."""
+    """Return whether a prediction of `model` is known to depend on its own example only."""
     return not own_layers(model)
 
 
 def own_layers(model: Model) -> list[str]:
-    """Return the names of layers and operations that are not known to work on each example by itself."""
+    """Return the names of layers and operations that are not known to process each example independently."""
     functional = functional_of(getattr(model, "model", model))
     if functional is None or not _is_known(type(model).call) or not _is_known(type(model).predict_step):
         return [model.name]

@@ -12,7 +12,7 @@ _CLIPPING_AND_SCALE = ("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_f
 
 
 class GradientRecorder(keras.optimizers.Optimizer):
-    """An optimizer that records the last gradient of each variable, and updates none.
+    """An optimizer that records the last gradient of each variable, and updates no variable.
 
     Args:
         **settings: The arguments of `keras.optimizers.Optimizer` for clipping and the loss scale.
@@ -29,7 +29,7 @@ class GradientRecorder(keras.optimizers.Optimizer):
         self.recorded = [self.add_variable_from_reference(variable, name="recorded") for variable in variables]
 
     def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
-        """Record `gradient`; slices of one row add up."""
+        """Record `gradient`; slices of the same row add up."""
         recorded = self.recorded[self._get_variable_index(variable)]
         self.assign(recorded, keras.ops.zeros(recorded.shape, recorded.dtype))
         self.assign_add(recorded, gradient)

@@ -1,4 +1,4 @@
-"""Let Keras 3 read the batches of `fit` so that it can begin in the middle of them."""
+"""Let Keras 3 read the batches of `fit` so that it can start in the middle of the data."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TFDatasetAdapter: Any = private("keras.src.trainers.data_adapters.tf_dataset_ada
 
 @contextlib.contextmanager
 def reading_batches(call: RunningFit, data: ResumablePasses, first_epoch: int | None) -> Iterator[None]:
-    """Within the block `fit` reads its batches by `data`.
+    """Within the block, `fit` reads its batches through `data`.
 
     Args:
-        call: The call of `fit`, before Keras has its arguments, which may change.
-        data: What reads the batches.
-        first_epoch: The epoch to begin with; `None` for that of the call.
+        call: The call of `fit`, whose arguments Keras has not received yet, and which may change.
+        data: The object that reads the batches.
+        first_epoch: The epoch to start with; `None` for the call's own.
     """
     if first_epoch is not None:
         call.arguments["initial_epoch"] = first_epoch
@@ -44,7 +44,7 @@ def reading_batches(call: RunningFit, data: ResumablePasses, first_epoch: int | 
         if data.spans_epochs and (given.workers > 1 or given.use_multiprocessing):
             raise _refusal_of_workers(data.indexed.size())
     call.data = data
-    is_first = [True]  # Keras takes the data to train on first, and what it validates on after
+    is_first = [True]  # Keras takes the training data first, then the validation data
 
     def make(stock: Callable[..., DataAdapter]) -> Callable[..., DataAdapter]:
         def get_data_adapter(*args: object, **kwargs: object) -> DataAdapter:
@@ -79,7 +79,7 @@ class ResumableAdapter:
 
     Args:
         adapter: Keras's adapter.
-        data: What reads the batches.
+        data: The object that reads the batches.
 
     Attributes:
         adapter: As above.
@@ -101,7 +101,7 @@ class ResumableAdapter:
 
     @property
     def rows_before(self) -> int:
-        """The most rows that a batch had before those of the next pass, where that begins in the middle."""
+        """The most rows that a batch had before those of the next pass, if that begins in the middle."""
         return 0 if self._data.resumed is None else self._data.resumed.rows
 
     def get_numpy_iterator(self) -> Iterator[Nest]:
@@ -109,19 +109,19 @@ class ResumableAdapter:
         return self._begin_pass(self.adapter.get_numpy_iterator)
 
     def get_jax_iterator(self) -> Iterator[Nest]:
-        """Return an iterator over the batches of a pass, as JAX takes them."""
+        """Return an iterator over the batches of a pass, in the form for JAX."""
         return self._begin_pass(self.adapter.get_jax_iterator)
 
     def source_of(self, dataset: Dataset) -> IterableSource:
-        """Return the source of the batches of a dataset that Keras's adapter has made."""
+        """Return the source of the batches of a dataset created by Keras's adapter."""
         is_python = not isinstance(self.adapter, (ArrayDataAdapter, TFDatasetAdapter))
         why_no_state = "it reads an iterable in Python" if is_python else ""
         return IterableSource(lambda: dataset, self._indexed, why_no_state=why_no_state)
 
     def on_epoch_begin(self) -> None:
-        """Tell Keras's adapter, which may begin to read."""
+        """Notify Keras's adapter, which may begin to read."""
         resumed = self._data.resumed
-        if self._indexed is not None and self._indexed.is_read:  # the pass goes on
+        if self._indexed is not None and self._indexed.is_read:  # the pass continues
             self._indexed.on_epoch_begin()
             return
         if self._indexed is not None:
@@ -129,7 +129,7 @@ class ResumableAdapter:
         self.adapter.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        """Tell Keras's adapter."""
+        """Notify Keras's adapter."""
         if self._indexed is not None and self._data.spans_epochs and self._data.has_begun:
             self._indexed.end_epoch()
             return
@@ -144,7 +144,7 @@ class ResumableAdapter:
 
 
 class _Remembering:
-    """A `tf.data.Dataset` that remembers its iterators, of which Keras makes others.
+    """A `tf.data.Dataset` that remembers its iterators, which Keras wraps in others.
 
     Args:
         dataset: The dataset.
@@ -192,9 +192,9 @@ class _ConvertedSource:
         return self._dataset.iterators.save()
 
     def random_before(self, batch: int) -> RandomState:
-        """Return nothing: batches are read by the thread that trains."""
+        """Return `None`: batches are read by the thread that trains."""
         return None
 
     def make_iterators(self, number: int) -> None:
-        """Make iterators of the dataset that nobody reads."""
+        """Create iterators of the dataset that are not read."""
         self._dataset.iterators.make(number)

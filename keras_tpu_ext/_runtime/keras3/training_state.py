@@ -12,8 +12,8 @@ get_global_attribute: Any = private("keras.src.backend.common.global_state:get_g
 
 
 def variables_of(model: Model) -> list[tuple[str, Variable]]:
-    """Return each variable that training changes and its role, but for those of the step; each of them once."""
-    # What layers without a seed of their own draw from, in a step that is not compiled.
+    """Return each variable that training changes and its role, without those of the step; each of them once."""
+    # What layers without their own seed draw from, in a step that is not compiled.
     shared = get_global_attribute("global_seed_generator")
     named = [("weight", variable) for variable in model.variables]
     named += [("optimizer", variable) for optimizer in optimizers_of(model) for variable in optimizer.variables]
@@ -23,5 +23,5 @@ def variables_of(model: Model) -> list[tuple[str, Variable]]:
 
 
 def not_kept(model: Model) -> str:
-    """Return nothing: all random numbers of Keras 3's layers come of variables."""
+    """Return an empty string: all random numbers of Keras 3's layers come from variables."""
     return ""

@@ -1,4 +1,4 @@
-"""What is Keras 3's own around a step on TensorFlow."""
+"""What is specific to Keras 3 around a step on TensorFlow."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
     )
 
     def own_layers(self, model: Model) -> list[str]:
-        """Return the names of layers and operations that are not known to work on each example by itself."""
+        """Return the names of layers and operations that are not known to process each example independently."""
         return own_layers(model)
 
     def has_partial_variables(self, model: Model) -> bool:
-        """Return whether a variable that is saved is summed over replicas when it is read."""
+        """Return whether any saved variable is summed over replicas when it is read."""
         variables = [*model.variables, *getattr(model.optimizer, "variables", ())]
         return any(is_summed_when_read(variable) for variable in variables)
 
@@ -66,7 +66,7 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         return model(x, training=training) if model._call_has_training_arg else model(x)
 
     def compute_loss(self, model: Model, *, y: Nest, training: bool, **batch: Nest) -> tf.Tensor | None:
-        """Call `compute_loss` of `model`, which may take no `training`."""
+        """Call `compute_loss` of `model`, which need not accept `training`."""
         return model._compute_loss(y=y, training=training, **batch)
 
     def has_custom_compute_loss(self, model: Model) -> bool:
@@ -78,7 +78,7 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         return type(model).compute_metrics is not keras.Model.compute_metrics
 
     def custom_metrics(self, model: Model) -> list[Metric]:
-        """Return all metrics: those of `compile` know of padding."""
+        """Return all metrics: those of `compile` know about padding."""
         return list(model.metrics)
 
     def loss_tracker(self, model: Model) -> Metric:
@@ -87,7 +87,7 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
 
     @contextlib.contextmanager
     def exclude_padding(self, model: Model) -> Iterator[None]:
-        """Within the block layers learn from the examples of the batch alone."""
+        """Within the block, layers learn only from the examples of the batch."""
         layers = list(model._flatten_layers())
         patches = moments_patches(layers, functools.partial(_moments, model))
         if not DIVIDES_REGULARIZERS:
@@ -98,22 +98,22 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
             yield
 
     def layer_losses(self, model: Model) -> list[tf.Tensor]:
-        """Return the `add_loss` terms that layers have now."""
+        """Return the current `add_loss` terms of layers."""
         return [loss for layer in model._flatten_layers() for loss in layer._get_own_losses()]
 
     @contextlib.contextmanager
     def record_layer_losses(self, model: Model) -> Iterator[None]:
-        """Within the block `add_loss` terms of this replica are added to `BATCH.layer_losses`.
+        """Within the block, `add_loss` terms of this replica are added to `BATCH.layer_losses`.
 
-        A layer keeps its terms until its next call, and that may be another replica's: replicas take turns at every
-        sum over them, and a synchronized batch normalization has one in the middle of the forward pass.
+        A layer keeps its terms until its next call, which may be another replica's: replicas take turns at every
+        sum over replicas, and a synchronized batch normalization has one in the middle of the forward pass.
         """
         BATCH.layer_losses = []
         with patched([_recording_patch(layer) for layer in model._flatten_layers()]):
             yield
 
     def set_layer_losses(self, model: Model, losses: Sequence[tuple[Layer, tf.Tensor]]) -> None:
-        """Let layers have these `add_loss` terms, where `losses` is read next."""
+        """Set the `add_loss` terms of layers for the next reading of `losses`."""
         for layer, _ in losses:
             layer._losses.clear()
         for layer, loss in losses:
@@ -132,9 +132,10 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         return gradients
 
     def build_for(self, optimizer: Optimizer, variables: Sequence[Variable]) -> None:
-        """Make the variables of `optimizer` before the graph.
+        """Create the variables of `optimizer` before the graph.
 
-        In a graph TensorFlow would trace twice and keep both behind a condition; in a loop they would have no shape.
+        In a graph, TensorFlow would trace twice and keep both traces behind a condition; in a loop they would have no
+        shape.
         """
         if not optimizer.built:
             with tf.init_scope():
@@ -143,17 +144,17 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
     def apply_gradients(
         self, optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]
     ) -> None:
-        """Let `optimizer` clip and apply gradients that are summed over replicas already."""
+        """Let `optimizer` clip and apply gradients that are already summed over replicas."""
         view = without_all_reduce(optimizer)
         view.apply_gradients(zip(gradients, variables, strict=True))
         _overwrite_with_averages(innermost(view))
 
     def count_skipped(self, optimizer: Optimizer) -> None:
-        """Do nothing: a skipped step does not count on Keras 3."""
+        """Do nothing: Keras 3 does not count skipped steps."""
 
 
 def _accumulate_or_apply(view: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]) -> None:
-    """Do as Keras's own method, whose condition stands inside the replicas, where MirroredStrategy fails."""
+    """Do what Keras's own method does; its condition is inside the replicas, where MirroredStrategy fails."""
     steps = view.gradient_accumulation_steps
     if not steps:
         super(type(view), view)._backend_apply_gradients(gradients, variables)
@@ -182,22 +183,22 @@ def _accumulate_or_apply(view: Optimizer, gradients: Sequence[tf.Tensor], variab
 _VIEW_MEMBERS = (
     ("_all_reduce_sum_gradients", lambda self, grads_and_vars: grads_and_vars),
     ("_backend_apply_gradients", _accumulate_or_apply),
-    # A condition that updates variables must stand outside the replicas, see `_overwrite_with_averages`.
+    # A condition that updates variables must be outside the replicas; see `_overwrite_with_averages`.
     ("ema_overwrite_frequency", property(lambda self: None)),
 )
 
 
 def without_all_reduce(optimizer: Optimizer) -> Optimizer:
-    """Return a view of `optimizer` that takes gradients which are already summed over replicas.
+    """Return a view of `optimizer` that takes gradients already summed over replicas.
 
-    Keras's optimizers sum over replicas inside `apply`. This ends when Keras lets `apply` be told that its gradients
-    are reduced, as Keras 2 does (`skip_gradients_aggregation`).
+    Keras's optimizers sum over replicas inside `apply`. This view can go when `apply` has an argument that says that
+    its gradients are reduced, as in Keras 2 (`skip_gradients_aggregation`).
     """
     return optimizer_view(optimizer, _VIEW_MEMBERS)
 
 
 def _overwrite_with_averages(view: Any) -> None:
-    """Let the variables take their moving averages where the optimizer's `ema_overwrite_frequency` says so."""
+    """Overwrite the variables with their moving averages when the optimizer's `ema_overwrite_frequency` says so."""
     every = view.__dict__.get("ema_overwrite_frequency")
     if not (view.use_ema and every):
         return
@@ -226,10 +227,10 @@ def _recording_patch(layer: Layer) -> Patch:
 def _moments(
     model: Model, layer: Layer, stock: Any, inputs: tf.Tensor, mask: tf.Tensor | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return mean and variance; on a replica without examples those that change nothing."""
+    """Return mean and variance; on a replica without examples, values that change nothing."""
     valid = valid_rows_of(inputs)
     if synchronizes(model, layer):
-        weights = weights_of(inputs)  # Keras looks at one replica where there is a mask
+        weights = weights_of(inputs)  # if there is a mask, Keras looks at one replica only
         weights = weights if mask is None else weights * tf.cast(mask, inputs.dtype)[..., tf.newaxis]
         return moments_of_all(inputs, layer._reduction_axes, weights)[:2]
     if valid is None:

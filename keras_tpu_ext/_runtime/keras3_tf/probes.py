@@ -32,7 +32,7 @@ def count_flops(model: keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
 
 
 def call_abstractly(function: Callable[[], _T]) -> _T:
-    """Call a function: here variables always have values. See `common/protocols.py`."""
+    """Call a function; here variables always have values. See `common/protocols.py`."""
     return function()
 
 

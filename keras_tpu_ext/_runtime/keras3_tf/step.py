@@ -1,4 +1,4 @@
-"""The exact step on Keras 3 and TensorFlow: what Keras calls by name."""
+"""The exact step on Keras 3 and TensorFlow: the methods that Keras calls by name."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from keras_tpu_ext._runtime.training.fit_call import FitCall
 
 
 class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
-    """What turns a `keras.Model` into one whose step is exact at any number of replicas."""
+    """The mixin that makes the step of a `keras.Model` exact for any number of replicas."""
 
     _kte_adapter = Keras3TensorFlowAdapter()
     _batch_facts = _batch
 
     def _leave_out_xla(self: Any) -> None:
-        """Take back `jit_compile`, by argument or attribute: XLA in `strategy.run` breaks variables (keras#19448)."""
+        """Undo `jit_compile`, by argument or attribute: XLA in `strategy.run` breaks variables (keras#19448)."""
         if self._distribute_strategy is not None:
             self.jit_compile = False
 
@@ -67,7 +67,7 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
             self.predict_function = make_predict_function(self, predict)
 
     def predict_on_batch(self: Any, x: Nest) -> Any:
-        """Return predictions for one batch, which is split over the replicas and not repeated on each."""
+        """Return predictions for one batch, which is split over the replicas rather than repeated on each."""
         self.make_predict_function()
         outputs = self.predict_function([split_batch(self.distribute_strategy, (x,))])
         return keras.tree.map_structure(lambda value: value.numpy(), outputs)
@@ -96,9 +96,9 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
             call.arguments["x"] = in_order(self.distribute_strategy, call.arguments["x"])
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        """Build from one replica's part of the data's description, before any batch is taken.
+        """Build from one replica's part of the data's specs, before any batch is taken.
 
-        Keras takes the first batch and averages it over the replicas, which fails when it does not divide.
+        Keras takes the first batch and averages it over the replicas, which fails if it does not divide evenly.
         """
         if iterator is not None:
             enumerate_executions(self, iterator)
@@ -113,11 +113,11 @@ class TrainStep(ExactStep, ExactKeras3Model, FunctionalByShape):
             except RuntimeError:
                 if is_exact(self.train_step) and is_exact(self.test_step):
                     raise
-                # A step of the user's own may do without `call`; it makes the variables itself.
+                # A user's own step may do without `call`; it creates the variables itself.
 
 
 def _make_again(variables: Sequence[Variable], strategy: tf.distribute.Strategy) -> None:
-    """Make variables anew on `strategy`, with the values that they have."""
+    """Create variables again on `strategy`, with their current values."""
     for variable in variables:
         if not strategy.extended.variable_created_in_scope(variable.value):
             variable._initialize(variable.numpy())

@@ -1,4 +1,4 @@
-"""What a training with Keras 3 on TensorFlow has come to."""
+"""The state of a training run with Keras 3 on TensorFlow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
 
 
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
-    """Give the variables of `model` values that `read` has returned."""
+    """Assign values that `read` returned to the variables of `model`."""
     with model._own_scope():
         model._kte_adapter.build_optimizer(model)
         model._build_accumulator()
@@ -38,7 +38,7 @@ def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
 
 @contextlib.contextmanager
 def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
-    """Within the block `fit` reads its batches so that it can begin in the middle of them.
+    """Within the block, `fit` reads its batches so that it can start in the middle of the data.
 
     Raises:
         NotForThisKerasError: If several processes train together.
@@ -49,7 +49,7 @@ def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None)
 
 
 def read_in_passes(model: Model, epoch_iterator: EpochIterator) -> None:
-    """Let the iterator over an epoch's batches read them so that it can begin in the middle of them."""
+    """Let the iterator over an epoch's batches read them so that it can start in the middle of the data."""
     data = None if model._kte_call is None else model._kte_call.data
     adapter = epoch_iterator.data_adapter
     if data is not None and isinstance(adapter, ResumableAdapter):

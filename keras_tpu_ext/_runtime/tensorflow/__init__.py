@@ -1,4 +1,4 @@
-"""What both Kerases share on TensorFlow."""
+"""What Keras 2 and Keras 3 share on TensorFlow."""
 
 from keras_tpu_ext._runtime.common.protocols import MessageTerms
 

@@ -1,4 +1,4 @@
-"""What a step knows of its batch: how many examples there are, here and on all replicas, and which rows count."""
+"""What a step knows about its batch: how many examples there are, here and on all replicas, and which rows count."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas as sum_
 
 
 class _Batch(threading.local):
-    """What the step that runs in this thread (a replica has one) knows of its batch.
+    """What the step that runs in this thread (each replica has one) knows about its batch.
 
     Attributes:
         examples: Number of examples of this replica, without padded rows.
         total: Number of examples of all replicas.
-        has_any: Whether this replica has any row; `None` where it is certain to have.
-        has_examples: The same where a step of the user's own runs, which gets one row of ones instead of none;
-            `None` in the steps here, which take that row away first.
-        valid: For each row whether it is an example; `None` where every row is.
-        is_shared: Whether a step of the user's own has asked for anything of the whole batch.
+        has_any: Whether this replica has any row; `None` if it certainly has.
+        has_examples: The same in a user's own step, which gets one row of ones instead of none;
+            `None` in this package's steps, which remove that row first.
+        valid: For each row whether it is an example; `None` if every row is.
+        is_shared: Whether a user's own step has asked for anything about the whole batch.
         layer_losses: Pairs of a layer and an `add_loss` term of the forward pass, later this replica's share of it.
-        layer_loss_elements: Number of elements, of examples here, of an unreduced term; `None` without.
+        layer_loss_elements: Number of this replica's elements, of examples, in an unreduced term; `None` without one.
     """
 
     examples: Any = None
@@ -54,14 +54,14 @@ BATCH = _Batch()
 
 @contextlib.contextmanager
 def batch_context(data: Nest, *, stands_in: bool = False) -> Iterator[_Batch]:
-    """Know the batch while its step runs, and nothing of it afterwards: the next step may be another graph's.
+    """Set the current batch while its step runs, and forget it afterwards: the next step may be another graph's.
 
     Args:
         data: This replica's part of the batch.
-        stands_in: Whether the step gets a row of ones where there is none.
+        stands_in: Whether the step gets a row of ones if there is none.
     """
     before = dict(vars(BATCH))
-    # A step inside a step of the user's own may get other data, and still has the rows of the outer one.
+    # A step inside a user's own step may get other data, but still has the rows of the outer one.
     valid = valid_rows(data) if isinstance(data, PaddedBatch) else BATCH.valid
     rows = batch_size(data)
     BATCH.valid = valid
@@ -79,21 +79,21 @@ def batch_context(data: Nest, *, stands_in: bool = False) -> Iterator[_Batch]:
 
 
 def note_shared() -> None:
-    """Note, in a step of the user's own, that it has asked for something of the whole batch."""
-    if BATCH.examples is not None:  # else there is no batch: Keras tries the step to build the model, say
+    """Note, in a user's own step, that it has asked for something about the whole batch."""
+    if BATCH.examples is not None:  # else there is no batch, for example when Keras tries the step to build the model
         BATCH.is_shared = True
 
 
 def has_any(data: Nest) -> Any:
-    """Return whether this replica has any row; `None` where it is certain that every replica has."""
+    """Return whether this replica has any row; `None` if every replica certainly has."""
     rows = batch_size(data)
-    # In a graph what is static is the same on every replica. Eagerly it is not, and all must take the same path.
+    # In a graph, static sizes are the same on every replica. Eagerly they are not, and all must take the same path.
     is_certain = isinstance(rows, int) and rows > 0 and not tf.executing_eagerly()
     return None if is_certain or num_replicas() == 1 else tf.greater(rows, 0)
 
 
 def has_open_size() -> bool:
-    """Return whether the number of rows at hand is one that the graph does not know."""
+    """Return whether the current number of rows is unknown to the graph."""
     return BATCH.valid is None and isinstance(BATCH.examples, tf.Tensor)
 
 
@@ -119,7 +119,7 @@ def gather_examples(data: Nest) -> Any:
 
 @contextlib.contextmanager
 def whole_batch_view() -> Iterator[None]:
-    """Within the block this replica holds what `gather_examples` returns."""
+    """Within the block, this replica holds what `gather_examples` returns."""
     valid, BATCH.valid = BATCH.valid, None
     try:
         with holding_whole_batch():
@@ -130,10 +130,10 @@ def whole_batch_view() -> Iterator[None]:
 
 @contextlib.contextmanager
 def whole_state(variables: Sequence[Variable]) -> Iterator[None]:
-    """Within the block each replica holds what metrics have kept of all examples, and after it the first one alone.
+    """Within the block each replica holds the metrics' state of all examples; after it, only the first one does.
 
     Args:
-        variables: Of metrics. Each replica has its own of these, and their sum is read.
+        variables: Variables of metrics, of which each replica has its own value, and reading returns their sum.
     """
     on_read = tf.VariableSynchronization.ON_READ
     summed = [each for each in map(native, variables) if each.synchronization == on_read]
@@ -146,21 +146,21 @@ def whole_state(variables: Sequence[Variable]) -> Iterator[None]:
 
 
 def needs_gather() -> bool:
-    """Return whether this replica's data are less than, or more than, the examples of the batch."""
+    """Return whether this replica's data are fewer or more than the examples of the batch."""
     return num_replicas() > 1 or BATCH.valid is not None
 
 
 def is_padded() -> bool:
-    """Return whether some rows may be no examples."""
+    """Return whether some rows may not be examples."""
     return BATCH.valid is not None
 
 
 def valid_rows_of(values: tf.Tensor) -> Any:
-    """Return for each row of `values` whether it counts; `None` where every row does.
+    """Return for each row of `values` whether it counts; `None` if every row does.
 
     Args:
-        values: Tensor with one or several rows for each example. Another number of rows, where that is static,
-            is something else than examples: a table that a layer learns, say.
+        values: Tensor with one or several rows for each example. With any other number of rows, if static, they
+            are not examples but, for instance, a table that a layer learns.
     """
     if BATCH.valid is None:
         return None
@@ -184,25 +184,25 @@ def zero_invalid_rows(values: tf.Tensor) -> Any:
 
 
 def select_valid_rows(values: tf.Tensor) -> Any:
-    """Return `values` without the rows that do not count, in a shape that is not static; `None` stays."""
+    """Return `values` without the rows that do not count, in a shape that is not static; `None` is kept."""
     valid = None if values is None else valid_rows_of(values)
     return values if valid is None else tf.boolean_mask(values, valid)
 
 
 def valid_fraction() -> Any:
-    """Return which part of this replica's rows are examples: 1.0 where all are."""
+    """Return the fraction of this replica's rows that are examples: 1.0 if all are."""
     if BATCH.valid is None:
         return 1.0
     return tf.math.divide_no_nan(BATCH.examples, tf.cast(tf.shape(BATCH.valid)[0], tf.float32))
 
 
 def static_examples(rows: int | None) -> int | None:
-    """Return the number of rows here that Keras would know to be examples: 0 in a graph, or where padded."""
+    """Return the number of rows here that Keras would know to be examples; `None` if unknown, or padded."""
     return rows if BATCH.valid is None else None
 
 
 def row_weights(inputs: tf.Tensor) -> Any:
-    """Return weights of one or zero, in float32, that broadcast to `inputs`; `None` where every row counts."""
+    """Return float32 weights of one or zero that broadcast to `inputs`; `None` if every row counts."""
     valid = valid_rows_of(inputs)
     if valid is None and BATCH.has_any is None:
         return None
@@ -214,10 +214,10 @@ def row_weights(inputs: tf.Tensor) -> Any:
 
 
 def place_in_batch(rows: tf.Tensor) -> tuple[Any, Any]:
-    """Return the number of this replica's first row in the whole batch, and how many rows that has.
+    """Return the index of this replica's first row in the whole batch, and the whole batch's number of rows.
 
     Args:
-        rows: How many this replica has; an int where that is static, and so the same on every replica.
+        rows: Number of rows of this replica; an int if it is static, and so the same on every replica.
     """
     count = num_replicas()
     if count == 1:
@@ -230,5 +230,5 @@ def place_in_batch(rows: tf.Tensor) -> tuple[Any, Any]:
 
 
 def has_local_statistics(normalization: Layer) -> bool:
-    """Return whether a `BatchNormalization` takes mean and variance of its replica's part of the batch only."""
+    """Return whether a `BatchNormalization` takes mean and variance from its replica's part of the batch only."""
     return not any(getattr(normalization, name, False) for name in ("synchronized", "is_exact_over_replicas"))

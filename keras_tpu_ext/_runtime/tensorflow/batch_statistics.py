@@ -1,6 +1,6 @@
-"""What layers and metrics learn from a batch whose rows are not all examples, on replicas of TensorFlow.
+"""What layers and metrics learn from a batch whose rows are not all examples, on TensorFlow replicas.
 
-A row is no example if it stands in for none (see `tensorflow/empty_replicas.py`) or if it was padded.
+A row is not an example if it stands in for none (see `tensorflow/empty_replicas.py`) or if it was padded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas, sum_over_re
 
 
 def regularizer_of_examples(stock: Any) -> Any:
-    """Return a regulariser that makes up for the padded rows by which Keras divides."""
+    """Return a regulariser that corrects for Keras's division by the number of rows, padded ones included."""
 
     def regularizer(outputs: tf.Tensor) -> Any:
         loss = stock(zero_invalid_rows(outputs))
@@ -38,7 +38,7 @@ def regularizer_of_examples(stock: Any) -> Any:
 def regularizer_of_whole_batch(stock: Any) -> Any:
     """Return a regulariser for Keras before 3.14, whose loss is a sum over the batch.
 
-    The step takes a number for a mean, and adds up each replica's share of it; this makes up for that.
+    The step treats a scalar as a mean and adds up each replica's share of it; this corrects for that.
     """
 
     def regularizer(outputs: tf.Tensor) -> Any:
@@ -51,12 +51,12 @@ def regularizer_of_whole_batch(stock: Any) -> Any:
 
 
 def has_any_example() -> Any:
-    """Return whether this replica has an example; `None` where that is certain."""
+    """Return whether this replica has an example; `None` if that is certain."""
     return BATCH.has_any if BATCH.valid is None else BATCH.examples > 0
 
 
 def weights_of(inputs: tf.Tensor) -> Any:
-    """Return weights of one or zero, in the dtype of `inputs`, that broadcast to them; where all rows count, ones."""
+    """Return weights of one or zero, in the dtype of `inputs`, that broadcast to them; ones if all rows count."""
     weights = row_weights(inputs)
     return tf.ones([1] * inputs.shape.rank, inputs.dtype) if weights is None else tf.cast(weights, inputs.dtype)
 
@@ -71,9 +71,9 @@ def moments_of_rows(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[A
 
 
 def synchronizes(model: Model, normalization: Layer) -> bool:
-    """Return whether a `BatchNormalization` of `model` has the statistics of the whole batch.
+    """Return whether a `BatchNormalization` of `model` uses the statistics of the whole batch.
 
-    It has where it is made so, and in a plain model, which is to be what it is on one device.
+    It does if it was created so, and in a plain model, which must compute what it computes on one device.
     """
     everywhere = model._is_for_one_device and num_replicas() > 1 and has_local_statistics(normalization)
     return bool(normalization.synchronized or everywhere)
@@ -83,7 +83,8 @@ def moments_of_all(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[An
     """Return mean, variance and sum of weights over all replicas.
 
     The variance is the mean of squared deviations, as on one device. `keras.ops.moments(synchronized=True)` takes the
-    mean of squares less the square of the mean, which is rounding alone where the mean is large beside the deviation.
+    mean of squares minus the square of the mean, which is only rounding error if the mean is much larger than the
+    deviation.
     """
     weights = tf.broadcast_to(weights, tf.shape(inputs))
     sums = [tf.reduce_sum(value, axes, keepdims=True) for value in (weights * inputs, weights)]
@@ -97,8 +98,8 @@ def moments_of_all(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[An
 def mask_metrics(metrics: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
     """Return a context in which `metrics` count neither a row that stands in for no example nor a padded one.
 
-    A value without rows, a loss say, is the same on every replica and counts on each of them, so that every batch
-    has the same weight.
+    A value without rows, such as a loss, is the same on every replica and counts on each of them, so that every
+    batch has the same weight.
     """
     if BATCH.has_any is None and BATCH.valid is None:
         return contextlib.nullcontext()
@@ -119,7 +120,7 @@ def _making(metric: Metric) -> Any:
 
 
 def _of_examples(data: Nest, knows_padding: bool) -> Any:
-    """Return `data` with the rows of examples alone in its tensors; what has no rows stays."""
+    """Return `data` with only the rows of examples in its tensors; scalars are kept."""
     leaves = tf.nest.flatten(data)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0]
     with_rows = no_row_if_empty([leaves[i] for i in places], BATCH.has_any)

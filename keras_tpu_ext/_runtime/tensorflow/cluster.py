@@ -1,8 +1,8 @@
-"""Several processes, told by `TF_CONFIG`, that train together: how they come together, and how a loss is told.
+"""Several processes, named by `TF_CONFIG`, that train together: how they connect, and how a lost one is reported.
 
-`MultiWorkerMirroredStrategy` leaves its own health check (every 30 s, three tries of 10 s) to TensorFlow's
-coordination service, in which every process tells the chief by heartbeats that it lives. Left alone, the chief waits
-an hour for a process that never starts, and so does every other process for the chief.
+`MultiWorkerMirroredStrategy` skips its own health check (every 30 s, three tries of 10 s) in favour of TensorFlow's
+coordination service, in which every process sends heartbeats to the chief. By default, the chief waits an hour for
+a process that never starts, and so does every other process for the chief.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from keras_tpu_ext.errors import ArgumentError, ClusterError, ScopeError
 _context: Any = private("tensorflow.python.eager.context:context")
 _global_seed: Any = private("tensorflow.python.eager.context:global_seed")
 
-# Longer than TensorFlow's 10 s: to end a training for a process that was only slow costs more than to wait for one
-# that is lost.
+# Longer than TensorFlow's 10 s: ending a training because of a process that was only slow costs more than waiting
+# for one that is lost.
 HEARTBEAT_SECONDS = 20
 START_SECONDS = 300
 _START_VARIABLE = "KTE_START_TIMEOUT"
@@ -37,7 +37,7 @@ def open_workers() -> OpenedStrategy:
     """Return the strategy over all GPUs (else one CPU) of every process that `TF_CONFIG` names.
 
     Raises:
-        ClusterError: If they do not come together; the text names who is missing.
+        ClusterError: If they do not all connect; the message names the missing ones.
         ScopeError: If TensorFlow's devices were started before.
     """
     seconds = _start_seconds()
@@ -58,7 +58,7 @@ def open_workers() -> OpenedStrategy:
 
 
 def _configure_coordination(cluster: dict[str, Any], seconds: int) -> None:
-    """Set the timeouts of TensorFlow's coordination service, as the strategy would set it up without any."""
+    """Configure TensorFlow's coordination service as the strategy would, but with timeouts."""
     if _context().coordination_service is not None:  # the user's own settings
         return
     jobs = [job for job in ("chief", "worker") if cluster.get(job)]
@@ -72,7 +72,7 @@ def _configure_coordination(cluster: dict[str, Any], seconds: int) -> None:
 
 
 def _others(cluster: dict[str, Any], job: str | None, index: int | None) -> dict[str, str]:
-    """Return the addresses of the other processes that train, by their names."""
+    """Return the addresses of the other training processes, by name."""
     return {
         f"{other} {number}": address
         for other in ("chief", "worker")
@@ -82,7 +82,7 @@ def _others(cluster: dict[str, Any], job: str | None, index: int | None) -> dict
 
 
 def _wait_for(others: dict[str, str], seconds: int) -> None:
-    """Wait until every other process listens, which it does before it asks for the chief.
+    """Wait until every other process listens, which it does before it contacts the chief.
 
     Raises:
         ClusterError: If some do not in time.
@@ -146,7 +146,7 @@ def _too_late() -> str:
 
 
 def _agree_on_seed(strategy: tf.distribute.Strategy) -> None:
-    """Let all processes draw the same random order: each shuffles its data for itself, then takes its part of it."""
+    """Let all processes draw the same random order: each shuffles all data itself, then takes its part of it."""
     own = _global_seed()
     seed = secrets.randbits(31) if own is None else int(own)
 
@@ -170,7 +170,7 @@ def num_workers() -> int:
 
 
 def is_chief() -> bool:
-    """Return whether this process writes and prints: of processes that train together one does.
+    """Return whether this process writes and prints: one of the processes that train together does.
 
     Raises:
         ArgumentError: If `TF_CONFIG` cannot be read.
@@ -182,7 +182,7 @@ def is_chief() -> bool:
 
 
 def cluster_of_tf_config() -> tuple[dict[str, Any], str | None, int | None]:
-    """Return the addresses of each job, and the job and index of this process; nothing where there is no cluster."""
+    """Return the addresses of each job, and the job and index of this process; nothing if there is no cluster."""
     config = os.environ.get("TF_CONFIG", "")
     if not config.strip():
         return {}, None, None

@@ -1,7 +1,7 @@
 """A strategy of N replicas for the compiler only: its reductions are XLA's collectives, and nothing can be run.
 
-So one replica's step is lowered with its collectives. As under `TPUStrategy` each tensor is reduced
-by itself, and a gather is a sum over buffers that are zero elsewhere.
+So one replica's step is lowered with its collectives. As under `TPUStrategy`, each tensor is reduced
+separately, and a gather is a sum over buffers that are zero elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Options: TypeAlias = "tf.distribute.experimental.CommunicationOptions"
 class CompileOnlyStrategy(tf.distribute.Strategy):
     """A strategy whose functions are lowered and never run.
 
-    It has plain variables, made outside of its scope.
+    It has plain variables, created outside its scope.
 
     Args:
         replicas: Number of replicas.
@@ -49,7 +49,7 @@ class _Extended(_DefaultExtended):
         return ("",) * self._replicas
 
     def _scope(self, strategy: tf.distribute.Strategy) -> contextlib.AbstractContextManager[tf.distribute.Strategy]:
-        return contextlib.nullcontext(strategy)  # it makes no variables
+        return contextlib.nullcontext(strategy)  # it creates no variables
 
     def _reduce_to(
         self, reduce_op: tf.distribute.ReduceOp, value: Nest, destinations: tf.Tensor, options: _Options

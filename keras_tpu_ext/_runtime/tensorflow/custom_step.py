@@ -1,14 +1,14 @@
-"""A `train_step` or `test_step` of the user's own, on replicas.
+"""A user's own `train_step` or `test_step`, on replicas.
 
-In a plain model it is written for one device, and each replica runs it on the whole batch: see `whole_batch.py`. That
-is exact, and as fast as one device. A step that calls `global_mean` is written for replicas, as those of a `TPUModel`
-are: each runs on its part of the batch.
+In a plain model it is written for one device, and each replica runs it on the whole batch; see `whole_batch.py`. That
+is exact, and only as fast as one device. A step that calls `global_mean` is written for replicas, like those of a
+`TPUModel`: each replica runs it on its part of the batch.
 
-Such a step's code is not made for an empty batch: TensorFlow's oneDNN convolutions end the process on one, and a mean
-over no row is NaN. So it never gets one. A replica without examples gets one row of ones in each tensor, and what
-comes of it counts nowhere: not in `global_mean`, not in the gradients that `minimize` takes, not in the statistics
-of a batch normalisation, not in a metric that is updated with rows, and not in a `super().train_step` or in
-`compute_loss`. What the user makes of it in another way counts, as does all that is not made of `global_mean`.
+Such a step's code is not made for an empty batch: TensorFlow's oneDNN convolutions crash the process on one, and a
+mean over no rows is NaN. So it never gets one. A replica without examples gets one row of ones in each tensor, whose
+results count nowhere: not in `global_mean`, not in the gradients that `minimize` computes, not in the statistics of a
+batch normalisation, not in a metric that is updated with rows, and not in a `super().train_step` or in
+`compute_loss`. Anything else that the user computes from it counts, as does anything not computed with `global_mean`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Step = Callable[[Any], Any]
 
 
 def wrap_custom_step(model: Model, step: Step) -> Step:
-    """Return `step` of `model`; where it is the user's own, one that gets what its code is made for.
+    """Return `step` of `model`; for a user's own step, one that gets the batch that its code is written for.
 
     Args:
         model: The model.
@@ -55,13 +55,13 @@ def wrap_custom_step(model: Model, step: Step) -> Step:
 
 
 def _on_whole_batch_if_mixed(model: Model, step: Step) -> Step:
-    """Return one of our steps, which sees the whole batch where the layers look at its examples together."""
+    """Return one of our steps, which sees the whole batch if the layers mix its examples."""
     whole_step = on_whole_batch(model, step)
     return lambda data: whole_step(data) if mixes(model) else step(data)
 
 
 def is_exact(step: Step) -> bool:
-    """Return whether `step` is one of this package, which knows what to do."""
+    """Return whether `step` is this package's own, which needs no wrapping."""
     return getattr(step, "__func__", None) in (ExactStep.train_step, ExactStep.test_step)
 
 
@@ -115,6 +115,6 @@ def _names(code: types.CodeType) -> Iterator[tuple[str, ...]]:
 
 
 def _is_of_rows(data: Nest) -> bool:
-    """Return whether `data` is made of tensors that a row of ones can stand in for; ragged ones are not."""
+    """Return whether `data` consists of tensors that a row of ones can stand in for, which excludes ragged ones."""
     leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
     return bool(leaves) and all(isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0 for leaf in leaves)

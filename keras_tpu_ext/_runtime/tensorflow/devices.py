@@ -1,4 +1,4 @@
-"""TensorFlow's GPUs, CPUs and workers, and the strategies over them: each made once per process."""
+"""TensorFlow's GPUs, CPUs and workers, and the strategies over them: each created once per process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MINIMUM_BFLOAT16_CAPABILITY = (8, 0)
 
 
 def as_on_tpu() -> contextlib.AbstractContextManager[None]:
-    """Raise an error: on TensorFlow nothing is traced in another way for a TPU."""
+    """Raise an error: on TensorFlow nothing is traced differently for a TPU."""
     raise RuntimeNotSupportedError(
         "as_on_tpu is for Keras 3 on JAX, where Keras asks for the platform while it traces. On TensorFlow one graph "
         "is built for every device, and what a TPU makes of it only its compiler knows. Write "
@@ -47,7 +47,7 @@ def abstract_strategy(devices: int) -> OpenedStrategy:
 def shard(
     opened: OpenedStrategy, shard: Any, mesh: Sequence[tuple[str, int]] | None, choose: ChooseMesh | None = None
 ) -> OpenedStrategy:
-    """Raise an error: TensorFlow's strategies have all of a model on every replica."""
+    """Raise an error: TensorFlow's strategies replicate the whole model on every replica."""
     raise RuntimeNotSupportedError(
         f"shard={shard!r} is for Keras 3 on JAX; a tf.distribute.Strategy has all of a model on "
         'every replica. Write os.environ["KERAS_BACKEND"] = "jax" before the first import of keras, or leave `shard` '
@@ -56,7 +56,7 @@ def shard(
 
 
 def layouts(model: Model) -> list[VariableLayout]:
-    """Return where each variable is: all of it on every replica."""
+    """Return the layout of each variable: replicated."""
     optimizer = getattr(getattr(model, "optimizer", None), "variables", None) or []
     slots = optimizer() if callable(optimizer) else optimizer
     return [_whole(variable, "weight") for variable in model.weights] + [_whole(slot, "optimizer") for slot in slots]
@@ -70,18 +70,18 @@ def _whole(variable: Variable, role: Role) -> VariableLayout:
 
 
 def layout_complaints(model: Model) -> list[str]:
-    """Return `[]`: nothing is sharded, and nothing was to be."""
+    """Return `[]`: nothing is sharded, and nothing should be."""
     return []
 
 
 def count_gpus() -> int:
-    """Return the number of GPUs that TensorFlow sees; starts none."""
+    """Return the number of GPUs that TensorFlow sees, without initialising any."""
     return len(tf.config.list_physical_devices("GPU"))
 
 
 @once_per_process
 def open_gpus(count: int) -> OpenedStrategy:
-    """Return the strategy over the first `count` GPUs: the default one for one, mirrored for more."""
+    """Return the strategy over the first `count` GPUs: the default strategy for one, a mirrored one for more."""
     gpus = tf.config.list_physical_devices("GPU")[:count]
     details = tf.config.experimental.get_device_details(gpus[0])
     capability = details.get("compute_capability")
@@ -99,7 +99,7 @@ def open_gpus(count: int) -> OpenedStrategy:
 
 @once_per_process
 def open_cpu(replicas: int) -> OpenedStrategy:
-    """Return the strategy over `replicas` CPU devices; more than one is a rehearsal on virtual ones.
+    """Return the strategy over `replicas` CPU devices; if several, they are virtual ones for a rehearsal.
 
     Raises:
         ScopeError: If TensorFlow's devices were started before the virtual ones could be made.
@@ -111,7 +111,7 @@ def open_cpu(replicas: int) -> OpenedStrategy:
     with _no_nccl_warning():
         strategy = tf.distribute.MirroredStrategy(
             [f"CPU:{i}" for i in range(replicas)],
-            # Not collectives, which MirroredStrategy would take: on few cores they can wait for each other forever.
+            # Not collectives, MirroredStrategy's default: with few cores they can wait for each other forever.
             cross_device_ops=tf.distribute.ReductionToOneDevice(),
         )
     return OpenedStrategy(strategy, replicas, "CPU")
@@ -133,12 +133,12 @@ def _no_nccl_warning() -> Iterator[None]:
 
 
 def _default_strategy() -> tf.distribute.Strategy:
-    """Return TensorFlow's default strategy, also inside the scope of another one."""
+    """Return TensorFlow's default strategy, even inside the scope of another one."""
     return _get_default_strategy()
 
 
 def num_replicas(model: Model) -> int:
-    """Return the number of replicas that train `model` in step."""
+    """Return the number of replicas that train `model` synchronously."""
     return int(model.distribute_strategy.num_replicas_in_sync)
 
 
@@ -148,7 +148,7 @@ def num_devices(model: Model) -> int:
 
 
 def device_name(model: Model) -> str:
-    """Return `"TPU"`, whose generation TensorFlow does not tell, or `"cpu"`; for a GPU an empty string."""
+    """Return `"TPU"`, whose generation TensorFlow does not report, or `"cpu"`; for a GPU an empty string."""
     strategy = model.distribute_strategy
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return "TPU"

@@ -1,8 +1,9 @@
-"""Replicas without any example: no layer sees an empty batch, and nothing of what they compute counts.
+"""Replicas without any example: no layer sees an empty batch, and nothing that they compute counts.
 
-A last batch often leaves some replicas with nothing. Kernels and layers are not made for it: TensorFlow's oneDNN
-max pooling gives a wrong shape, and a mean over no row is NaN. Such a replica runs on one row instead: of the batch
-where a table may know its words and numbers only, else of ones; zeros would be masked tokens, and poles of functions.
+The last batch often leaves some replicas with no rows. Kernels and layers are not made for that: TensorFlow's oneDNN
+max pooling returns a wrong shape, and a mean over no rows is NaN. Such a replica runs on one row instead: one of the
+batch if a table may know only its words and numbers, else one of ones; zeros would be masked tokens, and poles of
+functions.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH
 
-_NOTES = ("_keras_mask", "_keras_logits")  # tensors that Keras hangs on an output: its mask, what its softmax was of
+_NOTES = ("_keras_mask", "_keras_logits")  # tensors that Keras attaches to an output: its mask, and its logits
 
 
 def one_row_if_empty(data: Nest, has_any: Any) -> Any:
-    """Return `data`, or one row for each of its tensors: of the batch for text and integers, of ones for others.
+    """Return `data`, or one row for each of its tensors: from the batch for text and integers, ones for others.
 
     Args:
-        data: A structure of tensors with a leading batch dimension; `None` leaves stay.
-        has_any: Whether there is any example; `None` where that is certain.
+        data: A structure of tensors with a leading batch dimension; `None` leaves are kept.
+        has_any: Whether there is any example; `None` if that is certain.
     """
     if has_any is None:
         return data
@@ -36,7 +37,7 @@ def one_row_if_empty(data: Nest, has_any: Any) -> Any:
         if isinstance(leaf, tf.RaggedTensor):
             splits = [tf.constant([0, 1], leaf.row_splits.dtype)] * leaf.ragged_rank
             return tf.RaggedTensor.from_nested_row_splits(_row_of_ones(leaf.flat_values), splits)
-        if isinstance(leaf, tf.SparseTensor):  # with a one in its first place
+        if isinstance(leaf, tf.SparseTensor):  # with a one at its first position
             first = tf.zeros([1, leaf.shape.rank], tf.int64)
             shape = tf.concat([[1], leaf.dense_shape[1:]], axis=0)
             return tf.SparseTensor(first, _row_of_ones(leaf.values), shape)
@@ -50,7 +51,7 @@ def _may_be_looked_up(leaf: Any) -> bool:
 
 
 def _row_of_batch(leaf: tf.Tensor) -> tf.Tensor:
-    """Return the first row that any replica has, where replicas can look at each other without a sum; else ones."""
+    """Return the first row of any replica, if replicas can see each other without a reduction; else ones."""
     if not isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy):
         return _row_of_ones(leaf)
 
@@ -68,7 +69,7 @@ def _row_of_ones(leaf: tf.Tensor) -> tf.Tensor:
 
 
 def no_row_if_empty(data: Nest, has_any: Any) -> Any:
-    """Return `data`, or no row of it; what Keras has noted on its tensors is kept."""
+    """Return `data`, or no row of it; what Keras has attached to its tensors is kept."""
     if has_any is None:
         return data
     return with_notes(data, lambda parts: _either(parts, has_any, _no_row))
@@ -77,15 +78,15 @@ def no_row_if_empty(data: Nest, has_any: Any) -> Any:
 def _no_row(leaf: Any) -> Any:
     if isinstance(leaf, tf.SparseTensor):
         return tf.sparse.slice(leaf, [0] * leaf.shape.rank, tf.concat([[0], leaf.dense_shape[1:]], axis=0))
-    return leaf if leaf.shape.rank == 0 else leaf[:0]  # a number that a model returns beside its outputs stays
+    return leaf if leaf.shape.rank == 0 else leaf[:0]  # a number that a model returns beside its outputs is kept
 
 
 def with_notes(data: Nest, function: Callable[[Any], Any]) -> Any:
-    """Return `function(data)`, and do to the notes that Keras hangs on tensors what it does to the tensors.
+    """Return `function(data)`, and apply it also to the masks and logits that Keras attaches to tensors.
 
     Args:
-        data: A structure of tensors; `None` leaves stay.
-        function: Returns a structure like the one it gets, in which each tensor is changed in the same way.
+        data: A structure of tensors; `None` leaves are kept.
+        function: Returns a structure like its argument, in which each tensor is changed in the same way.
     """
     leaves = tf.nest.flatten(data)
     notes = {name: [getattr(leaf, name, None) for leaf in leaves] for name in _NOTES}
@@ -98,7 +99,7 @@ def with_notes(data: Nest, function: Callable[[Any], Any]) -> Any:
 
 
 def finite_if_empty(gradients: Any, has_any: Any) -> Any:
-    """Return `gradients`, or what is finite of them: upstream is zero, but zero times infinity is NaN.
+    """Return `gradients`, or their finite elements: upstream is zero, but zero times infinity is NaN.
 
     They are not all zero: this replica has its share of the regularisers.
     """
@@ -113,10 +114,10 @@ def finite_if_empty(gradients: Any, has_any: Any) -> Any:
 
 
 def _with_values(slices: Any, values: tf.Tensor, has_any: Any) -> Any:
-    """Return `slices` with `values`, on a replica without examples only those rows that are not all zero.
+    """Return `slices` with `values`; on a replica without examples, only those rows that are not all zero.
 
-    The row of ones has looked up something: an optimizer that is lazy, or decays the rows that it gets, takes even a
-    gradient of zero for a reason to change what is there. What is looked up once a batch is what the others look up.
+    The row of ones has looked up something, and an optimizer that is lazy, or decays the rows that it gets, changes
+    rows even for a gradient of zero. Lookups that are made once per batch are the same as on the other replicas.
     """
     if getattr(slices, ONCE_A_BATCH, False):
         same = tf.IndexedSlices(values, slices.indices, slices.dense_shape)
@@ -132,7 +133,7 @@ def _with_values(slices: Any, values: tf.Tensor, has_any: Any) -> Any:
 
 
 def _either(data: Nest, condition: tf.Tensor, otherwise: Any) -> Any:
-    """Return the tensors of `data`, or what `otherwise` makes of each; a condition copies none of them."""
+    """Return the tensors of `data`, or `otherwise` of each; the condition copies none of them."""
     leaves = tf.nest.flatten(data)
     there = [leaf for leaf in leaves if leaf is not None]
     if not there:

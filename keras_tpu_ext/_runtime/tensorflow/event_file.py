@@ -18,7 +18,7 @@ class TensorFlowEventFile:
 
     def __init__(self, folder: str) -> None:
         self._writer = tf.summary.create_file_writer(folder)
-        # What `tf.summary.scalar` writes; that is a part of TensorBoard, which new versions do not bring.
+        # What `tf.summary.scalar` writes; that is part of TensorBoard, which new versions do not install.
         self._metadata = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR")
         self._metadata.plugin_data.plugin_name = "scalars"
 

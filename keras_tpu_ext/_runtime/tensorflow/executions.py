@@ -30,7 +30,7 @@ class TensorFlowExecution(Execution):
         return self.run(), getattr(self._args[-1], "element_spec", None)
 
     def stages(self) -> list[Stage]:
-        """Return the stages as tf.data's autotuning has measured them."""
+        """Return the stages as measured by tf.data's autotuning."""
         return _stages(self._args[-1])
 
     def _model_steps(self) -> int:
@@ -41,7 +41,7 @@ class TensorFlowExecution(Execution):
         return 1 if steps is None else int(steps.numpy())
 
     def _can_take_from(self, iterator: Iterator[Nest]) -> bool:
-        # In several processes each would have to take the same at the same time.
+        # With several processes, each would have to take the same at the same time.
         return isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)) and num_workers() == 1
 
     def _bytes_of(self, item: Nest) -> int:
@@ -59,20 +59,20 @@ class TensorFlowExecution(Execution):
         if not isinstance(iterator, tf.distribute.DistributedIterator):
             return iter(_dataset_of(items, iterator.element_spec))
         parts = [part for item in items for part in self._local_results(item)]
-        # With one spec for all parts the step is traced once.
+        # With one spec for all parts, the step is traced once.
         spec = tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], iterator.element_spec)
         strategy = self._model.distribute_strategy
         return iter(strategy.distribute_datasets_from_function(lambda context: _dataset_of(parts, spec)))
 
 
 def _dataset_of(items: Sequence[Nest], spec: Nest) -> tf.data.Dataset:
-    """Return a cached dataset of `items` with the element spec `spec`, so that no step is traced anew."""
+    """Return a cached dataset of `items` with the element spec `spec`, so that no step is retraced."""
     dataset = _sliced(items, spec) or tf.data.Dataset.from_generator(lambda: iter(items), output_signature=spec)
     options = tf.data.Options()
-    options.autotune.enabled = False  # its thread can miss its stop, and the end of an iterator then takes seconds
-    options.experimental_optimization.apply_default_optimizations = False  # finding them takes longer than this does
+    options.autotune.enabled = False  # its thread can miss its stop signal, and ending an iterator then takes seconds
+    options.experimental_optimization.apply_default_optimizations = False  # finding them takes longer than reading
     dataset = dataset.cache().with_options(options)
-    for _ in dataset:  # which fills the cache
+    for _ in dataset:  # fills the cache
         pass
     return dataset
 
@@ -111,5 +111,5 @@ def _stages(iterator: Iterator[Nest]) -> list[Stage]:
 
 
 def intercept_executions(model: Model, around: Callable[[Execution], Nest]) -> Interception:
-    """Hand each call of the train function of `model`, which is in `fit`, to `around`."""
+    """Pass each call of the train function of `model`, which is in `fit`, to `around`."""
     return Interception(model, TensorFlowExecution, around)

@@ -23,12 +23,12 @@ def count_flops(
 ) -> FlopsCount:
     """Count the FLOPs of a train step of `model`.
 
-    It is traced outside of the model's strategy, as the step of one device with the whole batch. For Keras's step and
-    ours the optimizer and the metrics are left out; of a user's own step everything counts.
+    It is traced outside the model's strategy, as the step of one device with the whole batch. For Keras's step and
+    ours, the optimizer and the metrics are left out; for a user's own step, everything counts.
 
     Args:
         model: A compiled model that has been trained.
-        batch: The description of a batch that `Execution.run_and_describe` returns.
+        batch: The specs of a batch that `Execution.run_and_describe` returns.
         batch_size: Number of examples in a batch over all replicas.
         as_keras_traces: Wraps a function so that AutoGraph treats it as it does Keras's train function.
 
@@ -45,7 +45,7 @@ def count_flops(
             return step(tf.nest.pack_sequence_as(batch, [None if spec is None else next(rest) for spec in specs]))
 
     traced = tf.function(as_keras_traces(on_leaves))
-    # Keras 2 calls callbacks inside the scope of the strategy, and a new thread is outside of all scopes.
+    # Keras 2 calls callbacks inside the scope of the strategy; a new thread is outside all scopes.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         present = [spec for spec in specs if spec is not None]
         graph = thread.submit(lambda: traced.get_concrete_function(*present)).result().graph
@@ -65,7 +65,7 @@ def _gradients(model: Model, data: Nest) -> list[tf.Tensor | None]:
 
 
 def _with_size(spec: tf.TypeSpec, batch_size: int) -> tf.TensorSpec | None:
-    """Return the spec of one tensor of a batch with a static batch size; `None` for an absent one."""
+    """Return the spec of one tensor of a batch with a static batch size; `None` for an absent tensor."""
     spec = next(iter(getattr(spec, "_value_specs", [spec])))  # that of the first replica
     if is_none(spec):
         return None
@@ -77,7 +77,7 @@ def _with_size(spec: tf.TypeSpec, batch_size: int) -> tf.TensorSpec | None:
 
 
 def _metric_updates(model: Model) -> list[Patch]:
-    """Return patches that turn off the updates of metrics, which fail outside of a strategy with several replicas."""
+    """Return patches that turn off the updates of metrics, which fail outside a strategy with several replicas."""
     places = [(metric, "update_state") for metric in model.metrics]
     variables = [variable for metric in model.metrics for variable in metric.variables]
     places += [(variable, method) for variable in variables for method in ("assign", "assign_add")]

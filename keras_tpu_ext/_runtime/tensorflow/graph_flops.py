@@ -23,22 +23,22 @@ _Known = Mapping[str, int]
 
 
 def flops_of_graph(graph: tf.Graph, outputs: Sequence[tf.Tensor], known: _Known | None = None) -> float:
-    """Count the FLOPs of what `outputs` and the side effects of `graph` need; TensorFlow prunes the rest.
+    """Count the FLOPs that `outputs` and the side effects of `graph` need; TensorFlow prunes the rest.
 
     Args:
         graph: A `FuncGraph`.
-        outputs: Those of its tensors that are read.
+        outputs: The tensors of it that are read.
         known: Known values of its integer arguments.
 
     Raises:
-        UncountableError: If the graph does not tell.
+        UncountableError: If the graph does not show them.
     """
     known = known or {}
     return math.fsum(_flops_of(graph, op, indices, known) for op, indices in _reachable(graph, outputs))
 
 
 def _reachable(graph: tf.Graph, outputs: Sequence[tf.Tensor]) -> list[tuple[tf.Operation, set[int]]]:
-    """Return the operations that run, each with the indices of those of its outputs that are read."""
+    """Return the operations that run, each with the indices of its outputs that are read."""
     found: dict[str, tuple[tf.Operation, set[int]]] = {}
     waiting: list[tuple[tf.Operation, int | None]] = [(tensor.op, tensor.value_index) for tensor in outputs]
     waiting += [(op, None) for op in graph.control_outputs]
@@ -92,7 +92,7 @@ def _loop_carried(functions: Sequence[tf.Graph], indices: set[int]) -> set[int]:
 
 
 def _select(outputs: Sequence[tf.Tensor], indices: set[int]) -> list[tf.Tensor]:
-    """Return these outputs of a function; the only one of a function that has one, such as a loop's condition."""
+    """Return these outputs of a function; if it has only one, such as a loop's condition, return that."""
     return [outputs[i] for i in sorted(indices)] if len(outputs) > 1 else list(outputs)
 
 
@@ -141,7 +141,7 @@ def _trip_count(graph: tf.Graph, op: tf.Operation, known: _Known) -> int | None:
 
 
 def _comparisons(tensor: tf.Tensor) -> Iterator[tf.Operation]:
-    """Yield the operations `a < b` whose conjunction `tensor` is."""
+    """Yield the operations `a < b` of which `tensor` is the conjunction."""
     if tensor.op.type == "Less":
         yield tensor.op
     elif tensor.op.type in ("Identity", "LogicalAnd"):
@@ -169,7 +169,7 @@ def _static_int(graph: tf.Graph, tensor: tf.Tensor, known: _Known) -> int | None
         return known.get(tensor.name)
     if op.type in _SCALAR_IDENTITIES and op.inputs[0].shape.num_elements() == 1:
         return _static_int(graph, op.inputs[0], known)
-    if op.type == "StridedSlice":  # of a shape, say, for which TensorFlow has no value
+    if op.type == "StridedSlice":  # of a shape, for example, for which TensorFlow has no value
         whole, begin = map(tf.get_static_value, op.inputs[:2])
         return None if whole is None or begin is None else int(whole[tuple(begin)])
     if op.type in _CALLS:
@@ -209,7 +209,7 @@ def _convolution(output: _TensorOf, kernel: _TensorOf, taps: slice) -> _Counter:
     """Return a counter for a convolution or one of its two gradients, which have the same multiply-adds.
 
     Args:
-        output: Gets an operation, and returns the convolution's output, or the gradient of that.
+        output: Takes an operation, and returns the convolution's output, or the gradient of that.
         kernel: The same for its kernel.
         taps: The dimensions of the kernel that an element of the output is summed over.
     """

@@ -1,8 +1,8 @@
-"""Gradients of lookups that are the same for every batch, of positions say.
+"""Gradients of lookups that are the same for every batch, such as those of positions.
 
-The gradient of a lookup has one slice for each row that was looked up. Optimizers of Keras 3 square slices one by
-one, so it matters how many there are. What is looked up for each example makes as many on replicas as on one device.
-What is looked up once a batch makes them on each replica, and their sums are those of one device.
+The gradient of a lookup has one slice for each row that was looked up. Keras 3's optimizers square slices one by
+one, so their number matters. Lookups made for each example yield as many slices on replicas as on one device.
+Lookups made once per batch yield them on each replica, and the sums of these are the slices of one device.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _ATTRIBUTE = "_kte_lookups_once_a_batch"
 
 
 def mark_lookups_once_a_batch(model: Model, x: Nest, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
-    """Mark the gradients of lookups that every replica has done for the same rows, for `sum_over_replicas`.
+    """Mark, for `sum_over_replicas`, the gradients of lookups that every replica has made for the same rows.
 
     Args:
         model: The model.
-        x: Its inputs, this replica's part of the batch; `None` in a step of the user's own, where a batch of a size
-            that the graph knows does not tell.
-        gradients: One a variable, of which some may be `tf.IndexedSlices`.
-        variables: What they are the gradients of.
+        x: Its inputs, this replica's part of the batch; `None` in a user's own step, where nothing is marked if
+            the graph knows the size of the batch.
+        gradients: One per variable, some of which may be `tf.IndexedSlices`.
+        variables: The variables of the gradients.
     """
     slices = [
         (gradient, variable)
@@ -44,12 +44,12 @@ def mark_lookups_once_a_batch(model: Model, x: Nest, gradients: Sequence[Any], v
 
 
 def _lookups_once_a_batch(model: Model, x: Nest, variables: Sequence[Variable]) -> set[int]:
-    """Return those of `variables`, by `id`, whose lookups are as many for a batch of any size."""
+    """Return those of `variables`, by `id`, whose number of lookups does not depend on the size of the batch."""
     known: dict[frozenset[int], set[int]] = model.__dict__.setdefault(_ATTRIBUTE, {})
     key = frozenset(map(id, variables))
     if key not in known:
         known[key] = set()
-        # A model that cannot be traced so has the size of its batch in it.
+        # A model that cannot be traced like this has a fixed batch size.
         with contextlib.suppress(Exception):
             trial = tf.function(_trial(model, variables, known[key]), autograph=False)
             trial.get_concrete_function(tf.nest.map_structure(_of_any_size, x))

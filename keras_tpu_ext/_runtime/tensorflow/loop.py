@@ -1,4 +1,4 @@
-"""How `fit`, `evaluate` and `predict` run steps under `tf.distribute`: many steps a call, exact logs."""
+"""How `fit`, `evaluate` and `predict` run steps under `tf.distribute`: many steps per call, exact logs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Step = Callable[[Any], Any]
 class GraphExecutionSchedule(ExecutionSchedule):
     """An `ExecutionSchedule` for functions of an iterator and a number of steps.
 
-    Such a `tf.function` returns the logs and the number of steps done.
+    Such a `tf.function` returns the logs and the number of completed steps.
     """
 
     def run_train(self, model: Model, function: Any, iterator: Any) -> Any:
-        """Run an execution of training and learn from it, unless it was compiled on the way."""
+        """Run an execution of training, and learn from its time unless it included a compilation."""
         if self.held or self.tuner.settled:
             return self.run(function, iterator)
         logs: list[Any] = []
@@ -51,15 +51,15 @@ def make_steps_function(
     """Return the function that Keras's `fit` and `evaluate` call with an iterator.
 
     It differs from Keras's own in three ways. The logs are read once, over all replicas, after the last step of
-    an execution, where Keras averages what every replica sees of itself (on TPUs it shows the first replica).
+    an execution, whereas Keras averages the logs of the single replicas (on TPUs it shows the first replica).
     A single step needs no `tf.experimental.Optional` around its result. The number of steps is an argument, so
-    changing it does not trace again.
+    changing it does not retrace.
 
     Args:
         model: The model; its strategy, `run_eagerly`, `jit_compile` and `steps_per_execution` are honoured.
         step: `train_step` or `test_step`.
-        trains: Whether it is `train_step`; a model that finds its `steps_per_execution` learns from that.
-        counter: A variable to which the number of steps is added, where Keras has one.
+        trains: Whether it is `train_step`, whose times a model that finds its `steps_per_execution` learns from.
+        counter: A variable to which the number of steps is added, if Keras has one.
     """
     strategy = model.distribute_strategy
 
@@ -102,10 +102,10 @@ def make_steps_function(
 
 
 def kind_of_batches(iterator: Any) -> type:
-    """Return the class of the batches that an iterator gives, `tuple` say or `PaddedBatch`.
+    """Return the class of an iterator's batches, such as `tuple` or `PaddedBatch`.
 
-    There is a graph for each, because TensorFlow takes iterators of tuples and of named tuples for one type: it would
-    run what was traced for the one on the other.
+    Each has its own graph, because TensorFlow considers iterators of tuples and of named tuples one type: it would
+    run a graph traced for one on the other.
     """
     return type(iterator.element_spec)
 
@@ -126,9 +126,10 @@ def _run_execution(model: Model, iterator: Any, run_one: Any, run_many: Any, *, 
 
 
 def _one_by_one(run_one: Any, iterator: Any, steps: int) -> dict[str, Any]:
-    """Run up to `steps` steps, fewer when the data ends, not none, where several processes train together.
+    """Run up to `steps` steps, at least one, fewer when the data ends, where several processes train together.
 
-    They cannot meet inside a graph's loop: TensorFlow numbers their meetings when a function is called from outside.
+    They cannot synchronise inside a graph's loop: TensorFlow numbers their collectives when a function is called from
+    outside.
     """
     logs: dict[str, Any] = run_one(iterator)
     for _ in range(steps - 1):
@@ -140,7 +141,7 @@ def _one_by_one(run_one: Any, iterator: Any, steps: int) -> dict[str, Any]:
 
 
 def make_predict_function(model: Model, predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return Keras's predict function, without the rows of a batch that only fill it up."""
+    """Return Keras's predict function, without the outputs of padded rows."""
 
     def function(data: Nest) -> Any:
         find_mixing(model, data[0] if isinstance(data, list) else data)  # Keras 3 gives a list of batches
@@ -153,7 +154,7 @@ def make_predict_function(model: Model, predict: Callable[[Any], Any]) -> Callab
 
 
 def hide_uneven_sizes_from(model: Model, predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return `predict`, a function of a list of batches, in which no replica knows the size of its own part alone."""
+    """Return `predict`, a function of a list of batches, with static sizes hidden if replicas differ in them."""
     strategy = model.distribute_strategy
     if model.run_eagerly or strategy.num_replicas_in_sync == 1:
         return predict
@@ -166,13 +167,13 @@ def hide_uneven_sizes_from(model: Model, predict: Callable[[Any], Any]) -> Calla
 
 
 def _without_rows(output: tf.Tensor, real: tf.Tensor) -> Any:
-    """Return the rows of a tensor that count; it may have several for each example, or something else for rows."""
+    """Return the rows of a tensor that count, one or several per example; a tensor without such rows is unchanged."""
     rows, examples = tf.shape(output)[0], tf.shape(real)[0]
     return output if rows % examples else tf.boolean_mask(output, tf.repeat(real, rows // examples))
 
 
 def first_of_replicas(strategy: tf.distribute.Strategy, outputs: tf.Tensor) -> Any:
-    """Return the mean over replicas of what each returned; anything that is no number, from the first one."""
+    """Return the mean over replicas of what each returned; anything but floats comes from the first replica."""
 
     def merge(value: tf.Tensor) -> Any:
         values = strategy.experimental_local_results(value)
@@ -190,11 +191,11 @@ def _graph(function: Any, **kwargs: Any) -> Any:
 
 
 def _only_with(data: Nest) -> Any:
-    """Return a context in which nothing runs before `data` is there, and so nothing at all when there is none.
+    """Return a context in which nothing runs before `data` is available, and so nothing at all if there is none.
 
-    Without it TensorFlow counts a step of the optimizer while it finds that the data has ended. It stands inside
-    the function of one step and goes by way of an operation of its own, because TensorFlow drops a dependency
-    on what is an input anyway, and when it inlines a function, an input holds back only what uses it.
+    Without it TensorFlow counts a step of the optimizer while it finds that the data has ended. It is used inside
+    the function of one step, and through an operation of its own, because TensorFlow drops a control dependency
+    on an input, and when it inlines a function, an input delays only the operations that use it.
     """
     leaves = tf.nest.flatten(data, expand_composites=True)
     with tf.control_dependencies([leaf for leaf in leaves if leaf is not None]):
@@ -206,20 +207,20 @@ def _only_with(data: Nest) -> Any:
 
 
 def _before_any_data(create: Callable[..., Any], **kwargs: Any) -> Any:
-    """Create a variable, a metric's say, that waits for no data: XLA takes no step with variables that do."""
+    """Create a variable, of a metric for example, that does not wait for data: XLA rejects a step where one does."""
     with tf.control_dependencies(None):
         return create(**kwargs)
 
 
 def _loop(step: Step, iterator: Any, steps: Any) -> tuple[Any, Any]:
-    """Run `step` up to `steps` times, fewer when the data ends, not none; return the last outputs and the times."""
+    """Run `step` 1 to `steps` times, until the data ends; return the last outputs and the number of steps."""
 
     def go_on(done: Any, data: Nest, outputs: tf.Tensor) -> Any:
         return tf.logical_and(done < steps, data.has_value())
 
     def once(done: Any, data: Nest, outputs: tf.Tensor) -> Any:
         outputs = step(_with_shapes_of(batch, data.get_value()))
-        # The last step of an execution must not fetch: that batch belongs to the next one.
+        # The last step of an execution must not fetch: that batch belongs to the next execution.
         data = tf.cond(done + 1 < steps, iterator.get_next_as_optional, lambda: data)
         return done + 1, data, outputs
 
@@ -236,7 +237,7 @@ def _loop(step: Step, iterator: Any, steps: Any) -> tuple[Any, Any]:
 
 
 def _with_shapes_of(batch: Nest, other: Any) -> Any:
-    """Return `other`, a batch from the same iterator as `batch`, knowing of its shapes what `batch` knows."""
+    """Return `other`, a batch from the same iterator as `batch`, with the static shapes of `batch`."""
     if tf.executing_eagerly():
         return other
     for known, leaf in zip(*(tf.nest.flatten(data, expand_composites=True) for data in (batch, other)), strict=True):
@@ -251,7 +252,7 @@ def _exact_logs(model: Model, outputs: tf.Tensor) -> Any:
         return outputs
     with model.distribute_strategy.scope():  # the cross-replica context, in which a metric is its sum
         exact = model.get_metrics_result()
-        if not outputs:  # a step that leaves all of its logs to this
+        if not outputs:  # a step that leaves all its logs to this function
             return exact
         if "loss" in outputs and "loss" in exact:
             exact["loss"] = _loss_if_tracked(model, exact["loss"], outputs["loss"])
@@ -259,7 +260,7 @@ def _exact_logs(model: Model, outputs: tf.Tensor) -> Any:
 
 
 def _loss_if_tracked(model: Model, tracked: Any, returned: Any) -> Any:
-    """Return the tracked loss, or the one that a step of the user's own returned and never tracked."""
+    """Return the tracked loss, or the loss that a user's own step returned but never tracked."""
     tracker = model._kte_adapter.loss_tracker(model)
     if [metric for metric in model.metrics if metric.name == "loss"] != [tracker]:
         return tracked

@@ -1,8 +1,8 @@
 """Lower a train step of TensorFlow to StableHLO for the TPU compiler, from shapes: nothing is run.
 
-XLA's kernels for CPUs lower the step, and mean the same: tensorflow-tpu 2.20 has each of them for TPUs too,
-complex128 apart. A step lowered here has plain variables, so the small collectives with which stock Keras averages
-the statistics of a replicated `BatchNormalization` are not in it.
+XLA's kernels for CPUs lower the step, with the same meaning: tensorflow-tpu 2.20 has each of them for TPUs too,
+except for complex128. A step lowered here has plain variables, so it lacks the small collectives with which stock
+Keras averages the statistics of a replicated `BatchNormalization`.
 
 `experimental_get_compiler_ir` is experimental, and has no StableHLO before TensorFlow 2.19.
 """
@@ -41,7 +41,7 @@ _WITHOUT_TPU_KERNELS = (
 )
 
 _NO_KERNEL = re.compile(r"(\w+) \(No registered '(\w+)' OpKernel for \w+ devices.*?\{\{node ([^}]+)\}\}", re.DOTALL)
-# An unbounded dimension; one with a known bound is for the compiler to judge.
+# An unbounded dimension; the compiler decides about one with a known bound.
 _DYNAMIC = re.compile(r"mhlo\.unknown|tensor<\?")
 _LOCATION = re.compile(r"loc\(([^\n]*)\)\s*$", re.MULTILINE)
 _DEFINITION = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
@@ -61,9 +61,9 @@ def lower_step(
 
     Args:
         model: A compiled model.
-        batch: `x`, `y` and `sample_weight`, structures of what has `shape` and `dtype`.
+        batch: `x`, `y` and `sample_weight`: structures of objects with `shape` and `dtype`.
         replicas: Number of devices.
-        build: Builds layers, metrics and optimizer, from a model, the specs of a batch, and the step.
+        build: Builds layers, metrics and optimizer, given a model, the specs of a batch, and the step.
         as_keras_traces: Wraps a function so that AutoGraph treats it as it does Keras's train function.
     """
     _check_can_lower(model)
@@ -136,7 +136,7 @@ def _spec(leaf: tf.TensorSpec) -> tf.TensorSpec:
 
 
 def _roles(model: Model) -> dict[str, str]:
-    """Map the names of operations that are no layers to what they stand for."""
+    """Map the names of operations that are not layers to what they stand for."""
     roles = {"compile_loss": "(loss)", "compile_metrics": "(metrics)"}
     optimizer = model.optimizer
     while optimizer is not None:
@@ -146,14 +146,14 @@ def _roles(model: Model) -> dict[str, str]:
 
 
 def _missing_operation(error: Exception, model: Model, graph: tf.Graph) -> LoweringError | None:
-    """Explain an error about operations that no TPU has; `None` for any other error.
+    """Explain an error about operations that TPUs lack; `None` for any other error.
 
     Args:
         error: What TensorFlow raised.
         model: The model.
-        graph: The traced graph, whose operations know where they were made.
+        graph: The traced graph, whose operations know where they were created.
     """
-    if "is_initialized" in str(error):  # of a table, which is a resource and no variable
+    if "is_initialized" in str(error):  # of a table, which is a resource but not a variable
         return error_of_lookup(
             "the model looks something up in a table of TensorFlow, which a TPU does not have", model
         )
@@ -181,14 +181,14 @@ def _check_static(program: str, model: Model) -> None:
 
 
 def _traceback_of(graph: tf.Graph, nodes: list[str]) -> list[tuple[str, int]]:
-    """Return files and lines of the frames that made the first of `nodes` that is in `graph`."""
+    """Return files and lines of the frames that created the first of `nodes` found in `graph`."""
     operations = {operation.name: operation for operation in graph.get_operations()}
     operation = next((operations[node] for node in nodes if node in operations), None)
     return [] if operation is None else [(frame.filename, frame.lineno) for frame in operation.traceback]
 
 
 def _names_in(location: str, definitions: dict[str, str], depth: int = 4) -> list[str]:
-    """Return the names of operations in an MLIR location, and in those that it refers to."""
+    """Return the names of operations in an MLIR location, and in the locations that it refers to."""
     names = re.findall(r'"([^"]+)"', location)
     if depth:
         for reference in re.findall(r"#loc\d*", location):

@@ -1,4 +1,4 @@
-"""Whether code of the user's own looks at the examples of a batch together, found out by trying it."""
+"""Find out, by trying it, whether a user's code mixes the examples of a batch."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from keras_tpu_ext.errors import MixedExamplesWarning
 
 _ROWS = 4
 _UNKNOWN_SIZE = 32
-_TOLERANCE = 1e-4  # matrix products of one row and of four round in other ways
+_TOLERANCE = 1e-4  # matrix products of one row and of four round differently
 _ATTRIBUTE = "_kte_mixes_examples"
 
 
 def mixes(model: Model) -> bool:
-    """Return whether `find_mixing` has found that `model` looks at the examples of a batch together."""
+    """Return whether `find_mixing` has found that `model` mixes the examples of a batch."""
     return bool(vars(model).get(_ATTRIBUTE, False))
 
 
 def find_mixing(model: Model, data: Nest) -> None:
-    """Find out, once, whether the layers of a built `model` look at the examples of a batch together; tell if so.
+    """Find out, once, whether the layers of a built `model` mix the examples of a batch; warn if so.
 
     Args:
         model: The model.
-        data: An iterator over batches, or a batch; it is not touched.
+        data: An iterator over batches, or a batch; nothing is read from it.
     """
     replicas = model.distribute_strategy.num_replicas_in_sync
     if replicas == 1 or _ATTRIBUTE in vars(model) or not model.built:
@@ -55,10 +55,10 @@ def _forward_mixes(model: Model, data: Nest) -> bool:
     def forward(x: Nest) -> tuple[Any, list[tf.Tensor]]:
         return adapter.forward(model, x, training=False), adapter.layer_losses(model)
 
-    with tf.device("CPU:0"), _state_kept(model):  # on a TPU each operation would be compiled
+    with tf.device("CPU:0"), _state_kept(model):  # on a TPU every operation would be compiled
         tried = _try(forward, [x])
     if tried is None:
-        return False  # a model that cannot be tried on made-up data is taken at its word
+        return False  # assume the best of a model that cannot be tried on made-up data
     (outputs, losses), rows = tried
     outputs_of_rows, losses_of_rows = zip(*rows, strict=True)
     return not (_all_same(outputs, outputs_of_rows) and _all_same(losses, losses_of_rows, _is_mean))
@@ -66,7 +66,7 @@ def _forward_mixes(model: Model, data: Nest) -> bool:
 
 @contextlib.contextmanager
 def _state_kept(model: Model) -> Iterator[None]:
-    """Give the variables of `model` and of its metrics, on every replica, the values back that they have now."""
+    """After the block, restore the variables of `model` and of its metrics on every replica."""
     variables = [native(variable) for variable in model.non_trainable_variables]
     variables += [native(variable) for metric in model.metrics for variable in metric.variables]
     parts = [part for each in variables for part in tf.distribute.get_strategy().experimental_local_results(each)]
@@ -79,30 +79,30 @@ def _state_kept(model: Model) -> Iterator[None]:
 
 
 def _of_one_replica(spec: Any) -> Any:
-    """Return the first replica's part, or what describes it, where `spec` is all parts or describes them."""
+    """Return the first replica's part, or its spec, if `spec` is all parts or their specs."""
     if isinstance(spec, tf.distribute.DistributedValues):
         return spec.values[0]
     return getattr(spec, "_value_specs", [spec])[0]
 
 
 def mixes_examples(function: Callable[..., Any], specs: Sequence[Any]) -> bool:
-    """Return whether what `function` makes of an example depends on the others in its batch.
+    """Return whether results of `function` for an example depend on the other examples in its batch.
 
     It is called on made-up batches, four examples at once and one by one.
 
     Args:
         function: Takes tensors and returns a structure of tensors, all with the examples first.
-        specs: The tensors, or what has their `shape` and `dtype`, one for each argument, in any structure.
+        specs: The tensors, or objects with their `shape` and `dtype`, one for each argument, in any structure.
 
     Returns:
-        `True` also where it cannot be tried: where a rank is not known, or `function` fails.
+        `True` also if it cannot be tried, because a rank is not known or `function` fails.
     """
     tried = _try(function, specs)
     return tried is None or not _all_same(*tried)
 
 
 def _try(function: Callable[..., Any], specs: Sequence[Any]) -> tuple[Any, list[Any]] | None:
-    """Return what `function` makes of a made-up batch, and of each of its rows; `None` where it fails."""
+    """Return the results of `function` for a made-up batch, and for each of its rows; `None` if it fails."""
     with tf.init_scope():
         try:
             batch = [tf.nest.map_structure(_made_up, spec) for spec in specs]
@@ -134,7 +134,7 @@ def _value(leaf: Any) -> Any:
 
 
 def _is_joined(values: Any, of_rows: Sequence[Any]) -> bool:
-    """Return whether `values` of a batch are those of its rows, joined, or do not depend on the rows at all."""
+    """Return whether `values` of a batch are those of its rows joined, or do not depend on the rows at all."""
     if all(_close(row, values) for row in of_rows):
         return True
     of_examples = bool(values.ndim) and all(row.shape[:1] == (1,) for row in of_rows)
@@ -142,7 +142,7 @@ def _is_joined(values: Any, of_rows: Sequence[Any]) -> bool:
 
 
 def _is_mean(loss: Any, of_rows: Sequence[Any]) -> bool:
-    """Return whether an `add_loss` term of a batch is the mean of those of its rows; an unreduced one, their sum."""
+    """Return whether an `add_loss` term of a batch is the mean of its rows' terms; if unreduced, their sum."""
     expected = np.sum([np.sum(row) for row in of_rows]) / (1 if loss.ndim else len(of_rows))
     return _close(expected, np.sum(loss))
 

@@ -1,7 +1,7 @@
 """Operations for layers on TensorFlow: exact one-hot products, values and shapes.
 
 TensorFlow has no `precision` argument: a float32 product is bfloat16 on TPUs and TensorFloat-32 on newer GPUs. So
-numbers are split into parts that are exact in these, and the products of the parts are added.
+numbers are split into parts that are exact in these formats, and the products of the parts are added.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.types import Array, Variable
 from keras_tpu_ext._runtime.tensorflow.replicas import native
 
-_UNSPLIT = ("bfloat16", "uint8", "float64")  # of 8 significant bits, or no type of matrix units
-_BFLOAT16_BITS = -(2**16)  # mask of those bits of a float32 that a bfloat16 has
+_UNSPLIT = ("bfloat16", "uint8", "float64")  # with 8 significant bits, or not a dtype of matrix units
+_BFLOAT16_BITS = -(2**16)  # mask of the bits of a float32 that a bfloat16 keeps
 
 
 def one_hot_matmul(one_hot: tf.Tensor, values: tf.Tensor, *, transposed: bool = False) -> tf.Tensor:
@@ -62,5 +62,5 @@ def value_of(variable: Variable) -> Array | None:
 
 
 def ensure_shape(values: tf.Tensor, shape: Sequence[int | None]) -> tf.Tensor:
-    """Set the static shape of `values`; `None` is for any size."""
+    """Set the static shape of `values`; `None` means any size."""
     return tf.ensure_shape(values, shape)

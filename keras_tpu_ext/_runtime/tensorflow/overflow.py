@@ -1,4 +1,4 @@
-"""Whose gradients were not finite, on replicas of TensorFlow."""
+"""Records of non-finite gradients on TensorFlow replicas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 
 
 class ReplicatedOverflowWatch(OverflowWatch):
-    """An `OverflowWatch` that every replica notes in for itself.
+    """An `OverflowWatch` in which every replica records its own overflows.
 
     Args:
         steps: Number of steps that the optimizer had taken when the watch began.
@@ -25,7 +25,7 @@ class ReplicatedOverflowWatch(OverflowWatch):
         self._groups: dict[tuple[int, ...], tuple[list[str], Variable]] = {}
 
     def note(self, gradients: Sequence[tf.Tensor | tf.IndexedSlices | None], variables: Sequence[Variable]) -> None:
-        """Note what of one replica's gradients is not finite; call it in a replica."""
+        """Record which of one replica's gradients are not finite; call it in a replica."""
         _, last = self._group(variables)
         number = tf.convert_to_tensor(self.num_updates) + 1
         bad = [tf.constant(False) if gradient is None else _overflows(gradient) for gradient in gradients]

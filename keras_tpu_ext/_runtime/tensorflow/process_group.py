@@ -44,7 +44,7 @@ class TensorFlowProcessGroup(ProcessGroup):
         return is_chief()
 
     def all_gather_int(self, number: int) -> list[int]:
-        """Return the numbers that all processes call this with, in the same order on each."""
+        """Return the numbers that all processes pass to this call, in the same order on each."""
         strategy = self._strategy
         if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             return [number]
@@ -54,7 +54,7 @@ class TensorFlowProcessGroup(ProcessGroup):
 
     @contextlib.contextmanager
     def explain_peer_failure(self) -> Iterator[None]:
-        """Turn TensorFlow's errors of collectives into a `ClusterError` that names the process at fault."""
+        """Turn TensorFlow's errors from collectives into a `ClusterError` that names the process at fault."""
         try:
             yield
         except tf.errors.OpError as error:
@@ -68,6 +68,6 @@ class TensorFlowProcessGroup(ProcessGroup):
 
 
 def _names_in(reason: str) -> str:
-    """Return the names of the processes in a text; it names none where it is the chief who does not answer."""
+    """Return the names of the processes in a text, which names none if the chief does not answer."""
     found = sorted(set(re.findall(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)", reason)))
     return " and ".join(f"{job.capitalize()} {index}" for job, index in found) or "The chief"

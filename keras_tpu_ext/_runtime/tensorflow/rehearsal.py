@@ -1,4 +1,4 @@
-"""Virtual CPU devices for a rehearsal, and input to their replicas that does not stall."""
+"""Virtual CPU devices for a rehearsal, and input for their replicas that does not stall."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _DistributedIteratorSpec: Any = private("tensorflow.python.distribute.input_lib:
 def skip_replica_iterators() -> None:
     """Let replicas on CPUs take their parts of a batch directly from the pipeline, one after the other.
 
-    TensorFlow gives each replica an iterator of its own, with functions to trace and threads, which copies its part
-    to another device; here the parts are in the host's memory already. Seen on TensorFlow 2.21 with two cores: the
-    iterators cost about a tenth of a second a replica at the beginning of each pass, and at its end up to 80
-    seconds, because the autotuning thread missed its stop. Other devices keep what TensorFlow does.
+    TensorFlow gives each replica its own iterator, with functions to trace and threads, which copies its part to
+    another device; here the parts are already in host memory. On TensorFlow 2.21 with two cores, the iterators
+    cost about a tenth of a second per replica at the start of each pass, and up to 80 seconds at its end, because
+    the autotuning thread missed its stop signal. For other devices, TensorFlow's behaviour is unchanged.
     """
     iterator, spec = _DistributedIterator, _DistributedIteratorSpec
     iterator._make_iterator = _on_cpus_else(iterator._make_iterator, _make_iterator)
@@ -35,7 +35,7 @@ def skip_replica_iterators() -> None:
 
 
 def _on_cpus_else(stock: Callable[..., Nest], ours: Callable[..., Nest]) -> Callable[..., Nest]:
-    """Return a method that is `ours` if batches are split over CPUs alone, and `stock` otherwise."""
+    """Return a method that is `ours` if batches are split over CPUs only, and `stock` otherwise."""
 
     @functools.wraps(stock)
     def method(self: Any, *args: object, **kwargs: object) -> Nest:
@@ -76,10 +76,10 @@ class _CopiedOptional:
 
 
 def _copied(part: Nest) -> Nest:
-    """Return a copy, as of what goes to another device.
+    """Return a copy, as TensorFlow makes for another device.
 
-    What a generator yields stays in the memory of its arrays. An operation that is the last to need its input writes
-    its result there: training would change the user's data.
+    What a generator yields stays in the memory of its arrays. The last operation that needs an input may write its
+    result there, so training would change the user's data.
     """
     return tf.nest.map_structure(
         lambda leaf: leaf if leaf.dtype == tf.variant else tf.raw_ops.DeepCopy(x=leaf), part, expand_composites=True
@@ -111,7 +111,7 @@ def make_virtual_cpus(count: int) -> None:
 
 
 def early_calls() -> str:
-    """Name the live objects that the call which started the devices must have made, for the error."""
+    """Name, for the error, the live objects that the call that started the devices must have made."""
     alive: dict[str, str] = {}
     for thing in gc.get_objects():
         for kind, label in ((tf.Variable, "variable"), (tf.data.Dataset, "dataset"), (tf.Tensor, "tensor")):

@@ -13,11 +13,11 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Nest, Variable
 
-ONCE_A_BATCH = "kte_once_a_batch"  # an attribute of slices, see lookups.py
+ONCE_A_BATCH = "kte_once_a_batch"  # an attribute of slices; see lookups.py
 
 
 class _View(threading.local):
-    """Whether this thread (a replica has one) holds the whole batch at the moment."""
+    """Whether this thread (each replica has one) holds the whole batch at the moment."""
 
     whole_batch = False
 
@@ -27,7 +27,7 @@ _VIEW = _View()
 
 @contextlib.contextmanager
 def holding_whole_batch() -> Iterator[None]:
-    """Within the block this replica holds the whole batch, so sums over replicas are what it has itself."""
+    """Within the block this replica holds the whole batch, so sums over replicas are its own values."""
     before, _VIEW.whole_batch = _VIEW.whole_batch, True
     try:
         yield
@@ -41,20 +41,20 @@ def holds_whole_batch() -> bool:
 
 
 def num_replicas() -> int:
-    """Return over how many replicas the data at hand is split: 1 outside a replica, which holds all there is."""
+    """Return the number of replicas that the current data is split over: 1 outside replicas, which holds all data."""
     if _VIEW.whole_batch or tf.distribute.get_replica_context() is None:
         return 1
     return int(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
 def sum_over_replicas(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return each value summed over all replicas, in one all-reduce a dtype.
+    """Return each value summed over all replicas, in one all-reduce per dtype.
 
     Args:
         values: Tensors, `tf.IndexedSlices`, `None` (stays `None`), or Python numbers. Slices are joined; those with
             the attribute `ONCE_A_BATCH`, whose indices are the same on every replica, are summed. In a graph a
-            number comes of a static shape and is the same on every replica, so it is multiplied and costs no
-            communication. Eagerly every shape is static, and an uneven batch has several.
+            number comes from a static shape and is the same on every replica, so it is multiplied, without any
+            communication. Eagerly every shape is static, and those of an uneven batch differ.
 
     Returns:
         The sums, in the order of `values`.
@@ -78,10 +78,10 @@ def sum_over_replicas(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _on_device(value: tf.Tensor) -> Any:
-    """Return `value` standing on a device, where this process has one of several replicas.
+    """Return `value` placed on a device, if this process has one of several replicas.
 
-    `MultiWorkerMirroredStrategy` then refuses a variable read in a condition, which stands on none: "destinations
-    can not be empty". With more replicas it never looks.
+    `MultiWorkerMirroredStrategy` then rejects a variable read in a condition, which is on no device: "destinations
+    can not be empty". With more replicas it does not check this.
     """
     devices = tf.distribute.get_strategy().extended.worker_devices
     if len(devices) > 1 or not isinstance(value, tf.Tensor) or value.device:
@@ -102,7 +102,7 @@ def _places_by_dtype(values: Sequence[tf.Tensor]) -> dict[Any, list[int]]:
 def as_global(share: tf.Tensor) -> Any:
     """Return the sum of `share` over replicas, whose gradient is the gradient of this replica's share alone.
 
-    The gradients of all replicas then add up to the gradient of the sum, also after a further function of it.
+    The gradients of all replicas then add up to the gradient of the sum, even after another function is applied.
     """
     if num_replicas() == 1:
         return share
@@ -111,9 +111,9 @@ def as_global(share: tf.Tensor) -> Any:
 
 
 def share_as_whole(share: tf.Tensor) -> Any:
-    """Return a value that replicas have shares of as if each had all of it: for use in a `holding_whole_batch`.
+    """Return the whole of a value that replicas have shares of, on each of them: for use in `holding_whole_batch`.
 
-    As in `gather_batch`, its gradient is that of this replica's share, N times.
+    As in `gather_batch`, its gradient is N times that of this replica's share.
     """
     return _amplified(as_global(share), num_replicas())
 
@@ -121,8 +121,8 @@ def share_as_whole(share: tf.Tensor) -> Any:
 def gather_batch(data: Nest) -> Any:
     """Return the structure `data` with the batches of all replicas joined, in order, on each of them.
 
-    What every replica computes from it is the same number L. Each replica takes L / N for its share: gradients
-    reach this replica's own rows only, N times too large, so that the shares' gradients add up to L's.
+    Every replica computes the same number L from it, and takes L / N as its share. Gradients reach only this
+    replica's own rows, N times too large, so that the gradients of the shares add up to those of L.
     """
     if num_replicas() == 1:
         return data
@@ -160,18 +160,18 @@ def _gather_dense(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def gather_everywhere(strategy: tf.distribute.Strategy, values: tf.Tensor) -> np.ndarray:
-    """Return the values of all replicas, of all processes, joined along their first dimension; call it outside them.
+    """Return the values of all replicas in all processes, joined along the first dimension; call it outside replicas.
 
     Args:
         strategy: The strategy, whose processes must all call this.
-        values: What `experimental_distribute_values_from_function` makes: one tensor a replica, of one shape.
+        values: A result of `experimental_distribute_values_from_function`: one tensor per replica, of one shape.
     """
     return np.asarray(_gather_function(strategy)(values))
 
 
 @functools.cache
 def _gather_function(strategy: tf.distribute.Strategy) -> Any:
-    """Eagerly `gather` would trace anew each time, and warn of it."""
+    """Wrap `gather`, which would retrace eagerly at each call and warn about it."""
     return tf.function(lambda values: strategy.gather(values, axis=0), autograph=False, reduce_retracing=True)
 
 
@@ -190,8 +190,8 @@ def cross_replica_cond(
 ) -> None:
     """Call `then(*args)` on every replica if `condition`, which is the same on all, else `otherwise(*args)`.
 
-    Either may update variables and sum over replicas: `MirroredStrategy` allows that only in a condition that
-    stands outside the replicas, so it is lifted out of them and they are entered again.
+    Either may update variables and sum over replicas: `MirroredStrategy` allows that only in a condition outside
+    the replicas, so the condition is moved there and the replicas are entered again.
     """
     strategy = tf.distribute.get_strategy()
 
@@ -232,22 +232,22 @@ def assign_replicated(variable: Variable, value: tf.Tensor) -> None:
 
 
 def native(variable: Variable) -> Any:
-    """Return TensorFlow's own variable; Keras 3 has a variable around it, with the other as its value."""
+    """Return TensorFlow's own variable; a Keras 3 variable wraps it as its value."""
     value = getattr(variable, "value", variable)
     return variable if callable(value) else value
 
 
 def batch_size(data: Nest) -> Any:
-    """Return the leading dimension of the first array in `data`: an int where it is static, else a tensor."""
+    """Return the leading dimension of the first array in `data`: an int if it is static, else a tensor."""
     first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
     static = first.shape[0]
     return int(static) if static is not None else tf.shape(first)[0]
 
 
 def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest, *, sparse: bool = True) -> Any:
-    """Return `data`, without the static batch sizes where replicas differ in them.
+    """Return `data`, without static batch sizes if replicas differ in them.
 
-    What is static in a graph is taken to be the same on every replica, see `sum_over_replicas`.
+    Static sizes in a graph are assumed to be the same on every replica; see `sum_over_replicas`.
     """
     if tf.executing_eagerly():
         return data
@@ -270,11 +270,11 @@ def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest, *, sparse: b
 
 
 def split_batch(strategy: tf.distribute.Strategy, data: Nest) -> Any:
-    """Return `data`, one batch of host arrays, split over the replicas as evenly as it goes.
+    """Return `data`, one batch of host arrays, split over the replicas as evenly as possible.
 
     Args:
         strategy: The strategy whose replicas take part.
-        data: A structure of arrays with one leading dimension, batch; `None` leaves stay.
+        data: A structure of arrays with the batch as leading dimension; `None` leaves are kept.
     """
     if strategy.num_replicas_in_sync == 1:
         return data
@@ -295,14 +295,14 @@ def _split(leaf: Any, replicas: int) -> Sequence[Any]:
 
 
 def is_none(leaf: Any) -> bool:
-    """Return whether a leaf of a batch, or what describes it, is `None` or the optional that Keras puts there."""
+    """Return whether a leaf of a batch, or its spec, is `None` or the optional that Keras puts there."""
     # TensorFlow does not export NoneTensorSpec.
     is_optional = isinstance(leaf, (tf.experimental.Optional, tf.OptionalSpec))
     return leaf is None or is_optional or type(leaf).__name__ == "NoneTensorSpec"
 
 
 def with_none(data: Nest) -> Any:
-    """Return a batch, or what describes it, with `None` where `()` or an empty optional stands for it."""
+    """Return a batch, or its specs, with `None` where `()` or an empty optional stands for it."""
     if type(data) is dict:
         return {name: with_none(part) for name, part in data.items()}
     if type(data) in (list, tuple):
@@ -313,7 +313,7 @@ def with_none(data: Nest) -> Any:
 
 
 def part_of_batch(leaf: Any, place: tf.Tensor | int, parts: int) -> Any:
-    """Return the rows of a batch for one of its parts; the first parts may have one row more than the others."""
+    """Return the rows of one part of a batch; the first parts may have one row more than the others."""
     rows = tf.cast(leaf.dense_shape[0] if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf)[0], tf.int64)
     begin, end = (rows // parts * number + tf.minimum(number, rows % parts) for number in (place, place + 1))
     if not isinstance(leaf, tf.SparseTensor):
@@ -324,13 +324,13 @@ def part_of_batch(leaf: Any, place: tf.Tensor | int, parts: int) -> Any:
 
 
 def _with_rows(tensor: tf.SparseTensor, rows: tf.Tensor, shape: tf.TensorShape) -> tf.SparseTensor:
-    """Return `tensor` with so many rows, of which Keras knows what `shape` says of the other dimensions."""
+    """Return `tensor` with `rows` rows; Keras knows of the other dimensions what `shape` says."""
     lengths = [tensor.dense_shape[i] if length is None else length for i, length in enumerate(shape)]
     return tf.SparseTensor(tensor.indices, tensor.values, tf.stack([rows, *lengths[1:]]))
 
 
 def number_of_replicated(kind: type, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return `stock`, which makes an `int` or a `float` of Keras's variable, for one that replicas share too."""
+    """Wrap `stock`, which converts Keras's variable to `int` or `float`, for a variable that replicas share."""
 
     @functools.wraps(stock)
     def number(variable: Any) -> Any:

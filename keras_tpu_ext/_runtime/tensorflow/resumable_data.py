@@ -1,4 +1,4 @@
-"""Batches for replicas that another process can go on with in their middle."""
+"""Batches for replicas from whose middle another process can continue."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ global_seed: Any = private("tensorflow.python.eager.context:global_seed")
 
 @contextlib.contextmanager
 def keeping_seed(data: ResumablePasses, seed: int | None) -> Iterator[None]:
-    """Within the block shuffles without a seed of their own have one that is kept.
+    """Within the block, shuffles without their own seed have one that is kept.
 
-    TensorFlow draws the seed of such a shuffle, which nobody could ask for, unless there is a global one.
+    Unless there is a global seed, TensorFlow draws the seed of such a shuffle, and nobody can read it.
 
     Args:
-        data: What reads the batches, which gets the seed.
-        seed: That of another process, or `None`.
+        data: The object that reads the batches; it gets the seed.
+        seed: The seed of another process, or `None`.
 
     Raises:
         NotForThisKerasError: If several processes train together.
@@ -47,17 +47,17 @@ def keeping_seed(data: ResumablePasses, seed: int | None) -> Iterator[None]:
 
 
 class DistributedPasses:
-    """In the place of a distributed dataset: each of its iterations is a pass, read in Python.
+    """Stands in for a distributed dataset: each of its iterations is a pass, read in Python.
 
     Args:
         strategy: The strategy.
-        data: What reads the batches.
+        data: The object that reads the batches.
         source: Gives the batches of `dataset`.
-        dataset: The dataset that is to be distributed.
-        skips_first: Whether Keras makes an iterator before the first epoch that it does not read from.
+        dataset: The dataset to distribute.
+        skips_first: Whether Keras creates an iterator before the first epoch that it does not read from.
 
     Raises:
-        ArgumentError: If it is distributed already.
+        ArgumentError: If the dataset is already distributed.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class DistributedPasses:
         self._skips_next = skips_first
 
     def __iter__(self) -> Iterator[Nest]:
-        """Begin a pass, whose order a shuffled dataset draws now."""
+        """Begin a pass; a shuffled dataset draws its order now."""
         is_unread, self._skips_next = self._data.is_between_epochs or self._skips_next, False
         if is_unread:
-            # Keras makes this iterator and does not read from it: nobody else may read for it either.
+            # Keras creates this iterator and does not read from it: nothing else may read for it either.
             self._data.leave_unread(self._source)
             return iter(())
         batches = self._data.begin_pass(self._source, at_once=True)
@@ -92,7 +92,7 @@ class DistributedPasses:
 
 
 def _dataset_of(batches: Iterator[Nest], like: tf.data.Dataset) -> tf.data.Dataset:
-    """Return a dataset of batches, with the types and the number of those of another one."""
+    """Return a dataset of batches, with the element spec and the options of another one."""
     spec = like.element_spec
     leaves = tf.nest.flatten(spec)
     places = [place for place, leaf in enumerate(leaves) if not is_none(leaf)]

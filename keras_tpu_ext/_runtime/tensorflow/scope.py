@@ -1,4 +1,4 @@
-"""Enter a strategy of TensorFlow, and split datasets over its replicas."""
+"""Enter a TensorFlow strategy, and split datasets over its replicas."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> tf
     """Return `dataset` with each batch split over the replicas of `strategy`.
 
     Raises:
-        ArgumentError: If `dataset` is no `tf.data.Dataset`, or is not batched.
+        ArgumentError: If `dataset` is not a `tf.data.Dataset`, or is not batched.
     """
     if not isinstance(dataset, tf.data.Dataset):
         raise ArgumentError(
@@ -52,10 +52,10 @@ def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> tf
 
 
 def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDataset]:
-    """Return a strategy's `experimental_distribute_dataset` that takes `None`, and sparse batches of few rows.
+    """Return a strategy's `experimental_distribute_dataset` that accepts `None`, and sparse batches of few rows.
 
-    TensorFlow cannot give a replica no row of a sparse batch, so it gets the parts ready. `None` is left out, see
-    `with_none`.
+    TensorFlow cannot give a replica zero rows of a sparse batch, so it gets batches that are already split. `None` is
+    left out; see `with_none`.
     """
     strategy = stock.__self__
 
@@ -83,10 +83,10 @@ def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDatas
 
 @functools.cache
 def _free_iterators_at_exit() -> None:
-    """Free iterators over replicas while Python still runs: those of a `fit` that was left or has failed.
+    """Free iterators over replicas while Python still runs: those of a `fit` that was interrupted or has failed.
 
-    One that is freed later waits for ever for its thread, if that reads batches in Python. They are in cycles, or in
-    the frames of the error that Python keeps as the last one.
+    One that is freed later waits forever for its thread, if that thread reads batches in Python. They are in
+    reference cycles, or in the frames of the error that Python keeps as the last one.
     """
 
     def free() -> None:
@@ -114,7 +114,7 @@ def _without_none(dataset: Any) -> Any:
 def in_order(strategy: tf.distribute.Strategy, data: Nest) -> Nest:
     """Shard `data` over processes by batches, not by files, unless its options say otherwise.
 
-    Given files, TensorFlow would hand each process some of them: every example once, but in another order.
+    Given files, TensorFlow would give each process some of them: every example once, but in a different order.
     """
     if not isinstance(data, tf.data.Dataset) or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return data

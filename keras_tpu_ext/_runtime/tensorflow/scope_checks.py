@@ -1,4 +1,4 @@
-"""Check that layers and optimizers were made inside the scope of the model's strategy."""
+"""Check that layers and optimizers were created inside the scope of the model's strategy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from keras_tpu_ext.errors import ScopeError
 
 
 def check_optimizer_belongs(optimizer: Optimizer | None, strategy: tf.distribute.Strategy) -> None:
-    """Refuse an optimizer made outside the scope: its step counter would run once for every replica."""
+    """Reject an optimizer created outside the scope: its step counter would advance once for every replica."""
     if optimizer is None or _has_plain_variables(strategy):
         return
     inner = getattr(optimizer, "inner_optimizer", None)
-    has_strategy = hasattr(optimizer, "_distribution_strategy")  # Keras 2's LossScaleOptimizer has not
+    has_strategy = hasattr(optimizer, "_distribution_strategy")  # Keras 2's LossScaleOptimizer lacks it
     if (optimizer._distribution_strategy is strategy) if has_strategy else inner is not None:
         check_optimizer_belongs(inner, strategy)
         return
@@ -30,7 +30,7 @@ def check_optimizer_belongs(optimizer: Optimizer | None, strategy: tf.distribute
 
 
 def check_variables_belong(model: Model, strategy: tf.distribute.Strategy) -> None:
-    """Refuse layers made outside the scope: their variables live on one device only."""
+    """Reject layers created outside the scope: their variables live on one device only."""
     if _has_plain_variables(strategy):
         return
     for variable in model.variables:

@@ -48,14 +48,14 @@ from keras_tpu_ext._runtime.training.step_state import StepState
 class ExactStep(Augments, ExactModel):
     """Train and test steps in which every replica works on its share of the global loss.
 
-    What differs between Keras 2 and Keras 3 is asked of the model's adapter.
+    The model's adapter handles what differs between Keras 2 and Keras 3.
     """
 
     _kte_adapter: TensorFlowAdapter
-    _is_for_one_device = False  # whether a step of the user's own, and each batch normalization, has the whole batch
+    _is_for_one_device = False  # whether a user's own step, and each batch normalization, has the whole batch
 
     def predict_step(self: Any, data: Nest) -> Any:
-        """Predict one replica's part of the batch, which may be empty; of a padded one say which rows count."""
+        """Predict one replica's part of the batch, which may be empty; for a padded one say which rows count."""
         if mixes(self) and num_replicas() > 1:
             return predict_on_whole_batch(self.predict_step, data)
         x, _, _ = self._kte_adapter.unpack(with_none(data))
@@ -72,7 +72,7 @@ class ExactStep(Augments, ExactModel):
 
         Returns:
             The metrics by name. Inside `fit`, `evaluate` and the `*_on_batch` methods they are then read
-            once more over all replicas.
+            again over all replicas.
         """
         note_shared()
         data = no_row_if_empty(data, BATCH.has_examples)
@@ -82,7 +82,7 @@ class ExactStep(Augments, ExactModel):
             restore = self._step_state.loss_scaler.snapshot(self.non_trainable_variables)
             tape, loss, x, y, y_pred, tracked = self._kte_loss_of(x, y, sample_weight)
             self._track_loss(tracked)
-            variables = self.trainable_variables  # of a model that is not built, since the forward pass
+            variables = self.trainable_variables  # an unbuilt model has them since the forward pass
             if variables:
                 gradients = self._gradients(loss, variables, self.optimizer, tape, x)
                 accumulate_or_apply(self, gradients, variables, self.optimizer, batch.total, restore)
@@ -91,7 +91,7 @@ class ExactStep(Augments, ExactModel):
             return self._updated_metrics(x, y, y_pred, sample_weight)
 
     def _gradients_of_batch(self: Any, data: Nest) -> Any:
-        """Return the gradients that `train_step` takes for `data`, and change nothing."""
+        """Return the gradients that `train_step` computes for `data`, without changing anything."""
         x, y, sample_weight = self._kte_adapter.unpack(without_own_weights(data))
         with batch_context(data) as batch:
             (batch.total,) = sum_over_replicas([batch.examples])
@@ -99,7 +99,7 @@ class ExactStep(Augments, ExactModel):
             return self._gradients(loss, self.trainable_variables, self.optimizer, tape, x)
 
     def test_step(self: Any, data: Nest) -> dict[str, Any]:
-        """Evaluate one replica's part of the batch; takes and returns what `train_step` does."""
+        """Evaluate one replica's part of the batch; the argument and the result are like those of `train_step`."""
         note_shared()
         data = no_row_if_empty(data, BATCH.has_examples)
         x, y, sample_weight = self._kte_adapter.unpack(without_own_weights(data))
@@ -115,9 +115,9 @@ class ExactStep(Augments, ExactModel):
     ) -> Any:
         """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch.
 
-        A subclass may override it and compute what it likes from its arguments: it is then called with the
-        batches of all replicas joined, and this method returns the whole loss. In a `train_step` of the user's own
-        its value is that of the whole loss, and its gradient that of the share.
+        A subclass may override it and compute anything from its arguments: it is then called with the joined
+        batches of all replicas, and this method returns the whole loss. In a user's own `train_step`, its value is
+        that of the whole loss, and its gradient that of the share.
         """
         note_shared()
         layer_losses = self._kte_adapter.layer_losses(self)  # before another replica sets its own
@@ -135,15 +135,15 @@ class ExactStep(Augments, ExactModel):
         return as_global(total) if in_own_step else total
 
     def global_mean(self: Any, per_example: tf.Tensor, sample_weight: Any = None) -> Any:
-        """Return the mean over the whole batch, all replicas, of what this replica holds a part of.
+        """Return the mean over the whole batch, on all replicas, of values of which this replica has a part.
 
         For a `train_step` of your own, inside its `GradientTape`; then call `minimize`. The value is the same
         on every replica, so it can be returned as a log; any function of it may be minimised.
 
         Args:
             per_example: Tensor whose first dimension is this replica's part of the batch, which may be empty.
-            sample_weight: Weights to multiply it with, of the same leading dimensions. As in Keras, the
-                denominator is the number of elements and not the sum of the weights.
+            sample_weight: Weights to multiply it by, with the same leading dimensions. As in Keras, the
+                denominator is the number of elements, not the sum of the weights.
 
         Returns:
             A scalar tensor.
@@ -161,22 +161,22 @@ class ExactStep(Augments, ExactModel):
         return as_global(tf.math.divide_no_nan(total, sum_over_replicas([size])[0]))
 
     def minimize(self: Any, loss: tf.Tensor, variables: Any, optimizer: Optimizer, tape: tf.GradientTape) -> None:
-        """Take one step of `optimizer` on a loss made of `global_mean`.
+        """Take one step of `optimizer` on a loss computed from `global_mean`.
 
         In the order of `train_step`: scale, gradient, sum over replicas, unscale, check, clip, apply.
 
         Args:
-            loss: Scalar tensor, computed inside `tape` from values of `global_mean`, regularisers too:
+            loss: Scalar tensor, computed inside `tape` from values of `global_mean`, including regularisers:
                 `self.global_mean(sum(network.losses))`.
             variables: The variables to update.
             optimizer: A Keras optimizer, made inside the model's `strategy_scope()`. There may be several.
             tape: The `tf.GradientTape` that watched.
 
-        Under `loss_scale` every call is judged by itself: an inf in one network's gradients skips that network's
-        update only. The scale is one for all optimizers, and every call counts for it as a step: with two
-        optimizers `LossScale(growth_steps=4000)` grows as often as one optimizer does by default.
+        Under `loss_scale` every call is checked separately: an inf in one network's gradients skips only that
+        network's update. All optimizers share one scale, for which every call counts as a step: with two
+        optimizers, `LossScale(growth_steps=4000)` grows as often as the default does with one optimizer.
 
-        Under `gradient_accumulation_steps` each optimizer has a window of its own, which counts its calls.
+        Under `gradient_accumulation_steps` each optimizer has its own window, which counts its calls.
 
         Raises:
             ScopeError: If `optimizer` was made outside the model's `strategy_scope()`.
@@ -216,7 +216,7 @@ class ExactStep(Augments, ExactModel):
         return GraphExecutionSchedule()
 
     def _build_accumulator(self: Any) -> None:
-        # Of several optimizers each knows its variables when it is called.
+        # With several optimizers, each learns its variables when it is called.
         single = None if tf.nest.is_nested(self.optimizer) else self.optimizer
         accumulator = self._step_state.accumulator(single)
         if accumulator is not None:
@@ -234,7 +234,7 @@ class ExactStep(Augments, ExactModel):
         return flush
 
     def _augmented(self: Any, x: Nest, y: Nest) -> tuple[Any, Any]:
-        """Return the batch as the model is to see it."""
+        """Return the batch as the model should see it."""
         if not self._augments():
             return x, y
         there = BATCH.has_any
@@ -264,7 +264,7 @@ class ExactStep(Augments, ExactModel):
     def _gradients(
         self: Any, loss: tf.Tensor, variables: Any, optimizer: Optimizer, tape: tf.GradientTape, x: Nest = None
     ) -> Any:
-        """Return the gradients of the scaled loss; scaling the seed is scaling the loss."""
+        """Return the gradients of the scaled loss; the seed is scaled in place of the loss."""
         scaler, seed = self._step_state.loss_scaler, tf.ones_like(loss)
         seed = scaler.scale_loss(seed) if scaler else self._kte_adapter.scale_loss(optimizer, seed)
         gradients = tape.gradient(loss, variables, output_gradients=seed)
@@ -275,9 +275,9 @@ class ExactStep(Augments, ExactModel):
     def _share_of_loss(
         self: Any, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor, *, training: bool
     ) -> tuple[Any, Any]:
-        """Return this replica's share of what is minimised, and of the one number that is tracked.
+        """Return this replica's share of the minimised loss, and of the number that is tracked.
 
-        They differ where a loss is not reduced: its gradient is that of the sum, and Keras tracks the mean.
+        They differ if a loss is not reduced: its gradient is that of the sum, and Keras tracks the mean.
         """
         adapter, layer_losses = self._kte_adapter, BATCH.layer_losses
         arguments = {"sample_weight": sample_weight, "training": training}
@@ -288,7 +288,7 @@ class ExactStep(Augments, ExactModel):
                 return share, share
             (size,) = sum_over_replicas([_number_of_elements(share)])
             return share, tf.math.divide_no_nan(tf.reduce_sum(share), size)
-        # The user's own function may be anything: it gets the whole batch, on every replica.
+        # The user's own function may do anything: it gets the whole batch, on every replica.
         replicas = num_replicas()
         x, y, y_pred, arguments["sample_weight"] = gather_examples((x, y, y_pred, sample_weight))
         whole = [(layer, share_as_whole(share)) for layer, share in layer_losses]
@@ -301,13 +301,13 @@ class ExactStep(Augments, ExactModel):
         return share, tf.reduce_mean(share)
 
     def _updated_metrics(self: Any, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
-        # Only a function of the user's updates other metrics than those of `compile`, which know of padded rows.
+        # Only a user's function updates metrics other than those of `compile`, which know about padded rows.
         is_padded = BATCH.valid is not None and self._kte_adapter.has_custom_compute_metrics(self)
         with mask_metrics(self._kte_adapter.custom_metrics(self) if is_padded else ()):
             return dict(self.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def _track_loss(self: Any, share: tf.Tensor) -> None:
-        """Weigh the global loss by the global batch size, as Keras does on one device.
+        """Weight the global loss by the global batch size, as Keras does on one device.
 
         The tracker's variables are summed over replicas when they are read, so every replica adds its share.
         """
@@ -334,7 +334,7 @@ def _share_of_layer_loss(loss: tf.Tensor) -> Any:
 
 
 def _as_declared(x: Nest, inputs: tf.Tensor) -> Any:
-    """Return `x` with the sizes of a model's only input, where the data do not tell them, as those of a generator."""
+    """Return `x` with sizes of the model's only input where the data have none, as those of a generator."""
     if not isinstance(x, tf.Tensor) or not inputs or len(inputs) != 1 or x.shape.rank != len(inputs[0].shape):
         return x
     return tf.ensure_shape(x, (None, *inputs[0].shape[1:])) if None in tuple(x.shape)[1:] else x

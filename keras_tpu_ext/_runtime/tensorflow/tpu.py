@@ -1,4 +1,4 @@
-"""TPUs under TensorFlow: opened once per process; every failure has a cause and a cure."""
+"""TPUs under TensorFlow: opened once per process; every failure is explained with its cause and a fix."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def open_tpu(address: str) -> OpenedStrategy:
         address: `"local"` on a TPU VM, a TPU's name, or `grpc://host:port`.
 
     Raises:
-        TpuUnusableError: When TensorFlow cannot use it, with the cause and the cure.
+        TpuUnusableError: If TensorFlow cannot use it; the message has the cause and a fix.
     """
     if address == "local" and not has_tpu_kernels():
-        # Trying would start TensorFlow's devices, and a rehearsal could not follow.
+        # Trying would start TensorFlow's devices, after which a rehearsal is impossible.
         raise TpuUnusableError(_message(*_NO_KERNELS, address))
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
-        if address != "local":  # on a TPU VM this process is the worker, there is no one to connect to
+        if address != "local":  # on a TPU VM this process is the worker and has nothing to connect to
             _check_answers(address)
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         strategy = tf.distribute.TPUStrategy(resolver)
-    except Exception as error:  # TensorFlow raises anything here
+    except Exception as error:  # TensorFlow may raise anything here
         raise TpuUnusableError(explain_tpu_failure(address, error)) from error
     return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync), "TPU", supports_bfloat16=True)
 
 
 def _check_answers(address: str) -> None:
-    """Raise `ConnectionError` if no one listens at a `grpc://` address.
+    """Raise `ConnectionError` if nothing listens at a `grpc://` address.
 
-    TensorFlow would wait for it: at an address that refuses, it had said nothing after 15 minutes.
+    TensorFlow would wait for it: at an address that refuses connections, it had reported nothing after 15 minutes.
     """
     for one in address.split(","):
         parts = urllib.parse.urlsplit(one)
@@ -59,12 +59,12 @@ def _check_answers(address: str) -> None:
 
 
 def has_tpu_kernels() -> bool:
-    """Return True if this TensorFlow was built to run on a TPU of its own machine; starts nothing."""
+    """Return True if this TensorFlow was built to run on a TPU of its own machine; this starts nothing."""
     return bool(_get_registered_kernels_for_op("_ConfigureDistributedTPU").kernel)
 
 
 def explain_tpu_failure(address: str, error: BaseException) -> str:
-    """Explain why a TPU cannot be used, in one sentence, and say what to do about it in another."""
+    """Return one sentence that explains why a TPU cannot be used, and another that says what to do about it."""
     text = f"{type(error).__name__}: {error}".strip()
     for pattern, cause, cure in _KNOWN_FAILURES:
         if re.search(pattern, text, re.IGNORECASE | re.DOTALL):

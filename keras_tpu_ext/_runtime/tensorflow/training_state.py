@@ -1,4 +1,4 @@
-"""What a training under `tf.distribute` has come to."""
+"""The state of a training run under `tf.distribute`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def read_variables(variables: Named) -> list[SavedVariable]:
 
 
 def assign_variables(variables: Named, saved: Sequence[SavedVariable]) -> None:
-    """Give variables the values that `read_variables` has returned.
+    """Assign values that `read_variables` returned to variables.
 
     Raises:
-        CheckpointError: If they are of other variables; then nothing is changed.
+        CheckpointError: If they belong to other variables; then nothing is changed.
     """
     check_same(saved, variables)
     _check_replicas(saved, variables)
@@ -57,12 +57,12 @@ def _check_replicas(saved: Sequence[SavedVariable], variables: Named) -> None:
 
 
 def all_gather_int(model: Model, number: int) -> list[int]:
-    """Return the number: one process trains."""
+    """Return the number alone: one process trains."""
     return [number]
 
 
 def variables_of_step(model: Model) -> list[tuple[str, Variable]]:
-    """Return the variables of loss scale and accumulated gradients, with their role."""
+    """Return the variables of the loss scale and the accumulated gradients, with their role."""
     state = step_state_of(model)
     if state is None:
         return []
@@ -73,7 +73,7 @@ def variables_of_step(model: Model) -> list[tuple[str, Variable]]:
 
 
 def _read(role: str, variable: Variable) -> SavedVariable:
-    if role == "random" or is_per_replica(variable):  # replicas draw from the generators of Keras 2 on their own
+    if role == "random" or is_per_replica(variable):  # replicas draw from Keras 2's generators independently
         return SavedVariable(role, path_of(variable), values_of_replicas(variable), True)
     value: Variable = native(variable)
     return SavedVariable(role, path_of(variable), np.array(value.numpy()))

@@ -1,7 +1,7 @@
 """From the gradients of one replica to updated weights: accumulate, sum, unscale, check, clip, apply.
 
-The order matters. Sums over replicas come before anything that is not linear: the verdict on finiteness, which
-must be one for all, and clipping, which the optimizer does on what it is given.
+The order matters. Sums over replicas come before anything nonlinear: the check for finiteness, whose result must be
+the same on all replicas, and clipping, which the optimizer applies to the gradients that it gets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReplicatedLossScaler(LossScaler):
     """A `LossScaler` that replicas call, each with the same result."""
 
     def snapshot(self, variables: Sequence[Variable]) -> Snapshot:
-        """Return the values of `variables` that a skipped step restores; nothing where no step is skipped."""
+        """Return the values of `variables` that a skipped step restores; nothing if no step is ever skipped."""
         return [(v, tf.identity(tf.convert_to_tensor(v))) for v in variables] if self else []
 
     def unscale(self, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
@@ -58,8 +58,8 @@ class ReplicatedLossScaler(LossScaler):
         Args:
             gradients: The gradients.
             apply: Applies them.
-            count_skipped: Counts a skipped step, where Keras does.
-            restore: What a skipped step undoes of the forward pass.
+            count_skipped: Counts a skipped step, if Keras does.
+            restore: The changes of the forward pass that a skipped step undoes.
         """
         if not self:
             apply(gradients)
@@ -93,11 +93,11 @@ def accumulate_or_apply(
 
     Args:
         model: The model; its `_step_state` holds the loss scaler and the accumulators.
-        gradients: This replica's share, one a variable; `None` where there is none.
-        variables: What to update.
+        gradients: This replica's share, one per variable; `None` where there is none.
+        variables: The variables to update.
         optimizer: The user's optimizer.
-        weight: Number of examples in the batch of all replicas: what its gradient counts for in a window.
-        restore: What a skipped step undoes of the forward pass.
+        weight: Number of examples in the batch of all replicas: the weight of its gradient in a window.
+        restore: The changes of the forward pass that a skipped step undoes.
     """
     state = model._step_state
     accumulator = state.accumulator(optimizer)
@@ -121,7 +121,7 @@ def accumulate_or_apply(
 
 
 def flush_window(model: Model, optimizer: Optimizer) -> None:
-    """Take the step of a window that the end of an epoch has left open; call it in a replica."""
+    """Take the step of a window left open at the end of an epoch; call it in a replica."""
     accumulator = model._step_state.accumulator(optimizer)
 
     def flush() -> None:
@@ -172,7 +172,7 @@ def _nothing() -> None:
 
 
 class GradientAccumulator(BaseGradientAccumulator):
-    """Sums of gradients over several batches, each replica its own; they meet once, when the window is full."""
+    """Sums of gradients over several batches on each replica, reduced over replicas once the window is full."""
 
     def _make_sums(self, variables: Sequence[Variable]) -> None:
         with tf.init_scope():
@@ -187,9 +187,9 @@ class GradientAccumulator(BaseGradientAccumulator):
         """Add one batch; call it in a replica.
 
         Args:
-            gradients: One a variable; `None` where there is none.
-            weight: What the batch counts for in the window.
-            factor: What its gradients are multiplied by: the weight, over the scale of the loss.
+            gradients: One per variable; `None` where there is none.
+            weight: The weight of the batch in the window.
+            factor: The factor for its gradients: the weight, divided by the scale of the loss.
         """
         for total, gradient in zip(self.local_sums, gradients, strict=True):
             if gradient is not None:
@@ -207,7 +207,7 @@ class GradientAccumulator(BaseGradientAccumulator):
         return tf.convert_to_tensor(self.position) > 0
 
     def take(self) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return this replica's sums and the weight of all its batches, and start anew."""
+        """Return this replica's sums and the weight of all its batches, and reset them."""
         sums = [tf.convert_to_tensor(total) for total in self.local_sums]
         weight = tf.convert_to_tensor(self.weight)
         for total in self.local_sums:
@@ -217,11 +217,11 @@ class GradientAccumulator(BaseGradientAccumulator):
         return sums, weight
 
     def own_variables(self) -> list[Variable]:
-        """Return its variables; none before it knows what they are for."""
+        """Return its variables; none before `build_for`."""
         return [self.position, self.weight, *self.local_sums] if self.targets else []
 
     def save_own_variables(self, store: Any) -> None:
-        """Save the sums of every replica, so that going on after loading is going on.
+        """Save the sums of every replica, so that training continues after loading as if uninterrupted.
 
         Where several processes train together, all of them must save if the window has begun: each has some sums.
         """

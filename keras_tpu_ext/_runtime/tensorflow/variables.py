@@ -1,4 +1,4 @@
-"""Variables of which each replica has a value of its own."""
+"""Variables of which each replica has its own value."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from keras_tpu_ext._runtime.tensorflow.replicas import gather_everywhere, native
 
 
 def is_per_replica(variable: Variable) -> bool:
-    """Return whether each replica has a value of its own, of which others see the sum or the mean."""
+    """Return whether each replica has its own value, and reading the variable elsewhere returns their sum or mean."""
     own = native(variable)
     return getattr(own, "synchronization", None) == tf.VariableSynchronization.ON_READ
 
 
 def values_of_replicas(variable: Variable) -> np.ndarray:
-    """Return the values that replicas have of a variable which they do not share, the replicas of all processes.
+    """Return the values that the replicas of all processes have of a variable which they do not share.
 
     Where several processes train together, all of them must call it.
     """
@@ -33,9 +33,9 @@ def values_of_replicas(variable: Variable) -> np.ndarray:
 
 
 def assign_to_replicas(variable: Variable, values: np.ndarray) -> None:
-    """Give each replica of this process its own of `values`, which are those of all replicas.
+    """Assign to each replica of this process its own element of `values`, which holds those of all replicas.
 
-    If they are those of another number of replicas, the first one takes the sum of them.
+    If they come from a different number of replicas, the first replica gets their sum.
     """
     replicas = len(zeros_of_replicas(variable))
     if len(values) != replicas:
@@ -55,7 +55,7 @@ def assign_to_replicas(variable: Variable, values: np.ndarray) -> None:
 
 
 def zeros_of_replicas(variable: Variable) -> np.ndarray:
-    """Return zeros in the place of what `values_of_replicas` returns."""
+    """Return zeros in the shape that `values_of_replicas` returns."""
     own = native(variable)
     needs_gather = isinstance(own, tf.distribute.DistributedValues)
     replicas = own.distribute_strategy.num_replicas_in_sync if needs_gather else 1

@@ -1,8 +1,8 @@
-"""A step that is written for one device, on replicas: each runs it on the whole batch, with what one device has.
+"""A step that is written for one device, on replicas: each runs it on the whole batch, as one device would.
 
-The gradients that its optimizers sum are all the same, and so their mean is taken, which keeps the replicas together
-also where they draw random numbers of their own. Keras's losses are not divided by the number of replicas. Of what
-metrics count each replica keeps its share, because their sum is read.
+The gradients that its optimizers sum are all the same, so their mean is taken, which keeps the replicas in sync even
+if they draw different random numbers. Keras's losses are not divided by the number of replicas. Each replica keeps
+its share of what metrics count, because reading them returns the sum.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
 from keras_tpu_ext._runtime.tensorflow.replicas import holds_whole_batch, native
 from keras_tpu_ext._runtime.training.exact_models import is_inside
 
-# A class or module of Keras, the name of a function in it, and what makes the new function of the old one.
+# A class or module of Keras, the name of a function in it, and what makes the new function from the old one.
 KerasPatch = tuple[Any, str, Callable[[Any], Any]]
 _INSTALLED: set[Callable[..., Any]] = set()
 
 
 def predict_on_whole_batch(step: Callable[[Any], Any], data: Nest) -> Any:
-    """Return what `step` predicts for this replica's part of the batch, when it has the whole batch."""
+    """Return what `step` predicts for this replica's part of the batch, given the whole batch."""
     with batch_context(data) as batch:
         rows = tf.cast(batch.examples, tf.int32)
         begin, _ = place_in_batch(rows)
@@ -41,7 +41,7 @@ def predict_on_whole_batch(step: Callable[[Any], Any], data: Nest) -> Any:
 
 
 def install(patches: Sequence[KerasPatch]) -> None:
-    """Patch Keras, once and for good: elsewhere than in a scope of this package the functions are what they were."""
+    """Patch Keras, once and for good; outside the scopes of this package the functions behave as before."""
     for owner, name, make in patches:
         stock = getattr(owner, name)
         if stock not in _INSTALLED:
@@ -51,13 +51,13 @@ def install(patches: Sequence[KerasPatch]) -> None:
 
 
 def on_whole_batch(model: Model, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return `step`, which takes a batch, as one that takes a replica's part of it."""
+    """Return `step`, which takes a whole batch, as a step that takes a replica's part of it."""
     replicas = model.distribute_strategy.num_replicas_in_sync
 
     def whole_step(data: Nest) -> Any:
         with batch_context(data):
             data = gather_examples(data)
-            # Not by `whole_state`: Keras 2 makes metrics while it traces the first replica, which then has none.
+            # Not `whole_state`: Keras 2 creates metrics while it traces the first replica, which has none until then.
             sums = _sums_over_replicas(model)
             for variable in sums:
                 variable.assign(variable * tf.cast(replicas, variable.dtype))
@@ -71,7 +71,7 @@ def on_whole_batch(model: Model, step: Callable[[Any], Any]) -> Callable[[Any], 
 
 
 def averaging(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of optimizers that sums gradients, and takes their mean where each replica has all of them."""
+    """Wrap an optimizer's method that sums gradients, to take their mean if each replica has the whole batch."""
 
     @functools.wraps(stock)
     def reduce(optimizer: Any, grads_and_vars: Any) -> Any:
@@ -84,7 +84,7 @@ def averaging(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def undivided(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that divides a loss by the number of replicas, but not where `takes_own_mean` is true."""
+    """Wrap a function that divides a loss by the number of replicas, to skip that if `takes_own_mean` is true."""
 
     @functools.wraps(stock)
     def scale(value: Any) -> Any:
@@ -94,17 +94,17 @@ def undivided(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def takes_own_mean() -> bool:
-    """Return whether a mean of Keras's is to be that of the rows at hand.
+    """Return whether one of Keras's means is to be taken over the rows at hand.
 
-    So it is where each replica has the whole batch, for a layer's loss in the exact step, which weighs it itself, and
-    in a block where no step runs: there it is what it is on one device.
+    This is so if each replica has the whole batch, for a layer's loss in the exact step, which weights it itself, and
+    in a block where no step runs: there it is the same as on one device.
     """
     is_in_no_step = is_inside() and tf.distribute.in_cross_replica_context()
     return bool(holds_whole_batch() or BATCH.total is not None or is_in_no_step)
 
 
 def _part_of_sum(gradient: Any, replicas: int) -> Any:
-    """Return what this replica adds to the sum: of slices a part, so that together they are those of one device."""
+    """Return what this replica adds to the sum: of slices a part, so that all parts are the slices of one device."""
     if not isinstance(gradient, tf.IndexedSlices):
         return None if gradient is None else gradient / tf.cast(replicas, gradient.dtype)
     count = tf.shape(gradient.indices)[0]
@@ -114,7 +114,7 @@ def _part_of_sum(gradient: Any, replicas: int) -> Any:
 
 
 def _sums_over_replicas(model: Model) -> list[Variable]:
-    """Return the variables of metrics of which each replica has its own, and their sum is read."""
+    """Return the metrics' variables of which each replica has its own value, and reading returns their sum."""
     on_read = tf.VariableSynchronization.ON_READ
     variables = [native(variable) for metric in model.metrics for variable in metric.variables]
     return [each for each in variables if each.synchronization == on_read and each.dtype.is_floating]

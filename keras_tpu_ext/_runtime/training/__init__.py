@@ -1,1 +1,1 @@
-"""What the step of any Keras shares."""
+"""What the steps of all Keras versions share."""

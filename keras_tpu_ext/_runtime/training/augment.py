@@ -1,4 +1,4 @@
-"""What the exact step does to a training batch before the model sees it."""
+"""Augmentation of a training batch in the exact step, before the model sees it."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ class Augments:
     """A step that lets the user change its batch, on the device."""
 
     def augment(self, x: Nest, y: Nest) -> tuple[Any, Any]:
-        """Return a training batch as the model is to see it; here as it came. Override it to augment on the device.
+        """Return a training batch as the model should see it, here unchanged; override it to augment on the device.
 
-        `train_step` calls it inside the compiled step, for example to call a `layers.MixUp` that is an attribute of
-        the model, with `training=True`. `evaluate` and `predict` do not call it. With several replicas on TensorFlow
-        it gets a replica's part of the batch.
+        `train_step` calls it inside the compiled step; an override may, for example, call a `layers.MixUp` that is an
+        attribute of the model, with `training=True`. `evaluate` and `predict` do not call it. With several replicas
+        on TensorFlow it gets a replica's part of the batch.
 
         Args:
             x: The inputs.
             y: The targets.
 
         Returns:
-            Inputs and targets, with as many rows.
+            Inputs and targets, with the same number of rows.
         """
         return x, y
 
     def _augments(self) -> bool:
-        """Return whether anything is done to a batch."""
+        """Return whether `augment` is overridden."""
         return type(self).augment is not Augments.augment
 
     def _pair(self, x: Nest, y: Nest) -> tuple[Any, Any]:
         """Augment a batch.
 
         Raises:
-            ArgumentError: If that is no pair, or has another number of rows.
+            ArgumentError: If the result is not a pair, or has a different number of rows.
         """
         pair: Any = self.augment(x, y)
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -52,7 +52,7 @@ class Augments:
 
 
 def _rows_of(data: Nest) -> Iterator[int]:
-    """Yield the first sizes of the tensors in nested data, as far as they are known."""
+    """Yield the known sizes of the first dimensions of the tensors in nested data."""
     if isinstance(data, (dict, list, tuple)):
         for part in data.values() if isinstance(data, dict) else data:
             yield from _rows_of(part)

@@ -1,4 +1,4 @@
-"""What losses and metrics need to know of the batch and the replicas; each runtime has a module that tells."""
+"""What losses and metrics need to know about the batch and the replicas; a module of each runtime implements it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from keras_tpu_ext._runtime.common.types import Nest, Tensor, Variable
 
 
 class Batch(Protocol):
-    """The batch at hand, while a step runs."""
+    """The current batch, while a step runs."""
 
     def num_replicas(self) -> int:
-        """Return over how many replicas the data at hand is split."""
+        """Return the number of replicas that the current data is split over."""
 
     def sum_over_replicas(self, values: Sequence[Tensor]) -> list[Tensor]:
         """Return each value summed over all replicas."""
 
     def needs_gather(self) -> bool:
-        """Return whether this replica's data are not just the examples of the batch."""
+        """Return whether this replica's data are not exactly the examples of the batch."""
 
     def is_padded(self) -> bool:
-        """Return whether some rows may be no examples."""
+        """Return whether some rows may not be examples."""
 
     def gather_examples(self, data: Nest) -> Any:
         """Return `data` and the masks on it with the examples of all replicas joined, without padded rows."""
@@ -31,13 +31,13 @@ class Batch(Protocol):
         """Return a context manager within which this replica holds what `gather_examples` returns."""
 
     def whole_state(self, variables: Sequence[Variable]) -> AbstractContextManager[None]:
-        """Return a context manager within which a metric's `variables` hold what was kept on all replicas."""
+        """Return a context manager within which a metric's `variables` hold the values kept on all replicas."""
 
     def mixes_examples(self, function: Callable[..., Any], specs: Sequence[Any]) -> bool:
-        """Return whether what `function` of tensors like `specs` makes of an example depends on the others."""
+        """Return whether results of `function` for an example, on tensors like `specs`, depend on other examples."""
 
     def valid_rows_of(self, values: Tensor) -> Any:
-        """Return for each row of `values` whether it counts; `None` where every row does."""
+        """Return for each row of `values` whether it counts; `None` if every row does."""
 
     def zero_invalid_rows(self, values: Tensor) -> Any:
         """Return `values` with zeros in padded rows."""
@@ -46,7 +46,7 @@ class Batch(Protocol):
         """Return `values` without padded rows."""
 
     def valid_fraction(self) -> Any:
-        """Return which part of this replica's rows are examples."""
+        """Return the fraction of this replica's rows that are examples."""
 
     def static_examples(self, rows: int | None) -> Any:
-        """Return the number of rows here that Keras would know to be examples, given their static number."""
+        """Return the number of rows here that Keras would know to be examples, given the static number of rows."""

@@ -1,4 +1,4 @@
-"""Where the batches of a pass over the data come from, and what tells the place in them."""
+"""Where the batches of a pass over the data come from, and how the position in them is saved."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ class Source(Protocol):
 
     @property
     def begins_anywhere(self) -> bool:
-        """Whether a pass can begin at any batch, whatever was read."""
+        """Whether a pass can begin at any batch, regardless of what was read."""
 
     @property
     def depends_on_earlier(self) -> bool:
-        """Whether what a pass gives depends on the passes before it; known when one has begun."""
+        """Whether the batches of a pass depend on the passes before it; known once a pass has begun."""
 
     def open(self, read: int = 0, iterator: IteratorState = None) -> tuple[Iterator[Nest], int]:
         """Begin a pass.
 
         Args:
-            read: The number of batches that are not to be read again.
+            read: The number of batches to skip, if possible without reading them again.
             iterator: The state of the iterator after those, or `None`.
 
         Returns:
-            An iterator, and which batch it gives first: number `read`, or 0 if all have to be read again.
+            An iterator, and the index of its first batch: `read`, or 0 if all have to be read again.
         """
 
     def save(self) -> tuple[IteratorState, bool]:
-        """Return the state of the iterator of the pass, and whether what comes after the pass is known from it.
+        """Return the state of the pass's iterator, and whether it also determines what comes after the pass.
 
         Raises:
-            CannotSaveError: If it does not tell.
+            CannotSaveError: If the iterator's state cannot be saved.
         """
 
     def random_before(self, batch: int) -> RandomState:
-        """Return the random states before a batch was read in another thread; `None` if nobody knows them."""
+        """Return the random states before a batch was read in another thread; `None` if they are unknown."""
 
     def make_iterators(self, number: int) -> None:
-        """Make iterators that nobody reads: a shuffled `tf.data.Dataset` draws another order for each."""
+        """Create iterators that are not read: a shuffled `tf.data.Dataset` draws another order for each."""
 
 
 class IterableSource:
-    """The batches of an iterable whose iterators may tell their place.
+    """The batches of an iterable whose iterators may be able to save their position.
 
     Args:
         iterable: Returns the iterable for a pass.
-        indexed: What the iterable reads, where that can begin anywhere.
-        why_no_state: Why its iterators tell no place, although they could be asked: for a `tf.data.Dataset` that
-            reads an iterable in Python. Each pass over it is read again from its begin.
+        indexed: What the iterable reads, if that can begin anywhere.
+        why_no_state: Why its iterators cannot save their position although they have a method for it, as for a
+            `tf.data.Dataset` that reads a Python iterable. Each pass over it is read again from its start.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class IterableSource:
 
     @property
     def depends_on_earlier(self) -> bool:
-        """Whether what a pass gives depends on the passes before it."""
+        """Whether the batches of a pass depend on the passes before it."""
         return self._indexed is None and not self._why_no_state and self._iterators.depends_on_earlier
 
     def open(self, read: int = 0, iterator: IteratorState = None) -> tuple[Iterator[Nest], int]:
@@ -97,6 +97,6 @@ class IterableSource:
         return None if self._indexed is None else self._indexed.random_before(batch)
 
     def make_iterators(self, number: int) -> None:
-        """Make iterators that nobody reads, of what is no list of batches."""
+        """Create iterators that are not read, unless the batches are indexed."""
         if self._indexed is None:
             self._iterators.make(number)

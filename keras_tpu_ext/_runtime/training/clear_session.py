@@ -1,4 +1,4 @@
-"""Keep blocks open when Keras clears its session inside.
+"""Keep blocks open when Keras clears its session inside them.
 
 `keras.backend.clear_session()` drops the dtype policy and the distribution of Keras 3, and the graph in which
 TensorFlow keeps the strategy; leaving a block of that strategy would then fail.
@@ -29,7 +29,7 @@ class _Open(threading.local):
 _OPEN = _Open()
 
 
-class reopened_by_clear_session:  # noqa: N801, a context manager as those of contextlib
+class reopened_by_clear_session:  # noqa: N801, a context manager like those of contextlib
     """Enter a context, leave it before each `clear_session()` in the block, and enter it again afterwards.
 
     Args:
@@ -55,7 +55,7 @@ class reopened_by_clear_session:  # noqa: N801, a context manager as those of co
         self._context.__enter__()
 
     def leave(self) -> None:
-        """Leave it for now."""
+        """Leave the context for now."""
         self._context.__exit__(None, None, None)
 
 
@@ -72,7 +72,7 @@ def _clear_session(*args: Any, **kwargs: Any) -> None:
 
 
 def _wrap_clear_session() -> None:
-    """Put the wrapper wherever somebody has imported the function to, for good."""
+    """Replace the function by the wrapper, for good, in every module that has imported it."""
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get("clear_session") is _STOCK:
             module.clear_session = _clear_session  # type: ignore[attr-defined]

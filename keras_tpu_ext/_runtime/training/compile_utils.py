@@ -1,4 +1,4 @@
-"""The loss of which each replica returns its share, and what can be told about a metric, on any Keras."""
+"""The loss of which each replica returns its share, and properties of metrics, on any Keras."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _NEEDS_WHOLE_BATCH = "_kte_needs_whole_batch"
 class LossShare:
     """A loss that returns this replica's share of its value over the whole batch.
 
-    The runtime's Keras has a subclass that says what is its own: `_unreduced`, `_sum_of_weights` and, where it
-    weighs batches in another way, `_weight_of_batch` and `_weight_of_values`.
+    Each runtime's Keras has a subclass that overrides what differs: `_unreduced`, `_sum_of_weights` and, if it
+    weights batches differently, `_weight_of_batch` and `_weight_of_values`.
 
     Args:
         loss: The user's `keras.losses.Loss`; it is called, never changed.
-        batch: What there is to know of the batch and the replicas that share it.
+        batch: Facts about the batch and the replicas that share it.
         tracker: The `Mean` in which Keras tracks this output's own loss, or `None`.
     """
 
@@ -35,7 +35,7 @@ class LossShare:
         self._tracker = tracker
         self._mixing: dict[Any, bool] = {}
         if tracker is not None:
-            # Keras would feed it the share as if it were the mean of a batch; `_track` feeds it instead.
+            # Keras would update it with the share as if it were the mean of a batch; `_track` updates it instead.
             tracker.update_state = _ignore
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
@@ -64,9 +64,9 @@ class LossShare:
         return ops.divide_no_nan(ops.sum(values), ops.cast(count, values.dtype))
 
     def _unreduced(self, call: Callable[[Any, Any], Any]) -> Any:
-        """Return the user's loss with another method `call`, which does not reduce."""
-        # A shallow copy: the user's object keeps its reduction. Keras's losses send copy.copy through a saved model,
-        # which fails for a loss without get_config.
+        """Return a copy of the user's loss that uses `call` and does not reduce."""
+        # A shallow copy: the user's object keeps its reduction. For Keras's losses, copy.copy goes through a saved
+        # model, which fails for a loss without get_config.
         unreduced: Any = object.__new__(type(self.loss))
         unreduced.__dict__.update(self.loss.__dict__)
         unreduced.call = call
@@ -90,7 +90,7 @@ class LossShare:
         return values, (ops.logical_and(*there) if len(there) == 2 else (there[0] if there else None))
 
     def _share_of_whole(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> Any:
-        """Return the share of a loss that looks at all examples together: call it with all of them."""
+        """Return the share of a loss that needs all examples together, by calling it with all of them."""
         y_true, whole, sample_weight = self._batch.gather_examples((y_true, y_pred, sample_weight))
         replicas = self._batch.num_replicas()
         with self._batch.whole_batch_view():
@@ -100,7 +100,7 @@ class LossShare:
         return ops.sum(values) / replicas
 
     def _mixes_examples(self, y_true: Tensor, y_pred: Tensor) -> bool:
-        """Return whether a loss of the user's own compares the examples of a batch; Keras's losses do not."""
+        """Return whether a user-defined loss compares the examples of a batch; Keras's losses do not."""
         if _is_of_keras(type(self.loss)) and _is_of_keras(getattr(self.loss, "fn", self.loss)):
             return False
         if _is_of_keras(type(self.loss).__call__):
@@ -115,7 +115,7 @@ class LossShare:
         return global_denominator(self.loss.reduction, local, self._sum, ops.divide_no_nan)
 
     def _divided(self, share: Tensor, denominator: Tensor) -> Any:
-        """Return the quotient; where nothing counts, zero, or the NaN of an infinity where Keras gives that."""
+        """Return the quotient; if nothing counts, zero, or the NaN of an infinite loss where Keras returns NaN."""
         if self.loss.reduction == "mean_with_sample_weight":
             return ops.divide_no_nan(share, denominator)
         return share / ops.where(ops.equal(denominator, 0), ops.ones_like(denominator), denominator)
@@ -138,36 +138,36 @@ class LossShare:
         return number(size) * self._batch.valid_fraction()
 
     def _weight_of_batch(self, y_pred: Tensor) -> Any:
-        """Return the weight of a batch in Keras's loss tracker: its size where Keras knows it, else, as padded, 1."""
+        """Return a batch's weight in Keras's loss tracker: its size if Keras knows it, else (if padded, say) 1."""
         rows = self._batch.static_examples(tree.flatten(y_pred)[0].shape[0])
         return 1 / self._sum([1.0])[0] if rows is None else number(rows)
 
     def _weight_of_values(self, values: Tensor) -> Any:
-        """Return the weight there of a batch whose losses are not reduced."""
+        """Return the loss tracker's weight for a batch whose losses are not reduced."""
         return number(ops.shape(values)[0]) * self._batch.valid_fraction()
 
     def _track(self, share: Tensor, weight: Tensor) -> None:
-        """Track as Keras does on one device.
+        """Update the loss tracker as Keras does on one device.
 
-        The tracker's variables are summed over replicas when they are read, so every replica adds a part of the
-        one value of the batch.
+        The tracker's variables are summed over replicas when they are read, so every replica adds its part of the
+        batch's value.
         """
         if self._tracker is None:
             return
         dtype = self._tracker.total.dtype
         share, of_all = ops.cast(share, dtype), ops.cast(self._sum([weight])[0], dtype)
-        # Where every replica has the whole loss, one without examples counts none of it, were it infinite.
+        # Where every replica has the whole loss, one without examples must add none of it, even if it is infinite.
         self._tracker.total.assign_add(ops.where(ops.equal(of_all, 0), of_all, share * of_all))
         self._tracker.count.assign_add(ops.cast(weight, dtype))
 
 
 def specs_of(tensors: Any) -> tuple[Any, ...]:
-    """Return what is known of the shapes and dtypes of a structure of tensors, but for the number of rows."""
+    """Return the known shapes, without the number of rows, and the dtypes of a structure of tensors."""
     return tuple((str(leaf.shape[1:]), str(leaf.dtype)) for leaf in tree.flatten(tensors) if leaf is not None)
 
 
 def rank_of(values: Tensor) -> int | None:
-    """Return the rank of a tensor, or `None` where TensorFlow does not know it: that of a squeezed one, say."""
+    """Return the rank of a tensor, or `None` if TensorFlow does not know it, as after a squeeze."""
     try:
         return len(values.shape)
     except ValueError:
@@ -184,22 +184,22 @@ def _ignore(*args: Any, **kwargs: Any) -> None:
 
 
 def is_function(metric: Metric) -> bool:
-    """Return whether a metric is the mean of a function of the user's, or of a loss, which may reduce by itself."""
+    """Return whether a metric is the mean of a user's function, or of a loss, which may reduce by itself."""
     function = getattr(metric, "_fn", None)  # TensorFlow Addons has a wrapper of its own
     is_known = _is_of_keras(function) and not isinstance(function, keras.losses.Loss)
     return isinstance(metric, keras.metrics.Mean) and callable(function) and not is_known
 
 
 def reduces_batch(metric: Metric, true: Tensor, predicted: Tensor) -> bool:
-    """Return whether a metric is the mean of a function that makes one number of a batch."""
+    """Return whether a metric is the mean of a function that returns one number per batch."""
     return is_function(metric) and not rank_of(metric._fn(true, predicted, **metric._fn_kwargs))
 
 
 def needs_whole_batch(metric: Metric) -> bool:
-    """Return whether a metric updates itself by code of the user's, and may keep something else than sums.
+    """Return whether a metric is updated by the user's code and may keep something other than sums.
 
-    The class attribute `keeps_sums = True` of such a metric says that it keeps nothing else. One that makes its
-    variables when it is updated is taken for such: the replica that is traced first finds none, and all do alike.
+    The class attribute `keeps_sums = True` declares that such a metric keeps only sums. A metric that creates its
+    variables when it is updated is assumed to: the replica that is traced first finds none, and all must do the same.
     """
     if not hasattr(metric, _NEEDS_WHOLE_BATCH):
         owner = next((cls for cls in type(metric).__mro__ if "update_state" in vars(cls)), None)
@@ -209,7 +209,7 @@ def needs_whole_batch(metric: Metric) -> bool:
 
 
 def respects_weights(metric: Metric, predicted: Tensor) -> bool:
-    """Return whether weight zero takes a row out of `metric`, and it takes one weight for each row."""
+    """Return whether a weight of zero excludes a row from `metric`, and it takes one weight for each row."""
     if isinstance(metric, keras.metrics.MeanMetricWrapper):
         return _is_of_keras(type(metric)) and not is_function(metric)
     takes_rows = len(predicted.shape) <= 2 and not isinstance(metric, keras.metrics.IoU)

@@ -1,8 +1,8 @@
-"""Give plain Keras models the exact step within a block, without a changed line.
+"""Give plain Keras models the exact step within a block, without changing the user's code.
 
-Such a model keeps its class, its name and its file: it becomes an instance of a class of the same name, which has
-the user's class before the exact step and that before Keras's own class. A model that was made before the block is
-adopted when it is compiled, trained, evaluated or asked for predictions inside.
+Such a model keeps its class, its name and its file: it becomes an instance of a class of the same name, which
+inherits from the user's class, then the exact step, then Keras's own class. A model that was created before the block
+is adopted when it is compiled, trained, evaluated or used for prediction inside.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOPS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "pred
 
 
 def exact_models(trainer: type) -> AbstractContextManager[object]:
-    """Return a context in which each plain model that is made or used takes the exact step.
+    """Return a context in which each plain model that is created or used takes the exact step.
 
     Args:
         trainer: The mixin before `keras.Model` that has the exact step.
@@ -32,7 +32,7 @@ def exact_models(trainer: type) -> AbstractContextManager[object]:
 
 
 class _Inside(threading.local):
-    """How many blocks this thread is in, and whether it makes a model that is to stay plain."""
+    """The number of blocks that this thread is in, and whether it is creating a model that must stay plain."""
 
     blocks = 0
     makes_plain = False
@@ -42,7 +42,7 @@ _INSIDE = _Inside()
 
 
 class _ExactModels:
-    """Changes `keras.Model` within the outermost block of all threads, for those that are in one."""
+    """Patches `keras.Model` while any thread is in a block; only threads in a block are affected."""
 
     _lock = threading.Lock()
     _blocks = 0
@@ -82,9 +82,9 @@ class _ExactModels:
 
 @contextlib.contextmanager
 def named_as_builtin(model: Any) -> Iterator[None]:
-    """Let `model`, a functional one, be saved under the module and class of Keras's own.
+    """Let `model`, a functional model, be saved under the module and name of Keras's own class.
 
-    The file has its registered name as well, which Keras prefers where it is known.
+    The file also has its registered name, which Keras prefers if it knows it.
     """
     cls: Any = type(model)
     model.__class__ = _named_as_builtin(cls)
@@ -95,7 +95,7 @@ def named_as_builtin(model: Any) -> Iterator[None]:
 
 
 def plain_model(inputs: Nest, outputs: Nest, name: str) -> Any:
-    """Return Keras's own model of `inputs` and `outputs`, inside a block too."""
+    """Return Keras's own model of `inputs` and `outputs`, even inside a block."""
     with _making_plain():
         return keras.Model(inputs, outputs, name=name)
 
@@ -115,7 +115,7 @@ def is_inside() -> bool:
 
 
 def makes_plain() -> bool:
-    """Return whether this thread makes a model that is to stay plain."""
+    """Return whether this thread is creating a model that must stay plain."""
     return _INSIDE.makes_plain
 
 
@@ -130,7 +130,7 @@ def _making(stock: Any, trainer: Any) -> Any:
 
 
 def _building(stock: Any) -> Any:
-    """Return the `build` of a `Sequential`: the functional model that it makes for itself trains nothing."""
+    """Wrap the `build` of `Sequential`: the functional model that it creates internally is never trained."""
 
     @functools.wraps(stock)
     def build(model: Any, *args: Any, **kwargs: Any) -> None:
@@ -145,7 +145,7 @@ def _compiling(stock: Callable[..., Any], trainer: Any) -> Any:
     def compile(model: Any, *args: Any, **kwargs: Any) -> None:
         if _make_exact(model, trainer):
             model._kte_adopt()
-            trainer.compile(model, *args, **kwargs)  # below the user's own, which has called this
+            trainer.compile(model, *args, **kwargs)  # not the user's own `compile`, which has called this
         else:
             stock(model, *args, **kwargs)
 
@@ -167,7 +167,7 @@ def _running(stock: Callable[..., Any], trainer: Any) -> Any:
 
 
 def _make_exact(model: Any, trainer: Any) -> bool:
-    """Let `model` take the exact step; return whether it did not before."""
+    """Let `model` take the exact step, if this thread is in a block; return whether this changed it."""
     if isinstance(model, ExactModel) or not _INSIDE.blocks or _INSIDE.makes_plain:
         return False
     cls: Any = type(model)
@@ -181,7 +181,7 @@ def exact_class(cls: Any, trainer: Any) -> Any:
     builtin = next(base for base in cls.__mro__ if base in builtin_models())
     if cls is not builtin:
         return _subclass(cls, (cls, exact_class(builtin, trainer)))
-    # Keras reads the signature to see what a config makes. That of `Model` is for whatever comes.
+    # Keras inspects the signature to interpret a config. That of `Model` accepts anything.
     members = {} if cls is keras.Model else {"__init__": cls.__init__}
     return _subclass(cls, (trainer, cls), members)
 

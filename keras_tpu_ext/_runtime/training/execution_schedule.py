@@ -17,7 +17,7 @@ from keras_tpu_ext._runtime.training.fit_call import FitCall
 
 _NOT_THE_USERS = (str(Path(__file__).parents[2]), contextlib.__file__)
 
-# By method of the model: the hooks that hear of its batches.
+# By method of the model: the callback hooks that are called for its batches.
 _BATCH_HOOKS = {
     "fit": ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end"),
     "evaluate": ("on_test_batch_begin", "on_test_batch_end"),
@@ -32,9 +32,9 @@ class ExecutionSchedule:
 
     Attributes:
         tuner: Finds the number.
-        held: Whether every execution has one step, because somebody needs to see every batch.
+        held: Whether every execution has one step, for example because a callback needs to see every batch.
         requested_steps: Number of steps in the execution that was announced last.
-        completed_steps: How many steps it had, fewer where the data has ended; may be a tensor.
+        completed_steps: Number of steps that it had, fewer if the data has ended; may be a tensor.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -48,12 +48,12 @@ class ExecutionSchedule:
     def use(self, model: Model, call: FitCall, *, one_process: bool) -> Iterator[None]:
         """Within the block `model.steps_per_execution` follows this schedule.
 
-        A call inside another one, such as an `evaluate` of a callback, leaves the outer one as it was.
+        A nested call, such as an `evaluate` in a callback, leaves the state of the outer call as it was.
 
         Args:
             model: The model.
-            call: What runs in the block.
-            one_process: Whether no other process trains with this one.
+            call: The call that runs in the block.
+            one_process: Whether this process trains alone.
         """
         steps_before = int(model.steps_per_execution)
         state_before = self.held, self.requested_steps, self.completed_steps
@@ -83,15 +83,15 @@ class ExecutionSchedule:
 def needing_every_batch(call: FitCall) -> list[str]:
     """Return the class names of the callbacks that ask for every batch of a call.
 
-    Those are the ones that override a batch hook, except Keras's own where they are set to work by the epoch, and
-    callbacks with an attribute `wants_every_batch = False`.
+    These are the callbacks that override a batch hook, except Keras's own if they are configured to work per epoch,
+    and callbacks with an attribute `wants_every_batch = False`.
     """
     hooks = _BATCH_HOOKS[call.method]
     return [type(callback).__name__ for callback in call.callbacks if _needs_every_batch(callback, hooks)]
 
 
 def _must_see_batches(call: FitCall) -> bool:
-    """Return whether a callback needs every batch; in `fit`, warn of it."""
+    """Return whether a callback needs every batch; in `fit`, warn about it."""
     names = needing_every_batch(call)
     if names and call.method == "fit":
         warnings.warn(
@@ -119,7 +119,7 @@ def _needs_every_batch(callback: Any, hooks: tuple[str, ...]) -> bool:
 
 
 def _owner(callback: Any, hook: str) -> Any:
-    """Return the class that defines a hook, or the callback itself where it was set on the object."""
+    """Return the class that defines a hook, or the callback itself if it was set on the object."""
     if hook in vars(callback):
         return callback
     return next((owner for owner in type(callback).__mro__ if hook in vars(owner)), keras.callbacks.Callback)

@@ -31,8 +31,8 @@ class FitCall:
 
     Attributes:
         method: As above.
-        arguments: The arguments by name; `args` and `kwargs` follow what is changed in it.
-        data: What reads the batches, where `fit` may begin in the middle of them.
+        arguments: The arguments by name; `args` and `kwargs` reflect changes to it.
+        data: The object that reads the batches, if `fit` may start in the middle of the data.
 
     Raises:
         ArgumentError: If padded batches come with `class_weight`, which Keras would fail on or misread.

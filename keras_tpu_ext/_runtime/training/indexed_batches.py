@@ -1,4 +1,4 @@
-"""A `PyDataset` whose batches have an order that is known outside, so that a pass over them can begin anywhere."""
+"""A `PyDataset` whose order of batches is known from outside, so that a pass over them can begin anywhere."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     """The batches of another `PyDataset`, shuffled here as Keras would shuffle them.
 
     Args:
-        batches: The other one.
-        shuffle: Whether each pass has an order of its own, drawn from Python's random generator.
-        read_ahead: Whether they are read in another thread, so that what they draw is kept for each of them.
+        batches: The other `PyDataset`.
+        shuffle: Whether each pass has its own order, drawn from Python's random generator.
+        read_ahead: Whether batches are read in another thread, so that the random states are kept for each of them.
 
     Attributes:
-        restore: Gives the other one the attributes that it had in another process; `None` when it has.
-        is_read: Whether the pass is: the next one that is read is another one.
-        is_in_epoch: Whether that was in the middle of an epoch, after the other one's hook at its begin.
+        restore: Gives the other `PyDataset` the attributes that it had in another process; `None` once it has them.
+        is_read: Whether the current pass is being read; if so, the next read begins a new pass.
+        is_in_epoch: Whether it had these in the middle of an epoch, after its hook at the start of the epoch.
     """
 
     def __init__(self, batches: Dataset, *, shuffle: bool, read_ahead: bool) -> None:
@@ -45,12 +45,12 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         self.is_in_epoch = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a worker in a process of its own needs; there nobody asks for what was drawn."""
+        """Return what a worker process needs; the random states are not needed there."""
         others = {"_read_ahead": False, "_random_before": {}, "_lock": None, "restore": None}
         return {**vars(self), **others, "_shared": shared_with_worker()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Be there in such a worker."""
+        """Restore the state in a worker process."""
         shared = state.pop("_shared")
         self.__dict__.update(state)
         if os.getpid() != self._process:
@@ -58,7 +58,7 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
 
     @property
     def order(self) -> list[int] | None:
-        """The order of the pass; `None` if it is that of the other one."""
+        """The order of the pass; `None` if it is that of the other `PyDataset`."""
         return self._order
 
     def begin_pass(self, first: int = 0, order: list[int] | None = None) -> None:
@@ -82,32 +82,32 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
             random.shuffle(self._order)
 
     def read_pass(self, first: int = 0, order: list[int] | None = None) -> None:
-        """Begin a pass that is read at once, unless one has begun that nobody reads yet; see `begin_pass`."""
+        """Begin a pass and read it now, unless one has begun that is not being read yet; see `begin_pass`."""
         if self.is_read:
             self._has_begun = False
         self.begin_pass(first, order)
         self.is_read = True
 
     def end_epoch(self) -> None:
-        """Tell the other one that its epoch has ended; the pass may go on."""
+        """Notify the other `PyDataset` that its epoch has ended; the pass may continue."""
         self._batches.on_epoch_end()
         self.restore = None
 
     def end_pass(self) -> None:
-        """Tell the other one that its epoch has ended, and forget the order of the pass."""
+        """Notify the other `PyDataset` that its epoch has ended, and forget the order of the pass."""
         self.end_epoch()
         self._has_begun, self.is_read, self._first, self._order = False, False, 0, None
 
     def random_before(self, batch: int) -> RandomState:
-        """Return the random states before a batch of the pass was read, and forget those before it; or `None`."""
+        """Return the random states before a batch of the pass was read, or `None`; forget those of earlier ones."""
         with self._lock:
             self._random_before = {index: state for index, state in self._random_before.items() if index >= batch}
             return self._random_before.get(batch)
 
     def __getitem__(self, index: int) -> Nest:
-        """Return a batch by its place in the pass."""
+        """Return a batch by its index in the pass."""
         index += self._first
-        # Not in a process that was forked, perhaps while another thread held the lock.
+        # Not in a forked process: another thread may have held the lock during the fork.
         if self._read_ahead and os.getpid() == self._process:
             with self._lock:
                 self._random_before[index] = random_state()
@@ -123,14 +123,14 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         return None if self.size() is None else len(self)
 
     def on_epoch_begin(self) -> None:
-        """Tell the other one."""
+        """Notify the other `PyDataset`."""
         getattr(self._batches, "on_epoch_begin", lambda: None)()
         if self.restore is not None:
             self.restore()
             self.restore = None
 
     def on_epoch_end(self) -> None:
-        """Do nothing before `end_pass`: the workers of Keras 2 call it while the model still trains on the epoch."""
+        """Do nothing until `end_pass`: Keras 2's workers call this while the model is still training on the epoch."""
 
     def size(self) -> int | None:
         """Return the number of batches of a whole pass; `None` if it has no end."""
@@ -138,7 +138,7 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
 
 
 class IndexedPaddedBatches(IndexedBatches, GivesPaddedBatches):
-    """The same, of padded batches."""
+    """`IndexedBatches` of padded batches."""
 
 
 def indexed(batches: Dataset, *, shuffle: bool, read_ahead: bool) -> IndexedBatches:

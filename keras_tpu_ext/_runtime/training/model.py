@@ -1,4 +1,4 @@
-"""What Keras calls by name on a model whose step is exact: `compile`, the loops over batches, and saving."""
+"""The methods that Keras calls by name on a model with an exact step: `compile`, loops over batches, and saving."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from keras_tpu_ext._runtime.training.step_state import StepState
 
 
 class ExactModel:
-    """A mixin before `keras.Model` that compiles, runs and saves a model by what it holds.
+    """A mixin before `keras.Model` that compiles, runs and saves a model through the objects it holds.
 
     It holds an adapter for its Keras, a `StepState` (loss scaler and gradient accumulators), an `ExecutionSchedule`
-    where `steps_per_execution` is "auto", and the innermost `FitCall` that runs. The runtime's `TrainStep` inherits
-    from it and has the methods that raise `NotImplementedError` here.
+    where `steps_per_execution` is "auto", and the innermost running `FitCall`. The runtime's `TrainStep` inherits
+    from it and implements the methods that raise `NotImplementedError` here.
     """
 
     _kte_adapter: KerasAdapter
@@ -37,7 +37,7 @@ class ExactModel:
     _scales_by_rule = False  # while Keras compiles: whether the step scales the loss
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let H5 files find the classes of this package: they know a class by its bare name."""
+        """Register this package's classes for H5 files, which look up a class by its bare name."""
         super().__init_subclass__(**kwargs)
         if cls.__module__.startswith("keras_tpu_ext."):
             keras.saving.get_custom_objects().setdefault(cls.__name__, cls)
@@ -63,22 +63,22 @@ class ExactModel:
         raise NotImplementedError
 
     def _make_overflow_watch(self, steps: int) -> OverflowWatch:
-        """Return the framework's kind of `OverflowWatch`, for an optimizer that has taken so many steps."""
+        """Return the framework's kind of `OverflowWatch`, for an optimizer that has taken `steps` steps."""
         raise NotImplementedError
 
     def _make_flush(self, optimizer: Optimizer) -> Callable[[], None]:
-        """Return a function that takes the step of a window that the end of an epoch has left open."""
+        """Return a function that takes the step of an accumulation window left open at the end of an epoch."""
         raise NotImplementedError
 
     @classmethod
     def _kte_patch_keras(cls) -> None:
-        """Let Keras do, once and for good, what the step asks of it and it does not; elsewhere it does as before."""
+        """Patch Keras, once and for good, where the step needs it to; elsewhere Keras behaves as before."""
 
     def _check_compiled(self) -> None:
-        """Refuse what was made outside the model's own scope, where that matters."""
+        """Reject objects that were created outside the model's own scope, where that matters."""
 
     def _kte_adopt(self) -> None:
-        """Move a plain model that was made elsewhere to the strategy of the block that is open."""
+        """Move a plain model that was created elsewhere to the strategy of the open block."""
         raise NotImplementedError
 
     def _kte_loop(self) -> contextlib.AbstractContextManager[Any]:
@@ -86,10 +86,10 @@ class ExactModel:
         return contextlib.nullcontext()
 
     def _kte_prepare(self, call: FitCall) -> None:
-        """Change the arguments of a loop into what Keras is to get."""
+        """Change the arguments of a loop into those that Keras gets."""
 
     def _kte_saving(self, *, is_keras_file: bool) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which the model is saved, as a `.keras` file or as another."""
+        """Return the context in which the model is saved, as a `.keras` file or in another format."""
         return contextlib.nullcontext()
 
     def _leaves_scaling_to_its_optimizer(self) -> bool:
@@ -107,11 +107,11 @@ class ExactModel:
         """Configure the model as `keras.Model.compile` does, inside the model's own scope.
 
         Args:
-            *args: What `keras.Model.compile` takes.
-            loss_scale: A `LossScale`, or `None` where the loss is not scaled.
+            *args: Positional arguments of `keras.Model.compile`.
+            loss_scale: A `LossScale`, or `None` if the loss is not scaled.
             gradient_accumulation_steps: Number of batches that make one step.
             auto_steps: Whether to find `steps_per_execution` while training.
-            **kwargs: What `keras.Model.compile` takes.
+            **kwargs: Keyword arguments of `keras.Model.compile`.
         """
         model: Model = super()
         self.__dict__["_scales_by_rule"] = loss_scale is not None
@@ -122,37 +122,37 @@ class ExactModel:
             self._kte_adapter.make_exact(self, self._batch_facts)
             state = self._make_step_state(loss_scale, gradient_accumulation_steps)
         self.__dict__["_kte_schedule"] = self._make_schedule() if auto_steps else None
-        self.__dict__["_step_state"] = state  # past Keras's tracking: its variables are no weights of the model
+        self.__dict__["_step_state"] = state  # not tracked by Keras: its variables are not weights of the model
         self._reset_flushes()
 
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Train as `keras.Model.fit` does; of several processes only the chief prints and writes."""
+        """Train as `keras.Model.fit` does; with several processes, only the chief prints and writes."""
         model: Model = super()
         with self._kte_running(FitCall("fit", self, args, kwargs)) as call:
             model.fit(*call.args, **call.kwargs)
-        return self.history  # also where a callback has ended it between two steps
+        return self.history  # even if a callback has ended it between two steps
 
     def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate as `keras.Model.evaluate` does; of several processes only the chief prints and writes."""
+        """Evaluate as `keras.Model.evaluate` does; with several processes, only the chief prints and writes."""
         model: Model = super()
         with self._kte_running(FitCall("evaluate", self, args, kwargs)) as call:
             return model.evaluate(*call.args, **call.kwargs)
 
     def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Predict as `keras.Model.predict` does, all of the data on every process; only the chief prints."""
+        """Predict as `keras.Model.predict` does, for all of the data on every process; only the chief prints."""
         model: Model = super()
         with self._kte_running(FitCall("predict", self, args, kwargs)) as call:
             return model.predict(*call.args, **call.kwargs)
 
     def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """Save as `keras.Model.save` does; call it on every process, and the chief writes."""
+        """Save as `keras.Model.save` does; call it on every process, although only the chief writes."""
         model: Model = super()
         is_keras_file = str(filepath).endswith(".keras") or kwargs.get("save_format") == "keras"
         with self._kte_saving(is_keras_file=is_keras_file):
             self._write(model.save, filepath, args, kwargs)
 
     def save_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """Save as `keras.Model.save_weights` does; call it on every process, and the chief writes."""
+        """Save as `keras.Model.save_weights` does; call it on every process, although only the chief writes."""
         model: Model = super()
         self._write(model.save_weights, filepath, args, kwargs)
 
@@ -175,7 +175,7 @@ class ExactModel:
 
     @contextlib.contextmanager
     def _kte_running(self: Any, call: FitCall) -> Iterator[FitCall]:
-        """Yield a call with the arguments that Keras is to get; within the block its loop runs."""
+        """Yield the call, with the arguments for Keras, whose loop runs within the block."""
         group = self._kte_process_group()
         outer, self.__dict__["_kte_call"] = self._kte_call, call
         try:
@@ -199,20 +199,20 @@ class ExactModel:
             if group.is_chief():
                 save(filepath, *args, **kwargs)
             elif self._saves_together():
-                # The same reads in the same order as the chief's. No other way is sure to have them all.
+                # Saving makes the same reads in the same order as on the chief; nothing else surely makes them all.
                 with tempfile.TemporaryDirectory() as folder:
                     save(os.path.join(folder, os.path.basename(str(filepath))), *args, **kwargs)
 
     def _saves_together(self: Any) -> bool:
-        """Return whether processes hold parts of what is saved, so that all of them must take part."""
+        """Return whether processes hold shards of what is saved, so that all of them must take part."""
         return False
 
     def _reset_flushes(self) -> None:
-        """Trace anew what ends a window, as the train function is traced anew."""
+        """Drop the traced functions that end a window, as the train function is traced again."""
         self.__dict__["_kte_flushes"] = {}
 
     def _end_windows(self: Any) -> None:
-        """Take the steps of windows that the end of an epoch has left open, before anything is validated."""
+        """Take the steps of windows left open at the end of an epoch, before validation."""
         if self._kte_call is None or self._kte_call.method != "fit":
             return
         for accumulator in self._step_state.accumulators():

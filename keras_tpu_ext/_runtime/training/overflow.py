@@ -1,4 +1,4 @@
-"""Whose gradients were not finite: notes that a step takes while a callback asks for them."""
+"""Records of non-finite gradients, which a step keeps while a callback asks for them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from keras_tpu_ext._runtime.training.step_state import step_state_of
 
 
 class OverflowWatch(keras.layers.Layer):
-    """For every variable, and replica where that is known, the last update whose gradient was not finite.
+    """For every variable, and every replica if known, the last update whose gradient was not finite.
 
     Args:
         steps: Number of steps that the optimizer had taken when the watch began.
 
     Attributes:
-        num_updates: Number of updates since then, those of skipped steps included.
+        num_updates: Number of updates since then, including those of skipped steps.
     """
 
     def __init__(self, steps: int) -> None:
@@ -33,7 +33,7 @@ class OverflowWatch(keras.layers.Layer):
         return int(ops.convert_to_numpy(self.num_updates)) - (steps - self._steps_before)
 
     def read(self) -> list[Overflow]:
-        """Return the overflows since the last reading: the last one of each variable on each replica.
+        """Return the overflows since the last call: the last one of each variable on each replica.
 
         Where several processes train together, all of them must call it.
         """
@@ -46,7 +46,7 @@ class OverflowWatch(keras.layers.Layer):
         return sorted(found)
 
     def save_own_variables(self, store: dict[str, object]) -> None:
-        """Save nothing: notes are no state of the model, though Keras finds them when a callback saves it."""
+        """Save nothing: records are not state of the model, though Keras finds them when a callback saves it."""
 
     def load_own_variables(self, store: dict[str, object]) -> None:
         """Load nothing."""
@@ -57,10 +57,10 @@ class OverflowWatch(keras.layers.Layer):
 
 
 def watch_overflow(model: Model) -> Callable[[], list[Overflow]] | None:
-    """Let the train step note overflows from now on; call it before the step is traced, or it is traced anew.
+    """Let the train step record overflows from now on; a step that has been traced is traced again.
 
     Returns:
-        A function that returns what was noted since it was called last, or `None` where the model keeps no notes.
+        A function that returns what was recorded since its last call, or `None` if the model keeps no records.
     """
     if step_state_of(model) is None:
         return None
@@ -71,16 +71,16 @@ def watch_overflow(model: Model) -> Callable[[], list[Overflow]] | None:
 
 
 def unwatch_overflow(model: Model) -> None:
-    """Let the train step note nothing any more."""
+    """Stop recording overflows in the train step."""
     state = step_state_of(model)
     if state is not None and state.overflow_watch is not None:
         _set_watch(model, None)
 
 
 def skipped_steps(model: Model) -> int | None:
-    """Return the number of steps skipped since `compile`, or `None` where nothing counts them.
+    """Return the number of steps skipped since `compile`, or `None` if nothing counts them.
 
-    Where a `LossScaleOptimizer` does the skipping, they are counted while there is a watch.
+    If a `LossScaleOptimizer` does the skipping, they are counted only while there is a watch.
     """
     state = step_state_of(model)
     if state is None:
@@ -95,5 +95,5 @@ def skipped_steps(model: Model) -> int | None:
 
 
 def _set_watch(model: Model, watch: OverflowWatch | None) -> None:
-    model._step_state.__dict__["overflow_watch"] = watch  # past Keras's tracking: it is no state to save
+    model._step_state.__dict__["overflow_watch"] = watch  # not tracked by Keras: it is not state to save
     model.make_train_function(force=True)

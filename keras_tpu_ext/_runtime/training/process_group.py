@@ -1,4 +1,4 @@
-"""Processes that train together: all of them compute the same, and one writes and prints."""
+"""Processes that train together: all of them compute the same, and one of them writes and prints."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class ProcessGroup:
         raise NotImplementedError
 
     def all_gather_int(self, number: int) -> list[int]:
-        """Return the numbers that all processes call this with, in the same order on each."""
+        """Return the numbers that all processes pass to this call, in the same order on each."""
         raise NotImplementedError
 
     def explain_peer_failure(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which the end of another process is a `ClusterError` with a cure."""
+        """Return a context in which the end of another process raises a `ClusterError` that suggests a fix."""
         raise NotImplementedError
 
     def reading_shards(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which variables of which other processes have shards are read; all must read them."""
+        """Return a context for reading variables with shards on other processes; all processes must read them."""
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
@@ -57,12 +57,12 @@ class ProcessGroup:
         """Within the block only the chief's callbacks write, and only the chief prints.
 
         Args:
-            call: The call that runs in the block; other processes than the chief have it changed.
-            adapter: What differs between Kerases.
-            save_weights: Takes part in the saving of weights to a path, without writing.
+            call: The call that runs in the block; it is changed on all processes but the chief.
+            adapter: What differs between Keras versions.
+            save_weights: Takes part in saving weights to a path, without writing.
 
         Raises:
-            ClusterError: If another process ends, or restores another backup.
+            ClusterError: If another process ends, or restores a different backup.
         """
         with self.explain_peer_failure(), patched(self._restore_patches(call, adapter)):
             if self.is_chief():
@@ -73,11 +73,11 @@ class ProcessGroup:
                 yield
 
     def _restore_patches(self, call: FitCall, adapter: KerasAdapter) -> list[Patch]:
-        """Let every `BackupAndRestore` check first that all processes go on at the same epoch."""
+        """Let every `BackupAndRestore` check first that all processes resume at the same epoch."""
 
         def checked(backup: Callback, restore: Callable[..., None]) -> Callable[..., None]:
             def check_and_restore(logs: Any = None) -> None:
-                # Before anything is restored: for variables that each process has a part of they wait for each other.
+                # Before anything is restored: restoring sharded variables makes processes wait for each other.
                 self._check_same_epoch(adapter.backup_epoch(backup))
                 restore(logs)
 
@@ -99,7 +99,7 @@ class ProcessGroup:
 
 @contextlib.contextmanager
 def _silenced(call: FitCall, adapter: KerasAdapter, save_weights: Callable[[str], None]) -> Iterator[None]:
-    """Leave out callbacks that only write; within the block Keras's others neither write nor print."""
+    """Leave out callbacks that only write; within the block, Keras's other callbacks neither write nor print."""
     callbacks = call.callbacks
     kept = [callback for callback in callbacks if not isinstance(callback, _WRITERS)]
     patches = [(callback, "verbose", lambda verbose: 0) for callback in kept if isinstance(callback, _VERBOSE)]

@@ -1,7 +1,7 @@
-"""How far a model has come, from counters that Keras keeps anyway.
+"""The training progress of a model, from counters that Keras keeps anyway.
 
-On JAX they are not in the model's variables while `fit` runs; a callback that asks for `self.model` brings them
-there, and must do so in a hook that Keras calls in the main thread: one that tells of a begin, or an epoch's end.
+On JAX they are not in the model's variables while `fit` runs; a callback that accesses `self.model` brings them
+there, and must do so in a hook that Keras calls in the main thread: a begin hook, or the one at the end of an epoch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _EXACT_BELOW = {"bfloat16": 2.0**8, "float16": 2.0**11, "float32": 2.0**24, "flo
 
 
 def examples_seen(model: Model) -> float | None:
-    """Return the number of examples that `model` has trained on in this epoch, or `None` where that is unknown.
+    """Return the number of examples that `model` has trained on in this epoch, or `None` if that is unknown.
 
-    Keras weighs its loss tracker by the batch size, so the tracker's `count` is exact with short batches and, summed
-    over replicas, under `tf.distribute`; `evaluate` sets it back. A `train_step` of the user's own may leave it at
-    zero (`None` here) or add one per step and replica (see `counts_examples`). Waits for the device.
+    Keras weights its loss tracker by the batch size, so the tracker's `count` is exact with short batches and, summed
+    over replicas, under `tf.distribute`; `evaluate` resets it. A user-defined `train_step` may leave it at zero
+    (`None` here) or add one per step and replica (see `counts_examples`). Waits for the device.
     """
     count = getattr(loss_tracker_of(model), "count", None)
     if count is None:
@@ -29,16 +29,16 @@ def examples_seen(model: Model) -> float | None:
 
 
 def counts_examples(model: Model) -> bool:
-    """Return whether the train step is Keras's or this package's, which weigh the loss tracker by the batch size."""
+    """Return whether the train step is Keras's or this package's, which weight the loss tracker by the batch size."""
     return type(model).train_step.__module__.partition(".")[0] in ("keras", "tf_keras", "keras_tpu_ext")
 
 
 def train_steps(model: Model) -> int | None:
-    """Return the number of train steps of the optimizer of `model`, or `None`; waits for the device.
+    """Return the number of train steps that the optimizer of `model` has taken, or `None`; waits for the device.
 
-    `optimizer.iterations` divides by the accumulation steps, so the counter behind it is read. A step skipped by loss
-    scaling is not in it. Where a dataset of unknown length ends under `steps_per_execution=1`, TensorFlow's graph has
-    already added one for the batch that never came: no difference may reach over an epoch's end.
+    `optimizer.iterations` divides by the accumulation steps, so the counter behind it is read. It does not count a
+    step skipped by loss scaling. When a dataset of unknown length ends under `steps_per_execution=1`, TensorFlow's
+    graph has already added one for the batch that never came: do not take differences across the end of an epoch.
     """
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)

@@ -1,4 +1,4 @@
-"""What progress bars show of the log keys that callbacks of this package add: a few, by short names."""
+"""Which of the log keys that this package's callbacks add are shown in progress bars: a few, by short names."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from keras_tpu_ext._runtime.compat import keras
 
 _MOST_SHORT = 3
-# By log key: its name in a progress bar, or `None` where none shows it.
+# By log key: its name in progress bars, or `None` to hide it.
 _names: dict[str, str | None] = {}
 
 
 def show_in_progress_bar(names: Mapping[str, str | None]) -> None:
-    """Let progress bars show log keys by other names from now on, as they are and not averaged.
+    """Let progress bars show log keys by other names from now on, without averaging them.
 
-    Of the keys whose names are others, a progress bar shows the first three.
+    Of the renamed keys, a progress bar shows the first three.
 
     Args:
-        names: For each key the name to show it by, or `None` not to show it.
+        names: For each key the name to show it by, or `None` to hide it.
     """
     if not _names:
         logger = keras.callbacks.ProgbarLogger
@@ -34,7 +34,7 @@ def _with_names(stock: Callable[..., None]) -> Callable[..., None]:
         stock(self, *args, **kwargs)
         bar = self.progbar
         shown = {name for name in _names.values() if name is not None}
-        # Keras 2 keeps its own set, and hands it on again at each batch. From Keras 3.15 on nothing is averaged.
+        # Keras 2 keeps its own set, and passes it on at each batch. From Keras 3.15 on nothing is averaged.
         for owner in (self, bar):
             if getattr(owner, "stateful_metrics", None) is not None:
                 owner.stateful_metrics = {*owner.stateful_metrics, *shown}

@@ -1,8 +1,8 @@
-"""The batches of one `fit`, so read that another process can go on in the middle of them.
+"""The batches of one `fit`, read so that another process can continue in the middle of them.
 
-Keras reads data in passes: one for each epoch, or one over several where `steps_per_epoch` is given. A pass goes on
-where it was by the state of its iterator, or by an index, or it is read again up to there. What is drawn at random on
-the way is the same again, for the states of Python's and NumPy's generators are kept.
+Keras reads data in passes: one per epoch, or one over several epochs if `steps_per_epoch` is given. A pass is resumed
+from the state of its iterator, from an index, or by reading it again up to that point. Random draws on the way are
+repeated, because the states of Python's and NumPy's generators are saved.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class ResumablePasses:
 
     Args:
         reads_ahead: Whether batches are read in another thread, before the step that they are for.
-        spans_epochs: Whether a pass goes on in the next epoch, until the data ends.
-        begins_before_epoch: Whether Keras begins a pass just before it tells that its epoch begins.
+        spans_epochs: Whether a pass continues in the next epoch, until the data ends.
+        begins_before_epoch: Whether Keras begins a pass just before it announces the pass's epoch.
 
     Attributes:
-        indexed: The batches, where they are those of a `PyDataset`.
-        resumed: Where the next pass is to begin, if not at its start.
-        has_begun: Whether an epoch has: before that Keras looks at a batch of a pass to build the model.
+        indexed: The batches, if they are those of a `PyDataset`.
+        resumed: Where the next pass begins, if not at its start.
+        has_begun: Whether an epoch has begun; before that, Keras reads a batch of a pass to build the model.
         has_length: Whether Keras asks for no more batches than there are.
-        is_between_epochs: Whether Keras begins a pass that it will not read.
+        is_between_epochs: Whether Keras is beginning a pass that it will not read.
         seed: See `ResumableData`.
-        draws: Whether reading a batch draws from Python's or NumPy's own random generators.
-        random: The states of these with which the epoch is to begin; `None` for what they are then.
-        is_not_saved: Whether the place in the data is found by reading the whole pass again.
+        draws: Whether reading a batch draws from Python's or NumPy's global random generators.
+        random: The states of these with which the epoch begins; `None` to leave them as they are.
+        is_not_saved: Whether the position in the data is restored by reading the whole pass again.
         not_exact: See `ResumableData`.
-        read_again: Number of batches that were read again to come to the place where the data was.
+        read_again: Number of batches that were read again to return to the saved position.
         seconds: How long that took.
-        last_take: When a state of the data was last taken that the next passes are known from.
+        last_take: When a state of the data was last taken from which the next passes are known.
         seconds_of_take: How long it took to take it.
     """
 
@@ -59,7 +59,7 @@ class ResumablePasses:
         self.draws = False
         self.random: RandomState = None
         self._pass: _Pass | None = None
-        self._next = Place(0, 0, None, None, None)  # the begin of the next pass
+        self._next = Place(0, 0, None, None, None)  # the start of the next pass
         self._first_batch = self._trained = self._trained_before = 0
         self.last_take, self.seconds_of_take = -math.inf, 0.0
         self.is_not_saved = False
@@ -68,7 +68,7 @@ class ResumablePasses:
         self.seconds = 0.0
 
     def resume(self, place: Place, batch: int, restore: Callable[[], object] = lambda: None) -> None:
-        """Let the first epoch begin where another process was; see `ResumableData`."""
+        """Let the first epoch start where another process stopped; see `ResumableData`."""
         self._first_batch, self.draws = batch, place.draws
         if self.indexed is not None:
             self.indexed.restore, self.indexed.is_in_epoch = restore, batch > 0
@@ -78,12 +78,12 @@ class ResumablePasses:
             self.random = place.random
 
     def take_first_batch(self) -> tuple[int, int]:
-        """Return at which batch an epoch begins, and which one that is of a pass that is to begin there."""
+        """Return the index of the batch at which an epoch begins, and its index in a pass that begins there."""
         batch, self._first_batch = self._first_batch, 0
         return batch, 0 if self.resumed is None else self.resumed.batch
 
     def begin_epoch(self, trained: int) -> None:
-        """Note that an epoch begins, or goes on, after so many batches in all."""
+        """Note that an epoch begins, or continues, after `trained` batches in total."""
         self._trained = self._trained_before = trained
         self.has_begun = True
         if self.random is not None:
@@ -93,7 +93,7 @@ class ResumablePasses:
             self._end_pass()
 
     def end_epochs(self, trained: int) -> None:
-        """Note that the last epoch has ended after so many batches in all; one after it begins with a new pass."""
+        """Note that the last epoch has ended after `trained` batches in total; a later one begins with a new pass."""
         self._trained = self._trained_before = trained
         if not self.spans_epochs:
             self._end_pass()
@@ -103,7 +103,7 @@ class ResumablePasses:
 
         Args:
             source: Gives the batches.
-            at_once: Whether to ask the source for them now, and not when the first batch is asked for.
+            at_once: Whether to open the source now rather than when the first batch is requested.
         """
         self._end_pass()
         resumed, self.resumed = self.resumed, None
@@ -114,7 +114,7 @@ class ResumablePasses:
 
     @contextlib.contextmanager
     def between_epochs(self, is_unread: bool) -> Iterator[None]:
-        """Within the block Keras begins a pass at the end of an epoch, which it may leave unread."""
+        """Enclose the end of an epoch, where Keras begins a pass that it may leave unread."""
         self.is_between_epochs = is_unread
         try:
             yield
@@ -122,7 +122,7 @@ class ResumablePasses:
             self.is_between_epochs = False
 
     def leave_unread(self, source: Source) -> None:
-        """Make the iterator of such a pass, which is made again where another process made it."""
+        """Create the iterator of a pass that is not read, except when resuming, which creates it anyway."""
         if self.resumed is not None:
             return
         source.make_iterators(1)
@@ -130,20 +130,20 @@ class ResumablePasses:
         self._next = self._next._replace(unread=self._next.unread + 1)
 
     def note_trained(self, batches: int) -> None:
-        """Note how many batches in all the model has trained on, just before it goes on."""
+        """Note how many batches in total the model has trained on, just before it continues."""
         self._trained = batches
         if self._pass is None:
             return
         if self._pass.first is None:
             self._pass.first = self._trained_before - self._pass.resumed_at
-        if self.indexed is not None:  # which forgets what was before
+        if self.indexed is not None:  # which drops the earlier states
             self.indexed.random_before(batches - self._pass.first)
 
     def place(self, *, at_once: bool) -> Place | None:
-        """Return the place in the data after the batches that were trained on; see `ResumableData`.
+        """Return the position in the data after the batches that were trained on; see `ResumableData`.
 
-        Where batches are read ahead, the state of the iterator is that after some later batch. It is used when the
-        model has trained on that one; at once it is that of an earlier one.
+        If batches are read ahead, the iterator's state is the one after a later batch. It is used once the model has
+        trained on that batch; with `at_once`, the state after an earlier batch is used.
         """
         if self.resumed is not None:
             return self.resumed  # nothing is read yet
@@ -154,7 +154,7 @@ class ResumablePasses:
             if self.indexed is not None and is_drawn:
                 begin = begin._replace(iterator=self.indexed.order)
             if self._pass is None and self.begins_before_epoch and not begin.passes:
-                begin = begin._replace(random_at_start=random_state())  # after the last epoch: one more begins so
+                begin = begin._replace(random_at_start=random_state())  # after the last epoch: another begins so
             elif not (self.draws and self.begins_before_epoch):
                 begin = begin._replace(random=random_state())
             return begin._replace(draws=self.draws)
@@ -172,15 +172,15 @@ class _Pass:
 
     Args:
         data: The batches of the `fit`.
-        source: Gives those of the pass.
-        begin: Where it begins.
-        is_resumed: Whether that is in another process.
+        source: Gives the batches of the pass.
+        begin: Where the pass begins.
+        is_resumed: Whether another process recorded `begin`.
 
     Attributes:
         begin: As above.
-        first: Number of batches in all that the model had trained on before this pass, or `None` until it is known.
-        resumed_at: At which batch it began.
-        is_open: Whether it has: Keras leaves some passes unread.
+        first: Number of batches in total that the model had trained on before this pass; `None` until it is known.
+        resumed_at: The batch at which it began.
+        is_open: Whether it has begun: Keras leaves some passes unread.
     """
 
     def __init__(self, data: ResumablePasses, source: Source, begin: Place, *, is_resumed: bool) -> None:
@@ -192,25 +192,25 @@ class _Pass:
         self.resumed_at = begin.batch
         self._iterator: Iterator[Nest] = iter(())
         self.is_open = False
-        self._next: list[Nest] = []  # read, and not given yet
+        self._next: list[Nest] = []  # read but not yielded yet
         self._read = 0
         self._rows = begin.rows
         self._random_at_start: RandomState = None
-        self._known = [begin]  # places to begin from, in the order of the batches
-        self._taken: int | None = None  # after which batch a state was taken last, that no save has had
+        self._known = [begin]  # positions to start from, in the order of the batches
+        self._taken: int | None = None  # batch of the last state that no save has used
         self._is_wanted = False
 
     def begin_of_next(self) -> Place:
-        """Return the begin of the pass after this one, when the model has trained on all of it."""
+        """Return the start of the pass after this one, once the model has trained on all of this one."""
         if not self._source.depends_on_earlier:
             return Place(0, 0, None, None, None)
         last = self._known[-1]
-        if self._data.is_not_saved:  # to read all passes again may take as long as to train
+        if self._data.is_not_saved:  # reading all passes again may take as long as training
             return Place(0, 0, None, None, None, unread=last.unread + last.passes + 1)
         return last._replace(batch=0, rows=0, passes=last.passes + 1)
 
     def place(self, trained: int, *, ahead: bool, at_once: bool) -> Place | None:
-        """Return the place after the batches that were trained on; see `ResumableData`."""
+        """Return the position after the batches that were trained on; see `ResumableData`."""
         ahead = ahead or self._read != trained
         if not ahead or self._data.is_not_saved or self._source.begins_anywhere:
             self._taken = self._take(trained)
@@ -228,17 +228,17 @@ class _Pass:
         return place._replace(batch=trained, rows=self._rows)
 
     def _newest(self, trained: int) -> Place:
-        """Return the last place to begin from that is not after a batch; forget what was before."""
+        """Return the last position to start from that is not after a batch; forget the earlier ones."""
         known = [place for place in self._known if place.passes or place.read <= trained]
         self._known = self._known[len(known) - 1 :]
         return known[-1]
 
     def _has_more(self, trained: int, *, ahead: bool) -> bool:
-        """Return whether there is another batch: of data without a length Keras asks once too often."""
+        """Return whether there is another batch: if data has no length, Keras asks once too often."""
         if self._data.has_length or self._read > trained:
             return True
         if ahead:
-            return False  # it may come, and nobody else can read here
+            return False  # there may be one, but this thread cannot read it
         if not self._next:
             self._next = list(itertools.islice(self._iterator, 1))
         return bool(self._next)
@@ -278,7 +278,7 @@ class _Pass:
         self._iterator, _ = self._source.open()
 
     def _resume(self) -> int:
-        """Come to where another process was, and return how many batches had to be read for it."""
+        """Advance to where another process stopped, and return how many batches had to be read for it."""
         begin, now = self.begin, random_state()
         if begin.random_at_start is not None:
             set_random_state(begin.random_at_start)
@@ -297,7 +297,7 @@ class _Pass:
             self._iterator, _ = self._source.open()
         self._random_at_start = random_state() if begin.passes else begin.random_at_start
         read += self._skip(begin.batch if begin.passes else begin.batch - begin.read)
-        if self._data.begins_before_epoch:  # callbacks may draw until then
+        if self._data.begins_before_epoch:  # callbacks may draw numbers until then
             self._data.random = None if self._data.draws else random_state()
         elif not begin.batch:
             set_random_state(now)
@@ -305,11 +305,11 @@ class _Pass:
         return read
 
     def _skip(self, batches: int | None = None) -> int:
-        """Read some batches, or all there are, and return how many there were."""
+        """Read up to `batches` batches, or all there are, and return how many there were."""
         return sum(1 for _ in itertools.islice(self._iterator, batches))
 
     def _take_early(self) -> None:
-        """Take a state at the begin of a pass, unless there is one from which little has to be read again."""
+        """Take a state at the start of a pass, unless there is one from which little has to be read again."""
         if time.monotonic() - self._data.last_take > _READ_AGAIN * self._data.seconds_of_take:
             self._take(self._read)
 
@@ -317,14 +317,14 @@ class _Pass:
         """Take the state of the iterator, while nobody reads from it.
 
         Args:
-            read: The number of batches to read again where it has none.
+            read: The number of batches to read again if it has no state.
 
         Returns:
-            The number of batches that the state is after.
+            The number of batches after which the state was taken.
         """
         begun = time.monotonic()
         now = read if self._source.begins_anywhere else self._read
-        ahead = self._data.draws and self._data.reads_ahead  # then nobody knows what was drawn for which batch
+        ahead = self._data.draws and self._data.reads_ahead  # then it is unknown what was drawn for which batch
         random = self._source.random_before(now) if ahead else random_state()
         place = Place(0, now, None, random, self._random_at_start, self._rows)
         state, is_whole = self._save()
@@ -339,18 +339,18 @@ class _Pass:
         return now
 
     def _save(self) -> tuple[IteratorState, bool]:
-        if not self._data.is_not_saved:  # TensorFlow complains of each attempt in the log
+        if not self._data.is_not_saved:  # TensorFlow logs a complaint for each attempt
             try:
                 return self._source.save()
             except CannotSaveError as error:
                 self._data.is_not_saved = True
                 self._data.not_exact = str(error) if self._source.depends_on_earlier else ""
-            except OSError:  # the state before this one is good, too: more is read again
+            except OSError:  # the previous state works too: more is read again
                 pass
         return None, False
 
 
-# How many times the seconds of taking a state of the data may be read again after an interruption.
+# After an interruption, reading again may take this many times as long as taking a state of the data.
 _READ_AGAIN = 20
 
 

@@ -1,6 +1,6 @@
-"""What a step remembers besides weights and optimizer: the loss scale, and gradients of a window that is not full.
+"""State of a step besides weights and optimizer: the loss scale, and gradients of a window that is not full.
 
-Each framework has its own kinds of these classes in its `update.py`, where steps are applied.
+Each framework has its own subclasses of these in its `update.py`, where steps are applied.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class LossScaleRule(Protocol):
 class LossScaler:
     """Scales the loss, unscales gradients, and skips a step whose gradients are not all finite.
 
-    This is the one home of skipping. Without a rule it leaves every value alone and skips nothing.
+    Steps are skipped only here. Without a rule it leaves every value unchanged and skips nothing.
 
     Args:
-        config: How the scale begins, grows and shrinks; `None` where the loss is not scaled.
+        config: How the scale begins, grows and shrinks; `None` if the loss is not scaled.
 
     Attributes:
         variables: The scale, the number of finite steps in a row, and the number of skipped steps.
@@ -59,7 +59,7 @@ class LossScaler:
         return [gradient / self._scale_as(gradient) for gradient in gradients] if self else gradients
 
     def _update(self, finite: Tensor) -> None:
-        """Adjust the scale after a step whose gradients were all `finite`, or were not."""
+        """Adjust the scale after a step, given whether all its gradients were finite."""
         if self.config is None:
             return
         scale, good_steps, skipped = (ops.convert_to_tensor(variable) for variable in self.variables)
@@ -81,7 +81,7 @@ class BaseGradientAccumulator(keras.layers.Layer):
 
     Args:
         steps: Number of batches in a full window.
-        optimizer: Returns the optimizer that takes the step. Keras would save an optimizer that it finds here.
+        optimizer: Returns the optimizer that takes the step. Keras would save an optimizer stored here directly.
 
     Attributes:
         targets: The variables that the gradients are of; empty before `build_for`.
@@ -101,7 +101,7 @@ class BaseGradientAccumulator(keras.layers.Layer):
             self.__dict__["targets"] = list(variables)  # not to be tracked: they are the model's
 
     def is_open(self) -> bool:
-        """Return whether it has some batches of a window; waits for the device."""
+        """Return whether its window has some batches; waits for the device."""
         return bool(self.targets) and bool(int(ops.convert_to_numpy(self.position)))
 
     def _make_sums(self, variables: Sequence[Variable]) -> None:
@@ -111,7 +111,7 @@ class BaseGradientAccumulator(keras.layers.Layer):
 class StepState(keras.layers.Layer):
     """The loss scaler and the gradient accumulators of one compiled model, which Keras saves with it.
 
-    It is no layer of the model, which has the weights that the user gave it and no others.
+    It is not a layer of the model, so that the model has only the weights that the user gave it.
 
     Args:
         loss_scaler: The loss scaler.
@@ -119,7 +119,7 @@ class StepState(keras.layers.Layer):
         accumulation_steps: Number of batches that make one step.
 
     Attributes:
-        overflow_watch: Notes gradients that are not finite, while a callback asks for it; else `None`.
+        overflow_watch: Records gradients that are not finite, while a callback asks for it; else `None`.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class StepState(keras.layers.Layer):
         self.accumulation_steps = accumulation_steps
         self._accumulator_class = accumulator_class
         self._windows: dict[int, BaseGradientAccumulator] = {}
-        self.__dict__["overflow_watch"] = None  # past Keras's tracking: it is no state to save
+        self.__dict__["overflow_watch"] = None  # not tracked by Keras: it is not state to save
         self.built = True
         if loss_scaler:
             self.scale, self.good_steps, self.skipped_steps = loss_scaler.variables  # Keras finds them here
 
     def accumulator(self, optimizer: Optimizer) -> BaseGradientAccumulator | None:
-        """Return the gradient accumulator of `optimizer`; `None` where every batch is a step."""
+        """Return the gradient accumulator of `optimizer`; `None` if every batch is a step."""
         if self.accumulation_steps == 1 or optimizer is None:
             return None
         if id(optimizer) not in self._windows:

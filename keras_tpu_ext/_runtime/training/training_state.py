@@ -1,4 +1,4 @@
-"""Whether saved variables are those of a model."""
+"""Check that saved variables are those of a model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_same(saved: Sequence[SavedVariable], variables: Sequence[tuple[str, Va
         variables: The role of each variable, and the variable.
 
     Raises:
-        CheckpointError: If they are not, with the first one that differs.
+        CheckpointError: If they are not; the message names the first difference.
     """
     for role, words in _ROLES.items():
         were = [one for one in saved if one.role == role]
