@@ -2,7 +2,7 @@
 
 import sys as _sys
 
-# `python -m keras_tpu_ext` imports this file first, and answers help and a wrong call before Keras is imported.
+# `python -m keras_tpu_ext` imports this file first; help and usage errors are handled before Keras is imported.
 if _sys.argv[:1] == ["-m"] and _sys.orig_argv[-len(_sys.argv)] == __name__:
     from keras_tpu_ext_command import parse_arguments as _parse_arguments
 

@@ -1,6 +1,6 @@
-"""Argument checks with one error grammar.
+"""Argument checks with a common error format.
 
-It is "CALLER: `name` must be NEEDED; got VALUE. Write EXAMPLE."
+The format is "CALLER: `name` must be NEEDED; got VALUE. Write EXAMPLE."
 
 Each check returns the argument as its plain Python type. `example` is a value that works: an object, or source code
 as a string, so that `example=20` ends in "Write window=20." and `example='"auto"'` in 'Write steps="auto".'
@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 
 def argument_error(caller: str, name: str, needed: str, got: str, write: str) -> ArgumentError:
-    """Return the error for an argument that has a value that cannot work.
+    """Return the error for an invalid argument.
 
     Args:
         caller: The function or class that takes it, such as `"Throughput"`.
         name: Its name, such as `"window"`.
         needed: What it must be, such as `"an integer of at least 1"`.
-        got: What came, `repr(value)` for instance.
+        got: The given value, such as `repr(value)`.
         write: The code to write instead.
     """
     return ArgumentError(f"{caller}: `{name}` must be {needed}; got {got}. Write {write}.")
@@ -48,14 +48,14 @@ def integer(
     Args:
         caller: The function or class that takes the argument.
         name: Name of the argument.
-        value: What came. NumPy integers are integers, booleans are not.
-        minimum: Smallest value that can work.
-        maximum: Largest value that can work; `None` for any.
-        what: What stands before the bounds in the text, `'"auto" or an integer'` for instance.
+        value: The given value. NumPy integers are integers, booleans are not.
+        minimum: Smallest valid value.
+        maximum: Largest valid value; `None` for no limit.
+        what: The text before the bounds in the message, such as `'"auto" or an integer'`.
         example: A value that works.
 
     Raises:
-        ArgumentError: If it is none.
+        ArgumentError: If it is not one.
     """
     try:
         found = None if isinstance(value, bool) else operator.index(value)
@@ -81,7 +81,7 @@ def number(
     """Return `value` as a finite `float`, `above` a bound or from `minimum` to `maximum`.
 
     Raises:
-        ArgumentError: If it is none.
+        ArgumentError: If it is not one.
     """
     try:
         found = float(value) if is_number(value) else math.nan
@@ -100,14 +100,14 @@ def one_of(caller: str, name: str, value: T, choices: Sequence[Any], *, example:
     Args:
         caller: The function or class that takes the argument.
         name: Name of the argument.
-        value: What came.
-        choices: What it may be.
+        value: The given value.
+        choices: The valid values.
         example: A value that works; by default the first string of `choices`.
 
     Raises:
         ArgumentError: If it is none of them.
     """
-    # Not by ==, for which True is 1 and an array has no truth value.
+    # Not by ==, because True == 1 and an array has no truth value.
     if any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
         return value
     words = [json.dumps(choice) if isinstance(choice, str) else repr(choice) for choice in choices]
@@ -128,7 +128,7 @@ def function(caller: str, name: str, value: Callable[..., T], *, what: str, exam
 
 
 def optional(check: Callable[..., T], caller: str, name: str, value: Any, **options: Any) -> T | None:
-    """Return `None` for `None`, and else what `check` makes of `value`.
+    """Return `None` for `None`, else the result of `check` for `value`.
 
     Raises:
         ArgumentError: If it is not `None`, and `check` raises.
@@ -137,7 +137,7 @@ def optional(check: Callable[..., T], caller: str, name: str, value: Any, **opti
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a real number, NumPy's included, and no boolean."""
+    """Whether `value` is a real number, including NumPy's, and not a boolean."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 

@@ -1,7 +1,7 @@
-"""Files that hold the state of a training: there whole or not at all, and checked when they are read.
+"""Files that hold the state of a training: complete or absent, and checked when they are read.
 
-A checkpoint is a zip archive, in which each part has a checksum: `checkpoint.json`, its arrays as `.npy` files, and
-what is bytes. NumPy and zip readers of other programs read it.
+A checkpoint is a zip archive with a checksum for each part: `checkpoint.json`, its arrays as `.npy` files, and any
+bytes. NumPy and zip readers of other programs can read it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Content: TypeAlias = Any
 FORMAT = 1
 _CONTENT = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-(\d+)\.zip")
-# Functions are written by name if they are of these.
+# Functions of these packages are written by name.
 FRAMEWORKS = ("jax", "keras", "keras_tpu_ext", "numpy", "tensorflow", "tensorflow_addons", "tf_keras")
-# NumPy writes no dtypes of others, such as bfloat16; their bytes are written as those of integers.
+# NumPy cannot write dtypes of other packages, such as bfloat16; their bytes are written as integers.
 _REGISTERED = 2  # NumPy's `isbuiltin` of such a dtype
 _INTEGERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
 class CannotWriteError(TypeError):
-    """An object is nothing that a checkpoint can hold."""
+    """A checkpoint cannot hold an object."""
 
 
 class DamagedError(CheckpointError):
@@ -48,7 +48,7 @@ class Found(NamedTuple):
     """A checkpoint in a folder.
 
     Attributes:
-        number: How many were written before it.
+        number: Number of checkpoints written before it.
         name: Its name.
     """
 
@@ -60,7 +60,7 @@ class CheckpointFolder:
     """The checkpoints of one training.
 
     Args:
-        path: The folder, or a URL that fsspec knows. It is made when something is written.
+        path: The folder, or a URL that fsspec knows. It is created on the first write.
         keep: Number of checkpoints to keep.
 
     Raises:
@@ -80,7 +80,7 @@ class CheckpointFolder:
         return sorted((Found(int(match[1]), match[0]) for match in matches), reverse=True)
 
     def read_newest(self) -> tuple[Found, Content] | tuple[None, None]:
-        """Return the newest checkpoint that is whole, and what it holds; `damaged` then names the newer ones.
+        """Return the newest complete checkpoint, and its content; `damaged` then names the newer ones.
 
         Raises:
             CheckpointError: If it is of a newer version of this package.
@@ -99,7 +99,7 @@ class CheckpointFolder:
         return sorted(self._damaged)
 
     def write(self, content: Content) -> Found:
-        """Write a checkpoint and remove those that are not to be kept; return which it is.
+        """Write a checkpoint and remove those that need not be kept; return the new one.
 
         Raises:
             OSError: If it cannot be written; then nothing of it stays.
@@ -119,12 +119,12 @@ def write(folder: Folder, name: str, content: Content) -> None:
     """Write a checkpoint.
 
     Args:
-        folder: Where it is to be.
+        folder: The folder to write to.
         name: Its name.
-        content: What it holds.
+        content: Its content.
 
     Raises:
-        CannotWriteError: If something in `content` is nothing that a checkpoint can hold.
+        CannotWriteError: If a checkpoint cannot hold something in `content`.
         OSError: If it cannot be written; then nothing of it stays.
     """
     members: list[bytes | np.ndarray] = []
@@ -159,7 +159,7 @@ def read(folder: Folder, name: str) -> Content:
 
 
 def read_summary(folder: Folder, name: str) -> Content:
-    """Return what a checkpoint holds, with `None` for arrays and bytes, after checking all of it.
+    """Return the content of a checkpoint, with `None` for arrays and bytes, after checking all of it.
 
     Raises:
         DamagedError: If it is damaged.
@@ -183,12 +183,12 @@ def _explaining_damage(path: str) -> Iterator[None]:
         raise error.reason from None
     except MemoryError as error:
         raise OSError(errno.ENOMEM, "there is not enough memory to read it", path) from error
-    except Exception as error:  # a file whose bytes are others may make anything of them
+    except Exception as error:  # a file with damaged bytes may raise anything
         raise DamagedError(f"{path} is damaged, or no checkpoint of keras_tpu_ext: {error}") from error
 
 
 class _CannotReadError(Exception):
-    """A disk does not give the bytes of a file. It is no OSError, which zipfile takes for damage."""
+    """A disk does not return the bytes of a file. Not an OSError, because zipfile takes that for damage."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__(reason)
@@ -196,10 +196,10 @@ class _CannotReadError(Exception):
 
 
 class _Reading:
-    """An open file that tells its own failures from what its bytes make of those who read them.
+    """An open file that distinguishes read failures from errors that its bytes cause in a reader.
 
     Args:
-        file: The file. Where to read from is asked for by its bytes, so that a place that cannot be is damage.
+        file: The file. Its bytes determine the positions to read from, so an impossible position is damage.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -210,7 +210,7 @@ class _Reading:
         """Return the next bytes.
 
         Raises:
-            _CannotReadError: If they cannot be had.
+            _CannotReadError: If they cannot be read.
         """
         try:
             return self._file.read(size)
@@ -219,10 +219,10 @@ class _Reading:
 
 
 def encode(content: Content, members: list[bytes | np.ndarray]) -> Any:
-    """Return what stands for `content` in JSON; arrays and bytes are added to `members`.
+    """Return the JSON form of `content`; arrays and bytes are added to `members`.
 
     Raises:
-        CannotWriteError: If something in it is nothing that a checkpoint can hold.
+        CannotWriteError: If a checkpoint cannot hold something in it.
     """
     if content is None or type(content) in (bool, int, float, str):
         return content
@@ -245,9 +245,9 @@ def encode(content: Content, members: list[bytes | np.ndarray]) -> Any:
 
 
 def is_array(content: Any) -> bool:
-    """Return whether `content` is an array in memory, of NumPy or of a framework, that nothing else writes into.
+    """Return whether `content` is an in-memory array, of NumPy or of a framework, that nothing else writes into.
 
-    A memory map is none, nor a dataset of a file, a table, or a variable, although they would make arrays.
+    Memory maps, datasets of a file, tables and variables do not count, although they convert to arrays.
     """
     kind = type(content)
     if kind is np.ndarray or isinstance(content, np.generic):
@@ -259,7 +259,7 @@ def is_array(content: Any) -> bool:
 
 
 def decode(encoded: Any, members: _Members | None) -> Content:
-    """Return what `encode` was given; without `members`, `None` for arrays and bytes."""
+    """Return the content that `encode` was given; without `members`, `None` for arrays and bytes."""
     if isinstance(encoded, list):
         return [decode(one, members) for one in encoded]
     if not isinstance(encoded, dict):
@@ -281,9 +281,9 @@ def _encode_array(content: Any, members: list[bytes | np.ndarray]) -> dict[str, 
         array = np.asarray(content)
     except MemoryError:
         raise
-    except Exception:  # a key of JAX for random numbers, a dataset in a tensor of TensorFlow
+    except Exception:  # a JAX random key, a dataset in a TensorFlow tensor
         raise _cannot_write(content) from None
-    if array.dtype.hasobject:  # text of TensorFlow
+    if array.dtype.hasobject:  # a TensorFlow string
         raise _cannot_write(content)
     members.append(array)
     scalar = isinstance(content, np.generic)
@@ -312,7 +312,7 @@ class _Members:
 
     def array(self, array: int, dtype: str, scalar: bool) -> Any:
         """Return an array, checked."""
-        # Reading to the end is what checks the sum.
+        # Reading to the end checks the checksum.
         found = np.load(io.BytesIO(self._archive.read(f"{array}.npy")), allow_pickle=False)
         found = found if found.dtype.name == dtype else found.view(np.dtype(dtype))
         return found[()] if scalar else found
@@ -322,7 +322,7 @@ def _name_of(function: Any) -> str:
     """Return `"module:name"` of a function of a framework.
 
     Raises:
-        CannotWriteError: If it is none.
+        CannotWriteError: If it is not one.
     """
     module = getattr(function, "__module__", None) or ("numpy" if isinstance(function, np.ufunc) else "")
     name = f"{module}:{getattr(function, '__qualname__', getattr(function, '__name__', ''))}"
@@ -346,6 +346,6 @@ def _function_of(name: str) -> Any:
 
 
 def size_text(size: float) -> str:
-    """Return a number of bytes in words, such as `"12.3 MB"`."""
+    """Return a number of bytes as text, such as `"12.3 MB"`."""
     power = 0 if size < 1 else min(int(math.log(size, 1000)), 4)
     return f"{size / 1000**power:.{0 if power == 0 else 1}f} {['bytes', 'kB', 'MB', 'GB', 'TB'][power]}"

@@ -1,4 +1,4 @@
-"""The fastest layout of a model on the TPU that is there, by what its compiler says of a train step."""
+"""The fastest layout of a model on this TPU, by the compiler's estimate of a train step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LOG = logging.getLogger("keras_tpu_ext")
 
 
 def fastest_mesh(hardware: Hardware, model: Any, batch: Any) -> dict[str, int] | None:
-    """Return the size of each axis of the mesh on which the model trains fastest; `None` to leave it where it is.
+    """Return the size of each axis of the mesh on which the model trains fastest; `None` to leave it as it is.
 
-    An empty mesh is for all of the model on each device.
+    An empty mesh means that every device holds the whole model.
 
     Args:
-        hardware: What trains the model; the compiler is for TPUs, so nothing else is asked about.
+        hardware: The hardware that trains the model; the compiler is for TPUs, so other hardware is not considered.
         model: A compiled and built model.
-        batch: `x`, `(x, y)` or `(x, y, sample_weight)` of what has shape and dtype: the global batch.
+        batch: The global batch: `x`, `(x, y)` or `(x, y, sample_weight)` of objects with shape and dtype.
     """
     from keras_tpu_ext.preflight import preflight
 

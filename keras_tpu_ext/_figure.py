@@ -1,4 +1,4 @@
-"""The style that all pictures share."""
+"""The common style of all figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_tpu_ext.errors import MissingExtraError
 
-# Blue and orange are told apart by nearly everybody; what is neither is grey.
+# Nearly everybody can distinguish blue and orange; everything else is grey.
 FIRST, SECOND, NEUTRAL, LIMIT = "#1f5fa8", "#d9822b", "#777777", "#b3261e"
 _WIDTH_OF_LETTER = 0.085  # inches, in the title
 
@@ -16,7 +16,7 @@ def new_figure(caller: str, size: tuple[float, float] = (9, 4.5)) -> Any:
     """Return an empty `matplotlib.figure.Figure`, which needs no display and is white on any page.
 
     Args:
-        caller: What needs it, such as `"Throughput.plot()"`.
+        caller: The caller that needs it, such as `"Throughput.plot()"`.
         size: Width and height in inches.
 
     Raises:
@@ -33,7 +33,7 @@ def new_figure(caller: str, size: tuple[float, float] = (9, 4.5)) -> Any:
 
 
 def set_title(figure: Any, title: str) -> None:
-    """Put a title, which states the result, on the left of a figure, in as many lines as it takes."""
+    """Put a title, which states the result, on the left of a figure, in as many lines as it needs."""
     lines = textwrap.wrap(title, int(figure.get_figwidth() / _WIDTH_OF_LETTER))
     figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=11, fontweight="bold")
 

@@ -20,13 +20,13 @@ _ROLES = {
 
 @dataclasses.dataclass(frozen=True)
 class LayoutReport(HtmlText):
-    """Where each variable of a model is; `Scope.layout` returns it.
+    """The layout of each variable of a model; returned by `Scope.layout`.
 
     Attributes:
         model: Name of the model.
         mesh: Size of each axis of the mesh, by its name.
         variables: The variables, weights first.
-        complaints: What is surely not meant, in words: patterns that match nothing, large weights that are on every
+        complaints: Likely mistakes, in words: patterns that match nothing, large weights that are replicated on every
             device.
 
     Example:
@@ -60,7 +60,7 @@ class LayoutReport(HtmlText):
         return sum(one.bytes_per_device for one in self.variables)
 
     def by_role(self) -> dict[str, tuple[int, int]]:
-        """Return the bytes of all, and of each device, by what variables are for: `"weights"`, `"optimizer"`, ..."""
+        """Return total bytes and bytes per device, by the role of variables: `"weights"`, `"optimizer"`, ..."""
         found: dict[str, tuple[int, int]] = {}
         for one in self.variables:
             whole, each = found.get(_ROLES[one.role], (0, 0))

@@ -34,7 +34,7 @@ class Progress:
             print(file=self._file, flush=True)
 
     def update(self, seconds: float) -> None:
-        """Show the elapsed seconds, from the first on."""
+        """Show the elapsed seconds, from the first one on."""
         if not self._shown or int(seconds) <= max(self._last, 0):
             return
         is_first, self._last = self._last < 0, int(seconds)
@@ -48,7 +48,7 @@ class Progress:
 
 
 def wait_for(process: subprocess.Popen[bytes], timeout_s: float, progress: Callable[[float], None]) -> int:
-    """Wait for a process and return its exit status; it is ended where this raises, on `KeyboardInterrupt` too.
+    """Wait for a process and return its exit status; it is ended if this raises, also on `KeyboardInterrupt`.
 
     Args:
         process: The process.

@@ -1,4 +1,4 @@
-"""How a report shows itself: in 80 columns, and in a notebook."""
+"""The display of reports: in 80 columns, and in a notebook."""
 
 import html
 import textwrap
@@ -26,6 +26,6 @@ class HtmlText:
 
 
 class HtmlSentence(HtmlText):
-    """Shows `str(self)`, one long line, in as many lines as a notebook needs for it."""
+    """Shows `str(self)`, one long line, wrapped as a notebook needs."""
 
     _white_space = "pre-wrap"

@@ -1,4 +1,4 @@
-"""What the checkpoints of a training hold, without a framework."""
+"""The contents of a training's checkpoints, read without a framework."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class CheckpointSummary:
     """One checkpoint.
 
     Attributes:
-        path: Where it is.
+        path: Its path.
         size: Number of bytes.
-        damage: What is wrong with it; empty if it is whole.
-        epoch: The epoch that goes on, from 0.
-        batch: Number of batches of that epoch that are trained on.
-        batches: The same of all epochs.
+        damage: What is wrong with it; empty if it is complete.
+        epoch: The epoch to resume in, from 0.
+        batch: Number of batches of that epoch that were trained on.
+        batches: The same for all epochs together.
         saved: When it was saved, in seconds since 1970.
-        finished: Whether the training had come to its end.
+        finished: Whether training had reached its end.
         framework: The framework, `"JAX"` or `"TensorFlow"`.
     """
 
@@ -42,11 +42,11 @@ class CheckpointSummary:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ResumeReport(HtmlText):
-    """The checkpoints of a folder, as `AutoResume` finds them.
+    """The checkpoints in a folder, as `AutoResume` finds them.
 
     Attributes:
         directory: The folder.
-        checkpoints: The newest first.
+        checkpoints: The checkpoints, the newest first.
     """
 
     directory: str
@@ -54,12 +54,12 @@ class ResumeReport(HtmlText):
 
     @property
     def newest(self) -> CheckpointSummary | None:
-        """The checkpoint that a training goes on from; `None` if there is none."""
+        """The checkpoint that training resumes from; `None` if there is none."""
         return next((one for one in self.checkpoints if not one.damage), None)
 
     @property
     def ok(self) -> bool:
-        """Whether there is one to go on from."""
+        """Whether there is a checkpoint to resume from."""
         return self.newest is not None
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class ResumeReport(HtmlText):
 
 
 def resume_report(directory: str) -> ResumeReport:
-    """Return what checkpoints a folder has; each is read to its end.
+    """Return a report on the checkpoints in a folder; each one is read to its end.
 
     Args:
         directory: The folder, or the URL, that was given to `AutoResume`.

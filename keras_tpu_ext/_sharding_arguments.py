@@ -15,7 +15,7 @@ from keras_tpu_ext.errors import ArgumentError
 def check_sharding(
     function: str, shard: Any, mesh: Any, replicas: Any = None, *, devices: int | None = None
 ) -> tuple[tuple[str, int], ...] | None:
-    """Return name and size of each axis of the mesh that was asked for; `None` for the default.
+    """Return name and size of each axis of the requested mesh; `None` for the default.
 
     Args:
         function: Name of the function that has these arguments.
@@ -25,7 +25,7 @@ def check_sharding(
         devices: Number of devices that the mesh must have; `None` for any.
 
     Raises:
-        ArgumentError: If they cannot work.
+        ArgumentError: If they are invalid.
     """
     axes = _checked_axes(function, shard, mesh, replicas)
     if isinstance(shard, Mapping) and not hasattr(shard, "device_mesh"):
@@ -71,7 +71,7 @@ def _checked_axes(function: str, shard: Any, mesh: Any, replicas: Any) -> tuple[
 
 
 def _check_names(function: str, shard: Mapping[str, Iterable[str | None]], names: tuple[str, ...]) -> None:
-    """Refuse patterns for axes that the mesh has not."""
+    """Reject patterns for axes that the mesh does not have."""
     for pattern, spec in shard.items():
         unknown = [name for name in spec if name is not None and name not in names]
         if unknown:
@@ -83,7 +83,7 @@ def _check_names(function: str, shard: Mapping[str, Iterable[str | None]], names
 
 
 def _check_patterns(function: str, shard: Mapping[Any, Any]) -> None:
-    """Refuse what is no regular expression, or no spec."""
+    """Reject patterns that are not regular expressions, and invalid specs."""
     for pattern, spec in shard.items():
         write = 'shard={"dense.*kernel": (None, "model")}'
         try:

@@ -1,4 +1,4 @@
-"""Folders into which files are written whole: those of this machine, and of object stores, such as `gs://`."""
+"""Folders in which files are written completely or not at all: on this machine, or in object stores like `gs://`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Folder(Protocol):
     """A folder.
 
     Attributes:
-        path: Where it is.
+        path: Its path.
     """
 
     path: str
 
     def exists(self) -> bool:
-        """Return whether it is there."""
+        """Return whether it exists."""
 
     def names(self) -> list[str]:
-        """Return the names of what is in it."""
+        """Return the names of its files."""
 
     def path_of(self, name: str) -> str:
         """Return the path of a file in it."""
@@ -41,7 +41,7 @@ class Folder(Protocol):
         """
 
     def write(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
-        """Let a function write a file, which is there whole or not at all.
+        """Let a function write a file, which is then complete or absent.
 
         Raises:
             OSError: If it cannot be written; then nothing of it stays.
@@ -51,7 +51,7 @@ class Folder(Protocol):
         """Remove a file, if it is there."""
 
     def prepare(self) -> None:
-        """Make the folder, and remove what is left of files that were being written when a process was killed.
+        """Create the folder, and remove partial files that a killed process left behind.
 
         Raises:
             OSError: If nothing can be written there.
@@ -62,14 +62,14 @@ def folder_of(path: str) -> Folder:
     """Return the folder of a path, which may be a URL that fsspec knows.
 
     Raises:
-        ImportError: If fsspec, or what it needs for such a URL, is not installed.
+        ImportError: If fsspec, or a package that it needs for such a URL, is not installed.
         ValueError: If fsspec does not know such a URL.
     """
     return _ObjectStore(path) if "://" in path else _LocalFolder(path)
 
 
 class _LocalFolder:
-    """A folder of this machine: files are written aside, synced to the disk, and then renamed."""
+    """A folder of this machine: files are written under another name, synced to the disk, and then renamed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -119,7 +119,7 @@ class _LocalFolder:
                     self.remove(name)
 
     def _sync(self) -> None:
-        """Let the disk know of names that have changed; not every system can."""
+        """Sync changed names to the disk; not every system supports this."""
         with contextlib.suppress(OSError):
             folder = os.open(self.path or ".", os.O_RDONLY)
             try:
@@ -129,14 +129,14 @@ class _LocalFolder:
 
 
 class _ObjectStore:
-    """A folder of an object store, in which a file is there when all of it has been sent."""
+    """A folder of an object store, in which a file exists once all of it has been sent."""
 
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/")
         self._files, self._inside = importlib.import_module("fsspec").core.url_to_fs(self.path)
 
     def exists(self) -> bool:
-        return bool(self.names())  # empty folders are none there
+        return bool(self.names())  # empty folders do not exist there
 
     def names(self) -> list[str]:
         self._files.invalidate_cache()
@@ -184,7 +184,7 @@ _PROBE = "keras_tpu_ext-writes-here"
 
 @contextlib.contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Turn the errors of the many libraries behind fsspec into those of files."""
+    """Turn the errors of the many libraries behind fsspec into `OSError`s."""
     try:
         yield
     except OSError:

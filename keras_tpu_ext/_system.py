@@ -1,4 +1,4 @@
-"""Reads of variables, folders, files and versions that never raise."""
+"""Functions that read variables, folders, files and versions, and never raise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _READ_LIMIT = 1 << 20  # bytes; /proc/cpuinfo of a large host is a few hundred K
 
 
 def get_variable(environ: Mapping[str, str], name: str) -> str:
-    """Return an environment variable, stripped; an empty string where it is unset."""
+    """Return an environment variable, stripped; an empty string if it is unset."""
     value = environ.get(name)
     return value.strip() if isinstance(value, str) else ""
 
@@ -21,7 +21,7 @@ def one_line(text: str) -> str:
 
 
 def list_folder(root: str | os.PathLike[str], folder: str) -> list[str]:
-    """Return the names in a folder, `accel2` before `accel10`; an empty list where it cannot be read."""
+    """Return the names in a folder, `accel2` before `accel10`; an empty list if it cannot be read."""
     try:
         return sorted(os.listdir(os.path.join(root, folder)), key=lambda name: (len(name), name))
     except (OSError, ValueError):
@@ -29,7 +29,7 @@ def list_folder(root: str | os.PathLike[str], folder: str) -> list[str]:
 
 
 def read_text(root: str | os.PathLike[str], file: str) -> str:
-    """Return the beginning of a file; an empty string where it cannot be read."""
+    """Return the beginning of a file; an empty string if it cannot be read."""
     try:
         with open(os.path.join(root, file), encoding="utf-8", errors="replace") as stream:
             return stream.read(_READ_LIMIT)
@@ -38,7 +38,7 @@ def read_text(root: str | os.PathLike[str], file: str) -> str:
 
 
 def read_link(root: str | os.PathLike[str], link: str) -> str:
-    """Return the target of a symbolic link; an empty string where it cannot be read."""
+    """Return the target of a symbolic link; an empty string if it cannot be read."""
     try:
         return os.readlink(os.path.join(root, link))
     except (OSError, ValueError):
@@ -46,7 +46,7 @@ def read_link(root: str | os.PathLike[str], link: str) -> str:
 
 
 def installed_version(package: str) -> str | None:
-    """Return the version of a package, without importing it; `None` where it is not installed."""
+    """Return the version of a package, without importing it; `None` if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -21,7 +21,7 @@ _TPU_PCI_IDS: Mapping[str, tuple[str, ...]] = {
     "0x006f": ("v6e",),
     "0x0076": ("7x",),
 }
-# In the order in which `find_tpu` believes them. A list in the last one is kept whole: TensorFlow's
+# In the order in which `find_tpu` trusts them. A list in the last one is kept whole: TensorFlow's
 # TPUClusterResolver splits it at the commas, and its first entry alone would lose the other workers.
 _ADDRESS_VARIABLES = ("TPU_NAME", "COLAB_TPU_ADDR", "TPU_GRPC_URL", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
 _LOCAL_VARIABLES = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID")
@@ -65,7 +65,7 @@ class TpuEvidence:
 
 
 def gather_tpu_evidence(environ: Mapping[str, str], root: str | os.PathLike[str]) -> TpuEvidence:
-    """Gather every trace of a TPU; the one place where `detect` and `find_tpu` look."""
+    """Gather every trace of a TPU; the only source of `detect` and `find_tpu`."""
     addresses = []
     for variable in _ADDRESS_VARIABLES:
         value = _system.get_variable(environ, variable)
@@ -96,11 +96,11 @@ def _tpu_pci_ids(root: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def possible_slices(evidence: TpuEvidence) -> tuple[tuple[TpuGeneration, int], ...]:
-    """Return the generations, each with its number of chips, that fit the evidence; empty where there is none."""
+    """Return the generations, each with its number of chips, that fit the evidence; empty if there is none."""
     stated = parse_accelerator_type(evidence.accelerator_type)
     seen = _TPU_PCI_IDS[evidence.pci_ids[0]] if evidence.pci_ids else ()
-    # The chip itself is believed before the variable, which container images set once for all machines. Where
-    # both agree the variable is, because it counts the chips of the other hosts too.
+    # The chip itself takes precedence over the variable, which container images set once for all machines. If both
+    # agree, the variable is used, because it also counts the chips of the other hosts.
     if stated and (not seen or stated[0].name in seen):
         return (stated,)
     return tuple((TPU_GENERATIONS[name], len(evidence.pci_ids)) for name in seen)

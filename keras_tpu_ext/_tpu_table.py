@@ -29,18 +29,19 @@ class TpuGeneration:
         hbm_bandwidth: Rate between a chip and its memory, in bytes/s.
         cores_per_chip: Devices that a framework sees per chip. A v4 or v5p chip has two TensorCores
             that work as one device ("megacore"); a v2, v3 or 7x chip shows both of its two.
-        tensorcores_per_chip: TensorCores that are physically there; `v4-8` counts these.
+        tensorcores_per_chip: Physical TensorCores per chip; `v4-8` counts these.
         pod_chips: Chips of a whole pod.
-        ici_bandwidth: Rate at which a chip sends to others of its slice over all of its links, in bytes/s.
-        matrix_unit: Rows, and columns, of each of its matrix units. Source: `mxu_column_size` in JAX's
+        ici_bandwidth: Rate at which a chip sends to other chips of its slice over all of its links, in bytes/s.
+        matrix_unit: Number of rows, and of columns, of each of its matrix units. Source: `mxu_column_size` in JAX's
             jax/_src/pallas/mosaic/tpu_info.py.
-        clock_hz: Clock of a core in cycles/s, as libtpu's compiler takes it: what turns its cycles into seconds. It
-            is the rate that it gives a large product, by the FLOPs that the matrix units do in a cycle.
-        usable_hbm_bytes_per_core: Bytes that it leaves a program of the memory of one framework device.
+        clock_hz: Clock of a core in cycles/s, as assumed by libtpu's compiler: it converts the compiler's cycles to
+            seconds. It is the rate that the compiler gives a large product, by the FLOPs that the matrix units do in
+            a cycle.
+        usable_hbm_bytes_per_core: Bytes of the memory of one framework device that a program may use.
         source: Where the figures are published.
-        announced_peak_bf16_flops: The rate given at launch, in FLOP/s per chip; `None` where it is the
-            same as `peak_bf16_flops`.
-        note: Where sources differ, and which was taken; empty where they agree.
+        announced_peak_bf16_flops: The rate given at launch, in FLOP/s per chip; `None` if it is the same as
+            `peak_bf16_flops`.
+        note: Where sources differ, and which one was used; empty if they agree.
 
     Example:
         ```python
@@ -70,7 +71,7 @@ class TpuGeneration:
 
     @property
     def peak_bf16_flops_per_core(self) -> float:
-        """Highest bfloat16 rate of one framework device, in FLOP/s: what an MFU per device divides by."""
+        """Highest bfloat16 rate of one framework device, in FLOP/s: the divisor of an MFU per device."""
         return self.peak_bf16_flops / self.cores_per_chip
 
     @property
@@ -85,11 +86,11 @@ class TpuGeneration:
 
     @property
     def device_kind(self) -> str:
-        """The name JAX gives its devices, such as `"TPU v5 lite"`."""
+        """JAX's name for its devices, such as `"TPU v5 lite"`."""
         return _DEVICE_KINDS.get(self.name, f"TPU {self.name}")
 
     def slice_name(self, chips: int) -> str:
-        """The name Google gives a slice of so many chips, such as `"v4-8"` for four chips of v4."""
+        """Google's name for a slice of this many chips, such as `"v4-8"` for four chips of v4."""
         return f"{self.name}-{chips * self.tensorcores_per_chip}"
 
 
@@ -203,13 +204,13 @@ _ROWS = (
 
 TPU_GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType({row.name: row for row in _ROWS})
 
-# Google says "v5litepod" for v5e, and "tpu7x" where every other generation starts with a "v".
+# Google says "v5litepod" for v5e, and "tpu7x" although every other generation starts with a "v".
 _OTHER_NAMES = {"v5litepod": "v5e", "v5lite": "v5e", "v7x": "7x"}
 _ACCELERATOR_TYPE = re.compile(r"(?:tpu[-_]?)?(v?[0-9][a-z]*)-([0-9]{1,6})", re.ASCII)
 
 
 def parse_accelerator_type(text: str) -> tuple[TpuGeneration, int] | None:
-    """Read a slice's name, such as `"v3-8"`, `"v5litepod-8"`, `"v5e-8"` or `"tpu7x-8"`.
+    """Parse a slice's name, such as `"v3-8"`, `"v5litepod-8"`, `"v5e-8"` or `"tpu7x-8"`.
 
     The number counts TensorCores, of which a v2, v3, v4, v5p or 7x chip has two and a v5e or v6e chip one.
     Source: https://docs.cloud.google.com/tpu/docs/v3, .../v5p (2x2x1: 8 cores, 4 chips), .../v5e.
@@ -218,7 +219,7 @@ def parse_accelerator_type(text: str) -> tuple[TpuGeneration, int] | None:
         text: The name; capitals and surrounding blanks do not matter.
 
     Returns:
-        The generation and the number of chips, or `None` where the text is no such name.
+        The generation and the number of chips, or `None` if the text is not such a name.
 
     Example:
         ```python
@@ -247,7 +248,7 @@ _DEVICE_KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "7
 
 
 def generation_of_device(name: str) -> TpuGeneration | None:
-    """Return the generation of what a framework calls a device, such as `"TPU v3"`; `None` where it is not known.
+    """Return the generation of a framework's device name, such as `"TPU v3"`; `None` if it is unknown.
 
     Example:
         ```python

@@ -1,4 +1,4 @@
-"""The versions that this release works with, and pairs that break an installation; checked before they are imported.
+"""The versions that this release supports, and pairs that break an installation; checked before they are imported.
 
 docs/versions.md says how the range is chosen.
 """
@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from keras_tpu_ext._system import installed_version
 from keras_tpu_ext.errors import RuntimeNotSupportedError
 
-# The newest libtpu that TensorFlow for TPUs imports with; with a later one it ends the process. Tried with
+# The newest libtpu with which TensorFlow for TPUs can be imported; a later one ends the process. Tried with
 # tensorflow-tpu 2.20.0: 0.0.20, 0.0.24, 0.0.30 and 0.0.31 work; 0.0.32 to 0.0.51 do not.
 NEWEST_LIBTPU_FOR_TENSORFLOW = (0, 0, 31)
-# The oldest that this release works with on Keras 3. On Keras 2 TensorFlow is 2.15, or as new as with Keras 3.
+# The oldest versions that this release supports on Keras 3. On Keras 2 TensorFlow is 2.15, or as new as with Keras 3.
 OLDEST = {"keras": "3.8", "tensorflow": "2.18", "jax": "0.5.2"}
-# The newest that this release was tested with.
+# The newest versions that this release was tested with.
 NEWEST_TESTED = {"keras": "3.15.1", "tf_keras": "2.21.0", "tensorflow": "2.21.0", "jax": "0.10.2"}
-# Keras before 3.10 calls `jax.spmd_mode`, which later ones have not.
+# Keras before 3.10 calls `jax.spmd_mode`, which later JAX versions do not have.
 NEWEST_JAX_FOR_OLD_KERAS = (0, 6, 0)
 
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-macos", "tf-nightly", "tf-nightly-cpu")
@@ -26,10 +26,10 @@ _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-ma
 
 @dataclasses.dataclass(frozen=True)
 class Versions:
-    """Installed versions; `None` for what is not there.
+    """Installed versions; `None` for packages that are not installed.
 
     Attributes:
-        tensorflow: Of TensorFlow, under any package name; of `tensorflow` where several are installed.
+        tensorflow: Of TensorFlow, under any package name; of `tensorflow` if several are installed.
         tensorflow_cpu: Of `tensorflow-cpu`.
         keras: Of `keras` or `keras-nightly`.
         tf_keras: Of `tf-keras`.
@@ -50,7 +50,7 @@ class Versions:
 
 
 def find_versions() -> Versions:
-    """Return what is installed, without importing it."""
+    """Return the installed versions, without importing anything."""
     tensorflow, package = _first_installed(_TENSORFLOWS)
     return Versions(
         tensorflow=tensorflow,
@@ -71,7 +71,7 @@ def check_versions(
     backend: str = "tensorflow",
     tensorflow_is_imported: bool = False,
 ) -> None:
-    """Refuse versions that are too old, or cannot work together.
+    """Reject versions that are too old, or cannot work together.
 
     Args:
         versions: What is installed.
@@ -80,11 +80,11 @@ def check_versions(
         tensorflow_is_imported: Whether TensorFlow's packages have shown that they work together.
 
     Raises:
-        RuntimeNotSupportedError: With what was found, what works, and what to write.
+        RuntimeNotSupportedError: If they are; the message says what was found, what works, and what to write.
     """
     problem = ""
     if versions.keras is None and not legacy:
-        return  # that there is none is told by `select`
+        return  # `select` reports that there is none
     if legacy or backend == "tensorflow" or _numbers(versions.keras) < (3,):
         problem = "" if tensorflow_is_imported else problem_of_packages(versions)
         problem = problem or _problem_of_tensorflow(versions, legacy)
@@ -95,7 +95,7 @@ def check_versions(
 
 
 def newer_than_tested(versions: Versions, *, legacy: bool = False, backend: str = "tensorflow") -> str:
-    """Return a note on versions of which this release has not seen the minor version; empty where there are none."""
+    """Return a note on versions whose minor version is newer than this release; empty if there are none."""
     names = ("tensorflow", "tf_keras") if legacy else ("keras", backend)
     newer = {
         name: version
@@ -114,17 +114,17 @@ def newer_than_tested(versions: Versions, *, legacy: bool = False, backend: str 
 
 
 def install_command(*names: str) -> str:
-    """Return the command that installs frameworks, `"keras"` and `"jax"` say, of versions that work here."""
+    """Return the command that installs frameworks, such as `"keras"` and `"jax"`, in versions that work here."""
     wanted = [f"'{name}>={OLDEST[name]}'" for name in names]
     return f"pip install {' '.join(wanted)}"
 
 
 def install_tested_command(versions: Versions, names: Iterable[str] = tuple(NEWEST_TESTED)) -> str:
-    """Return the command that brings back the versions that this release was tested with.
+    """Return the command that installs the versions that this release was tested with.
 
     Args:
         versions: What is installed.
-        names: Those of `NEWEST_TESTED` to bring back, where they are installed; by default all.
+        names: Names in `NEWEST_TESTED` to install, if they are installed already; by default all.
     """
     packages = {"tensorflow": versions.tensorflow_package, "tf_keras": "tf-keras"}
     wanted = [f"{packages.get(name, name)}=={NEWEST_TESTED[name]}" for name in names if getattr(versions, name)]
@@ -132,7 +132,7 @@ def install_tested_command(versions: Versions, names: Iterable[str] = tuple(NEWE
 
 
 def problem_of_packages(versions: Versions) -> str:
-    """Return the problem of the packages of TensorFlow, whichever Keras is used; empty where there is none."""
+    """Return the problem of TensorFlow's packages, whichever Keras is used; empty if there is none."""
     if versions.tensorflow_tpu and versions.libtpu and _numbers(versions.libtpu) > NEWEST_LIBTPU_FOR_TENSORFLOW:
         newest = ".".join(map(str, NEWEST_LIBTPU_FOR_TENSORFLOW))
         return (
@@ -214,7 +214,7 @@ def _problem_of_jax(versions: Versions) -> str:
 
 
 def _too_old(versions: Versions, *names: str) -> str:
-    """Return the problem of Keras 3 or its framework being older than the oldest; empty where there is none."""
+    """Return the problem of Keras 3 or its framework being older than the oldest; empty if there is none."""
     installed = {name: getattr(versions, name) for name in names}
     old = {
         name: version for name, version in installed.items() if version and _numbers(version) < _numbers(OLDEST[name])
@@ -240,7 +240,7 @@ def _listed(versions: dict[str, str]) -> str:
 
 
 def _numbers(version: str | None) -> tuple[int, ...]:
-    """Return the leading numbers of a version; none where there is no version."""
+    """Return the leading numbers of a version; none if there is no version."""
     numbers = []
     for part in (version or "").split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]

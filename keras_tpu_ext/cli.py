@@ -1,6 +1,6 @@
 """The reports of the command `keras-tpu-ext`, whose arguments `keras_tpu_ext_command` reads.
 
-It exits with 0 when the report is good, with 1 when it is not and with 2 when there is none.
+The exit status is 0 if the report is good, 1 if it is not and 2 if there is none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keras_tpu_ext.preflight import PreflightReport, preflight
 from keras_tpu_ext.preflight.targets import parse_target
 from keras_tpu_ext_command import parse_arguments
 
-# Arguments of Python, as messages name them, whose flag has another name.
+# Python arguments, as named in messages, whose flag has another name.
 _FLAGS = {"timeout_s": "timeout"}
 
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report that `options` ask for and return the exit status."""
-    sys.path.insert(0, os.getcwd())  # as `python -m` does: a user's file is in the folder they stand in
+    sys.path.insert(0, os.getcwd())  # as `python -m` does: a user's file is in the current folder
     try:
         report = _REPORTS[options.command](options)
     except (KteError, OSError) as error:
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _message(error: Exception, options: argparse.Namespace) -> str:
-    """Return the first line of an error, with the command's flags where it names arguments of Python."""
+    """Return the first line of an error, with the command's flags in place of Python arguments."""
 
     def as_flag(match: re.Match[str]) -> str:
         name = _FLAGS.get(match[1], match[1])

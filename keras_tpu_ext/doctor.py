@@ -23,18 +23,18 @@ def doctor(
     root: str | os.PathLike[str] = "/",
     versions: Mapping[str, str] | None = None,
 ) -> DoctorReport:
-    """Examine this machine: whether its TPU can be used as things are, and what to do next.
+    """Examine this machine: whether its TPU can be used, and what to do next.
 
-    It looks and starts nothing: no device, no network, and it raises because of nothing that it finds. Where versions
-    cannot work together, importing this package raises an error with the pair that works; the command
-    `keras-tpu-ext doctor` tells what it can there too.
+    Without `start=True` it starts nothing, no device and no network connection, and it raises no error because of
+    what it finds. If versions cannot work together, importing this package raises an error with the pair that works;
+    the command `keras-tpu-ext doctor` still reports what it can.
 
     Args:
-        paths: Where data and checkpoints are to be, to tell whether they can be reached from where the model trains;
-            none by default.
-        start: Whether to start the TPU as well, which takes it and waits for it. Defaults to `False`.
+        paths: Where data and checkpoints will be, to check that they can be reached from where the model trains; none
+            by default.
+        start: Whether to start the TPU as well, which occupies it and waits for it. Defaults to `False`.
         environ: Environment variables; those of this process by default.
-        root: Folder taken for the root of the file system; `"/"` by default.
+        root: Folder to use as the root of the file system; `"/"` by default.
         versions: Installed versions by package; by default those of this Python.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The errors this package raises; each says what was needed, what came and what to write instead."""
+"""The errors this package raises; each says what was needed, what was given and what to write instead."""
 
 
 class KteError(Exception):
@@ -6,15 +6,15 @@ class KteError(Exception):
 
 
 class RuntimeNotSupportedError(KteError, ImportError):
-    """The Keras that this process has chosen is not one this release can run on."""
+    """The Keras of this process is not one that this release can run on."""
 
 
 class NotForThisKerasError(RuntimeNotSupportedError):
-    """Something exists for another Keras than that of this process."""
+    """Something exists only for another Keras than that of this process."""
 
 
 class HardwareNotFoundError(KteError, RuntimeError):
-    """The hardware that was asked for is not there, or is there and cannot be used."""
+    """The requested hardware is not there, or cannot be used."""
 
 
 class TpuUnusableError(HardwareNotFoundError):
@@ -26,31 +26,31 @@ class ScopeError(KteError, RuntimeError):
 
 
 class ClusterError(KteError, RuntimeError):
-    """The processes that train together did not come together, or one of them was lost."""
+    """The processes that train together did not connect, or one of them was lost."""
 
 
 class ArgumentError(KteError, ValueError):
-    """An argument has a value that cannot work."""
+    """An argument is invalid."""
 
 
 class MissingExtraError(KteError, ImportError):
-    """Something was asked for that needs an optional package, and that package is not installed."""
+    """Something needs an optional package that is not installed."""
 
 
 class NothingMeasuredError(KteError, RuntimeError):
-    """A result was asked for before there was anything to make it from."""
+    """A result was requested before there was anything to compute it from."""
 
 
 class ParityCheckError(KteError, RuntimeError):
-    """A parity check could not be carried out: a process of it failed, or took too long."""
+    """A parity check could not be carried out: one of its processes failed, or took too long."""
 
 
 class PreflightError(KteError, RuntimeError):
-    """A preflight could not be carried out: the compiler was not there, failed in itself, or took too long."""
+    """A preflight could not be carried out: the compiler was missing, crashed, or took too long."""
 
 
 class CheckpointError(KteError, RuntimeError):
-    """A checkpoint is damaged, is of another model, or cannot be written."""
+    """A checkpoint is damaged, belongs to another model, or cannot be written."""
 
 
 class HardwareUnusableWarning(UserWarning):
@@ -58,27 +58,27 @@ class HardwareUnusableWarning(UserWarning):
 
 
 class AddonsWarning(UserWarning):
-    """TensorFlow Addons is used on a TensorFlow that it was not made for."""
+    """TensorFlow Addons is used with a TensorFlow that it was not made for."""
 
 
 class CustomStepWarning(UserWarning):
-    """A step of the user's own is no faster on replicas than on one device, or means something else there."""
+    """A custom step is no faster on replicas than on one device, or computes something else there."""
 
 
 class MixedExamplesWarning(UserWarning):
-    """A model looks at the examples of a batch together, and is no faster on replicas than on one device."""
+    """A model combines the examples of a batch, and is no faster on replicas than on one device."""
 
 
 class LayoutWarning(UserWarning):
-    """A sharded model has a layout that is surely not meant, such as a large weight on every device."""
+    """A sharded model has a layout that is likely a mistake, such as a large weight on every device."""
 
 
 class FromLogitsWarning(UserWarning):
-    """A probability output meets a loss that expects logits, so the model may hardly learn."""
+    """A loss that expects logits gets probabilities, so the model may hardly learn."""
 
 
 class ResumeWarning(UserWarning):
-    """A training goes on after an interruption, and something is not as if there had been none."""
+    """A training resumes after an interruption, and something differs from a training without one."""
 
 
 class UntestedVersionWarning(UserWarning):

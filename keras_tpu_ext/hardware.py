@@ -1,6 +1,6 @@
 """Detection of the hardware of this machine, from its environment and files alone.
 
-Nothing here imports a framework, starts a device or raises because of what it finds: looking is safe.
+Nothing here imports a framework, starts a device or raises because of what it finds.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 _NVIDIA_FOLDER = "proc/driver/nvidia/gpus"
-# NVIDIA GPUs by name, and whether they compute in bfloat16.
-# The order matters: "RTX 2000 Ada" is no RTX 20 series, and "Quadro RTX 4000" no RTX 40 series.
+# NVIDIA GPUs by name, and whether they compute in bfloat16. The order matters: "RTX 2000 Ada" is not RTX 20 series,
+# and "Quadro RTX 4000" is not RTX 40 series.
 _GPU_BFLOAT16 = (
     (re.compile(r"\b(?:Ada|Blackwell|RTX 2050|RTX A\d{3,4})\b", re.IGNORECASE), True),
     (re.compile(r"\b(?:A2|A10G?|A16|A30X?|A40|A100X?|A800|L4|L20|L40[SG]?)\b", re.IGNORECASE), True),
@@ -52,12 +52,11 @@ class Hardware(HtmlSentence):
 
     Args:
         kind: `"tpu"`, `"gpu"` or `"cpu"`.
-        num_devices: Devices as a framework counts them, for a TPU those of the whole slice; `None` if it
-            cannot be told.
-        name: For people, such as `"TPU v5e-8"`, `"NVIDIA A100-SXM4-40GB"` or `"CPU, 8 cores"`.
-        generation: The TPU generation; `None` for other hardware and where it cannot be told.
-        supports_bfloat16: Whether it computes in bfloat16; `None` if it cannot be told.
-        found_by: Where it showed itself, such as `"TPU_ACCELERATOR_TYPE=v5litepod-8"` or `"/dev/accel0"`.
+        num_devices: Devices as a framework counts them, for a TPU those of the whole slice; `None` if unknown.
+        name: Name to show, such as `"TPU v5e-8"`, `"NVIDIA A100-SXM4-40GB"` or `"CPU, 8 cores"`.
+        generation: The TPU generation; `None` for other hardware, or if unknown.
+        supports_bfloat16: Whether it computes in bfloat16; `None` if unknown.
+        found_by: Where it was found, such as `"TPU_ACCELERATOR_TYPE=v5litepod-8"` or `"/dev/accel0"`.
 
     Example:
         ```python
@@ -94,11 +93,11 @@ class Hardware(HtmlSentence):
 def detect(environ: Mapping[str, str] | None = None, root: str | os.PathLike[str] = "/") -> Hardware:
     """Detect the hardware of this machine: a TPU, else a GPU, else the CPU.
 
-    It looks and does not try: a TPU held by another process is still found. Unreadable files are ignored.
+    It does not open any device: a TPU held by another process is still found. Unreadable files are ignored.
 
     Args:
         environ: Environment variables; those of this process by default.
-        root: Folder taken for the root of the file system; `"/"` by default.
+        root: Folder to use as the root of the file system; `"/"` by default.
 
     Example:
         ```python
@@ -115,17 +114,17 @@ def detect(environ: Mapping[str, str] | None = None, root: str | os.PathLike[str
 def find_tpu(
     tpu: str | bool = "auto", environ: Mapping[str, str] | None = None, root: str | os.PathLike[str] = "/"
 ) -> TpuAddress | None:
-    """Resolve the user's `tpu` argument to an address; `None` where no TPU is wanted or found.
+    """Resolve the user's `tpu` argument to an address; `None` if no TPU is wanted or found.
 
     Args:
         tpu: `"auto"` (default) looks in `TPU_NAME`, `COLAB_TPU_ADDR`, `TPU_GRPC_URL` and
-            `KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS`, then for a TPU of this machine; `"local"`, a TPU's name or a
-            `grpc://` address is taken as it is; `False` means none.
+            `KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS`, then for a TPU of this machine; `"local"`, a TPU's name or a `grpc://`
+            address is used as it is; `False` means none.
         environ: Environment variables; those of this process by default. Empty values count as unset.
-        root: Folder taken for the root of the file system; `"/"` by default.
+        root: Folder to use as the root of the file system; `"/"` by default.
 
     Raises:
-        ArgumentError: If `tpu` is an empty string, `True` or no string.
+        ArgumentError: If `tpu` is an empty string, `True` or not a string.
 
     Example:
         ```python
@@ -177,7 +176,7 @@ def _detect_gpu(environ: Mapping[str, str], root: str | os.PathLike[str]) -> Har
     if count == 0 or not (nodes or models or others):
         return None
     if not nodes and not models:
-        # Windows (WSL2) and AMD give neither a number nor a name away without starting the device.
+        # Windows (WSL2) and AMD reveal neither a number nor a name without starting the device.
         name = "GPU of the Windows host" if "/dev/dxg" in others else "AMD GPU"
         return Hardware("gpu", None, name, found_by=others)
     kinds = tuple(dict.fromkeys(models))
@@ -209,7 +208,7 @@ def _all_support_bfloat16(models: tuple[str, ...]) -> bool | None:
 
 
 def _model_supports_bfloat16(model: str) -> bool | None:
-    """Whether a GPU of this name computes in bfloat16; `None` for a name that is not known.
+    """Whether a GPU of this name computes in bfloat16; `None` for an unknown name.
 
     NVIDIA GPUs do from compute capability 8.0 (Ampere) on. Source: NVIDIA Ampere GPU Architecture Tuning
     Guide, https://docs.nvidia.com/cuda/archive/13.0.0/ampere-tuning-guide/index.html, "Improved Tensor Core
@@ -222,9 +221,9 @@ def _model_supports_bfloat16(model: str) -> bool | None:
 
 
 def _cuda_visible(environ: Mapping[str, str], found: int) -> int | None:
-    """Return the number of GPUs that `CUDA_VISIBLE_DEVICES` leaves; `None` where it is unknown.
+    """Return the number of GPUs that `CUDA_VISIBLE_DEVICES` leaves; `None` if it is unknown.
 
-    The list ends at its first entry that is no device. Source: CUDA C++ Programming Guide, "CUDA Environment
+    The list ends at its first entry that is not a device. Source: CUDA C++ Programming Guide, "CUDA Environment
     Variables".
     """
     if not isinstance(environ.get("CUDA_VISIBLE_DEVICES"), str):

@@ -38,48 +38,48 @@ def check_parity(
 ) -> ParityReport:
     """Train a model on one device and on N rehearsed replicas, in fresh processes, and compare the two.
 
-    From the same weights both take one step and `steps` steps with the batch, an epoch whose last batch does not
-    divide, `evaluate` and `predict`, and a step in which one example has an infinite weight. Compared are loss,
-    metrics, gradients as they reach the optimizer's update, what is added to the weights, and whether the step
-    with the inf is skipped. Both processes use CPUs, whatever hardware there is. Dropout is switched off, because
-    each replica draws random numbers of its own; the report names the layers.
+    From the same weights both run one step and `steps` steps with the batch, an epoch whose last batch does not
+    divide evenly, `evaluate` and `predict`, and a step in which one example has an infinite weight. Compared are the
+    loss, metrics, gradients as they reach the optimizer's update, the changes of the weights, and whether the step
+    with the infinite weight is skipped. Both processes use CPUs, whatever the hardware. Dropout is switched off,
+    because each replica draws its own random numbers; the report names the layers.
 
     A difference is relative: |a - b| / |a| for a number, the same with norms for gradients and for updates, where a
-    is one device. Where it is above the tolerance, one device is asked how far it is from itself with its examples
-    in reverse order (and with weights moved by half a unit in the last place, for 16-bit dtypes): an optimizer such
-    as Adam makes whole steps of a rounding. Up to four times that is allowed, and never more than 100 times the
-    tolerance, or 0.1; what rounding moves further than that counts as not checked.
+    is one device. If it is above the tolerance, one device is compared with itself with its examples in reverse order
+    (and, for 16-bit dtypes, with weights moved by half a unit in the last place): an optimizer such as Adam turns a
+    rounding error into whole steps. Up to four times that difference is allowed, and never more than 100 times the
+    tolerance or 0.1, whichever is smaller; a quantity that rounding moves further than that counts as not checked.
 
     Args:
         build_model: Function without arguments that returns a compiled Keras model, a `TPUModel` or a plain one, and
-            opens no scope itself. Each process imports it, so it stands at the top level of a file, and a script
-            has its calls under `if __name__ == "__main__":`; from a notebook, cloudpickle brings it over.
-        batch: `x`, `(x, y)` or `(x, y, sample_weight)`, structures of arrays with the examples first. Any number
-            of examples will do, also fewer than replicas.
+            opens no scope itself. Each process imports it, so it must be at the top level of a file, and a script
+            must have its calls under `if __name__ == "__main__":`; from a notebook, cloudpickle transfers it.
+        batch: `x`, `(x, y)` or `(x, y, sample_weight)`, structures of arrays with the examples along the first axis.
+            Any number of examples works, also fewer than replicas.
         replicas: Number of replicas, at least 2. Defaults to 8.
         steps: Number of steps with the batch. Defaults to 3.
-        tolerance: The relative difference up to which numbers agree. Default: 1e-5, because float32 adds in another
-            order on replicas; with layers in bfloat16 4 * 2**-8 and in float16 4 * 2**-11, because each replica
-            rounds its part of a gradient to that dtype's significand; with another `backend` no less than 1e-4.
-        backend: `"jax"` or `"tensorflow"`: the replicas run on this backend of Keras 3, and one device on the one
-            that this process is on. So it is known whether a model will train on JAX as it does on TensorFlow.
-            `None` (default) takes the one of this process for both.
-        exact: Whether a plain Keras model takes the exact step, as in `strategy_scope(exact=True)`, the default.
-            `False` shows what Keras's own step makes of it.
-        as_on_tpu: Whether the replicas take the paths that Keras takes on a TPU, with its kernels interpreted on the
-            CPU (`keras_tpu_ext.testing.as_on_tpu`), which is slow. So it is known whether a model computes on a TPU
-            what it computes on a CPU. On JAX only. Defaults to `False`.
-        timeout_s: Seconds after which each of the two processes is ended. Defaults to 600.
+        tolerance: The relative difference up to which numbers agree. Default: 1e-5, because replicas add float32
+            numbers in another order; with layers in bfloat16 4 * 2**-8 and in float16 4 * 2**-11, because each
+            replica rounds its part of a gradient to that dtype's significand; with another `backend` at least 1e-4.
+        backend: `"jax"` or `"tensorflow"`: the replicas run on this backend of Keras 3, and one device on the backend
+            of this process. This shows whether a model trains on JAX as it does on TensorFlow. `None` (default) uses
+            the backend of this process for both.
+        exact: Whether a plain Keras model uses the exact step, as in `strategy_scope(exact=True)`, the default.
+            `False` shows how it trains with Keras's own step.
+        as_on_tpu: Whether the replicas take Keras's TPU code paths, with its kernels interpreted on the CPU
+            (`keras_tpu_ext.testing.as_on_tpu`), which is slow. This shows whether a model computes the same on a TPU
+            as on a CPU. On JAX only. Defaults to `False`.
+        timeout_s: Seconds after which each of the two processes is stopped. Defaults to 600.
         progress: Whether to show progress on stderr. Defaults to `True`.
 
     Returns:
         A `ParityReport`; `report.ok` says whether all that was checked agrees.
 
     Raises:
-        ArgumentError: If an argument cannot work, or `build_model` returns no compiled model.
-        RuntimeNotSupportedError: If `as_on_tpu` is asked for on TensorFlow.
-        MissingExtraError: If `build_model` can be imported from nowhere and cloudpickle is not installed, or the
-            framework of `backend` is not.
+        ArgumentError: If an argument is invalid, or `build_model` does not return a compiled model.
+        RuntimeNotSupportedError: If `as_on_tpu` is used on TensorFlow.
+        MissingExtraError: If `build_model` cannot be imported and cloudpickle is not installed, or the framework of
+            `backend` is not installed.
         ParityCheckError: If `build_model` raises, the model cannot train on the batch, or a process fails.
 
     Example:
@@ -130,7 +130,7 @@ def check_function(
     synthetic: bool = False,
     progress: bool = True,
 ) -> ParityReport:
-    """Do what `check_parity` does for a reference to a function; `synthetic` says so of the batch."""
+    """Do what `check_parity` does for a reference to a function; `synthetic` says whether the batch is synthetic."""
     refuse_nested_check()
     if as_on_tpu and backend == "tensorflow":
         raise RuntimeNotSupportedError(
@@ -141,7 +141,7 @@ def check_function(
     check.one_of("check_parity", "exact", exact, (True, False), example="False")
     check.one_of("check_parity", "as_on_tpu", as_on_tpu, (True, False), example="True")
     if as_on_tpu and backend is None:
-        _runtime.devices.as_on_tpu()  # which TensorFlow refuses
+        _runtime.devices.as_on_tpu()  # raises on TensorFlow
     arrays = batches.parse_batch(batch)
 
     def run(*, distributed: bool, start: list[Any] | None) -> Outcome:

@@ -27,11 +27,11 @@ _LOW = ("bfloat16", "float16")
 def recommended_policy(hardware: Hardware | None = None) -> str:
     """Return the name of the Keras dtype policy that fits `hardware`.
 
-    TPUs and GPUs with bfloat16 units: `"mixed_bfloat16"`. Older GPUs, and those that do not tell:
-    `"mixed_float16"`, which brings a dynamic loss scale with it. CPUs: `"float32"`.
+    TPUs and GPUs with bfloat16 units: `"mixed_bfloat16"`. Older GPUs, and those that cannot be identified:
+    `"mixed_float16"`, which comes with a dynamic loss scale. CPUs: `"float32"`.
 
     Args:
-        hardware: What to train on; by default what `hardware.detect()` finds here.
+        hardware: Hardware to train on; by default what `hardware.detect()` finds.
 
     Raises:
         ArgumentError: If `hardware` is not a `Hardware`.
@@ -65,7 +65,7 @@ def recommended_policy(hardware: Hardware | None = None) -> str:
 
 
 def check_policy(name: str) -> str:
-    """Return `name`, checked to be a dtype policy that Keras knows.
+    """Return `name` after checking that it is a dtype policy that Keras knows.
 
     Raises:
         ArgumentError: If it is not.
@@ -93,13 +93,13 @@ def check_policy(name: str) -> str:
 
 @contextlib.contextmanager
 def policy_scope(name: str) -> Iterator[str]:
-    """Set Keras's global dtype policy inside a `with` block and restore the one before, also on error.
+    """Set Keras's global dtype policy inside a `with` block and restore the old one afterwards, also on error.
 
     Args:
         name: A policy such as `"mixed_bfloat16"`, or `"auto"` for `recommended_policy()` on this machine.
 
     Yields:
-        The name of the policy that is in force.
+        The name of the active policy.
 
     Raises:
         ArgumentError: If Keras knows no such policy.
@@ -130,7 +130,7 @@ class Finding:
 
     Attributes:
         kind: `"softmax"`, `"loss"` or `"metric"`.
-        where: The layer (or output, or metric) by name.
+        where: Name of the layer, output or metric.
         dtype: `"bfloat16"` or `"float16"`.
         cure: The line to write.
     """
@@ -155,7 +155,7 @@ class AuditReport(HtmlText):
 
     Attributes:
         model: Name of the model.
-        findings: The places at risk, in the order of the layers; empty when there are none.
+        findings: The places at risk, in the order of the layers; empty if there are none.
     """
 
     model: str
@@ -185,15 +185,15 @@ def audit(model: Any) -> AuditReport:
     """Find softmaxes, losses and metrics of `model` that are computed in bfloat16 or float16.
 
     A 16-bit softmax loses small probabilities, 16-bit logits round the loss, and a metric kept in bfloat16 stops
-    counting at 256. Compile the model first, if its loss and metrics are to be looked at.
+    counting at 256. To have its loss and metrics checked, compile the model first.
 
-    What a subclassed model does in its `call` cannot be seen, only its layers can.
+    The `call` of a subclassed model cannot be inspected, only its layers.
 
     Args:
-        model: A Keras model that is built.
+        model: A built Keras model.
 
     Raises:
-        ArgumentError: If `model` is no Keras model.
+        ArgumentError: If `model` is not a Keras model.
 
     Example:
         ```python

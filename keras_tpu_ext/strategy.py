@@ -1,4 +1,4 @@
-"""`strategy_scope()`: the one line that puts existing Keras code on the hardware there is."""
+"""`strategy_scope()`: the one line that runs existing Keras code on the available hardware."""
 
 from __future__ import annotations
 
@@ -49,17 +49,18 @@ class _Entered(threading.local):
 
 @dataclasses.dataclass(frozen=True)
 class Scope(HtmlSentence):
-    """The hardware and strategy that models train with; use it in a `with` statement, as often as you like.
+    """The hardware and strategy that models train with; a context manager that can be entered any number of times.
 
     Attributes:
         hardware: The hardware that was chosen.
-        strategy: The framework's own object, a `tf.distribute.Strategy`, a `keras.distribution.DataParallel`, or for
-            sharded models a `keras.distribution.ModelParallel`.
-        num_replicas: Number of replicas, each with its own part of every batch: the size of the mesh's data axis.
+        strategy: The framework's own object: a `tf.distribute.Strategy`, a `keras.distribution.DataParallel` or, for
+            sharded models, a `keras.distribution.ModelParallel`.
+        num_replicas: Number of replicas, each of which gets its own part of every batch: the size of the mesh's data
+            axis.
         precision: Name of the dtype policy that is set inside the block; `None` leaves the policy alone.
-        note: Why this hardware, in words.
-        exact: Whether plain Keras models that are made inside the block take the step of `TPUModel`.
-        mesh: Name and size of each axis of the mesh over which models are sharded; `None` where they are not.
+        note: Why this hardware was chosen, in words.
+        exact: Whether plain Keras models made inside the block use the training step of `TPUModel`.
+        mesh: Name and size of each axis of the mesh over which models are sharded; `None` if they are not sharded.
 
     Example:
         ```python
@@ -112,14 +113,14 @@ class Scope(HtmlSentence):
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """`num_replicas`, by the name that a `tf.distribute.Strategy` has for it."""
+        """Same as `num_replicas`, under the name that `tf.distribute.Strategy` uses."""
         return self.num_replicas
 
     def __copy__(self) -> Scope:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Scope:
-        return self  # the devices of a process are there once
+        return self  # a process has only one set of devices
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -135,7 +136,7 @@ class Scope(HtmlSentence):
         return f"{replicas} on {self.hardware.name}{f' ({self.note})' if self.note else ''}{sharded}{policy}"
 
     def global_batch_size(self, per_replica: int) -> int:
-        """Return the batch size to give to `fit` or `dataset.batch` for `per_replica` examples a replica.
+        """Return the batch size for `fit` or `dataset.batch` that gives each replica `per_replica` examples.
 
         Raises:
             ArgumentError: If `per_replica` is not a positive integer.
@@ -143,15 +144,16 @@ class Scope(HtmlSentence):
         return check.integer("global_batch_size", "per_replica", per_replica, example=8) * self.num_replicas
 
     def layout(self, model: Any) -> LayoutReport:
-        """Return along which axes of the mesh each variable of a model is sharded, and its bytes on each device.
+        """Return the mesh axes along which each variable of a model is sharded, and its bytes on each device.
 
-        Print it: a table of every decision, after what is surely not meant, such as a pattern that matches nothing.
+        Printing the report shows a table of the weights' layouts. Likely mistakes, such as a pattern that matches
+        nothing, are listed above it.
 
         Args:
-            model: A model that was built in this scope; a compiled one for its optimizer too.
+            model: A model that was built in this scope; compile it first to include its optimizer.
 
         Raises:
-            ArgumentError: If it is no Keras model, or not built.
+            ArgumentError: If it is not a Keras model, or is not built.
         """
         if not isinstance(model, _runtime.keras.Model) or not model.built:
             got = f"{model.name!r}, which is not" if isinstance(model, _runtime.keras.Model) else type(model).__name__
@@ -163,21 +165,21 @@ class Scope(HtmlSentence):
         return LayoutReport(model.name, mesh, tuple(_runtime.devices.layouts(model)), complaints)
 
     def distribute(self, dataset: Any) -> Any:
-        """Return `dataset`, batched by the global batch size, with each batch split over the replicas.
+        """Split each global batch of `dataset` over the replicas.
 
-        `fit`, `evaluate` and `predict` do this themselves; it is for training loops of your own.
+        `fit`, `evaluate` and `predict` do this themselves; use it in custom training loops.
 
         Args:
-            dataset: On TensorFlow a `tf.data.Dataset`; on JAX any iterable of batches, structures of arrays with the
-                examples first.
+            dataset: Data batched by the global batch size. On TensorFlow a `tf.data.Dataset`; on JAX any iterable of
+                batches, each a structure of arrays with the examples along the first axis.
 
         Returns:
             On TensorFlow a `tf.distribute.DistributedDataset`; on JAX an iterable of the same structures of
             `jax.Array`s, split over the devices.
 
         Raises:
-            ArgumentError: If `dataset` is none of these, is not batched, or, on JAX, when a batch comes that the
-                devices cannot share evenly.
+            ArgumentError: If `dataset` is none of these or is not batched; on JAX also when iteration reaches a batch
+                that cannot be split evenly over the devices.
         """
         return _runtime.devices.distribute(self.strategy, dataset)
 
@@ -192,52 +194,53 @@ def strategy_scope(
     shard: Any = None,
     mesh: Any = None,
 ) -> Scope:
-    """Open the hardware there is: a TPU, else the GPUs, else the CPU; models built inside train on it.
+    """Open the available hardware: a TPU, else the GPUs, else the CPU; models built inside train on it.
 
-    Existing Keras code needs no change inside the block. A model built inside keeps training distributed after
-    the block is left. Calling it again gives the same strategy and never initialises a TPU twice.
+    Existing Keras code needs no change inside the block. A model built inside still trains distributed after the
+    block ends. Calling `strategy_scope` again returns the same strategy and never initialises a TPU twice.
 
-    Several processes, on one machine or many, train together where each is told of the others: by the environment
-    variable `TF_CONFIG` on TensorFlow, by `keras.distribution.initialize` or `jax.distributed.initialize` on JAX.
-    All run the same program, on the same data in the same order, with the batch size of all together. Call it
-    before the first line that makes a tensor. On TensorFlow it then waits up to 300 seconds for the others, or as
-    many as the environment variable `KTE_START_TIMEOUT` says; on JAX `initialize` has waited. All of them get one
-    random seed.
+    Several processes, on one machine or many, train together if each one knows the others: by the environment
+    variable `TF_CONFIG` on TensorFlow, by `keras.distribution.initialize` or `jax.distributed.initialize` on JAX. All
+    run the same program, on the same data in the same order, with the global batch size. Call `strategy_scope` before
+    the first line that creates a tensor. On TensorFlow it then waits for the other processes for up to 300 seconds,
+    or for the seconds in the environment variable `KTE_START_TIMEOUT`; on JAX, `initialize` has already waited. All
+    processes get the same random seed.
 
     Args:
-        require: `"tpu"`, `"gpu"` or `"cpu"`: accept nothing else. `None` (default) takes the best there is and
-            logs the choice in one line, to the logger `keras_tpu_ext` at level `INFO`; where no level is set for
-            it and `INFO` is not shown, it is printed on stderr.
-        tpu: `"auto"` (default) looks where TPUs show themselves; `"local"`, a name or a `grpc://` address says
-            where it is, and then nothing else is accepted; `False` uses none.
+        require: `"tpu"`, `"gpu"` or `"cpu"`: accept nothing else. `None` (default) takes the best available and logs
+            the choice in one line, to the logger `keras_tpu_ext` at level `INFO`; if that logger has no level and
+            `INFO` is not shown, the line is printed on stderr.
+        tpu: `"auto"` (default) searches as `hardware.find_tpu` does; `"local"`, a TPU's name or a `grpc://` address
+            says which TPU to use, and nothing else is accepted; `False` uses no TPU.
         replicas: Number of replicas. On a machine without accelerators, more than one is a rehearsal: that many
-            virtual CPU devices run the same code path with the same numbers. Default: all devices there are.
+            virtual CPU devices run the same code path and give the same numbers. Defaults to all available devices.
         precision: Dtype policy inside the block, such as `"mixed_bfloat16"`; `"auto"` takes
-            `precision.recommended_policy`. `None` (default) leaves the policy alone. It is restored on exit.
-        exact: Whether every plain Keras model that is made, loaded, compiled or used inside the block takes the exact
-            step of `TPUModel` and the arguments of `TPUModel.compile`, and its batch normalizations have the
-            statistics of the whole batch. Its class, name and file stay what they are. Defaults to `True`; `False`
-            leaves Keras its own step.
-        shard: How models are sharded over the devices, on Keras 3 on JAX, for what does not fit one. `None`
-            (default): every device has all of a model. `"fsdp"`: weights, gradients and optimizer state are sharded
-            over the data axis, and over further axes of `mesh` as in tensor parallelism; layouts come from shapes and
-            layers. `"auto"`: as `"fsdp"` until the first `fit`, which on a TPU asks its compiler about several
-            meshes, as `preflight(shard="auto")` does, and lays the model out on the fastest that fits. A dict of
-            patterns over paths of variables, `{"dense.*kernel": (None, "model")}`, or a
-            `keras.distribution.LayoutMap`, with its own mesh: what matches none stays on every device.
-        mesh: Name and size of each axis of the mesh, such as `(("data", 2), ("model", 4))` or a dict of that; the
-            axis named `"data"`, else the first, shards batches. Default: all devices along `"data"`.
+            `precision.recommended_policy`. `None` (default) leaves the policy alone. The old policy is restored on
+            exit.
+        exact: Whether plain Keras models that are made, loaded, compiled or used inside the block get the exact step
+            of `TPUModel` and the arguments of `TPUModel.compile`, and their batch normalizations use the statistics
+            of the whole batch. A model's class, name and file do not change. Defaults to `True`; with `False` models
+            keep Keras's own step.
+        shard: How to shard models that do not fit on one device; on Keras 3 on JAX only. `None` (default): every
+            device holds the whole model. `"fsdp"`: weights, gradients and optimizer state are sharded over the data
+            axis, and over further axes of `mesh` as in tensor parallelism; layouts are chosen from shapes and layers.
+            `"auto"`: like `"fsdp"` until the first `fit`, which on a TPU asks its compiler about several meshes, as
+            `preflight(shard="auto")` does, and lays the model out on the fastest that fits. A dict from patterns over
+            variable paths to layouts, `{"dense.*kernel": (None, "model")}`, or a `keras.distribution.LayoutMap`,
+            which has its own mesh: variables that match no pattern are replicated on every device.
+        mesh: Name and size of each axis of the mesh, such as `(("data", 2), ("model", 4))` or the same as a dict;
+            batches are sharded along the axis named `"data"`, else along the first. Default: all devices along
+            `"data"`.
 
     Returns:
-        The `Scope`, which is the context manager.
+        The `Scope`, a context manager.
 
     Raises:
-        ArgumentError: If an argument has a value that cannot work.
-        HardwareNotFoundError: If what `require` or `tpu` names is not found or cannot be used; the text says what
-            was looked for, what was found and what to run.
-        ScopeError: If a rehearsal, or a start of several processes, comes after the framework has started its
-            devices.
-        ClusterError: If the processes that train together do not come together in time.
+        ArgumentError: If an argument is invalid.
+        HardwareNotFoundError: If the hardware named by `require` or `tpu` is not found or cannot be used; the message
+            says what was searched, what was found and what to run.
+        ScopeError: If a rehearsal or a multi-process start is requested after the framework has started its devices.
+        ClusterError: If the processes that train together do not all connect in time.
 
     Example:
         ```python
@@ -259,7 +262,7 @@ def strategy_scope(
         replicas = math.prod(size for _, size in axes)
     address = find_tpu(tpu)
     if require is None and tpu not in ("auto", False):
-        require = "tpu"  # who names a TPU does not want to train on a CPU
+        require = "tpu"  # a user who names a TPU does not want to train on a CPU
     scope = dataclasses.replace(_open(require, address, replicas), exact=exact)
     if shard is not None:
         scope = _sharded(scope, shard, axes)
@@ -281,7 +284,7 @@ def _sharded(scope: Scope, shard: Any, axes: tuple[tuple[str, int], ...] | None)
 
 
 def _tell(text: str) -> None:
-    """Log a line; where nobody has set up logging, print it on stderr once, since it says what trains."""
+    """Log a line; if logging is not set up, print it on stderr once, because it says which hardware trains."""
     if _LOG.isEnabledFor(logging.INFO) or _LOG.level != logging.NOTSET:
         _LOG.info(text)
     elif text not in _TOLD:
@@ -290,7 +293,7 @@ def _tell(text: str) -> None:
 
 
 def _open(require: Kind | None, address: TpuAddress | None, replicas: int | None) -> Scope:
-    """Try TPU, GPUs and CPU in this order, as far as `require` lets them."""
+    """Try TPU, GPUs and CPU in this order, as far as `require` allows."""
     tried_tpu = False
     if require in (None, "tpu") and address is not None:
         try:
@@ -367,7 +370,7 @@ def _open_cpu(replicas: int) -> Scope:
 
 
 def _cpu() -> Hardware:
-    """Return the hardware of the CPU, also where there is a TPU or GPU."""
+    """Return the CPU as `Hardware`, even if there is a TPU or GPU."""
     seen = detect(environ={"CUDA_VISIBLE_DEVICES": ""})
     return seen if seen.kind == "cpu" else Hardware("cpu", 1, "CPU")
 

@@ -1,4 +1,4 @@
-"""For tests, yours too: take the paths of a TPU on a CPU."""
+"""Helpers for tests, including your own: run the code paths of a TPU on a CPU."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from keras_tpu_ext import _runtime
 
 
 def as_on_tpu() -> AbstractContextManager[None]:
-    """Let Keras take within the block the paths that it takes on a TPU, while everything runs on the CPU.
+    """Make Keras take its TPU code paths inside the block, while everything runs on the CPU.
 
-    Keras asks JAX for the platform while it traces a step, and on a TPU it computes some things in another way:
-    attention, above all. Within the block it is told "tpu". Arrays stay on the CPU and Pallas kernels are
-    interpreted, which is slow: take short sequences. What was traced before is not traced again, so compile the model
-    within the block; a step that is traced within it stays as it is after the block. It holds for the thread that
-    enters it. On Keras 3 on JAX only.
+    Keras asks JAX for the platform while it traces a step, and computes some things differently on a TPU, above all
+    attention. Inside the block the answer is "tpu". Arrays stay on the CPU and Pallas kernels are interpreted, which
+    is slow: use short sequences. What was traced before is not traced again, so compile the model inside the block; a
+    step that is traced inside it stays as it is after the block. It applies to the thread that enters it. Only on
+    Keras 3 on JAX.
 
     Returns:
         A context manager.
 
     Raises:
-        RuntimeNotSupportedError: On TensorFlow, where nothing of this kind is there: what a TPU runs is decided
-            when the graph is compiled for it, and not by Keras.
+        RuntimeNotSupportedError: On TensorFlow, which has no equivalent: what a TPU runs is decided when the graph is
+            compiled for it, and not by Keras.
 
     Example:
         ```python

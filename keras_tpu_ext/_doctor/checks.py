@@ -1,4 +1,4 @@
-"""The checks of `doctor`: the machine, its packages, and whatever keeps it from training on its TPU."""
+"""The checks of `doctor`: the machine, its packages, and anything that prevents training on its TPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keras_tpu_ext._versions import NEWEST_LIBTPU_FOR_TENSORFLOW, Versions, prob
 from keras_tpu_ext.hardware import Hardware, detect, find_tpu
 
 _LIBTPU = ".".join(map(str, NEWEST_LIBTPU_FOR_TENSORFLOW))
-# Each place by the variables that only it sets.
+# Each place, with the variables that only it sets.
 _PLACES = (
     ("Kaggle", ("KAGGLE_KERNEL_RUN_TYPE", "KAGGLE_URL_BASE")),
     ("Colab", ("COLAB_RELEASE_TAG", "COLAB_TPU_ADDR", "COLAB_BACKEND_VERSION")),
@@ -46,12 +46,12 @@ def describe_place(environ: Mapping[str, str], hardware: Hardware) -> str:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of the packages that matter, where they are installed."""
+    """Return the versions of the relevant packages that are installed."""
     return {name: version for name in _PACKAGES if (version := _system.installed_version(name)) is not None}
 
 
 def chip_holders(root: str | os.PathLike[str]) -> list[Holder]:
-    """Return the other processes that have a chip open, as far as this user may see them."""
+    """Return the other processes that have a chip open and that this user may see."""
     found = []
     for name in _system.list_folder(root, "proc"):
         if not name.isdecimal() or int(name) == os.getpid():
@@ -65,13 +65,13 @@ def chip_holders(root: str | os.PathLike[str]) -> list[Holder]:
 
 
 def parse_problem(problem: str) -> Finding:
-    """Return the finding for the text of an error, with the part after "Write:" as its cure."""
+    """Return the finding for an error message, with the part after "Write:" as its cure."""
     cause, _, write = " ".join(problem.split()).partition(" Write: ")
     return Finding("problem", cause.rstrip("."), write)
 
 
 def check_packages(versions: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield packages whose import ends the process, or which overwrite each other, whoever imports them."""
+    """Yield packages whose import ends the process, or that overwrite each other, whatever imports them."""
     found = Versions(
         tensorflow=versions.get("tensorflow"),
         tensorflow_cpu=versions.get("tensorflow-cpu"),
@@ -84,7 +84,7 @@ def check_packages(versions: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def check_tpu_framework(framework: str, versions: Mapping[str, str], address: str) -> Iterator[Finding]:
-    """Yield missing packages, and addresses out of reach, for a TPU at `address`."""
+    """Yield missing packages, and unreachable addresses, for a TPU at `address`."""
     if framework == "JAX":
         if address != "local":
             yield Finding(
@@ -115,7 +115,7 @@ def check_holders(found: Sequence[Holder]) -> Iterator[Finding]:
 
 
 def check_paths(paths: Sequence[str], address: str, root: str | os.PathLike[str]) -> Iterator[Finding]:
-    """Yield the paths that cannot be read and written from where the model trains; `gs://` is not asked."""
+    """Yield the paths that cannot be read and written from where the model trains; `gs://` is not contacted."""
     for path in paths:
         if path.startswith("gs://"):
             continue
@@ -168,9 +168,9 @@ def import_failure_report(
     """Return the report of a machine on which this package cannot be imported; it needs no framework.
 
     Args:
-        error: What importing this package raised.
+        error: The error that importing this package raised.
         environ: Environment variables; those of this process by default.
-        root: Folder taken for the root of the file system; `"/"` by default.
+        root: Folder to use as the root of the file system; `"/"` by default.
     """
     environ = os.environ if environ is None else environ
     hardware, address = detect(environ, root), find_tpu("auto", environ, root)

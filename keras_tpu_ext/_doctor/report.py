@@ -14,9 +14,9 @@ class Finding:
     """A problem, or advice.
 
     Attributes:
-        kind: `"problem"` where training will not work as meant, `"advice"` where it will.
+        kind: `"problem"` if training will not work as intended, `"advice"` if it will.
         text: The problem or the advice.
-        write: What to write or run instead; empty where there is nothing to do.
+        write: What to write or run instead; empty if there is nothing to do.
     """
 
     kind: Literal["problem", "advice"]
@@ -34,11 +34,11 @@ class DoctorReport(HtmlText):
     Attributes:
         place: The machine, such as `"Kaggle"` or `"a Cloud TPU VM"`.
         hardware: The hardware that a program would run on.
-        tpu: Where a TPU is reached, such as `"local"` or `"grpc://10.0.0.2:8470"`; empty where none was found.
+        tpu: Where a TPU is reached, such as `"local"` or `"grpc://10.0.0.2:8470"`; empty if none was found.
         framework: Keras and its backend, such as `"Keras 3 on JAX"`.
-        versions: The versions of the packages that matter, as far as they are installed.
-        policy: Keras's dtype policy at the moment.
-        findings: Problems, and then advice.
+        versions: The versions of the relevant packages that are installed.
+        policy: Keras's current dtype policy.
+        findings: Problems, then advice.
         next_step: The next thing to write or to run.
     """
 
@@ -89,7 +89,7 @@ class DoctorReport(HtmlText):
         for finding in self.findings:
             mark = "PROBLEM" if finding.kind == "problem" else finding.kind
             lines += ["", *wrap(f"{mark}: {finding.text}.", 4)]
-            lines += [f"    Write: {finding.write}"] if finding.write else []  # in one line, to be copied
+            lines += [f"    Write: {finding.write}"] if finding.write else []  # on one line, to be copied
         return "\n".join([*lines, "", f"Next: {self.next_step}"])
 
     def _chips(self) -> int | None:

@@ -13,7 +13,7 @@ from keras_tpu_ext.errors import ArgumentError
 Batch = tuple[Any, Any, Any]  # x, y and sample_weight
 
 _WRITE = "a batch as x, (x, y) or (x, y, sample_weight), of arrays with the examples first: (images, labels)"
-# The targets of each loss, by its name in small letters without underscores.
+# The targets of each loss, by its name in lower case without underscores.
 _LABELS = ("sparsecategoricalcrossentropy",)
 _ONE_HOT = ("categoricalcrossentropy", "categoricalfocalcrossentropy", "kldivergence", "categoricalhinge")
 _ZERO_OR_ONE = ("binarycrossentropy", "binaryfocalcrossentropy", "hinge", "squaredhinge", "dice", "tversky")
@@ -33,7 +33,7 @@ def parse_batch(batch: Any) -> Batch:
     """Return `batch` as `x`, `y` and `sample_weight`, structures of NumPy arrays with one leading dimension.
 
     Raises:
-        ArgumentError: If it is no batch.
+        ArgumentError: If it is not a batch.
     """
     if hasattr(batch, "element_spec") or hasattr(batch, "__next__"):
         got = f"a {type(batch).__name__}, which has many"
@@ -68,7 +68,7 @@ def take(batch: Batch, places: Any) -> Batch:
 def uneven_epoch(examples: int, replicas: int, *, reverse: bool = False) -> tuple[Any, int]:
     """Return the places of the examples of an epoch of two batches, and the size of the first.
 
-    The first divides by `replicas` and the last does not; few examples are repeated.
+    The first is divisible by `replicas` and the last is not; if there are few examples, they are repeated.
 
     Args:
         examples: Number of examples there are.

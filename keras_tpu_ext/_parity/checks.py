@@ -14,7 +14,7 @@ from keras_tpu_ext._runtime.common.error_messages import summary_of
 
 Key = tuple[str, str]  # the scenario, and the quantity that is compared
 
-# The scenario of each part, where it could not be run.
+# The scenario of each part, for parts that could not be run.
 PARTS = {
     "steps": "one step",
     "gradients": "one step",
@@ -32,8 +32,8 @@ class Quantity:
     Attributes:
         kind: `"series"`, numbers that are compared one by one; `"arrays"`, compared as one long vector; or
             `"exact"`, which must be equal.
-        values: One array for a series, else one an array of the quantity.
-        names: The name of each array, where it has one.
+        values: One array for a series, else one for each array of the quantity.
+        names: The name of each array, if it has one.
         note: A remark for the report.
     """
 
@@ -49,8 +49,8 @@ class Part:
 
     Attributes:
         quantities: The quantities to compare, in the order of the report.
-        error: The error, in one line; empty where there was none.
-        unchecked: Why there is nothing to compare; empty where there is.
+        error: The error, in one line; empty if there was none.
+        unchecked: Why there is nothing to compare; empty if there is something.
     """
 
     quantities: dict[Key, Quantity] = dataclasses.field(default_factory=dict)
@@ -62,7 +62,7 @@ Quantities = dict[Key, Quantity]
 
 
 class NotCheckedError(Exception):
-    """A part cannot be run with this model; the text says why."""
+    """A part cannot be run with this model; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +72,10 @@ class Setup:
     Attributes:
         make_model: Returns a fresh model with the weights to start from.
         batch: The batch.
-        replicas: Number of replicas of the check, also on one device.
+        replicas: Number of replicas of the check, even if this process has one device.
         steps: Number of training steps with the batch.
         names: A name for each of the model's weights.
-        reverse: Whether the examples of a batch come in reverse order, which changes nothing but rounding.
+        reverse: Whether the examples of a batch come in reverse order, which changes only rounding.
     """
 
     make_model: Callable[[], Any]
@@ -109,12 +109,12 @@ def _run(part: Callable[[Setup], Quantities], setup: Setup) -> Part:
         return Part(part(setup))
     except NotCheckedError as reason:
         return Part(unchecked=str(reason))
-    except Exception as error:  # a model of the user's own may fail in any way, and the report says how
+    except Exception as error:  # a user's model may fail in any way, and the report says how
         return Part(error=summary_of(error))
 
 
 def _steps(setup: Setup) -> Quantities:
-    """One batch whole, and then again until there are enough steps: an epoch is one step."""
+    """One step with the whole batch, repeated until there are enough steps: an epoch is one step."""
     model = setup.make_model()
     start, after_one = model.get_weights(), []
 
@@ -155,7 +155,7 @@ def _gradients(setup: Setup) -> Quantities:
 
 
 def _tail(setup: Setup) -> Quantities:
-    """An epoch of two batches, of which the last does not divide by the replicas."""
+    """An epoch of two batches, the last of which is not divisible by the replicas."""
     model = setup.make_model()
     start = model.get_weights()
     places, first = batches.uneven_epoch(batches.num_examples(setup.batch), setup.replicas, reverse=setup.reverse)
@@ -176,7 +176,7 @@ def _evaluate(setup: Setup) -> Quantities:
 
 
 def _predict(setup: Setup) -> Quantities:
-    """`predict` on the same two batches, always in order: predictions have one."""
+    """`predict` on the same two batches, always in order, because the order of predictions matters."""
     places, first = batches.uneven_epoch(batches.num_examples(setup.batch), setup.replicas)
     x, _, _ = batches.take(setup.batch, places)
     outputs = setup.make_model().predict(x, batch_size=first, verbose=0)
@@ -239,7 +239,7 @@ def _trainable(model: Any) -> list[Any]:
 
 
 def _updates(setup: Setup, label: str, model: Any, start: list[Any], end: list[Any]) -> Quantities:
-    """Return the changes of the weights since `start`, trainable ones and others apart."""
+    """Return the changes of the weights since `start`, trainable and other weights separately."""
     trained = {id(variable) for variable in model.trainable_variables}
     found = {}
     for quantity, wanted in (("weights", True), ("non-trainable weights", False)):

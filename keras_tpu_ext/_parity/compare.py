@@ -1,4 +1,4 @@
-"""Compares the outcomes of two processes, and makes the rows of a report."""
+"""Compares the outcomes of two processes and makes the rows of a report."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from keras_tpu_ext._parity.checks import PARTS, Key, Part, Quantity
 from keras_tpu_ext._parity.process import Outcome
 from keras_tpu_ext._parity.report import ParityRow, short_number
 
-# float32 adds in another order on N replicas: a sum is off by about 1e-7 of its size, and a few steps on top of
-# each other make some 1e-6. A wrong denominator is never below 1e-3.
+# N replicas add float32 in another order: a sum is off by about 1e-7 of its size, and a few steps accumulate to some
+# 1e-6. A wrong denominator is never below 1e-3.
 FLOAT32_TOLERANCE = 1e-5
 # Each replica rounds its part of a gradient to the 8 (bfloat16) or 11 (float16) bits of its significand before the
 # sum, where one device rounds once: four times the unit roundoff.
 TOLERANCES = {"bfloat16": 4 * 2.0**-8, "float16": 4 * 2.0**-11}
-# Two frameworks round exp, tanh and products of matrices in ways of their own.
+# Two frameworks round exp, tanh and matrix products differently.
 OTHER_FRAMEWORK = 1e-4
-# How much more than one device differs from itself N replicas may, and how far beyond the tolerance at most.
+# How many times the difference of one device from itself is allowed; below it, the limits of this allowance.
 ROUNDING_FACTOR = 4.0
 WIDEST, WIDEST_OF_ALL = 100.0, 0.1
 
-_TINY = 1e-7  # below this, differences are taken as they are: one rounding of a float32 beside 1
+_TINY = 1e-7  # below this, differences are absolute: one rounding of a float32 near 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Difference:
     """The difference of two quantities.
 
     Attributes:
-        off: Relative difference; `None` where it is no number: other shapes, or not finite on one side only.
+        off: Relative difference; `None` if there is no number: other shapes, or not finite on one side only.
         note: The place of the largest difference, or why there is no number.
     """
 
@@ -40,13 +40,13 @@ class Difference:
 
 
 def default_tolerance(compute_dtypes: tuple[str, ...], frameworks: tuple[str, ...] = ()) -> float:
-    """Return the relative difference that rounding in these dtypes, by these frameworks, explains."""
+    """Return the relative difference that rounding in these dtypes and frameworks explains."""
     float32 = OTHER_FRAMEWORK if len(set(frameworks)) > 1 else FLOAT32_TOLERANCE
     return max([float32, *(TOLERANCES.get(dtype, 0.0) for dtype in compute_dtypes)])
 
 
 def compare(one: Outcome, many: Outcome, tolerance: float, replicas: int) -> tuple[ParityRow, ...]:
-    """Return one row a quantity; `one` is one device, which is the reference, and `many` has the replicas."""
+    """Return one row for each quantity; `one` is the reference on one device, `many` is from the replicas."""
     found: list[ParityRow] = []
     for name in PARTS:
         found += _rows_of_part(name, one, many, tolerance, replicas)
@@ -54,7 +54,7 @@ def compare(one: Outcome, many: Outcome, tolerance: float, replicas: int) -> tup
 
 
 def _order(row: ParityRow, rows: list[ParityRow]) -> int:
-    """Return the place of the row's scenario among all, so that its rows come together."""
+    """Return the position of the row's scenario among all, so that the rows of a scenario are adjacent."""
     return list(dict.fromkeys(one.scenario for one in rows)).index(row.scenario)
 
 
@@ -86,7 +86,7 @@ def _series(steps: Part) -> list[str]:
 
 
 def _rename_series(part: Part, names: list[str]) -> Part:
-    """Rename loss and metrics as in the first model: each further one calls its metrics auc_1, auc_2."""
+    """Rename loss and metrics as in the first model: later models call their metrics auc_1, auc_2."""
     renamed = {
         ((label, names[i]) if quantity.kind == "series" and i < len(names) else (label, name)): quantity
         for i, ((label, name), quantity) in _enumerate_by_label(part)
@@ -104,7 +104,7 @@ def _enumerate_by_label(part: Part) -> Iterator[tuple[int, tuple[Key, Quantity]]
 def _rows_of_quantities(
     reference: Part, got: Part, rounding: Part, tolerance: float, replicas: int
 ) -> Iterator[ParityRow]:
-    # By position, as names of metrics differ.
+    # By position, because names of metrics differ.
     theirs, again = list(got.quantities.values()), list(rounding.quantities.values())
     for position, ((label, name), quantity) in enumerate(reference.quantities.items()):
         if position >= len(theirs):
@@ -161,7 +161,7 @@ def difference(reference: Quantity, got: Quantity) -> Difference:
 
 
 def _of_arrays(pairs: list[tuple[np.ndarray, np.ndarray]], names: tuple[str, ...]) -> Difference:
-    """Compare arrays as one long vector, and name the one that adds most to the difference."""
+    """Compare arrays as one long vector, and name the one that contributes most to the difference."""
     differences = [float(np.linalg.norm(b - a)) for a, b in pairs]
     sizes = [float(np.linalg.norm(a)) for a, _ in pairs]
     off = float(np.linalg.norm(differences)) / max(float(np.linalg.norm(sizes)), _TINY)

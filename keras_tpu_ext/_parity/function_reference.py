@@ -1,4 +1,4 @@
-"""References to functions of the user that another process can load: by name, by file, or pickled."""
+"""References to user functions that another process can load: by name, by file, or pickled."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class FunctionReference:
 
     Attributes:
         label: Its name in messages.
-        module: Name of its module; empty where it is loaded from a file or a pickle.
+        module: Name of its module; empty if it is loaded from a file or a pickle.
         name: Its qualified name in the module.
-        file: The file of the module; empty where there is none.
-        pickled: The function itself, pickled by cloudpickle; empty where it is loaded by name.
+        file: The file of the module; empty if there is none.
+        pickled: The function itself, pickled by cloudpickle; empty if it is loaded by name.
     """
 
     label: str
@@ -42,8 +42,8 @@ class FunctionReference:
         """Return a reference to `build_model`.
 
         Raises:
-            ArgumentError: If it is no function, or cannot be pickled where it has to be.
-            MissingExtraError: If that needs cloudpickle, which is not installed.
+            ArgumentError: If it is not a function, or has to be pickled and cannot be.
+            MissingExtraError: If this needs cloudpickle, which is not installed.
         """
         if not callable(build_model) or isinstance(build_model, _runtime.keras.Model):
             got = repr(build_model)
@@ -113,7 +113,7 @@ def parse_reference(reference: str) -> FunctionReference:
             f"There is no module {module!r} in this folder or installed. {_WRITE} The command looks in the folder "
             "that it is called in."
         ) from error
-    except Exception as error:  # a file of the user's may raise anything
+    except Exception as error:  # a user's file may raise anything
         raise ParityCheckError(f"{module} cannot be imported: {_describe(error)}") from error
     if not callable(getattr(imported, function, None)):
         public = [name for name, value in vars(imported).items() if callable(value) and not name.startswith("_")]
@@ -135,10 +135,10 @@ def call(function: FunctionReference) -> Any:
 
 
 def check_compiled_model(label: str, model: Any, needed: str = "a compiled Keras model") -> None:
-    """Check what the function `label` returned.
+    """Check the return value of the function `label`.
 
     Raises:
-        ArgumentError: If it is no compiled model; `needed` is what it may be.
+        ArgumentError: If it is not a compiled model; `needed` says what it may be.
     """
     if not isinstance(model, _runtime.keras.Model):
         raise ArgumentError(
@@ -188,7 +188,7 @@ def _pickled(build_model: Any, label: str) -> bytes:
         raise MissingExtraError(f"{why} {write}, or install what can send it: pip install cloudpickle") from error
     try:
         return bytes(cloudpickle.dumps(build_model))
-    except Exception as error:  # whatever the function holds on to decides what this is
+    except Exception as error:  # the type depends on what the function refers to
         raise ArgumentError(
             f"{why} It cannot be pickled either ({type(error).__name__}: {error}). {write}, and make everything it "
             "needs inside it."

@@ -1,4 +1,4 @@
-"""The properties of a model that matter for parity, and what they explain of a difference."""
+"""The properties of a model that matter for parity, and the differences that they explain."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Facts:
     """Properties of a model.
 
     Attributes:
-        is_exact: Whether it takes the exact step.
+        is_exact: Whether it uses the exact step.
         compute_dtypes: The dtypes that its layers compute in.
-        local_normalisations: Batch normalisations that train and see their own replica only, by name and path.
+        local_normalisations: Batch normalisations that train and see only their own replica, by name and path.
         no_dropout: Layers whose dropout was switched off, by name and path.
         random: Other layers that draw random numbers, by name and path.
         framework: Name of the framework, such as `"TensorFlow"`.
@@ -39,7 +39,7 @@ def disable_dropout(model: Any) -> list[Any]:
 
 
 def inspect_model(model: Any, no_dropout: list[Any]) -> Facts:
-    """Return the facts on `model`, after `disable_dropout` has returned `no_dropout`."""
+    """Return the facts about `model`, after `disable_dropout` has returned `no_dropout`."""
     layers = _runtime.models.flatten_layers(model)
     disabled = {id(layer) for layer in no_dropout}
     return Facts(
@@ -60,7 +60,7 @@ def _disable(layer: Any) -> bool:
         names = ("rate",)
     elif isinstance(layer, layers.GaussianNoise):
         names = ("stddev",)
-    elif _is_recurrent(layer) and not isinstance(layer, layers.RNN):  # which has them of its cell
+    elif _is_recurrent(layer) and not isinstance(layer, layers.RNN):  # it has them from its cell
         names = ("dropout", "recurrent_dropout")
     active = [name for name in names if getattr(layer, name, 0)]
     for name in active:
@@ -82,7 +82,7 @@ def _is_random(layer: Any) -> bool:
 
 
 def _is_recurrent(layer: Any) -> bool:
-    """Whether `layer` is a recurrent cell with dropout of its own, or holds one."""
+    """Whether `layer` is a recurrent cell with its own dropout, or holds one."""
     return hasattr(layer, "get_dropout_mask") or hasattr(layer, "get_dropout_mask_for_cell")  # Keras 2
 
 

@@ -27,15 +27,15 @@ class Task:
 
     Attributes:
         build_model: The function that makes the model.
-        batch: `x`, `y` and `sample_weight` as structures of arrays; `None` where there is none.
+        batch: `x`, `y` and `sample_weight` as structures of arrays; `None` if there is none.
         replicas: Number of replicas of the check.
-        distributed: Whether this process has the replicas, or one device.
+        distributed: Whether this process has the replicas, not one device.
         steps: Number of training steps with the batch.
         start: The weights to start from; `None` starts from the model's own.
-        path: The `sys.path` under which the function is found.
-        backend: Keras's backend in this process; empty for that of the process which started it.
-        exact: Whether plain Keras models take the exact step.
-        as_on_tpu: Whether Keras takes the paths of a TPU.
+        path: The `sys.path` with which the function is found.
+        backend: Keras's backend in this process; empty for that of the parent process.
+        exact: Whether plain Keras models use the exact step.
+        as_on_tpu: Whether Keras takes its TPU code paths.
     """
 
     build_model: FunctionReference
@@ -69,7 +69,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """The error of a process without results.
+    """The error of a process that has no results.
 
     Attributes:
         text: The message.
@@ -81,7 +81,7 @@ class Failure:
 
 
 def refuse_nested_check() -> None:
-    """Check that this is no process of another check, which is loading the user's file.
+    """Check that this is not a process of another check that is loading the user's file.
 
     Raises:
         ArgumentError: If it is one.
@@ -102,7 +102,7 @@ def run_worker(task: Task, timeout_s: float, *, progress: bool = False) -> Outco
         progress: Whether to show progress on stderr.
 
     Raises:
-        ArgumentError: If what the user gave cannot be checked.
+        ArgumentError: If the user's model or batch cannot be checked.
         ParityCheckError: If the process failed or took too long.
     """
     with tempfile.TemporaryDirectory(prefix="keras_tpu_ext_parity_") as name:
@@ -127,7 +127,7 @@ def run_worker(task: Task, timeout_s: float, *, progress: bool = False) -> Outco
 
 
 def _wait(folder: Path, task: Task, timeout_s: float, line: Progress) -> int:
-    # Files and no pipes: what a process of the user's leaves behind may hold a pipe open for ever.
+    # Files, not pipes: a process that the user's code leaves behind may hold a pipe open for ever.
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         command = [sys.executable, "-m", "keras_tpu_ext._parity.worker", str(folder)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=_environment(task))
@@ -148,8 +148,8 @@ def _environment(task: Task) -> dict[str, str]:
     return {
         **inherited,
         "PYTHONPATH": os.pathsep.join(task.path),
-        "PYTHONSAFEPATH": "1",  # or the current folder comes before the rest of the path
-        "CUDA_VISIBLE_DEVICES": "-1",  # a GPU rounds in its own way, and this process may hold it
+        "PYTHONSAFEPATH": "1",  # otherwise the current folder comes first in the path
+        "CUDA_VISIBLE_DEVICES": "-1",  # a GPU rounds differently, and the parent process may hold it
         "JAX_PLATFORMS": "cpu",
         _MARK: "1",
     }

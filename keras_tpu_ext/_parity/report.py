@@ -11,15 +11,15 @@ from keras_tpu_ext._repr import WIDTH, HtmlText, wrap
 
 @dataclasses.dataclass(frozen=True)
 class ParityRow:
-    """One quantity, compared.
+    """One compared quantity.
 
     Attributes:
         scenario: What the model did, such as `"one step"`.
         quantity: What was compared, such as `"loss"`.
-        off: The difference as a part of the value on one device; `None` where there is no such number.
-        tolerance: The largest `off` that agrees; 0 where the two must be equal.
-        ok: Whether they agree; `None` where it was not checked.
-        note: A remark, such as the variable that is furthest off.
+        off: The difference as a fraction of the value on one device; `None` if there is no such number.
+        tolerance: The largest `off` at which they agree; 0 if the two must be equal.
+        ok: Whether they agree; `None` if it was not checked.
+        note: A remark, such as the variable with the largest difference.
     """
 
     scenario: str
@@ -58,9 +58,9 @@ class ParityReport(HtmlText):
         steps: Number of training steps.
         tolerance: The relative difference up to which numbers agree.
         batch: The batch, in words.
-        rows: One `ParityRow` a quantity.
-        findings: Sentences: what explains a difference, with its cure, and what was changed for the check.
-        frameworks: Those of one device and of the replicas, such as `("TensorFlow", "JAX")`.
+        rows: One `ParityRow` for each quantity.
+        findings: Sentences: causes of differences, with their cures, and changes that were made for the check.
+        frameworks: The frameworks of one device and of the replicas, such as `("TensorFlow", "JAX")`.
     """
 
     replicas: int
@@ -73,7 +73,7 @@ class ParityReport(HtmlText):
 
     @property
     def ok(self) -> bool:
-        """Whether something was compared and nothing of it differs."""
+        """Whether something was compared and nothing differs."""
         verdicts = [row.ok for row in self.rows]
         return True in verdicts and False not in verdicts
 
@@ -97,7 +97,7 @@ class ParityReport(HtmlText):
         return "\n".join(lines)
 
     def _table(self) -> list[str]:
-        """Return the lines of the table; notes that have no room beside their row stand once, below it."""
+        """Return the lines of the table; notes that do not fit beside their row are listed once, below it."""
         cells = [_HEAD, *(row._cells() for row in self.rows)]
         widths = [max(len(row[column]) for row in cells) for column in range(len(_HEAD) - 1)]
         room = WIDTH - sum(width + 2 for width in widths)

@@ -1,6 +1,6 @@
 """One of the two processes of a parity check: `python -m keras_tpu_ext._parity.worker FOLDER`.
 
-It reads `task` from the folder and writes `outcome` there; both are pickles, and what it prints is not read.
+It reads `task` from the folder and writes `outcome` there; both are pickles, and its output is not read.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ def main(folder: str) -> int:
 
 
 def run(task: Task) -> Outcome:
-    """Run all parts of the check, and on one device once more with rounding alone changed."""
+    """Run all parts of the check, and on one device run them again with only rounding changed."""
     with _runtime.devices.as_on_tpu() if task.as_on_tpu else contextlib.nullcontext():
         return _run(task)
 
 
 def _run(task: Task) -> Outcome:
     scope: Any = _runtime.models.exact_models(PlainTrainer) if task.exact else contextlib.nullcontext()
-    if task.distributed:  # before the user's file is loaded, which may start the framework's devices
+    if task.distributed:  # before loading the user's file, which may start the framework's devices
         scope = strategy_scope(require="cpu", replicas=task.replicas, tpu=False, exact=task.exact)
     sys.path[:] = task.path
     build = task.build_model.load()
     model: Any = _build(task, build, scope, task.start)
     facts = inspect_model(model, disable_dropout(model))
     start, names = model.get_weights(), tuple(_runtime.models.path_of(variable) for variable in model.weights)
-    spare, model = [model], None  # the first part takes it
+    spare, model = [model], None  # the first part uses it
 
     def make(weights: list[Any]) -> Callable[[], Any]:
         def made() -> Any:
@@ -82,7 +82,7 @@ def _run(task: Task) -> Outcome:
 
 
 def perturb_weights(weights: list[Any], compute_dtypes: tuple[str, ...]) -> list[Any]:
-    """Return `weights` moved by the rounding error of a 16-bit compute dtype; unchanged where there is none.
+    """Return `weights` moved by the rounding error of a 16-bit compute dtype; unchanged if there is none.
 
     Half a unit in the last place: 2**-9 of the value in bfloat16, 2**-12 in float16.
     """

@@ -1,10 +1,10 @@
-"""TensorFlow Addons where Keras 2 is, and what takes its place where Keras 3 is.
+"""TensorFlow Addons on Keras 2, and its equivalents on Keras 3.
 
     from keras_tpu_ext.addons import tfa
 
 On TensorFlow 2.15 `tfa` is TensorFlow Addons as published. On a newer TensorFlow with tf-keras and
-`TF_USE_LEGACY_KERAS=1` it is made to work, but for its compiled operations; docs/addons.md lists what works. On
-Keras 3 the import is an error that names what Keras 3 has instead of the symbols that the importing code uses.
+`TF_USE_LEGACY_KERAS=1` it is made to work, except for its compiled operations; docs/addons.md lists what works. On
+Keras 3 the import raises an error that names the Keras 3 equivalents of the symbols that the importing code uses.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ class Equivalent(NamedTuple):
     """The equivalent of a symbol.
 
     Attributes:
-        name: What to write, such as `"keras.optimizers.Lamb"`; empty where Keras 3 has nothing like it.
-        differs: What is not the same, or what else can be done.
+        name: What to write, such as `"keras.optimizers.Lamb"`; empty if Keras 3 has no equivalent.
+        differs: The differences, or what else can be done.
     """
 
     name: str
@@ -123,7 +123,7 @@ def _line(symbol: str, equivalent: Equivalent | None) -> str:
 
 
 def imported_symbols() -> list[str]:
-    """Return the symbols that the importing code uses, in order of first use; empty where its source is not known."""
+    """Return the symbols that the importing code uses, in order of first use; empty if its source is not known."""
     source = _importer_source()
     found = [f"{module}.{name}" for module, name in _USE.findall(source)]
     for module, names in _IMPORT.findall(source):
@@ -138,7 +138,7 @@ def _importer_source() -> str:
     if frame is None:
         return ""
     lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
-    return "".join(lines) or " ".join(sys.orig_argv)  # `python -c` has its program there
+    return "".join(lines) or " ".join(sys.orig_argv)  # with `python -c` the program is there
 
 
 def _is_import_machinery(frame: FrameType) -> bool:

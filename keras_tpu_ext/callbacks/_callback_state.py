@@ -1,4 +1,4 @@
-"""What callbacks and data know: the attributes of theirs that have changed since training began."""
+"""The state of callbacks and data: their attributes that have changed since training began."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._checkpoint import FRAMEWORKS, CannotWriteError, encode, is_array
 
-# What Keras sets in a callback, and no state of it.
+# Attributes that Keras sets in a callback, which are not part of its state.
 OF_KERAS = ("model", "_model", "params", "validation_data")
-# Bytes of arrays in an attribute, of which a larger one is told by a sample of its values.
+# Bytes of arrays in an attribute; a larger one is recognized by a sample of its values.
 _LARGE = 2**24
 _SAMPLE = 2**16
 _ROWS = "the rows of a CSVLogger"
@@ -25,14 +25,15 @@ State = Mapping[str, Any]
 
 
 class CallbackStates:
-    """What the callbacks of one `fit` know, or its `PyDataset`.
+    """The state of the callbacks of one `fit`, or of its `PyDataset`.
 
-    A callback with `get_state()` and `set_state(state)` says itself. Of any other it is the attributes that have
-    changed since training began; that is right for Keras's own, and for most. The file of a `CSVLogger` is kept too.
+    A callback with `get_state()` and `set_state(state)` defines its own state. For any other it is the attributes
+    that have changed since training began; this is right for Keras's own, and for most. The file of a `CSVLogger` is
+    kept too.
 
     Args:
         callbacks: The callbacks, after their `on_train_begin`.
-        but: Names of attributes that are no state.
+        but: Names of attributes that are not state.
         variables: Returns the variables that are kept in the checkpoint anyway.
     """
 
@@ -44,13 +45,13 @@ class CallbackStates:
         self._variables = variables
         kept = self._kept()
         self._before = [{} if _tells(one) else self._fingerprints(one, kept) for one in self._callbacks]
-        self.not_kept: dict[str, list[str]] = {}  # attributes of callbacks of the user's
+        self.not_kept: dict[str, list[str]] = {}  # attributes of the user's callbacks
 
     def read(self) -> list[tuple[str, State]]:
-        """Return the name and the state of each callback; `not_kept` then has what no checkpoint can hold.
+        """Return the name and the state of each callback; `not_kept` then lists what no checkpoint can hold.
 
         Returns:
-            For each callback its class and its state, in which nothing changes any more.
+            For each callback its class and its state, which no longer changes.
         """
         self.not_kept = {}
         kept = self._kept()
@@ -60,7 +61,7 @@ class CallbackStates:
         ]
 
     def assign(self, saved: Sequence[tuple[str, State]]) -> list[str]:
-        """Give callbacks the states that `read` has returned; return the classes of those that have none now.
+        """Give callbacks the states that `read` returned; return the classes of states without a callback.
 
         A state is given to the callback of the same class, the first one to the first.
         """
@@ -103,12 +104,12 @@ class CallbackStates:
         return {id(variable) for variable in self._variables()}
 
     def _fingerprints(self, callback: Any, kept: set[int]) -> dict[str, Any]:
-        own = list(vars(callback).items())  # to which other threads may add
+        own = list(vars(callback).items())  # other threads may add to it
         return {name: _fingerprint(value) for name, value in own if name not in self._but and id(value) not in kept}
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of lists, dicts and arrays at any depth, in NumPy; it is written while the training goes on."""
+    """Return a copy of lists, dicts and arrays at any depth, in NumPy; it is written while training continues."""
     if is_array(value):
         return value if isinstance(value, np.generic) else np.array(value)
     if type(value) is dict:
@@ -130,14 +131,14 @@ def _is_csv_logger(callback: Any) -> bool:
 
 
 def _read_rows(logger: Any) -> bytes | None:
-    """Return what is in the file of a `CSVLogger`, which has written all of it; `None` for one that is not local."""
+    """Return the contents of a `CSVLogger`'s file, to which all rows are written; `None` if it is not local."""
     with contextlib.suppress(OSError), open(logger.filename, "rb") as file:
         return file.read()
     return None
 
 
 def _write_rows(logger: Any, rows: bytes) -> None:
-    """Let the file of a `CSVLogger` be as it was, without rows that came after; it has opened it anew."""
+    """Restore the file of a `CSVLogger`, without later rows, after the logger has reopened it."""
     logger.csv_file.close()
     with open(logger.filename, "wb") as file:
         file.write(rows)
@@ -147,17 +148,17 @@ def _write_rows(logger: Any, rows: bytes) -> None:
 
 
 def _still(value: Any) -> Any:
-    """Return a value whose lists and dicts at any depth no other thread changes."""
+    """Return a copy whose lists and dicts, at any depth, no other thread changes."""
     if type(value) is dict:
         return {name: _still(one) for name, one in list(value.items())}
     return [_still(one) for one in list(value)] if type(value) is list else value
 
 
 def _fingerprint(value: Any) -> tuple[Any, Any]:
-    """Return what is another for another value; it begins with `_NOT_KEPT` for what no checkpoint can hold."""
+    """Return a value that differs for different inputs; it begins with `_NOT_KEPT` if no checkpoint can hold them."""
     try:
         return _fingerprint_of(_still(value))
-    except RecursionError:  # of what holds itself, say
+    except RecursionError:  # such as of an object that holds itself
         return _NOT_KEPT, _Identity(value)
 
 
@@ -179,13 +180,13 @@ def _of_variable(value: Any) -> int | None:
     """Return a number of what a variable holds; `None` of what is none, or of one that does not tell."""
     if not hasattr(value, "assign"):
         return None
-    with contextlib.suppress(Exception):  # one for replicas makes no array
+    with contextlib.suppress(Exception):  # one for replicas gives no array
         return zlib.crc32(_bytes(np.asarray(value)))
     return None
 
 
 class _Identity:
-    """Equal to that of the same object, which it does not keep alive where that can be."""
+    """Equal to that of the same object, which it does not keep alive if possible."""
 
     def __init__(self, value: Any) -> None:
         try:
@@ -205,7 +206,7 @@ def _encoded(value: Any) -> tuple[Any, list[Any]]:
     return encode(value, members), members
 
 
-# RuntimeError is JAX's, of an array whose memory the next step was given.
+# RuntimeError is JAX's, for an array whose memory was donated to the next step.
 _CANNOT_BE_KEPT = CannotWriteError, RecursionError, RuntimeError
 
 

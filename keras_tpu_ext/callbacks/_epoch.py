@@ -13,7 +13,7 @@ class Execution(NamedTuple):
     Attributes:
         batch: Index in the epoch of its first batch.
         steps: Number of batches it ran.
-        seconds: Seconds from its begin to the next one's, or to its own end for the last of an epoch.
+        seconds: Seconds from its start to the next one's, or to its own end for the last of an epoch.
         ended: Clock time at which those seconds were over.
     """
 
@@ -26,12 +26,11 @@ class Execution(NamedTuple):
 class EpochExecutions:
     """Times the executions of one epoch from `on_train_batch_begin` and `on_train_batch_end`.
 
-    Two facts of Keras make the rules. The batch index jumps by `steps_per_execution`, and the end hook names
+    Two facts about Keras determine the rules. The batch index jumps by `steps_per_execution`, and the end hook names
     the last batch of a full execution even when data ran out before it (before Keras 3.11 its first batch: see
-    `complete_last`). And where the length of the data is
-    not known, the epoch ends with a begin hook that gets no end hook: that one is no execution. So an
-    execution is returned only when two later ones have begun, and `finish` returns the rest, the last of
-    them timed by its own end.
+    `complete_last`). And if the length of the data is unknown, the epoch ends with a begin hook that gets no end
+    hook: that one is not an execution. So an execution is returned only when two later ones have begun, and `finish`
+    returns the rest, the last of them timed by its own end.
 
     Attributes:
         started: Clock time of the first begin, or `None`.
@@ -64,7 +63,7 @@ class EpochExecutions:
             self.last_batch, self.ended = batch, now
 
     def complete_last(self, steps: int) -> None:
-        """Take the last execution for one of `steps` batches, where the end hook named its first batch."""
+        """Assume that the last execution had `steps` batches, because the end hook named its first batch."""
         if self.last_batch >= 0:
             later = [batch for batch, _ in self._begins if batch > self.last_batch]
             self.last_batch = min([self.last_batch + steps, *later]) - 1
@@ -87,14 +86,14 @@ class ExampleCounter:
     """Counts examples: an estimate per step while an epoch runs, the exact number at its end.
 
     Args:
-        batch_size: Examples per step over all replicas as the user gave it, or `None` to go by the readings.
-        untrusted_per_step: Count per step up to which it may be no count of examples: the number of replicas where
-            `train_step` is one that may not weigh the loss tracker by the batch size, so that it adds one per step
-            and replica. Defaults to 0.
+        batch_size: Examples per step over all replicas as the user gave it, or `None` to use the readings.
+        untrusted_per_step: Count per step up to which it may not be a count of examples: the number of replicas if a
+            custom `train_step` may not weight the loss tracker by the batch size, so that it adds one per step and
+            replica. Defaults to 0.
 
     Attributes:
         per_step: Examples per step, or `None` while they are not known.
-        mismatch: Examples in an epoch and its steps, where `batch_size` does not fit them; else `None`.
+        mismatch: Examples in an epoch and its steps, if `batch_size` does not fit them; else `None`.
     """
 
     def __init__(self, batch_size: int | None, untrusted_per_step: int = 0) -> None:
@@ -130,7 +129,7 @@ class ExampleCounter:
             self._steps, self._examples = steps, examples
 
     def estimate(self, steps: int) -> float | None:
-        """Return the examples in the first `steps` steps of this epoch by the last readings, if they tell."""
+        """Return the examples in the first `steps` steps of this epoch by the last readings, if these suffice."""
         if self.per_step is None or self._was_reset:
             return None
         return self._examples + self.per_step * (steps - self._steps)
@@ -138,7 +137,7 @@ class ExampleCounter:
     def total(self, steps: int, examples: float | None) -> float | None:
         """Return the examples in the epoch's `steps` steps, after which the model's count was `examples`.
 
-        Where there is no such count, as in an epoch longer than its data type can hold, it is the estimate.
+        If there is no such count, as in an epoch longer than its data type can hold, it is the estimate.
         """
         counted = examples if examples is not None and examples > steps * self._untrusted_per_step else None
         if self._batch_size is not None:
@@ -155,7 +154,7 @@ class ExampleCounter:
     def _least(self, steps: int) -> float:
         """Return the fewest examples of `steps` steps; a lower count was reset since the last reading.
 
-        Where readings have shown one size again and again, only the last batch may be smaller.
+        If readings have repeatedly shown one size, only the last batch may be smaller.
         """
         if len(self._sizes) < 2 or min(self._sizes) < max(self._sizes):
             return self._examples

@@ -9,7 +9,7 @@ from keras_tpu_ext.callbacks._epoch import EpochExecutions, ExampleCounter, Exec
 from keras_tpu_ext.callbacks._rates import DecimatedList, EpochThroughput, RateWindow, StepTimes, ThroughputRecord
 
 _MAX_RECORDS = 4096
-_DEFER_SECONDS = 0.2  # begins closer than that are processed together, which takes a fraction of the time
+_DEFER_SECONDS = 0.2  # begins closer than this are processed together, in a fraction of the time
 _MAX_SPACING = 64  # windows between two readings
 
 
@@ -20,17 +20,17 @@ class FitMeter:
         window: Number of executions in the rolling rate.
         warmup: Number of executions left out at the start; unless it is 0, the last one of the first epoch is
             left out too.
-        batch_size: Examples per step over all replicas, or `None` to go by readings.
-        untrusted_per_step: Count per step up to which it may be no count of examples, see `ExampleCounter`.
+        batch_size: Examples per step over all replicas, or `None` to use readings.
+        untrusted_per_step: Count per step up to which it may not be a count of examples, see `ExampleCounter`.
         began: Clock time in seconds at which the `fit` began.
 
     Attributes:
-        begins: Pending begins of executions, each as its first batch and its time. The list stays the same:
-            whoever appends to it has the cheapest of hooks.
+        begins: Pending begins of executions, each as its first batch and its time. The list object never changes: a
+            hook only appends to it, which is cheapest.
         ends: Pending ends likewise, each as its last batch and its time.
         begun: Number of executions that have begun in this `fit`; after `flush` pending ones too.
         defer_until: Time before which a begin may be left pending.
-        max_pending: Number of pending begins from which on it may not.
+        max_pending: Number of pending begins from which on it may not be left pending.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class FitMeter:
 
     @property
     def step_times(self) -> StepTimes:
-        """Those of all epochs so far."""
+        """The step times of all epochs so far."""
         return self._step_times + self._epoch_step_times
 
     def begin_epoch(self, epoch: int) -> None:
@@ -74,8 +74,8 @@ class FitMeter:
     def begin(self, batch: int, now: float, read_examples: Callable[[], float | None]) -> None:
         """Add the begin of an execution, and process what is pending.
 
-        Where a reading is due `read_examples` is called, ever more seldom while batches keep their size: it may take
-        as long as a short step. When it is due goes by counting: where several processes train together, all read.
+        If a reading is due, `read_examples` is called, less and less often while batches keep their size: it may take
+        as long as a short step. When it is due is decided by counting: if several processes train together, all read.
         """
         self.begins.append((batch, now))
         self.flush()
@@ -119,7 +119,7 @@ class FitMeter:
         for execution in rest:
             self._measure([execution])
         self.completed += leave_out_last
-        self.begun = self.completed  # a begin without an end was no execution
+        self.begun = self.completed  # a begin without an end was not an execution
         return self._close_epoch(total)
 
     def rates(self) -> tuple[float | None, float | None]:

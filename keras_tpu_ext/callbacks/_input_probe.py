@@ -1,4 +1,4 @@
-"""The time of a step in `fit`, and on batches that are there already."""
+"""The time of a step in `fit`, and on batches that are ready."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, NamedTuple
 from keras_tpu_ext._runtime.common.executions import BatchesAhead, Execution, Stage
 
 MAX_BYTES_AHEAD = 2**28  # of batches taken ahead, which are in memory all at once
-_BUFFERED = 0.1  # of a step: what came quicker was in a buffer
+_BUFFERED = 0.1  # of a step: a batch that came faster was in a buffer
 _WORTH_TELLING = 0.05  # of an epoch
-_ENOUGH = 10  # executions from which on the longest is left out
+_ENOUGH = 10  # from this many executions on, the longest is left out
 
 
 class ProbedInput(NamedTuple):
     """The measurements of one probe.
 
     Attributes:
-        step_seconds: Seconds for one batch as `fit` has them, waiting included.
-        compute_seconds: Seconds for one batch that is there already.
-        pipeline_seconds: Seconds in which the pipeline makes one batch while nothing waits for the step, `None`
-            where they came out of a buffer, so that nothing is known but that it is quicker than the step.
-        cost_seconds: Seconds by which it made the `fit` longer: those for which the devices stood still, less what
-            they then did not wait.
-        stages: What the stages of the pipeline cost, where that is known.
+        step_seconds: Seconds for one batch in `fit`, waiting included.
+        compute_seconds: Seconds for one batch that is ready.
+        pipeline_seconds: Seconds that the pipeline takes for one batch while nothing waits for the step; `None` if
+            the batches came out of a buffer, so that it is only known to be faster than the step.
+        cost_seconds: Seconds by which it made `fit` longer: the time that the devices were idle, less the waiting
+            that this saved.
+        stages: The cost of the pipeline's stages, if known.
     """
 
     step_seconds: float
@@ -35,14 +35,14 @@ class ProbedInput(NamedTuple):
 
 
 class Probe:
-    """Runs executions one after the other, as a generator says, which gets each of them and yields its result.
+    """Runs executions one after the other, driven by a generator that gets each of them and yields its result.
 
     Args:
         runs: The generator.
 
     Attributes:
         done: Whether the probe is over.
-        refused: Whether this pipeline gives no batches ahead of their turn.
+        refused: Whether batches cannot be taken from this pipeline ahead of time.
     """
 
     def __init__(self, runs: Generator[Any, Execution, None]) -> None:
@@ -58,24 +58,24 @@ class Probe:
         except _DataEndedError as ended:
             self.done = True
             raise StopIteration from ended
-        except BaseException:  # among them how TensorFlow says that the data has ended
+        except BaseException:  # including TensorFlow's signal that the data has ended
             self.done = True
             raise
 
 
 class InputProbe(Probe):
-    """Runs some executions as they come, then takes the batches of as many ahead of their turn and runs them.
+    """Runs some executions as they come, then takes the batches for as many ahead of time and runs them.
 
-    Every batch is trained on once and in its order, by the same compiled step: a probe changes nothing of what is
-    learned, and has nothing to restore. While batches are taken the devices stand still, and that is its cost; where
-    they would have waited for these batches anyway it is none.
+    Every batch is trained on once and in order, by the same compiled step: a probe does not change what is learned,
+    and has nothing to restore. Its cost is that the devices are idle while batches are taken; if they would have
+    waited for these batches anyway, there is none.
 
     Args:
-        count: How many executions are timed on either side.
+        count: Number of executions timed on either side.
         clock: Returns the time in seconds.
 
     Attributes:
-        result: The measurements; `None` before the end, or where they could not be made.
+        result: The measurements; `None` before the end, or if they could not be made.
     """
 
     def __init__(self, count: int, clock: Callable[[], float]) -> None:
@@ -86,13 +86,13 @@ class InputProbe(Probe):
         super().__init__(self._measure())
 
     def invalidate(self) -> None:
-        """Discard the times: something else has happened between the executions."""
+        """Discard the times: something else happened between the executions."""
         self._is_valid = False
 
     def _measure(self) -> Generator[Any, Execution, None]:
         execution = yield None
         result = call_execution(execution.run)
-        execution.wait_for(result)  # what was dispatched before is not to be timed
+        execution.wait_for(result)  # do not time what was dispatched before
         begin = self._clock()
         steps = 0
         for i in range(self._count):
@@ -107,7 +107,7 @@ class InputProbe(Probe):
         ahead = execution.take_ahead(self._count + 1, MAX_BYTES_AHEAD, self._clock)
         cost = self._clock() - begin
         if ahead is None:
-            result = call_execution(execution.run)  # which raises where the data has ended
+            result = call_execution(execution.run)  # raises if the data has ended
             self.refused = self.done = True
             yield result
             return
@@ -127,17 +127,17 @@ class InputProbe(Probe):
             self.result = ProbedInput(step_seconds, compute_seconds, own, max(cost - saved, 0.0), stages)
         if ahead.error is not None:
             execution = yield result
-            call_execution(execution.run_on, ahead)  # which raises it
+            call_execution(execution.run_on, ahead)  # raises the error
         self.done = True
         yield result
 
 
 class _DataEndedError(Exception):
-    """Stands for a `StopIteration` inside a generator, which may raise none."""
+    """Replaces a `StopIteration` inside a generator, which may not raise one."""
 
 
 def call_execution(call: Callable[..., Any], *args: Any) -> Any:
-    """Call `call` inside a generator, where the end of the data is a `_DataEndedError`."""
+    """Call `call` inside a generator; the end of the data becomes a `_DataEndedError`."""
     try:
         return call(*args)
     except StopIteration as ended:
@@ -145,7 +145,7 @@ def call_execution(call: Callable[..., Any], *args: Any) -> Any:
 
 
 def probe_length(count: int) -> int:
-    """Return the number of executions of a probe that times `count` on either side; each begins with one more."""
+    """Return the length of a probe that times `count` executions on either side; each side has one more at first."""
     return 2 * (count + 1)
 
 
@@ -153,7 +153,7 @@ def _pipeline_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | No
     """Return the seconds for one batch of those that were not in a buffer; `None` if that is all of them.
 
     At first batches come out of a buffer, and the one after them was begun before: it comes too early. So the mean is
-    over the second half, and over less where the buffer lasted longer.
+    over the second half, and over less if the buffer lasted longer.
     """
     count = len(ahead.seconds)
     each = [seconds / steps for seconds, steps in zip(ahead.seconds, ahead.steps, strict=True)]
@@ -166,18 +166,18 @@ def _pipeline_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | No
 
 
 class StepMeter:
-    """Averages the seconds of a step, from begin to begin of executions that nothing else came between.
+    """Averages the seconds of a step, from begin to begin of executions with nothing else between them.
 
-    The longest execution is left out of an average over enough of them: a single pause is the process's, and better
-    input does not cure it. (tf.data now and then waits at the end of a pipeline for its tuner's next turn, up to some
-    seconds; others share the machine.) What comes again and again counts.
+    The longest execution is left out of an average over enough of them: a single pause comes from the process, and
+    better input does not remove it. (At the end of a pipeline tf.data sometimes waits up to some seconds for its
+    tuner's next turn; other programs share the machine.) Pauses that recur do count.
 
     Args:
         window: Number of executions in the rolling average.
 
     Attributes:
         executions: Number of executions that the epoch has begun, those of a `pause` included.
-        pending: Times of begins that are not processed yet; the list stays the same.
+        pending: Times of begins that are not processed yet; the list object never changes.
     """
 
     def __init__(self, window: int) -> None:
@@ -187,7 +187,7 @@ class StepMeter:
         self.start_epoch()
 
     def start_epoch(self) -> None:
-        """Reset the sums of an epoch; the time between two epochs is no step."""
+        """Reset the sums of an epoch; the time between two epochs is not a step."""
         self._epoch: list[float] = [0.0, 0]
         self._counted = 0
         self._longest = (0.0, 1)
@@ -200,7 +200,7 @@ class StepMeter:
     def begin(self, now: float, steps: int) -> None:
         """Add the begin of an execution of `steps` steps."""
         self._add(now, steps)
-        # The first two of an epoch meet empty buffers, or are compiled.
+        # The first two of an epoch start with empty buffers, or compile.
         if self._last is not None and self.executions > 3:
             seconds, of = now - self._last[0], self._last[1]
             self._recent.append((seconds, of))
@@ -229,9 +229,9 @@ class StepMeter:
         self._last = None
 
     def left_out(self, step_seconds: float) -> float:
-        """Return the seconds of the epoch that its steps do not need at `step_seconds` each.
+        """Return the seconds of the epoch beyond those of its steps at `step_seconds` each.
 
-        0 where they are less than a twentieth of it.
+        0 if they are less than a twentieth of it.
         """
         if self._began is None:
             return 0.0
@@ -240,14 +240,14 @@ class StepMeter:
         return left_out if left_out > _WORTH_TELLING * seconds else 0.0
 
     def rolling_average(self) -> float | None:
-        """Return the seconds of a step over the window; `None` where it is empty."""
+        """Return the seconds of a step over the window; `None` if it is empty."""
         if not self._recent:
             return None
         seconds, steps = map(sum, zip(*self._recent, strict=True))
         return _average(seconds, steps, len(self._recent), max(self._recent, key=lambda one: one[0] / one[1]))
 
     def epoch_average(self) -> float | None:
-        """Return the seconds of a step over the epoch; `None` where nothing was timed."""
+        """Return the seconds of a step over the epoch; `None` if nothing was timed."""
         seconds, steps = self._epoch
         return _average(seconds, steps, self._counted, self._longest) if self._counted else None
 

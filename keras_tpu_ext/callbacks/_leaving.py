@@ -1,4 +1,4 @@
-"""When a training has to leave: before the session ends, and when the system or the user asks it to."""
+"""When `fit` has to stop early: before the session ends, and on request of the system or the user."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Any
 
 from keras_tpu_ext._runtime.common.worker_signals import tell_workers, workers_heed_signals
 
-# Seconds that a session may last at most: with a TPU by Kaggle's documentation of notebooks, and by Colab's FAQ.
+# Longest duration of a session in seconds: with a TPU by Kaggle's documentation of notebooks, and by Colab's FAQ.
 SESSIONS = {"kaggle": 9 * 3600.0, "colab": 12 * 3600.0}
 
 _SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class Interruption:
-    """A signal that asks to leave; the second Ctrl-C raises `KeyboardInterrupt`.
+    """A signal that asks `fit` to stop; the second Ctrl-C raises `KeyboardInterrupt`.
 
-    A terminal sends Ctrl-C to forked processes, too, and a service manager SIGTERM: they heed both as workers.
-    After a SIGTERM that came too late for its `fit`, the next one of the process leaves.
+    A terminal sends Ctrl-C to forked processes too, and a service manager SIGTERM: they handle both as workers. After
+    a SIGTERM that came too late for its `fit`, the next `fit` of the process stops.
 
     Attributes:
         reason: The signal that came, or an empty text.
-        is_heeded: Whether the training leaves.
+        is_heeded: Whether `fit` stops because of it.
     """
 
     _too_late = ""
@@ -39,7 +39,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def heeding_signals(self) -> Iterator[None]:
-        """Within the block, note SIGTERM and Ctrl-C. Only the main thread can."""
+        """Note SIGTERM and Ctrl-C inside the block. Only the main thread can do this."""
         self.reason, self.is_heeded = "", False
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -51,7 +51,7 @@ class Interruption:
                 yield
         finally:
             for number, handler in before.items():
-                # None is a handler of C, which Python cannot put back.
+                # None is a handler set in C, which Python cannot restore.
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
             if self.reason == _SIGNALS[signal.SIGTERM] and not self.is_heeded:
                 Interruption._too_late = self.reason
@@ -66,13 +66,13 @@ class Interruption:
 
 
 def say(text: str, begin: str = "") -> None:
-    """Print a line; where nobody reads it any more, that is no reason to lose a training."""
+    """Print a line; a closed output must not end the training."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # RuntimeError in the middle of another print
         print(f"{begin}AutoResume: {text}", flush=True)
 
 
 def seconds_of_process() -> float:
-    """Return for how many seconds this process has run; where the system does not say, since this was imported."""
+    """Return the seconds since this process started; if the system does not say, since this module was imported."""
     return time.monotonic() - _begin_of_process()
 
 

@@ -1,4 +1,4 @@
-"""Model FLOPs utilization (MFU): the FLOPs of a step by the peak of the devices, and the rates of one device."""
+"""Model FLOPs utilization (MFU): a step's FLOPs divided by the peak of the devices; and the rates of one device."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ DEVICE_SAMPLES_PER_SEC = "throughput/device/samples_per_sec"
 MFU = "throughput/device/mfu"
 TOKENS_PER_SEC = "throughput/tokens_per_sec"
 
-_DEFAULT_BATCH_SIZE = 8  # where nobody knows it: FLOPs for one example hardly ever depend on it
+_DEFAULT_BATCH_SIZE = 8  # if unknown: FLOPs for one example hardly ever depend on it
 
 
 class Peak(NamedTuple):
     """The highest rate of one framework device.
 
     Attributes:
-        flops: FLOP/s; `None` where it is not known.
-        source: Where that comes from, in words.
+        flops: FLOP/s; `None` if it is not known.
+        source: Where the number comes from, in words.
     """
 
     flops: float | None
@@ -34,7 +34,7 @@ class Peak(NamedTuple):
 
 
 def device_peak(device_name: str) -> Peak:
-    """Return the peak of a device by the framework's name for it, else of this machine's TPU."""
+    """Return the peak of a device, found by the framework's name for it, else that of this machine's TPU."""
     is_tpu = "tpu" in device_name.lower()
     generation = hardware.generation_of_device(device_name) if is_tpu else None
     if generation is None and device_name == "TPU":
@@ -55,7 +55,7 @@ class Options(NamedTuple):
 
 
 class DeviceRates:
-    """Computes the logs of one `fit` from its rates, with the MFU where FLOPs and peak are known.
+    """Computes the logs of one `fit` from its rates, with the MFU if FLOPs and peak are known.
 
     Args:
         options: The user's numbers.
@@ -63,12 +63,12 @@ class DeviceRates:
 
     Attributes:
         devices: Number of framework devices.
-        untrusted_per_step: Count per step up to which it may be no count of examples, see `ExampleCounter`.
+        untrusted_per_step: Count per step up to which it may not be a count of examples, see `ExampleCounter`.
         flops_per_sample: FLOPs of a step for one example; `None` while they are not known.
         counted: The FLOPs that were counted, if any.
         has_mfu: Whether there is an MFU, now or once the FLOPs are counted.
         needs_flops: Whether FLOPs are still to be counted.
-        impossible_mfu: The MFU of the last epoch that had one above 1; `None` where none had.
+        impossible_mfu: The MFU of the last epoch that had one above 1; `None` if none had.
         warnings: Messages to warn with, by topic.
     """
 
@@ -143,12 +143,12 @@ class DeviceRates:
         self.needs_flops = False
 
     def stop(self) -> None:
-        """Stop looking for an execution to count."""
+        """Stop waiting for an execution to count."""
         self.needs_flops = False
         self._counter.stop()
 
     def _mfu(self, samples: float) -> float | None:
-        """Return the MFU at so many samples per second, also above 1; `None` if not known."""
+        """Return the MFU at this many samples per second, also if it is above 1; `None` if not known."""
         if self.flops_per_sample is None or self._peak.flops is None:
             return None
         return samples / self.devices * self.flops_per_sample / self._peak.flops
@@ -197,19 +197,19 @@ class FlopsCounter:
         return self._has_run
 
     def count(self, batch_size: int | None) -> None:
-        """Count, and never raise; `batch_size` is the number of examples over all replicas, where that is known."""
+        """Count, and never raise; `batch_size` is the number of examples over all replicas, if known."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the step is traced for a second time, and has warned before
+                warnings.simplefilter("ignore")  # the step is traced a second time, and has already warned
                 self.result = self._count(batch_size)
         except UncountableError as error:
             self.failure = str(error)
-        except Exception as error:  # code of the user's runs here, and can raise anything
+        except Exception as error:  # the user's code runs here, and can raise anything
             text = str(error).strip().partition("\n")[0]
             self.failure = f"its step cannot be traced apart from fit ({type(error).__name__}: {text[:200]})"
 
     def stop(self) -> None:
-        """Intercept nothing any more."""
+        """Stop intercepting."""
         if self._interception is not None:
             self._interception.undo()
             self._interception = None

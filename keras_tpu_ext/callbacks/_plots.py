@@ -29,8 +29,7 @@ def plot_throughput(
 ) -> Any:
     """Return a `matplotlib.figure.Figure` with the rolling rate, each epoch's rate and the median.
 
-    Grey stands for time between epochs, such as validation. Samples are drawn where they are known, else
-    batches.
+    Grey stands for time between epochs, such as validation. Samples are drawn if they are known, else batches.
 
     Args:
         records: The rolling rates.
@@ -55,7 +54,7 @@ def plot_throughput(
     rates = _plot_rolling(axes, records, unit)
     median = statistics.median(rates)
     axes.axhline(median, color=NEUTRAL, linestyle="--", linewidth=1.2, label=f"median {median:,.4g} {unit}/s")
-    # From nought, so that a dip looks as deep as it is; room at the top for the names of the epochs.
+    # From zero, so that a dip looks as deep as it is; with room at the top for the names of the epochs.
     axes.set_ylim(bottom=0, top=1.15 * axes.dataLim.y1)
     axes.set_xlim(left=0)
     axes.set(xlabel="seconds since the start of fit", ylabel=f"{unit} per second")

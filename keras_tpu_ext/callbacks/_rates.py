@@ -16,7 +16,7 @@ BATCHES_PER_SEC = "throughput/batches_per_sec"
 SAMPLES_PER_SEC = "throughput/samples_per_sec"
 
 _BUCKETS_PER_E = 100  # each is one per cent wide, so a time is known to half of one
-_ZERO_BUCKET = -(10**6)  # for a time that the clock does not resolve
+_ZERO_BUCKET = -(10**6)  # for times that the clock does not resolve
 _MAX_PENDING = 4096
 
 
@@ -28,7 +28,7 @@ class ThroughputRecord(NamedTuple):
         batch: Index in the epoch of the execution's first batch.
         seconds: Seconds from the start of `fit` to the end of the execution.
         batches_per_sec: Batches per second over the window.
-        samples_per_sec: Samples per second over the window, or `None` where they are not known.
+        samples_per_sec: Samples per second over the window, or `None` if they are not known.
     """
 
     epoch: int
@@ -43,10 +43,10 @@ class EpochThroughput(NamedTuple):
 
     Attributes:
         epoch: Number of the epoch, from 0.
-        began: Seconds from the start of `fit` to the begin of the first batch.
+        began: Seconds from the start of `fit` to the start of the first batch.
         ended: Seconds from the start of `fit` to the end of the last batch, before any validation.
         batches_per_sec: Batches per second; NaN where nothing in the epoch was measured.
-        samples_per_sec: Samples per second, NaN likewise, or `None` where they are not known.
+        samples_per_sec: Samples per second, NaN likewise, or `None` if they are not known.
         step_seconds_p50: Median of the seconds of a step; NaN where nothing in the epoch was measured.
         step_seconds_p90: Their 90th percentile.
         step_seconds_p99: Their 99th percentile.
@@ -90,7 +90,7 @@ class RateWindow:
     def __init__(self, size: int) -> None:
         self.steps = 0
         self.seconds = 0.0
-        # Running totals, one more than executions: a rate is a difference of two, with nothing to sum up.
+        # Running totals, one more than executions: a rate is a difference of two, without a sum.
         self._totals: deque[tuple[int, float]] = deque([(0, 0.0)], maxlen=size + 1)
 
     def add(self, executions: Iterable[tuple[int, float]]) -> None:
@@ -138,7 +138,7 @@ class StepTimes:
         return both
 
     def _flush(self) -> None:
-        """Put pending executions into buckets: all at once, which takes a fraction of the time."""
+        """Put pending executions into buckets: all at once, in a fraction of the time."""
         if not self._pending:
             return
         steps, seconds = np.array(self._pending).T

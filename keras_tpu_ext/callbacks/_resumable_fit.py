@@ -1,4 +1,4 @@
-"""One `fit` that saves what it has come to, and goes on from what another has saved."""
+"""One `fit` that saves its state, and resumes from the state that an earlier one saved."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
 
 
 class Left(BaseException):
-    """Ends a `fit` between two steps. No `except Exception` of a callback's may catch it."""
+    """Ends a `fit` between two steps. An `except Exception` in a callback must not catch it."""
 
 
 class ResumableFit:
-    """One `fit`.
+    """One `fit` that can be resumed.
 
     Args:
         folder: Where the checkpoints are.
-        every_s: Seconds from one save to the next.
+        every_s: Seconds between saves.
         deadline_s: Seconds from the start of the process at which it ends; `None` if it does not.
-        margin: How many times the seconds of a save and a step it leaves before that.
+        margin: It stops before the deadline by this many times the seconds of a save and a step.
         say: Prints a line.
 
     Attributes:
         finished: Whether nothing is left to do.
-        is_left: Whether it has left.
+        is_left: Whether it has stopped early.
     """
 
     def __init__(
@@ -70,23 +70,23 @@ class ResumableFit:
         self._model: Model
         self._others: list[Any]
         self._states: CallbackStates
-        self._epochs = 1  # that `fit` is asked for
+        self._epochs = 1  # the `epochs` argument of `fit`
         self._epoch: int | None = None
-        self._before_epoch = 0  # batches in all before this epoch
-        self._batch = 0  # batches of this epoch before the execution that runs
+        self._before_epoch = 0  # batches of all earlier epochs
+        self._batch = 0  # batches of this epoch before the current execution
         self._steps = StepsHeard()  # of this epoch
         self._is_first_batch = True
         self._history: dict[str, Any] | None = None
         self._told: set[str] = set()
         self._is_chief = _runtime.devices.is_chief()
         self._processes = 1
-        self._is_on_host = False  # whether variables are copied there, as something was wrong on the device
-        self._why = ""  # it leaves
+        self._is_on_host = False  # whether variables are copied to the host, after a failure on the device
+        self._why = ""  # why it stops early
         self.finished = False
 
     @contextlib.contextmanager
     def around(self, call: RunningFit, model: Model, others: list[Any]) -> Iterator[None]:
-        """Within the block Keras runs `fit`, with these other callbacks."""
+        """Keras runs `fit` inside the block, with these other callbacks."""
         self._model, self._others = model, others
         if self._is_chief:
             self._prepare()
@@ -98,7 +98,7 @@ class ResumableFit:
         self._datasets = [given] if isinstance(given, _runtime.PyDataset) else []
         if self._saved is not None:
             self._check(self._saved)
-            # It may have ended before its last epoch, as EarlyStopping ends it; or `fit` is asked for fewer epochs.
+            # It may have ended before its last epoch, such as by EarlyStopping; or `fit` now has fewer epochs.
             is_finished = self._saved["finished"] and self._saved["epochs"] >= epochs
             self.finished = is_finished or self._saved["epoch"] >= epochs
             first_epoch = epochs if self.finished else self._saved["epoch"]
@@ -111,11 +111,11 @@ class ResumableFit:
             yield
 
     def _wait_for_saver(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is not KeyboardInterrupt:  # the second Ctrl-C, which ends `fit` at once
+        if kind is not KeyboardInterrupt:  # raised by the second Ctrl-C, which ends `fit` at once
             self._saver.close()
 
     def _prepare(self) -> None:
-        """Say what is wrong with the folder before anything is trained."""
+        """Report problems with the folder before training starts."""
         path = self._folder.path
         try:
             self._folder.folder.prepare()
@@ -131,7 +131,7 @@ class ResumableFit:
             _warn(f"in {path} {' and '.join(damaged)} {are} damaged, so this {where}")
 
     def _check_same_checkpoint(self) -> None:
-        """Refuse to go on where processes that train together have found different checkpoints."""
+        """Refuse to resume if processes that train together have found different checkpoints."""
         batches = self._gather(0 if self._saved is None else self._saved["batches"] + 1)
         self._processes = len(batches)
         if len(set(batches)) > 1:
@@ -146,7 +146,7 @@ class ResumableFit:
         return _runtime.training_state.all_gather_int(self._model, number)
 
     def begin(self) -> None:
-        """Note what callbacks know when training begins; where nothing is left to do, be as at the end of it."""
+        """Note the state of callbacks when training begins; if nothing is left to do, restore the final state."""
         self._states = CallbackStates(self._others, but=OF_KERAS, variables=self._variables)
         self._states_of_data = CallbackStates(self._datasets, variables=self._variables)
         saved = self._saved
@@ -155,14 +155,14 @@ class ResumableFit:
         if not self.finished:
             of_data = functools.partial(self._states_of_data.assign, saved.get("data", []))
             self._data.resume(Place(*saved["place"]), saved["batch"], of_data)
-        if saved["finished"] or self.finished:  # saved before the begin of an epoch, and not after it; or none begins
+        if saved["finished"] or self.finished:  # saved before the start of an epoch, not after it; or no epoch starts
             self._resume()
 
     def _variables(self) -> list[Any]:
         return [variable for _, variable in _runtime.training_state.all_variables(self._model)]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Go on in the middle of an epoch if that was saved, and save at the begin of every later one."""
+        """Resume in the middle of an epoch if it was saved there, and save at the start of every later epoch."""
         is_first = self._epoch is None
         self._before_epoch += self._steps.batches
         self._epoch, self._batch, self._steps = epoch, 0, StepsHeard()
@@ -180,15 +180,15 @@ class ResumableFit:
         self._schedule.begin_validation()
 
     def end_validation(self) -> None:
-        """Note how long that took."""
+        """Note how long validation took."""
         self._schedule.end_validation()
 
     def before_batch(self, batch: int, batches: int | None) -> None:
-        """Save if it is time, before the execution that begins with a batch of the epoch.
+        """Save if a save is due, before the execution that starts with a batch of the epoch.
 
         Args:
             batch: The number of the batch in the epoch.
-            batches: How many the epoch has, if that is known.
+            batches: Number of batches of the epoch, if known.
         """
         steps = int(self._model.steps_per_execution)
         self._batch = batch
@@ -201,11 +201,11 @@ class ResumableFit:
         self._steps.begin(batch, steps)
 
     def hear_of_end(self, where: FrameType) -> None:
-        """Note that Keras tells the callbacks of the end of an execution now, and where it does."""
+        """Note that Keras now calls the callbacks for the end of an execution, and from which frame."""
         self._steps.begin_to_hear(where)
 
     def after_batch(self, batch: int) -> None:
-        """Note the end of an execution, of which the other callbacks have heard."""
+        """Note the end of an execution, for which the other callbacks have been called."""
         self._steps.hear(batch)
         if self._data.read_again:
             self._say(
@@ -215,19 +215,19 @@ class ResumableFit:
             self._data.read_again = 0
 
     def end(self) -> None:
-        """Save what there is in the end."""
+        """Save the final state."""
         if self.finished:
             self._restore_history()
             return
         self.finished = True
         self._before_epoch += self._steps.batches
-        self._steps = StepsHeard()  # where the data has ended, one has begun only
+        self._steps = StepsHeard()  # if the data has ended, an execution has only begun
         self._epoch, self._batch = (0 if self._epoch is None else self._epoch + 1), 0
         self._data.end_epochs(self._before_epoch)
         self._save_at_once(self._data.place(at_once=True) or Place(0, 0, None, None, None))
 
     def left(self) -> None:
-        """Say how to go on, after the callbacks have heard of the end."""
+        """Print how to resume, after the callbacks have been called for the end."""
         why = self._why
         if self._saver.has_failed:
             self._say(f"left, {why}, and could not save. {self._what_is_kept()}")
@@ -262,20 +262,20 @@ class ResumableFit:
         was_on_host = self._is_on_host
         is_due = self._save(place)
         self._finish_writing()
-        if self._is_on_host and not was_on_host and self._processes == 1:  # no other save would come
+        if self._is_on_host and not was_on_host and self._processes == 1:  # there would be no later save
             self._save(place)
             self._finish_writing()
         return is_due
 
     def _save(self, place: Place) -> bool:
         """Begin to save; return `False` if a callback has failed, whose error Keras raises after the next step."""
-        self._finish_writing()  # the one before, which may have failed
+        self._finish_writing()  # the previous save, which may have failed
         self._schedule.begin_save()
         try:
-            # Of several processes all must.
+            # All processes must read.
             variables = _runtime.training_state.read(self._model, on_host=self._is_on_host)
         except Exception as error:
-            if self._processes > 1:  # the others wait for this one
+            if self._processes > 1:  # the others wait for this process
                 raise
             self._saver.fail(error)
             return True
@@ -315,9 +315,9 @@ class ResumableFit:
     def _finish_writing(self) -> None:
         try:
             self._saver.finish()
-        except Exception as error:  # of a disk, a store, a device: none of them is to end a training
+        except Exception as error:  # of a disk, a store, a device: none of them must end the training
             is_plain = isinstance(error, (OSError, CannotWriteError))
-            self._is_on_host |= not is_plain  # copies on the device may have been too much for it
+            self._is_on_host |= not is_plain  # copies on the device may have taken too much memory
             what = str(error) if is_plain else f"{type(error).__name__}: {error}"
             then = "" if self.finished or self._why else " The training goes on, and it tries again at the next save."
             text = f"AutoResume could not save into {self._folder.path}: {what}.{then} {self._what_is_kept()}"
@@ -328,7 +328,7 @@ class ResumableFit:
         return "Nothing is saved yet." if last is None else f"{last.name} is the last one that is whole."
 
     def _resume(self) -> None:
-        """Be as it was saved."""
+        """Restore the saved state."""
         saved, self._saved = self._saved, None
         try:
             _runtime.training_state.assign(self._model, [SavedVariable(*one) for one in saved["variables"]])
@@ -338,7 +338,7 @@ class ResumableFit:
                 "and compile the model as it was; to start anew, give AutoResume another directory."
             ) from error
         without = self._states.assign(saved["callbacks"])
-        if without and self._is_chief:  # others have no callbacks that only write
+        if without and self._is_chief:  # other processes lack callbacks that only write
             were = "was" if len(without) == 1 else "were"
             _warn(f"{' and '.join(without)} {were} there when this was saved: what is known there is left out")
         self._history = saved["history"]
@@ -402,7 +402,7 @@ class ResumableFit:
 
 
 def _on_host(content: dict[str, Any]) -> dict[str, Any]:
-    """Bring the variables to the host, and give up their copies on the device."""
+    """Copy the variables to the host, and release their copies on the device."""
     variables = content["variables"]
     for number, (role, path, value, per_replica) in enumerate(variables):
         variables[number] = role, path, np.asarray(value), per_replica

@@ -1,4 +1,4 @@
-"""Write checkpoints in a thread of their own, one after the other."""
+"""Write checkpoints in a background thread, one after the other."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from concurrent.futures import Future
 
 from keras_tpu_ext._checkpoint import CheckpointFolder, Content, Found
 
-# What is being written in this process, by folder: a `fit` that was ended at once leaves it behind.
+# Writes in progress in this process, by folder: a `fit` that was ended at once leaves them behind.
 _under_way: dict[str, Future[Found]] = {}
 
 
 class Saver:
-    """Writes checkpoints beside the training.
+    """Writes checkpoints while training continues.
 
-    The process ends after what is being written, even where nobody waits for that.
+    The process does not end before the current write does, even if nothing waits for it.
 
     Args:
-        folder: Where to.
+        folder: The folder to write to.
 
     Attributes:
-        last: The last one that is whole.
-        has_failed: Whether the last one that was finished is not.
+        last: The last complete checkpoint.
+        has_failed: Whether the last write that ended has failed.
     """
 
     def __init__(self, folder: CheckpointFolder) -> None:
@@ -36,7 +36,7 @@ class Saver:
         self.has_failed = False
 
     def wait_for_others(self) -> None:
-        """Wait for what another `fit` of this process is still writing into the folder, whatever comes of it."""
+        """Wait until another `fit` of this process has written into the folder, or failed to."""
         writing = _under_way.get(os.path.abspath(self._folder.path))
         if writing is not None:
             writing.exception()
@@ -47,14 +47,14 @@ class Saver:
 
     @property
     def seconds(self) -> float:
-        """How long it takes to write one: as long as the last one took, or takes already."""
+        """The seconds that a write takes: those of the last one, or those of the current one so far."""
         return max(self._seconds, time.monotonic() - self._begun) if self.is_writing() else self._seconds
 
     def begin(self, content: Callable[[], Content]) -> None:
-        """Begin to write a checkpoint; `finish` the one before.
+        """Begin to write a checkpoint; `finish` the previous one.
 
         Args:
-            content: Returns what it is to hold; it is called in the thread.
+            content: Returns the content of the checkpoint; called in the thread.
         """
         self._writing, self._begun = Future(), time.monotonic()
         _under_way[os.path.abspath(self._folder.path)] = self._writing
@@ -69,15 +69,15 @@ class Saver:
             raise
 
     def fail(self, error: Exception) -> None:
-        """Note that there is nothing to write, as what it should hold could not be had."""
+        """Note that there is nothing to write, because the content could not be read."""
         self._writing = Future()
         self._fail(self._writing, error)
 
     def finish(self) -> None:
-        """Wait until what was begun is written, if anything was.
+        """Wait until the current write has ended, if there is one.
 
         Raises:
-            Exception: If it could not be.
+            Exception: If it failed.
         """
         writing, self._writing = self._writing, None
         try:
@@ -86,10 +86,10 @@ class Saver:
                 self.last = writing.result()
                 self.has_failed = False
         finally:
-            del writing  # or it keeps the error, and the error this frame
+            del writing  # otherwise it keeps the error, and the error keeps this frame
 
     def close(self) -> None:
-        """Wait for what is being written, whatever comes of it."""
+        """Wait for the current write, whether or not it succeeds."""
         if self._writing is not None:
             self._writing.exception()
 
@@ -108,7 +108,7 @@ class Saver:
 
     def _fail(self, writing: Future[Found], error: BaseException) -> None:
         self._forget()
-        error.__cause__ = error.__context__ = None  # frames hold all that was to be written
+        error.__cause__ = error.__context__ = None  # frames hold everything that was to be written
         writing.set_exception(error.with_traceback(None))
 
     def _forget(self) -> None:

@@ -1,4 +1,4 @@
-"""When a training saves, and when it leaves."""
+"""When a training saves, and when it stops early."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Callable
 from keras_tpu_ext.callbacks._leaving import Interruption, seconds_of_process
 from keras_tpu_ext.callbacks._saver import Saver
 
-# How many times the seconds of a save an epoch must have lasted to be saved at its end.
+# An epoch is saved at its end if it lasted this many times the seconds of a save.
 _LEAST = 20
-# After which part of the time until the deadline the first save comes at the latest.
+# The first save comes at the latest after this part (1 / n) of the time until the deadline.
 _EARLY = 20
-# How long a step lasts is told in ticks, of which a second has so many, and no step.
+# The duration of a step is sent in ticks, so many per second; it is always below the second number.
 _TICKS, _LONGEST_STEP = 10**5, 10**8
 
 
 class Schedule:
-    """When one `fit` saves, and when it leaves.
+    """When one `fit` saves, and when it stops early.
 
     Args:
-        every_s: Seconds from one save to the next.
+        every_s: Seconds between saves.
         deadline_s: Seconds from the start of the process at which it ends; `None` if it does not.
-        margin: How many times the seconds of a save and a step it leaves before that.
-        saver: Writes.
+        margin: It stops before the deadline by this many times the seconds of a save and a step.
+        saver: Writes the checkpoints.
 
     Attributes:
-        interruption: What has asked it to leave.
-        seconds_stood_still: How long the training did for the last save.
+        interruption: The signal that has asked it to stop.
+        seconds_stood_still: Seconds that training paused for the last save.
     """
 
     def __init__(self, *, every_s: float, deadline_s: float | None, margin: float, saver: Saver) -> None:
@@ -49,7 +49,7 @@ class Schedule:
     def begin_step(self, *, is_first: bool, is_last: bool) -> None:
         """Note that an execution is about to begin, the last one of its epoch or not.
 
-        How long a step lasts is taken from one such call to the next.
+        The duration of a step is measured from one such call to the next.
         """
         now = time.monotonic()
         self._is_last = is_last
@@ -62,7 +62,7 @@ class Schedule:
         self._validation_began = time.monotonic()
 
     def end_validation(self) -> None:
-        """Note that it has."""
+        """Note that validation has ended."""
         self._seconds_of_validation = time.monotonic() - self._validation_began
 
     def begin_save(self) -> None:
@@ -70,11 +70,11 @@ class Schedule:
         self._last_save = time.monotonic()
 
     def end_save(self) -> None:
-        """Note that the training goes on, while the checkpoint is written."""
+        """Note that training continues, while the checkpoint is written."""
         self.seconds_stood_still = time.monotonic() - self._last_save
 
     def leaves(self) -> str:
-        """Return why it is time to leave, or an empty text."""
+        """Return why it is time to stop, or an empty text."""
         if self.interruption.reason:
             return f"as {self.interruption.reason} asked it to"
         if self._deadline_s is None:
@@ -86,24 +86,24 @@ class Schedule:
         return f"{left:.0f} s before the session ends" if left < needed else ""
 
     def is_due(self, *, is_epoch: bool) -> bool:
-        """Return whether it is time to save; at the begin of an epoch that is earlier."""
+        """Return whether it is time to save; at the start of an epoch it may be earlier."""
         if self._saver.is_writing():
             return False
         since = time.monotonic() - self._last_save
-        # An epoch of seconds is not worth a save. Before a deadline one is measured early.
+        # An epoch of seconds is not worth a save. With a deadline, a first save comes early, to be timed.
         wanted = self._every_s
         if self._deadline_s is not None and not self._seconds_of_save():
             wanted = min(wanted, self._deadline_s / _EARLY)
         return since >= wanted or (is_epoch and since >= _LEAST * self._seconds_of_save())
 
     def agree(self, gather: Callable[[int], list[int]], *, leaves: bool, is_due: bool) -> tuple[bool, bool]:
-        """Return whether to leave and whether to save, where one of several processes wants it.
+        """Return whether to stop and whether to save, if one of several processes wants to.
 
-        All do so before the same step. They talk of it about once a second.
+        All do so before the same step. They exchange their wishes about once a second.
 
         Args:
-            gather: Returns the numbers that all processes call it with.
-            leaves: Whether this one wants to leave.
+            gather: Returns the numbers with which all processes call it.
+            leaves: Whether this process wants to stop.
             is_due: Whether it wants to save.
         """
         self._executions_until_agreement -= 1
@@ -114,7 +114,7 @@ class Schedule:
         answers = [divmod(one, _LONGEST_STEP) for one in gather(wish * _LONGEST_STEP + length)]
         wish = max(one for one, _ in answers)
         in_a_second = _TICKS // max(length or _TICKS for _, length in answers)
-        self._executions_until_agreement = 0 if wish == 2 else in_a_second  # what could not be done now is to be soon
+        self._executions_until_agreement = 0 if wish == 2 else in_a_second  # what could not be done now is done soon
         return wish == 2, wish > 0
 
     def _seconds_of_save(self) -> float:

@@ -1,4 +1,4 @@
-"""The time of a step in epochs too short for a probe: of one as it comes, then of one whose batches are there."""
+"""The step time in epochs too short for a probe: first of one as it comes, then of one whose batches are ready."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from keras_tpu_ext.callbacks._input_probe import (
     call_execution,
 )
 
-_EPOCHS = 5  # of the last ones the median counts: tf.data's start and end wait for its tuner now and then
+_EPOCHS = 5  # the median of the last ones is used: tf.data's start and end sometimes wait for its tuner
 
 
 class EpochTimes(NamedTuple):
-    """What one epoch took.
+    """The times of one epoch.
 
     Attributes:
         step_seconds: Seconds for one batch.
         steps: Number of batches that were timed.
-        is_ahead: Whether its batches had been taken ahead of their turn.
-        pipeline_seconds: Seconds in which the pipeline made one of these, its start included; `None` as they come.
-        stages: What the stages of the pipeline cost, where that is known.
+        is_ahead: Whether its batches had been taken ahead of time.
+        pipeline_seconds: Seconds that the pipeline took for one of these, its start included; else `None`.
+        stages: The cost of the pipeline's stages, if known.
     """
 
     step_seconds: float
@@ -39,17 +39,17 @@ class EpochTimes(NamedTuple):
 class EpochProbe(Probe):
     """Runs the executions of an epoch as they come, or on batches that were taken ahead, and times them.
 
-    As they come, all of the epoch counts, the start of its pipeline included. Of batches taken ahead the first
-    execution is not timed where there are others; what does not fit into memory is run as it comes.
+    For executions as they come, the whole epoch counts, the start of its pipeline included. For batches taken ahead,
+    the first execution is not timed if there are others; batches that do not fit into memory run as they come.
 
     Args:
         executions: Number of executions of the epoch.
-        steps: Number of its batches, or `None` where nobody knows.
+        steps: Number of its batches, or `None` if unknown.
         clock: Returns the time in seconds.
-        began: Time at which the epoch began; `None` to take its batches ahead of their turn.
+        began: Time at which the epoch began; `None` to take its batches ahead of time.
 
     Attributes:
-        result: The times; `None` before the end, or where they could not be taken.
+        result: The times; `None` before the end, or if they could not be measured.
     """
 
     def __init__(self, executions: int, steps: int | None, clock: Callable[[], float], began: float | None) -> None:
@@ -60,7 +60,7 @@ class EpochProbe(Probe):
         super().__init__(self._time_ahead() if began is None else self._time_as_it_comes(began))
 
     def invalidate(self) -> None:
-        """End it: the epoch was shorter than the one before."""
+        """End the probe: the epoch was shorter than the one before."""
         self.done = True
 
     def _time_as_it_comes(self, began: float) -> Generator[Any, Execution, None]:
@@ -81,7 +81,7 @@ class EpochProbe(Probe):
         stages = tuple(execution.stages())
         ahead = execution.take_ahead(self._executions, MAX_BYTES_AHEAD, self._clock)
         if ahead is None:
-            result = call_execution(execution.run)  # which raises where the data has ended
+            result = call_execution(execution.run)  # raises if the data has ended
             self.refused = self.done = True
             yield result
             return
@@ -95,17 +95,17 @@ class EpochProbe(Probe):
             result = call_execution(execution.run_on, ahead)
         execution.wait_for(result)
         seconds = (self._clock() - begin) / timed
-        # With its start, as that of the epoch as it comes.
+        # Including its start, like that of the epoch as it comes.
         self.result = EpochTimes(seconds, timed, True, sum(ahead.seconds) / ahead.batches, stages)
         if ahead.error is not None:
             execution = yield result
-            call_execution(execution.run_on, ahead)  # which raises it
+            call_execution(execution.run_on, ahead)  # raises the error
         self.done = True
         yield result
 
 
 class ShortEpochs:
-    """Measures epochs that are too short for a probe: one as it comes, the next on batches that are there.
+    """Measures epochs that are too short for a probe: one as it comes, the next on batches that are ready.
 
     From then on every epoch is timed as it comes.
 
@@ -126,22 +126,22 @@ class ShortEpochs:
         return statistics.median(self._as_they_came) if self._as_they_came else None
 
     def probe(self, executions: int, steps: int | None, clock: Callable[[], float], began: float) -> EpochProbe:
-        """Return the probe for an epoch of so many executions, and steps where that is known, which then began."""
+        """Return the probe for an epoch of this many executions, and steps if known, that began at this time."""
         is_ahead = self.step_seconds is not None and self.result is None
         return EpochProbe(executions, steps, clock, None if is_ahead else began)
 
     def end(self, seconds: float) -> None:
-        """Add the seconds for which the pipeline then ended, to those of the epoch that was added last."""
+        """Add the seconds that the end of the pipeline took to those of the last epoch."""
         if self._last is not None and not self._last.is_ahead:
             self._as_they_came[-1] = self._last.step_seconds + seconds / self._last.steps
 
     def add(self, times: EpochTimes, executions: int) -> None:
-        """Add the times of an epoch of so many executions."""
+        """Add the times of an epoch of this many executions."""
         self._last = times
         if not times.is_ahead:
             self._as_they_came.append(times.step_seconds)
         elif executions == 1 and not self._warms_up:
-            self._warms_up = True  # its only execution may have been traced anew, for batches of another source
+            self._warms_up = True  # its only execution may have been retraced, for batches of another source
         elif self.step_seconds is not None:
             self.result = ProbedInput(
                 self.step_seconds, times.step_seconds, times.pipeline_seconds, 0.0, times.stages

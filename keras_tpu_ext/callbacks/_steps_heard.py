@@ -1,4 +1,4 @@
-"""Of which steps of an epoch the callbacks have heard: Keras on JAX may tell them later, in other threads."""
+"""The steps of an epoch that callbacks were called for: Keras on JAX may call them later, in other threads."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from types import FrameType
 
 from keras_tpu_ext import _runtime
 
-# How long Keras may take until it tells the callbacks of a step.
+# How long Keras may take until it calls the callbacks for a step.
 _LONGEST_WAIT_S = 10.0
 
 
 class StepsHeard:
-    """The executions of one epoch, and what the callbacks have heard of them.
+    """The executions of one epoch, and those for which the callbacks have been called.
 
     Attributes:
-        batches: How many batches of the epoch those had that have ended.
+        batches: Number of batches in the executions of the epoch that have ended.
     """
 
     def __init__(self) -> None:
         self.batches = 0
         self._begun = self._told_of = self._ended = 0
-        self._lock = threading.Lock()  # Keras may tell of the ends of several at once
-        self._telling: dict[int, FrameType] = {}  # where it does, in each thread
+        self._lock = threading.Lock()  # Keras may report several ends at once
+        self._telling: dict[int, FrameType] = {}  # the frame of the call, in each thread
 
     def begin(self, batch: int, batches: int) -> None:
-        """Note that an execution of so many batches begins, of which all before it have ended."""
+        """Note that an execution of this many batches begins; all earlier ones have ended."""
         if not _runtime.progress.end_names_last_batch():
             self.batches = batch + batches
         self._begun += 1
 
     def begin_to_hear(self, where: FrameType) -> None:
-        """Note that Keras tells the callbacks of the end of an execution now, and where it does."""
+        """Note that Keras now calls the callbacks for the end of an execution, and from which frame."""
         with self._lock:
             self._told_of += 1
             self._telling[threading.get_ident()] = where
 
     def hear(self, batch: int) -> None:
-        """Note that all callbacks have heard of it."""
+        """Note that all callbacks have been called for it."""
         with self._lock:
             self._ended += 1
             self._telling.pop(threading.get_ident(), None)
@@ -48,7 +48,7 @@ class StepsHeard:
                 self.batches = max(self.batches, batch + 1)
 
     def wait(self) -> bool:
-        """Wait until the callbacks have heard of all; return `False` if one has failed before it did."""
+        """Wait until the callbacks have been called for all; return `False` if one has failed before."""
         latest = time.monotonic() + _LONGEST_WAIT_S
         while self._ended < self._begun:
             with self._lock:
@@ -57,14 +57,14 @@ class StepsHeard:
                 latest = time.monotonic() + _LONGEST_WAIT_S
             elif told_of == self._begun:
                 return self._ended == self._begun
-            elif time.monotonic() > latest:  # a list of the user's that does not tell of all
+            elif time.monotonic() > latest:  # a user's callback list that does not report all
                 return True
             time.sleep(0.001)
         return True
 
 
 def _frames_of_threads() -> Iterator[FrameType]:
-    """Yield what each thread is in."""
+    """Yield the current frame of each thread."""
     for frame in sys._current_frames().values():
         inner: FrameType | None = frame
         while inner is not None:

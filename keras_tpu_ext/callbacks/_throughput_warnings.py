@@ -35,7 +35,7 @@ _NOT_GIVEN = (
 
 
 def mismatched_batch_size(batch_size: int | None, examples: float, steps: int) -> str:
-    """Return the warning for a `batch_size` that does not fit what the model has counted."""
+    """Return the warning for a `batch_size` that does not match the model's count."""
     return (
         f"Throughput(batch_size={batch_size}) does not fit: the model counted {examples:.0f} examples in an "
         f"epoch of {steps} steps, {examples / steps:.6g} per step. The rates shown use {batch_size}. "

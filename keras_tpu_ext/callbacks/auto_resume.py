@@ -1,4 +1,4 @@
-"""Go on where an interrupted training was."""
+"""Resume an interrupted training."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 
 class AutoResume(_runtime.keras.callbacks.Callback):
-    """Saves what a training has come to, so that the same program, started again, goes on where it was.
+    """Saves the state of a training, so that the same program, started again, resumes where it stopped.
 
-    It ends as if it had never been interrupted: with the same weights, history and decisions of callbacks, from the
-    same batches in the same order. On a CPU that is equal to the bit, elsewhere as far as the hardware computes the
-    same twice.
+    Training ends as if it had never been interrupted: with the same weights, history and callback decisions, from the
+    same batches in the same order. On a CPU the result is equal to the bit, elsewhere as far as the hardware is
+    deterministic.
 
-    Kept are weights, optimizer, loss scale, accumulated gradients, moving averages, metrics in the middle of an
-    epoch, random generators (the layers', Python's and NumPy's), the history, and what the other callbacks know: the
-    attributes that they have changed since training began. A callback of yours may instead have `get_state()`, which
+    A checkpoint holds weights, optimizer, loss scale, accumulated gradients, moving averages, mid-epoch metrics,
+    random generators (the layers', Python's and NumPy's), the history, and the state of the other callbacks: the
+    attributes that they have changed since training began. Your own callback may instead have `get_state()`, which
     returns numbers, strings, arrays, lists and dicts, and `set_state(state)`.
 
-    The data go on in the middle of an epoch: arrays and `PyDataset` by index, `tf.data` and Grain by the state of
-    their iterators, generators and what else tells no state by reading the first batches again. Of a `PyDataset` the
-    attributes that have changed are kept too, as rows that it shuffles after each epoch.
+    Data resume in the middle of an epoch: arrays and `PyDataset` by index, `tf.data` and Grain by the state of their
+    iterators, generators and anything else without a readable state by reading the first batches again. For a
+    `PyDataset`, attributes that have changed are saved too, such as rows that it shuffles after each epoch.
 
-    It saves every `every_s` seconds, at the begin of each epoch, before `deadline_s`, and on SIGTERM or Ctrl-C; then
-    `fit` returns, and `finished` is `False`. A second Ctrl-C ends `fit` at once. A checkpoint is written beside the
-    training; it is there whole or not at all, and one that was damaged later is passed over for the one before.
+    It saves every `every_s` seconds and at the start of each epoch. Before `deadline_s`, and on SIGTERM or Ctrl-C, it
+    saves and `fit` returns, with `finished` set to `False`. A second Ctrl-C ends `fit` at once. Checkpoints are
+    written in the background; each is complete or absent, and if one was damaged later, the one before it is used.
 
-    The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. Where several
-    processes train together, on JAX, the chief writes for all, into a folder that all see; they save and leave before
-    the same step. Layers of Keras 2 draw the same random numbers again only after
+    The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. If several processes
+    train together, on JAX, the chief writes for all, into a folder that all can see; they save and stop before the
+    same step. Keras 2 layers draw the same random numbers again only after
     `keras.backend.experimental.enable_tf_random_generator()`; a warning says so.
 
     Args:
-        directory: Folder for the checkpoints of this one training; or a URL such as `"gs://bucket/run"`, for which
-            the packages fsspec and gcsfs must be installed.
-        every_s: Seconds from one save to the next. Defaults to 600.
-        deadline_s: Seconds from the start of the process after which the session is ended from outside, `"kaggle"`
-            (9 hours), `"colab"` (12 hours), or `None` for no such time. Defaults to `None`.
-        margin: It leaves when less time is left than `margin` times that of a save and a step. Defaults to 2.0.
-        keep: Number of checkpoints to keep. Defaults to 2, so that there is one if the newest is damaged.
+        directory: Folder for the checkpoints of this training only; or a URL such as `"gs://bucket/run"`, which needs
+            the packages fsspec and gcsfs.
+        every_s: Seconds between saves. Defaults to 600.
+        deadline_s: Seconds from the start of the process after which the session is ended from outside, `"kaggle"` (9
+            hours), `"colab"` (12 hours), or `None` for no deadline. Defaults to `None`.
+        margin: `fit` stops when less time is left than `margin` times that of a save and a step. Defaults to 2.0.
+        keep: Number of checkpoints to keep. Defaults to 2, so that one is left if the newest is damaged.
 
     Attributes:
-        finished: Whether the training has come to its end; `False` after `fit` has left before.
+        finished: Whether training has reached its end; `False` if `fit` returned before it.
 
     Raises:
-        ArgumentError: If an argument has a value that cannot work; from `fit`, if its dataset is distributed already,
-            or is a `PyDataset` with workers of which `steps_per_epoch` takes a part, or that has no end.
+        ArgumentError: If an argument is invalid; from `fit`, if its dataset is already distributed, or is a
+            `PyDataset` with workers that has no end or is cut short by `steps_per_epoch`.
         CheckpointError: From `fit`, if the folder has a checkpoint of another model.
         ClusterError: From `fit`, if processes that train together find different checkpoints.
-        NotForThisKerasError: From `fit`, where several processes train together on TensorFlow.
+        NotForThisKerasError: From `fit`, if several processes train together on TensorFlow.
         ScopeError: From `fit`, if the model does not have the step of this package.
 
     Example:
@@ -80,7 +80,7 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         ```
     """
 
-    # On JAX Keras calls the hook after a batch in another thread; what it does there is to note a number.
+    # On JAX Keras calls the hook after a batch in another thread, where it only notes a number.
     async_safe = True
     wants_every_batch = False
 
@@ -105,7 +105,7 @@ class AutoResume(_runtime.keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def _kte_around_fit(self, call: RunningFit, model: Model) -> Iterator[None]:
-        """Within the block Keras runs `fit` or another loop of a model with the step of this package."""
+        """Keras runs `fit`, or another loop of a model with the step of this package, inside the block."""
         if call.method != "fit":
             yield
             return
@@ -131,7 +131,7 @@ class AutoResume(_runtime.keras.callbacks.Callback):
             self._fit = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Note what the other callbacks know."""
+        """Note the state of the other callbacks."""
         if self._fit is None:
             raise ScopeError(
                 "AutoResume needs a model with the step of this package, and this one has that of Keras. Write: "
@@ -140,7 +140,7 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         self._fit.begin()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Go on in the middle of the epoch, or save what there is at its begin."""
+        """Resume in the middle of the epoch, or save at its start."""
         if self._fit is not None:
             self._fit.begin_epoch(epoch)
 
@@ -160,7 +160,7 @@ class AutoResume(_runtime.keras.callbacks.Callback):
             self._fit.end_validation()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Save what there is in the end."""
+        """Save the final state."""
         if self._fit is not None:
             self._fit.end()
 
@@ -180,16 +180,16 @@ class _BeforeOthers(_runtime.keras.callbacks.Callback):
         self._fit.before_batch(batch, (self.params or {}).get("steps"))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Note that the others hear of it next."""
+        """Note that the other callbacks are called next."""
         self._fit.hear_of_end(sys._getframe(1))
 
 
 @contextlib.contextmanager
 def _in_place(call: RunningFit, before: _BeforeOthers, others: list[Any], resume: AutoResume) -> Iterator[None]:
-    """Within the block `fit` has these callbacks in the right order.
+    """Put the callbacks of `fit` in the right order inside the block.
 
-    The first is to hear of a batch before the others, so that they have heard of none that is not saved; the last of
-    an epoch after them, so that what they set at its begin is as it was.
+    `before` must be called for a batch before the others, so that they have not been called for a batch that is not
+    saved; `resume` must be called for an epoch after them, so that what they set at its start is restored.
     """
     given = call.arguments.get("callbacks")
     if not isinstance(given, _runtime.keras.callbacks.CallbackList):

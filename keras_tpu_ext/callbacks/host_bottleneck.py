@@ -18,12 +18,12 @@ from keras_tpu_ext.callbacks._short_epochs import EpochProbe, EpochTimes, ShortE
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 
 _WAIT_FRACTION = "input/wait_fraction"
-_WARMUP = 2  # executions, of which the first is compiled
+_WARMUP = 2  # executions, of which the first one compiles
 _MIN_TIMED, _MAX_TIMED = 3, 32  # executions timed on either side of a probe
-_PROBE_SECONDS = 0.1  # for which a probe times either side, if that is no more than _MAX_PART
+_PROBE_SECONDS = 0.1  # for which a probe times either side, up to _MAX_PART
 _MAX_PART = 0.01  # of an epoch's executions
-_UPDATE_SECONDS = 0.05  # for which batches show one value: computing it takes longer than all the rest
-_MAX_COST = 0.005  # of the time since the last probe: a dearer one waits for a later epoch
+_UPDATE_SECONDS = 0.05  # for which batches show the same value: computing it takes longer than all the rest
+_MAX_COST = 0.005  # of the time since the last probe: a costlier one waits for a later epoch
 _MIN_EXECUTIONS = _WARMUP + probe_length(_MIN_TIMED)
 _UNKNOWN = "HostBottleneck could not find out how long this model waits for data: {why}"
 _NONE_AHEAD = (
@@ -39,49 +39,47 @@ _TOO_SHORT = (
 
 
 class HostBottleneck(_runtime.keras.callbacks.Callback):
-    """Shows which part of the training time the devices wait for data, and what better input could buy.
+    """Shows for what part of the training time the devices wait for data, and what better input could gain.
 
     Puts `input/wait_fraction` into `logs`, after batches and at the end of an epoch, once it is known (NaN at the end
-    of an epoch before): 0 where the devices never wait, 0.5 where they do half of the time. After the first epoch in
-    which it is known, and when the verdict has been another one for two epochs, it prints that:
+    of earlier epochs): 0 if the devices never wait, 0.5 if they wait half of the time. It prints the verdict after
+    the first epoch in which it is known, and again when a different verdict has held for two epochs:
 
         HostBottleneck: epoch 1: highly input-bound: 62% of the time waits for data. On its own the pipeline gives
         418 batches/s; the step could do 1102 batches/s, and does 416. Better input makes this at most 2.65 times as
         fast. Its costliest stage is ParallelMapV2, 2.4 ms for a batch.
 
-    How it is measured: a few executions are timed as they come. Then the batches of as many are taken from the
-    pipeline ahead of their turn, and these executions are timed again on batches that are there already. Every batch
-    is still trained on once and in its order, by the same compiled step, so that nothing has to be put back. What
-    `fit` takes above the second time is waiting. The time between two hooks, by contrast, is none: Keras fetches a
-    batch inside the train function.
+    How it is measured: a few executions are timed as they come. Then the batches for as many executions are taken
+    from the pipeline ahead of time, and these executions are timed on batches that are ready. Every batch is still
+    trained on once and in order, by the same compiled step, so nothing has to be restored. What `fit` takes beyond
+    the second time is waiting. The time between two hooks is not: Keras fetches a batch inside the train function.
 
-    Such a probe runs once an epoch, with up to 1 % of its executions on either side, and at least three. The devices
-    stand still while it takes batches, which costs time only where they do not wait for data anyway; an epoch has no
-    probe where the last one cost more than 0.5 % of the time since. In epochs of fewer than 300 executions there is
-    one probe in a `fit`. Epochs of fewer than 10 are measured whole: the second as it comes, with the start of the
-    pipeline, and the third with all of its batches taken ahead. What callbacks after this one do at the end of the
-    last batch counts as the pipeline's end. On Keras 2 that end is not seen: some 5 ms an epoch.
+    A probe runs once an epoch, with up to 1 % of its executions on either side, and at least three. The devices are
+    idle while it takes batches, which costs time only if they do not wait for data anyway; an epoch has no probe if
+    the last one cost more than 0.5 % of the time since. With fewer than 300 executions per epoch there is one probe
+    in a `fit`. Epochs of fewer than 10 executions are measured whole: the second one as it comes, including the start
+    of the pipeline, and the third with all of its batches taken ahead. The time that callbacks after this one take at
+    the end of the last batch counts as the pipeline's end. On Keras 2 that end is not seen: some 5 ms an epoch.
 
-    The first executions of an epoch and validation do not count, and neither does a probe; nor does, of ten or more,
-    the longest one: a single pause is the process's, and better input does not cure it. Where that is more than a
-    twentieth of an epoch, the verdict says how many seconds it is, since `Throughput` counts them.
+    The first executions of an epoch, validation and probes do not count. Neither does the longest of ten or more
+    executions: a single pause comes from the process, and better input does not remove it. If more than a twentieth
+    of an epoch is left out, the verdict says how many seconds, since `Throughput` counts them.
 
-    Where the devices are this machine's CPU cores, the pipeline works on the same cores, and both slow each other
-    down: a step then computes for longer while data is made, and that is no waiting. The verdict says so.
+    If the devices are this machine's CPU cores, the pipeline runs on the same cores, and each slows the other down: a
+    step then computes for longer while data is made, and this is not waiting. The verdict says so.
 
-    It works for any Keras model. Where several processes train together it says that it cannot know.
+    It works for any Keras model. If several processes train together, it says that it cannot measure.
 
     Args:
-        window: Number of executions over which the time of a step is averaged for the logs after a batch. Defaults
-            to 20.
+        window: Number of executions over which the step time is averaged for the logs after a batch. Defaults to 20.
         verbose: Whether to print. Defaults to `True`.
         clock: Function that returns the time in seconds. Defaults to `time.perf_counter`.
 
     Raises:
-        ArgumentError: If `window` is not an integer of at least 1, or `clock` cannot be called.
+        ArgumentError: If `window` is not an integer of at least 1, or `clock` is not callable.
 
     Warns:
-        UserWarning: At the end of a `fit` in which nothing could be found out, with the reason.
+        UserWarning: At the end of a `fit` in which nothing could be measured, with the reason.
 
     Example:
         ```python
@@ -133,7 +131,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
 
     @property
     def verdict(self) -> InputVerdict | None:
-        """The last verdict on the input of the last `fit`; `None` while there is none."""
+        """The last verdict on the input of the last `fit`; `None` if there is none yet."""
         return self._verdicts[-1][1] if self._verdicts else None
 
     @property
@@ -142,11 +140,11 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         return tuple(self._found)
 
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
-        """Draw the parts of each epoch's step time in the last `fit`, and how fast each side would be alone.
+        """Draw the parts of each epoch's step time in the last `fit`, and the rate of each side on its own.
 
         Args:
-            path: File to write the picture to, such as `"bottleneck.png"`, or `None` for none. Of several processes
-                that train together only the chief writes it.
+            path: File to write the picture to, such as `"bottleneck.png"`, or `None` for none. If several processes
+                train together, only the chief writes it.
 
         Returns:
             The `matplotlib.figure.Figure`; no display is needed.
@@ -165,12 +163,12 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         _runtime.progress.show_in_progress_bar({_WAIT_FRACTION: "input_wait"})
         self._unwatch_end()
         self._start()
-        # On JAX even `self.model` has its price, so it is asked for once.
+        # On JAX even `self.model` is expensive, so it is read once.
         self._fitted = self.model
         self._shares_cores = _runtime.devices.device_name(self._fitted) == "cpu"
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Restore the train function, and warn where nothing is known."""
+        """Restore the train function, and warn if nothing is known."""
         self._restore()
         self._unwatch_end()
         self._fitted = None
@@ -188,7 +186,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._only_times = self._is_shown = False
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Intercept the train function, which other callbacks may have replaced; or take the time only."""
+        """Intercept the train function, which other callbacks may have replaced; or only take the time."""
         if self._only_times:
             now = self.clock()
             self._pending.append(now)
@@ -251,12 +249,12 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._executions_of_epoch = None
         self._may_probe = True
         self._probed_at = self._epoch_began = 0.0
-        self._only_times = False  # until the next epoch, where no probe is left for this one
+        self._only_times = False  # until the next epoch, if this one has no further probe
         self._shown, self._is_shown, self._show_at = None, False, 0.0
         self._steps: int = 1
 
     def _watch_end(self) -> None:
-        """Time the end of the pipeline too, which comes after the last execution."""
+        """Also time the end of the pipeline, which comes after the last execution."""
 
         def ended() -> None:
             if self._ended_at is not None:
@@ -277,8 +275,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             self._interception = None
 
     def _intercept(self, execution: Execution) -> Any:
-        """Run an execution, in a probe where it is time for one."""
-        if not self._is_announced:  # left behind by a fit that was broken off
+        """Run an execution, in a probe if one is due."""
+        if not self._is_announced:  # left behind by a fit that was interrupted
             self._restore()
             return execution.run()
         self._is_announced = False
@@ -296,7 +294,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             self._close_probe()
 
     def _release_if_no_probe_is_left(self) -> None:
-        """Restore the train function where no probe comes in this epoch any more: then a batch costs less."""
+        """Restore the train function if this epoch has no further probe: batches then cost less."""
         if self._was_growing or (self._may_probe and not self._failure and not self._has_enough_probes()):
             return
         self._only_times = True
@@ -334,7 +332,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         return InputProbe(self._count(execution), self.clock)
 
     def _executions_if_short(self, execution: Execution) -> int | None:
-        """Return the number of executions of this epoch, where it is not the first and too short for a probe."""
+        """Return the number of executions of this epoch, if it is not the first and is too short for a probe."""
         before = self._executions_of_epoch
         if before is None or self._was_growing:
             return None
@@ -366,7 +364,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
 
 
 def _compute_seconds(found: list[ProbedInput], step_seconds: float) -> float:
-    """Return the seconds of a step on data that is there, at most those of a step of `fit`."""
+    """Return the seconds of a step on data that is ready, at most those of a step of `fit`."""
     return min(found[-1].compute_seconds, step_seconds)
 
 

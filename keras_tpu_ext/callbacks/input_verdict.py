@@ -13,19 +13,18 @@ _MODERATE, _HIGH = 0.05, 0.20
 
 @dataclasses.dataclass(frozen=True)
 class InputVerdict(HtmlSentence):
-    """The part of a `fit` that waits for data, and the times that it follows from.
+    """The part of a `fit` that waits for data, and the times from which it is computed.
 
     Attributes:
-        wait_fraction: Part of the time of training in which the devices wait for data, from 0 to 1.
-        step_seconds: Seconds for one batch as `fit` has them.
-        compute_seconds: Seconds for one batch that is there already.
-        pipeline_seconds: Seconds in which the pipeline makes one batch on its own; `None` where all that is known
-            is that it is quicker than the step.
-        costliest_stage: Name of the stage of a `tf.data` pipeline that works longest for a batch; empty where
-            nobody knows.
+        wait_fraction: Fraction of the training time in which the devices wait for data, from 0 to 1.
+        step_seconds: Seconds for one batch in `fit`, waiting included.
+        compute_seconds: Seconds for one batch that is ready.
+        pipeline_seconds: Seconds that the pipeline takes to make one batch on its own; `None` if all that is known is
+            that it is faster than the step.
+        costliest_stage: Name of the stage of a `tf.data` pipeline that works longest for a batch; empty if unknown.
         costliest_seconds: Seconds it works for a batch, over its parallel calls.
         left_out_seconds: Seconds of the epoch that do not count, at its start, in a probe and in the longest pause; 0
-            where they are less than a twentieth of it.
+            if they are less than a twentieth of it.
         shares_cores: Whether the devices are the CPU cores that also make the batches.
 
     Example:
@@ -53,7 +52,7 @@ class InputVerdict(HtmlSentence):
 
     @property
     def verdict(self) -> str:
-        """The word of xprof: below 5 % not, below 20 % moderately, from there on highly input-bound."""
+        """The verdict in xprof's words: below 5 % not, below 20 % moderately, otherwise highly input-bound."""
         if self.wait_fraction < _MODERATE:
             return "not input-bound"
         return "moderately input-bound" if self.wait_fraction < _HIGH else "highly input-bound"

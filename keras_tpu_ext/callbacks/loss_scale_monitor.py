@@ -23,24 +23,24 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
     """Shows the loss scale and the steps it skipped, and names the variable and replica that overflowed.
 
     Puts `loss_scale/value` (what the next loss is multiplied by) and `loss_scale/skipped_steps` (since `compile`)
-    into `logs`, after batches and at the end of an epoch. Put it **before** callbacks that should see these keys, a
-    `CSVLogger` say. After an epoch in which gradients were not finite it prints whose they were:
+    into `logs`, after batches and at the end of an epoch. Put it **before** callbacks that should see these keys,
+    such as a `CSVLogger`. After an epoch with gradients that were not finite it prints where they occurred:
 
         LossScaleMonitor: epoch 1 skipped 1 step, the loss scale is 16384. Update 5: dense/kernel on replica 1
 
-    All variables of one replica at once mean that the loss was not finite there, or the data; a few of them, that
-    their gradients alone were too large. Where each replica's are finite and only their sum is not, it says that.
-    A few skipped steps at the start of a training are how a dynamic scale finds its value. On JAX no replica is
-    named: a gradient is first seen when it is that of all of them.
+    If all variables of one replica overflow at once, the loss there, or the data, was not finite; if only a few do,
+    their gradients alone were too large. If each replica's gradients are finite and only their sum is not, it says
+    so. A few skipped steps at the start of training are how a dynamic scale finds its value. On JAX no replica is
+    named: gradients are first seen after they are combined over all replicas.
 
     Reading the scale waits for the device, so it is read before every `window`-th execution and at the end of an
-    epoch; after a batch `logs` show what was read last. While the callback is there the train step looks at each
-    variable's gradient on each replica; that step is traced anew at the beginning of a `fit`. Names come from
-    models with the step of this package, in a scope or as a `TPUModel`, and so does the count of skipped steps.
-    Where several processes train together, all of them need the callback, and only the chief prints.
+    epoch; after a batch `logs` show the last reading. With this callback the train step checks each variable's
+    gradient on each replica; the step is traced anew at the start of a `fit`. The names, and the count of skipped
+    steps, need a model with the step of this package: in a scope, or a `TPUModel`. If several processes train
+    together, all of them need the callback, and only the chief prints.
 
     Args:
-        window: Number of executions from one reading to the next. Defaults to 20.
+        window: Number of executions between readings. Defaults to 20.
         verbose: Whether to print. Defaults to `True`.
 
     Raises:
@@ -65,7 +65,8 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
     """
 
     # The hooks after batches only write into `logs`, so Keras on JAX may go on dispatching meanwhile. It calls them
-    # in another thread, where reading the model would meet the next execution, which uses the model's arrays up.
+    # in another thread, where reading the model would collide with the next execution, which consumes the model's
+    # arrays.
     async_safe = True
     wants_every_batch = False
 
@@ -82,7 +83,7 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
     def overflows(self) -> tuple[Overflow, ...]:
         """Gradients of the last `fit` that were not finite, with `update`, `replica` and `variables`.
 
-        Where one variable overflows on one replica several times between two readings, the last time is kept.
+        If a variable overflows on one replica several times between two readings, the last time is kept.
         """
         return tuple(self._overflows)
 

@@ -31,63 +31,63 @@ _SHORT = {SAMPLES_PER_SEC: "samples/s", MFU: "mfu"}
 
 
 class Throughput(_runtime.keras.callbacks.Callback):
-    """Shows how many batches and samples per second a `fit` trains, and how much of its devices' peak that uses.
+    """Shows the batches and samples per second of a `fit`, and how much of its devices' peak they use.
 
-    Puts `throughput/batches_per_sec` and `throughput/samples_per_sec` into `logs`: after each batch the rate
-    over the last `window` executions, at the end of an epoch the rate of the whole epoch. An execution is one
-    call of the train function, which runs `steps_per_execution` batches. Executions that begin within 0.2 s of
-    each other show one rate. `throughput/device/samples_per_sec` is the same for one device: a chip, and on TPU v2,
-    v3 and 7x a core. Only with `tokens_per_sample` there is
-    `throughput/tokens_per_sec`.
+    Puts `throughput/batches_per_sec` and `throughput/samples_per_sec` into `logs`: after each batch the rate over the
+    last `window` executions, at the end of an epoch the rate of the whole epoch. An execution is one call of the
+    train function, which runs `steps_per_execution` batches. Executions that begin within 0.2 s of each other show
+    one rate. `throughput/device/samples_per_sec` is the rate of one device: a chip, and on TPU v2, v3 and 7x a core.
+    `throughput/tokens_per_sec` is there only with `tokens_per_sample`.
 
-    `throughput/device/mfu` is the model FLOPs utilisation, from 0 to 1: the FLOPs that the model needs, by the peak
-    of the device. FLOPs are those of matrix products and convolutions, forward and backward, two for each
-    multiply-add; what is computed again to save memory is not in them. Source: Chowdhery et al., PaLM, 2022,
-    appendix B, https://arxiv.org/abs/2204.02311. The divisor is the bfloat16 peak, by convention also where a model
-    computes in float32. It is shown where the peak is known: on a TPU, or from `peak_flops`. An MFU above 1 is an
-    error in a number: it is not shown (NaN at the end of an epoch), and a warning says which one it may be.
+    `throughput/device/mfu` is the model FLOPs utilisation, from 0 to 1: the FLOPs that the model needs, divided by
+    the peak of the device. FLOPs are those of matrix products and convolutions, forward and backward, two for each
+    multiply-add; recomputation to save memory does not count. Source: Chowdhery et al., PaLM, 2022, appendix B,
+    https://arxiv.org/abs/2204.02311. The divisor is the bfloat16 peak, by convention also for a model that computes
+    in float32. The MFU is shown if the peak is known: on a TPU, or from `peak_flops`. An MFU above 1 means that one
+    of the numbers is wrong: it is not shown (NaN at the end of an epoch), and a warning says which one it may be.
 
-    Put this callback **first** in the list: callbacks before it (a `CSVLogger`, say) do not see its keys, and
-    one that evaluates the model sets the count of examples back. The progress bar and `History`, which Keras
-    adds itself, always come after it, and show rates as they are, not averaged.
+    Put this callback **first** in the list: callbacks before it (such as a `CSVLogger`) do not see its keys, and one
+    that evaluates the model resets the count of examples. The progress bar and `History`, which Keras adds itself,
+    always come after it, and show rates as they are, not averaged.
 
-    What is left out: the first `warmup` executions of a `fit`, which compile; with them the last execution of
-    its first epoch, because a short last batch is compiled for its own; validation inside `fit`; and whatever
-    happens between epochs. Nothing else is left out, so a stall in the input or a slow callback shows. Where
-    that leaves nothing of an epoch, its rates are NaN, so that the columns of a `CSVLogger` stay complete.
-    The rates after each batch start two executions after the warm-up.
+    Left out are the first `warmup` executions of a `fit`, which compile; with a warm-up also the last execution of
+    the first epoch, because a short last batch is compiled separately; validation inside `fit`; and whatever happens
+    between epochs. Nothing else is left out, so a stall in the input or a slow callback shows. If nothing of an epoch
+    remains, its rates are NaN, so that the columns of a `CSVLogger` stay complete. The rates after each batch start
+    two executions after the warm-up.
 
-    Samples are counted by Keras's own loss tracker, short last batches included. It is read at epoch ends and
-    after the warm-up, then ever more seldom, from each window to every 64 while batches keep their size, because
-    reading waits for the device. A `train_step` of your own that does not
-    keep that tracker needs `batch_size`; without it samples per second are left out, with a warning. Where several
-    processes train together, all of them need the callback, because they read that tracker together.
+    Samples are counted by Keras's own loss tracker, short last batches included. It is read at epoch ends and after
+    the warm-up, then less and less often while batches keep their size, from every window to every 64 windows,
+    because reading waits for the device. A custom `train_step` that does not keep that tracker needs `batch_size`;
+    without it samples per second are left out, with a warning. If several processes train together, all of them need
+    the callback, because they read that tracker together.
 
     Args:
         window: Number of executions in the rolling rate. Defaults to 20.
-        warmup: Number of executions left out at the start of each `fit`; 0 leaves nothing out, not the last
-            execution of the first epoch either. Defaults to 1.
-        batch_size: Examples per step over **all** replicas, or `None` to have them counted. A short last
-            batch is still counted where the model can. Defaults to `None`.
+        warmup: Number of executions left out at the start of each `fit`; 0 leaves nothing out, not even the last
+            execution of the first epoch. Defaults to 1.
+        batch_size: Examples per step over **all** replicas, or `None` to have them counted. A short last batch is
+            still counted as it is, if the model can count. Defaults to `None`.
         flops_per_sample: FLOPs of the forward and the backward pass for one example, or `None` for no MFU. `"auto"`
-            (default) counts them where the peak is known: once in a `fit`, by tracing the step another time after
-            the first execution. Where they cannot be counted a warning tells why.
-        peak_flops: Highest FLOP/s of one framework device. `None` (default) takes it from the table of TPU
-            generations; it is not known for a CPU or a GPU.
+            (default) counts them if the peak is known: once in a `fit`, by tracing the step a second time after the
+            first execution. If they cannot be counted, a warning says why.
+        peak_flops: Peak FLOP/s of one framework device. `None` (default) takes it from the table of TPU generations;
+            it is not known for a CPU or a GPU.
         tokens_per_sample: Tokens in an example, or `None` (default).
-        progress_bar: Which keys progress bars show: with `"short"` (default) `samples/s` and `mfu`, `tokens/s` where
-            there is `tokens_per_sample`, and `batches/s` where examples cannot be counted; with `"all"` all, by their
-            full names. `logs` and `History` have all of them.
-        log_dir: Folder for TensorBoard, or `None` (default). All of it is written there every `window` executions,
-            by the number of the step, and for each epoch under names that begin with `epoch_`, with the percentiles
-            of step time. Of several processes only the chief writes. On JAX it needs the package `tensorboard`.
+        progress_bar: Which keys progress bars show. `"short"` (default): `samples/s`, or `tokens/s` with
+            `tokens_per_sample`; `mfu`; and `batches/s` if examples cannot be counted. `"all"`: all keys, by their
+            full names. `logs` and `History` always have all of them.
+        log_dir: Folder for TensorBoard, or `None` (default). All keys are written there every `window` executions, by
+            the number of the step, and for each epoch under names that begin with `epoch_`, with the percentiles of
+            step time. If several processes train together, only the chief writes. On JAX this needs the package
+            `tensorboard`.
         clock: Function that returns the time in seconds. Defaults to `time.perf_counter`.
 
     Raises:
-        ArgumentError: If `window`, `batch_size` or `tokens_per_sample` is not an integer of at least 1, `warmup`
-            not one of at least 0, `flops_per_sample` or `peak_flops` not a number above 0, `progress_bar` another
-            word, or `clock` cannot be called. In `fit`, if this object is in `callbacks` twice.
-        MissingExtraError: If `log_dir` is given and nothing is installed that could write there.
+        ArgumentError: If `window`, `batch_size` or `tokens_per_sample` is not an integer of at least 1, `warmup` is
+            not one of at least 0, `flops_per_sample` or `peak_flops` is not a number above 0, `progress_bar` is
+            another word, or `clock` is not callable. In `fit`, if this object is in `callbacks` twice.
+        MissingExtraError: If `log_dir` is given and no package that can write there is installed.
 
     Example:
         ```python
@@ -107,7 +107,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     # The hooks only take the time and write into `logs`, so Keras on JAX may go on dispatching meanwhile.
     async_safe = True
-    wants_every_batch = False  # it knows that an execution may have several
+    wants_every_batch = False  # it expects executions of several batches
 
     def __init__(
         self,
@@ -161,17 +161,17 @@ class Throughput(_runtime.keras.callbacks.Callback):
 
     @property
     def counted_flops(self) -> FlopsCount | None:
-        """The FLOPs counted in the last `fit`, with the size of the batch that they were counted of, if any."""
+        """The FLOPs counted in the last `fit`, if any, with the size of the batch that they were counted for."""
         return self._devices.counted
 
     def step_time_percentiles(self) -> StepTimePercentiles:
-        """Return median, 90th and 99th percentile of the seconds of a step in the last `fit`, to half a per cent.
+        """Return the median, 90th and 99th percentile of the last `fit`'s step times in seconds, to half a per cent.
 
-        What is timed is an execution, from its begin to the next one's, input and other callbacks included. One of
-        k batches counts as k steps of the same length, so that with many steps per execution a slow one among them
-        does not show. And frameworks run ahead: where they hand steps to the device faster than it takes them, a
-        time is that of handing over. Their mean is right all the same; single ones, and so a high percentile, may be
-        that of another step.
+        Executions are timed, each from its start to that of the next one, input and other callbacks included. An
+        execution of k batches counts as k steps of the same length, so with many steps per execution a single slow
+        step does not show. Frameworks also run ahead: if they dispatch steps faster than the device takes them, a
+        time is that of dispatching. The mean is still right; single times, and so a high percentile, may belong to
+        another step.
 
         Raises:
             NothingMeasuredError: If no step was measured.
@@ -186,11 +186,11 @@ class Throughput(_runtime.keras.callbacks.Callback):
         return found
 
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
-        """Draw the rates of the last `fit` over time, with the MFU, or the rate of a device, on the right.
+        """Draw the rates of the last `fit` over time, with the MFU, or the rate of a device, on the right axis.
 
         Args:
-            path: File to write the picture to, such as `"throughput.png"`, or `None` for none. Of several
-                processes that train together only the chief writes it.
+            path: File to write the picture to, such as `"throughput.png"`, or `None` for none. If several processes
+                train together, only the chief writes it.
 
         Returns:
             The `matplotlib.figure.Figure`; no display is needed.
@@ -219,7 +219,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         """Reset: each `fit` may compile anew."""
         if self._is_beginning:
             raise ArgumentError(messages.TWICE)
-        self._end_last_fit()  # which may have been broken off
+        self._end_last_fit()  # which may have been interrupted
         self._start_fit(self.model)
         self._fitting = self._is_beginning = True
         self._show_in_progress_bar()
@@ -239,11 +239,11 @@ class Throughput(_runtime.keras.callbacks.Callback):
         self._steps_before = _runtime.progress.train_steps(self.model)
         self._first_step = self._steps_so_far if self._steps_before is None else self._steps_before
 
-    # Between two batches others have used the processor's caches, so the memory that these two hooks touch costs more
-    # than their work: they append the time, and the rest is done for many batches at once.
+    # Between two batches other code uses the processor's caches, so memory access costs these two hooks more than
+    # their work: they append the time, and the rest is done for many batches at once.
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Take the time; process pending times where enough have come together."""
+        """Take the time; process pending times if there are enough of them."""
         now, begins = self.clock() - self._not_measured, self._begins
         if now < self._defer_until and len(begins) < self._max_pending:
             begins.append((batch, now))
@@ -262,7 +262,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         """Read the count of examples before validation resets it."""
         if self._fitting:
             self._meter.flush()
-            # Not by their ends: on JAX that of the last one may come in later than this.
+            # Not by ends of executions: on JAX the last one may be reported after this.
             self._examples_at_test = (self._meter.begun, self._read_examples())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -286,10 +286,10 @@ class Throughput(_runtime.keras.callbacks.Callback):
         self._warn()
 
     def _show_in_progress_bar(self, *, batches: bool = False) -> None:
-        """Choose the keys for progress bars; of samples and batches one is enough."""
+        """Choose the keys for progress bars; one of samples and batches is enough."""
         if self.progress_bar == "all":
             names: dict[str, str | None] = {key: key for key in _KEYS}
-            # On one device it says the same as that of all.
+            # On one device it equals the rate of all devices.
             names[DEVICE_SAMPLES_PER_SEC] = None if self._devices.devices == 1 else DEVICE_SAMPLES_PER_SEC
         else:
             names = {**dict.fromkeys(_KEYS), **_SHORT}
@@ -338,14 +338,14 @@ class Throughput(_runtime.keras.callbacks.Callback):
         self._defer_until, self._max_pending = self._meter.defer_until, 0
 
     def _read_examples(self) -> float | None:
-        # On JAX even `self.model` has its price, copying the state back: only here, never at each batch.
+        # On JAX even `self.model` is expensive, since it copies the state back: only here, never at each batch.
         return _runtime.progress.examples_seen(self.model)
 
     def _steps_of_epoch(self) -> int:
-        """Return the number of steps of the epoch, of which the last execution may have run only some.
+        """Return the number of steps of the epoch; its last execution may have run fewer than the others.
 
-        The optimizer's count is used where it fits the batch index, and so is the number of steps that
-        Keras announced. The first leaves out steps that loss scaling skipped, so the larger one is right.
+        The optimizer's count is used if it fits the batch index, and so is the number of steps that Keras announced.
+        The former leaves out steps that loss scaling skipped, so the larger one is right.
         """
         last, most = self._meter.executions.last_begin, self._meter.executions.last_batch + 1
         if most - last <= 1:
@@ -369,7 +369,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
             self._scalars = None
 
     def _warn(self) -> None:
-        """Warn of each topic once in a `fit`."""
+        """Warn about each topic once in a `fit`."""
         counter = self._meter.examples
         found = dict(self._devices.warnings)
         if counter.mismatch is not None:

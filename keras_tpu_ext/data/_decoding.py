@@ -1,4 +1,4 @@
-"""From the bytes of an image to its pixels, without decoding what a crop leaves out."""
+"""Decodes the bytes of an image to pixels, without decoding what a crop leaves out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 CROPS = ("center", "random", None)
 _JPEG = b"\xff\xd8\xff"
-# The window of a random crop, as Szegedy et al., "Going Deeper with Convolutions" (2014), take it.
+# The window of a random crop, as in Szegedy et al., "Going Deeper with Convolutions" (2014).
 _AREA, _ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
@@ -61,7 +61,7 @@ def _window(tf: Any, shape: Any, size: tuple[int, int], crop: str, seed: Any) ->
             area_range=_AREA,
         )
         return tf.concat([begin[:2], extent[:2]], 0)
-    # In whole numbers, so that a window is the same on every machine.
+    # In integers, so that a window is the same on every machine.
     full = tf.cast(shape[:2], tf.int64)
     height = tf.minimum(full[0], tf.maximum(full[1] * size[0] // size[1], 1))
     width = tf.minimum(full[1], tf.maximum(full[0] * size[1] // size[0], 1))
@@ -78,7 +78,7 @@ def _resized(tf: Any, pixels: Any, size: tuple[int, int]) -> Any:
 
 
 def describe_fault(tf: Any, content: Any) -> Any:
-    """Return a sentence on bytes that are no image."""
+    """Return a sentence about bytes that are not an image."""
     length = tf.strings.length(content)
     head = tf.cast(tf.io.decode_raw(tf.strings.substr(content, 0, tf.minimum(length, 4)), tf.uint8), tf.int32)
     known = tf.equal(tf.strings.substr(content, 0, len(_JPEG)), _JPEG)

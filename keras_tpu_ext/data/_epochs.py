@@ -1,4 +1,4 @@
-"""What `images` and `tfrecords` share of an epoch: its order and seeds, its length and options."""
+"""What `images` and `tfrecords` have in common: the order, seeds, length and options of an epoch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Order(NamedTuple):
     """The order of records.
 
     Attributes:
-        shuffle: Whether every epoch has a new one.
+        shuffle: Whether every epoch has a new order.
         seed: Seed of the orders, and of the seeds of the records.
-        seeds_records: Whether each record has a random seed of its own.
+        seeds_records: Whether each record has its own random seed.
     """
 
     shuffle: bool
@@ -22,7 +22,7 @@ class Order(NamedTuple):
 
 
 def with_seeds(tf: Any, records: Any, order: Order) -> Any:
-    """Return a dataset of (record, seed); a seed is two int64, zeros where records have none."""
+    """Return a dataset of (record, seed); a seed is two int64, zeros if records have none."""
     if not order.seeds_records:
         return tf.data.Dataset.zip((records, tf.data.Dataset.from_tensors(tf.zeros([2], tf.int64)).repeat()))
     drawn = tf.data.Dataset.random(seed=order.seed, rerandomize_each_iteration=True)
@@ -30,7 +30,7 @@ def with_seeds(tf: Any, records: Any, order: Order) -> Any:
 
 
 def number_of_batches(records: int | None, batch_size: int, drop_remainder: bool) -> int | None:
-    """Return the number of batches of `records`; `None` where that is unknown."""
+    """Return the number of batches of `records`; `None` if that is unknown."""
     if records is None:
         return None
     return records // batch_size if drop_remainder else -(-records // batch_size)
@@ -47,7 +47,7 @@ def finalize(
     options = tf.data.Options()
     options.deterministic = True
     policies = tf.data.experimental.AutoShardPolicy
-    # Never by files: every process takes its part of the same batches, or has its own files already.
+    # Never by files: every process takes its part of the same batches, or already has its own files.
     options.experimental_distribute.auto_shard_policy = policies.DATA if shards == 1 else policies.OFF
     options.threading.private_threadpool_size = threads
     return keep_ledger(batches.prefetch(tf.data.AUTOTUNE).with_options(options), ledger)

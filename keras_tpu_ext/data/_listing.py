@@ -23,7 +23,7 @@ class Files:
     Attributes:
         paths: Paths.
         labels: A label for each, or `None`.
-        class_names: The names of the labels, where known.
+        class_names: The names of the labels, if known.
         root: The folder that was listed; empty if none was.
     """
 
@@ -33,13 +33,13 @@ class Files:
     root: str = ""
 
     def shard(self, index: int, count: int) -> Files:
-        """Return every `count`-th file, from number `index` on."""
+        """Return every `count`-th file, starting at number `index`."""
         labels = None if self.labels is None else self.labels[index::count]
         return dataclasses.replace(self, paths=self.paths[index::count], labels=labels)
 
 
 def parallel_map(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
-    """Return `function` of each of `values`, from 32 threads."""
+    """Return `function` of each of `values`, computed in 32 threads."""
     with ThreadPoolExecutor(_MAX_WORKERS) as pool:
         return list(pool.map(function, values))
 

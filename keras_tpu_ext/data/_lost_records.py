@@ -1,9 +1,9 @@
-"""Names the records that `ignore_errors` has dropped because they could not be read.
+"""Finds the names of records that `ignore_errors` dropped because they could not be read.
 
-Records are numbered before they are read. One that is dropped later leaves a gap in the numbers, and an end marker
-shows a gap at the end. Each record carries the names of its neighbours, so that a gap can be named. This takes some
-20 us a record: names are written once for a block of records, and gaps are found once for a batch. To catch the error
-of each record in a dataset of its own would be simpler, and takes 24 ms.
+Records are numbered before they are read. A dropped record leaves a gap in the numbers, and an end marker reveals a
+gap at the end. Each record carries the names of its neighbours, so that a gap can be named. This takes some 20 us a
+record: names are written once for a block of records, and gaps are found once for a batch. Catching the error of each
+record in its own dataset would be simpler, and takes 24 ms.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ END, _UNKNOWN = -1, -2  # in place of the file's number
 
 @dataclasses.dataclass(frozen=True)
 class Messages:
-    """Texts on lost records. A name is two int64: the number of a file, and of a record in it.
+    """Messages about lost records. A name is two int64: the number of a file, and of a record in it.
 
     Attributes:
         function: The public function, such as `"images"`.
-        place: From a name to a text such as `"cat/1.jpg"`.
-        fault: From a name to what was needed and what came; may read the file again.
-        lost: From names to the number of records lost with each, int64; -1 where it is unknown.
+        place: Maps a name to a text such as `"cat/1.jpg"`.
+        fault: Maps a name to what was needed and what was found; may read the file again.
+        lost: Maps names to the number of records lost with each, int64; -1 if it is unknown.
     """
 
     function: str
@@ -69,7 +69,7 @@ def batch_records(
 ) -> Any:
     """Return batches of the values in `records`, a dataset of (position, neighbours, value).
 
-    A lost record is written into the ledger if that skips, and else an error.
+    A lost record is written into the ledger if the ledger skips, and is an error otherwise.
     """
     least = batch_size if drop_remainder else 1
     check = _GapCheck(tf, messages, ledger, least)
@@ -92,7 +92,7 @@ def batch_records(
 
 
 class _GapCheck:
-    """Finds the gaps in each batch, and takes off the end marker; the function of a `scan`.
+    """Finds the gaps in each batch, and removes the end marker; the function of a `scan`.
 
     Its state is the next position, and the numbers of records that came and that were lost.
     """
@@ -123,7 +123,7 @@ class _GapCheck:
             return (last + 1, came, failed), tf.nest.map_structure(lambda leaf: leaf[:rows], values)
 
     def _report(self, names: Any) -> Any:
-        """Raise, or write the names into the ledger; return the least number of lost records."""
+        """Raise, or write the names into the ledger; return the minimum number of lost records."""
         tf, messages = self._tf, self._messages
         lost = messages.lost(names)
         if self._ledger.skips:

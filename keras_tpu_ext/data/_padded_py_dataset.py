@@ -1,4 +1,4 @@
-"""`pad_batches` for a `keras.utils.PyDataset`, in NumPy: TensorFlow need not be there."""
+"""`pad_batches` for a `keras.utils.PyDataset`, in NumPy, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keras_tpu_ext.errors import ArgumentError
 
 
 class PaddedPyDataset(GivesPaddedBatches, _runtime.PyDataset):
-    """A `PyDataset` whose batches are those of another one, filled up.
+    """A `PyDataset` whose batches are the padded ones of another.
 
     Args:
         dataset: A `PyDataset` whose items are `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
@@ -32,8 +32,8 @@ class PaddedPyDataset(GivesPaddedBatches, _runtime.PyDataset):
 
     @property
     def num_batches(self) -> int | None:
-        """Return the number of batches, as the other dataset gives it."""
-        number: int | None = getattr(self.dataset, "num_batches", len(self.dataset))  # Keras 2 has it not
+        """Return the number of batches of the other dataset."""
+        number: int | None = getattr(self.dataset, "num_batches", len(self.dataset))  # Keras 2 does not have it
         return number
 
     def __getitem__(self, index: int) -> PaddedBatch:
@@ -48,7 +48,7 @@ class PaddedPyDataset(GivesPaddedBatches, _runtime.PyDataset):
 
     def on_epoch_begin(self) -> None:
         """Tell the other dataset."""
-        if hasattr(self.dataset, "on_epoch_begin"):  # Keras 2 has it not
+        if hasattr(self.dataset, "on_epoch_begin"):  # Keras 2 does not have it
             self.dataset.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
@@ -57,7 +57,7 @@ class PaddedPyDataset(GivesPaddedBatches, _runtime.PyDataset):
 
 
 def padded(x: Any, y: Any, weight: Any, *, size: int) -> PaddedBatch:
-    """Return a batch of NumPy arrays filled up to `size` rows.
+    """Return a batch of NumPy arrays padded to `size` rows.
 
     Raises:
         ArgumentError: If it has more rows, or none.
@@ -75,7 +75,7 @@ def padded(x: Any, y: Any, weight: Any, *, size: int) -> PaddedBatch:
     def fill_weight(leaf: Any) -> Any:
         if leaf is None:
             return None
-        filled = fill(np.asarray(leaf, np.float32) + np.float32(0.0))  # a minus zero of the user's is a zero
+        filled = fill(np.asarray(leaf, np.float32) + np.float32(0.0))  # the user's minus zero becomes zero
         filled[rows:] = MARK
         return filled
 

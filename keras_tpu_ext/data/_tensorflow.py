@@ -14,7 +14,7 @@ def tensorflow(function: str) -> Any:
     """Return TensorFlow.
 
     Raises:
-        MissingExtraError: Where it is not installed; the text names `function`.
+        MissingExtraError: If it is not installed; the message names `function`.
     """
     try:
         import tensorflow
@@ -27,7 +27,7 @@ def tensorflow(function: str) -> Any:
 
 
 def without_autograph(tf: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` unconverted: it has no Python control flow over tensors."""
+    """Return `function` without AutoGraph: it has no Python control flow over tensors."""
     return tf.autograph.experimental.do_not_convert(function)
 
 

@@ -12,7 +12,7 @@ from keras_tpu_ext.data._tensorflow import checked_shard, height_and_width, tens
 from keras_tpu_ext.data.skipped import Ledger
 from keras_tpu_ext.errors import ArgumentError
 
-# Opening a file on remote storage takes some 20 ms, in which its thread waits: 64 threads open 3200 a second.
+# Opening a file on remote storage takes some 20 ms, during which its thread waits: 64 threads open 3200 a second.
 _PARALLEL_FILES = 64
 
 
@@ -32,49 +32,49 @@ def images(
 ) -> Any:
     """Return a `tf.data.Dataset` of batches of images and labels from files, read as fast as the host can.
 
-    Pixels stay uint8 until they are on the device: a float32 image is four times the bytes on the way there. Let the
-    model begin with `keras.layers.Rescaling(1 / 255)`. Files are read 64 at a time, which hides the latency of remote
-    storage; of a JPEG only what the crop needs is decoded; images are decoded on all cores, and batches are ready
-    before they are asked for.
+    Pixels stay uint8 until they are on the device: a float32 image would be four times the bytes to transfer. Begin
+    the model with `keras.layers.Rescaling(1 / 255)`. Files are read 64 at a time, which hides the latency of remote
+    storage; only the part of a JPEG that the crop needs is decoded; images are decoded on all cores, and batches are
+    prefetched.
 
-    The order is the same in every run with the same arguments: with `shuffle` a different one in each epoch, and the
-    same sequence of orders for the same `seed`.
+    The order is the same in every run with the same arguments: with `shuffle` each epoch has a different one, and the
+    same `seed` gives the same sequence of orders.
 
-    Several processes that train one model with `fit` each need the whole data, and Keras takes the part of a process
-    out of every batch: leave `shard` as it is. It is for a training loop of your own, and for hosts with
-    `MultiWorkerMirroredStrategy`, where with it each one reads its part only; `batch_size` is then still that over
-    all of them.
+    Several processes that train one model with `fit` each need the whole data, and Keras takes each process's part of
+    every batch: leave `shard` at `None`. `shard` is for custom training loops, and for hosts with
+    `MultiWorkerMirroredStrategy`, which then each read only their part; `batch_size` is still the size over all of
+    them.
 
     Args:
-        source: A folder that has one folder for each class; or a pattern such as `"photos/*/*.jpg"`; or a list of
-            paths. JPEG, PNG, BMP and GIF (its first frame); on a disk or on `gs://`.
+        source: A folder with one subfolder for each class; a pattern such as `"photos/*/*.jpg"`; or a list of paths.
+            JPEG, PNG, BMP and GIF (its first frame); on a disk or on `gs://`.
         batch_size: Number of images in a batch over all replicas, such as `scope.global_batch_size(128)`.
         size: Height and width in pixels, or one number for both. Defaults to `(224, 224)`.
-        labels: `"folder"` (default): the names of the folders in which the images are, in their order, are the
-            classes 0, 1, ...; or one whole number for each file, for a pattern in the order of the paths; or `None`
-            for batches of images alone.
-        crop: `"center"` (default) takes the largest window in the middle that has the form of `size`; `"random"`
-            takes one of 8 to 100 % of the area, with sides up to 4/3 off that form; `None` takes the whole image and
-            changes its form. The window is then resized, bilinearly.
+        labels: `"folder"` (default): the names of the images' folders, in their order, are the classes 0, 1, ...; or
+            one integer for each file, for a pattern in the order of the paths; or `None` for batches of images alone.
+        crop: `"center"` (default) takes the largest central window with the aspect ratio of `size`; `"random"` takes
+            one of 8 to 100 % of the area, with an aspect ratio within a factor of 4/3 of it; `None` takes the whole
+            image and changes its aspect ratio. The window is then resized, bilinearly.
         shuffle: Whether to shuffle all files in every epoch. Defaults to `False`.
-        seed: For the order and the random windows. Defaults to 0: all processes that train together must have the
+        seed: Seed of the order and the random windows. Defaults to 0: all processes that train together must have the
             same order.
-        repeat: Whether to begin again without end; `fit` then needs `steps_per_epoch`. Defaults to `False`.
-        on_error: What happens with a file that cannot be read or decoded: `"raise"` (default), or `"skip"`, which
-            leaves it out; `kte.data.skipped(dataset)` tells of it, and a line on the standard error at the end of
-            each pass. Where nothing at all can be read that is an error, too.
-        drop_remainder: Whether to leave out the last batch where it is short. Defaults to `False`.
-        shard: `None` (default) for all files; or (index, count) for the part of one of `count` hosts: parts have
-            nothing in common and are everything together.
+        repeat: Whether to repeat the data endlessly; `fit` then needs `steps_per_epoch`. Defaults to `False`.
+        on_error: What to do with a file that cannot be read or decoded: `"raise"` (default), or `"skip"`, which
+            leaves it out; `kte.data.skipped(dataset)` reports it, as does a line on the standard error at the end of
+            each pass. If nothing at all can be read, that is an error, too.
+        drop_remainder: Whether to drop the last batch if it is short. Defaults to `False`.
+        shard: `None` (default) for all files; or (index, count) for the part of one of `count` hosts: parts do not
+            overlap, and together they are all files.
 
     Returns:
         A `tf.data.Dataset` of `(images, labels)`, uint8 of shape `(batch, height, width, 3)` and int32 of shape
-        `(batch,)`. Its `class_names` are those of the folders. Its length is known unless it skips.
+        `(batch,)`. Its `class_names` are the names of the folders. Its length is known unless it skips.
 
     Raises:
-        ArgumentError: If there are no files, `labels` do not fit them, or an argument cannot be.
+        ArgumentError: If there are no files, `labels` do not fit them, or an argument is invalid.
         MissingExtraError: If TensorFlow is not installed.
-        tensorflow.errors.InvalidArgumentError: While iterating, if a file cannot be read or decoded; it names it.
+        tensorflow.errors.InvalidArgumentError: While iterating, if a file cannot be read or decoded; the message
+            names it.
 
     Example:
         ```python
@@ -154,9 +154,9 @@ def _decoded(tf: Any, numbered: Any, files: Files, size: tuple[int, int], crop: 
         )
         return position, neighbours, (pixels, labels[tf.maximum(number, 0)])
 
-    # Their number is fixed: AUTOTUNE counts cores, and a read that waits for storage needs none. A call that is done
-    # counts until its image is taken, in order; so there are twice as many calls as threads. What was read is decoded
-    # by the thread that read it: to hand it on to another takes 7 to 12 % of the images per second.
+    # Their number is fixed: AUTOTUNE counts cores, and a read that waits for storage needs none. A finished call
+    # counts until its image is taken, in order; so there are twice as many calls as threads. A file is decoded by the
+    # thread that read it: handing it on to another costs 7 to 12 % of the images per second.
     calls = 2 * _PARALLEL_FILES
     decoded = numbered.map(without_autograph(tf, decode), num_parallel_calls=calls, deterministic=True)
     return decoded.ignore_errors(log_warning=True)

@@ -1,4 +1,4 @@
-"""Batches of one size, so that a TPU compiles one step where it would compile two."""
+"""Batches of one size, so that a TPU compiles one step instead of two."""
 
 from __future__ import annotations
 
@@ -14,40 +14,39 @@ from keras_tpu_ext.errors import ArgumentError, MissingExtraError
 def pad_batches(dataset: Any, batch_size: int, *, batched: bool | None = None) -> Any:
     """Return `dataset` with every batch filled up to `batch_size` rows, and all shapes static.
 
-    A short last batch has another shape, and another shape is another compilation. Dropping it drops data; filled
-    up, it is one trace for all. The rows that fill it are copies of its last row, with sample weight minus zero:
-    to `TPUModel` they do not exist. They count in no loss, no metric (weighted or not), no `add_loss` term that
-    has a value for each example, no statistic of a `BatchNormalization` and no activity regulariser (of L1 and L2),
-    and `predict` does not return them. What a layer computes from its whole batch by itself, into a single number
-    for `add_loss`, it computes with them. To any other Keras model they are rows of weight zero: they count in
-    the denominator of a mean loss and in unweighted metrics.
+    A short last batch has another shape, and another shape is another compilation. Dropping it drops data; padded, it
+    shares the trace of the other batches. The padding rows are copies of its last row, with sample weight minus zero:
+    `TPUModel` ignores them. They count in no loss, no metric (weighted or not), no `add_loss` term that has a value
+    for each example, no statistic of a `BatchNormalization` and no activity regulariser (of L1 and L2), and `predict`
+    does not return them. They do count where a layer itself reduces its whole batch to a single number for
+    `add_loss`. To any other Keras model they are rows of weight zero: they count in the denominator of a mean loss
+    and in unweighted metrics.
 
-    `class_weight` of `fit` is refused: weigh the examples before they are padded.
+    `class_weight` of `fit` is refused: weight the examples before they are padded.
 
     Call it last, or before `prefetch`: a `map` after it that takes the batch apart loses the difference between a
     padded row and one of weight zero.
 
     Args:
-        dataset: A `tf.data.Dataset` of `x`, `(x, y)` or `(x, y, sample_weight)`; each may be a nested structure
-            of dense tensors. Either of batches, as `.batch(batch_size)` makes them, or of examples, which are
-            batched then. Or a `keras.utils.PyDataset`, whose items are batches; it needs no TensorFlow.
-        batch_size: Number of rows in a batch over all replicas, such as `scope.global_batch_size(128)`. Batches
-            of `dataset` may have fewer, and not more.
-        batched: Whether `dataset` is one of batches. `None` (default) takes it for that if all its tensors have a
-            first dimension that is unknown or `batch_size`, which `.batch(batch_size)` makes. Batches of another
-            static size need `True`, and examples that all begin with such a dimension `False`.
+        dataset: A `tf.data.Dataset` of `x`, `(x, y)` or `(x, y, sample_weight)`; each may be a nested structure of
+            dense tensors. Its elements are batches, as `.batch(batch_size)` makes them, or examples, which are then
+            batched. Or a `keras.utils.PyDataset`, whose items are batches; this needs no TensorFlow.
+        batch_size: Number of rows in a batch over all replicas, such as `scope.global_batch_size(128)`. Batches of
+            `dataset` may have fewer rows, but not more.
+        batched: Whether the elements of `dataset` are batches. `None` (default) assumes so if all its tensors have a
+            first dimension that is unknown or `batch_size`, as `.batch(batch_size)` makes. Batches of another static
+            size need `True`, and examples that all begin with such a dimension `False`.
 
     Returns:
-        A dataset of the same kind, of `(x, y, sample_weight)` as a named tuple. `y` is `None` where `dataset` has
-        none; weights that it has not are one, shape `(batch_size,)` and float32.
+        A dataset of the same kind, of `(x, y, sample_weight)` as a named tuple. `y` is `None` if `dataset` has none;
+        missing weights are one, of shape `(batch_size,)` and float32.
 
     Raises:
-        ArgumentError: If `dataset` is no `tf.data.Dataset` of dense tensors of known rank in one of these forms and
-            no `PyDataset`, or `batch_size` no positive integer. Of a `PyDataset`, while iterating, if a batch has
-            more than `batch_size` rows, or none.
+        ArgumentError: If `dataset` is neither a `tf.data.Dataset` of dense tensors of known rank in one of these
+            forms nor a `PyDataset`, or `batch_size` is not a positive integer. For a `PyDataset`, while iterating, if
+            a batch has more than `batch_size` rows, or none.
         MissingExtraError: If TensorFlow is not installed.
-        tensorflow.errors.InvalidArgumentError: While iterating, if a batch has more than `batch_size` rows, or no
-            row at all.
+        tensorflow.errors.InvalidArgumentError: While iterating, if a batch has more than `batch_size` rows, or none.
 
     Example:
         ```python
@@ -98,7 +97,7 @@ def _padded(tf: Any, x: Any, y: Any, weight: Any, size: int) -> PaddedBatch:
         return tf.ensure_shape(filled, [size, *leaf.shape[1:]])
 
     def fill_weight(leaf: Any) -> Any:
-        leaf = tf.cast(leaf, tf.float32) + 0.0  # a minus zero of the user's is a zero
+        leaf = tf.cast(leaf, tf.float32) + 0.0  # the user's minus zero becomes zero
         real = tf.reshape(tf.range(size) < rows, [-1] + [1] * (leaf.shape.rank - 1))
         return tf.where(real, fill(leaf), tf.constant(MARK))
 

@@ -19,10 +19,10 @@ class SkippedRecords(HtmlText):
     """The records that a dataset of `images` or `tfrecords` has left out.
 
     Attributes:
-        places: File, and number of the record in it, of each one that was ever left out, sorted.
-        failed: Number of records that the last whole pass left out; `None` before there was one. More may be lost
-            where the end of a file is lost that has no manifest.
-        came: Number of records that it gave; `None` before there was one.
+        places: File, and number of the record in it, of each record that was ever left out, sorted.
+        failed: Number of records that the last complete pass left out; `None` before the first one. More may be lost
+            if the end of a file without a manifest is lost.
+        came: Number of records that it gave; `None` before the first one.
         at_least: Whether more records may be lost than `failed`.
     """
 
@@ -132,7 +132,7 @@ def has_ledger(dataset: Any) -> bool:
 def skipped(dataset: Any) -> SkippedRecords:
     """Report the records that a dataset has left out because they could not be read.
 
-    Ask at any time, in a callback or after `fit`: it counts wherever the dataset was iterated over.
+    Call it at any time, in a callback or after `fit`: it counts wherever the dataset was iterated over.
 
     Args:
         dataset: The dataset that `images` or `tfrecords` returned, with `on_error="skip"`.
@@ -141,7 +141,7 @@ def skipped(dataset: Any) -> SkippedRecords:
         A `SkippedRecords`: print it, or look at `.failed` and `.places`.
 
     Raises:
-        ArgumentError: If it is another dataset, also one made of such a dataset by `map`, say.
+        ArgumentError: If it is another dataset, including one derived from it, such as by `map`.
 
     Example:
         ```python

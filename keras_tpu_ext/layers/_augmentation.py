@@ -19,8 +19,8 @@ class Augmentation(_runtime.keras.layers.Layer):
     """A layer that draws numbers for each example of the batch in each call with `training=True`.
 
     Args:
-        seed: Integer from 0 to 2**32 - 1, or `None` for one that is drawn now.
-        **kwargs: As for every layer.
+        seed: Integer from 0 to 2**32 - 1, or `None` to draw one now.
+        **kwargs: Arguments of `keras.layers.Layer`.
     """
 
     # Number of the first draw of the class: layers of several classes with one seed draw different numbers.
@@ -30,12 +30,12 @@ class Augmentation(_runtime.keras.layers.Layer):
         # Inputs keep their dtype: with a dtype policy Keras would round labels, and images before they are scaled.
         super().__init__(autocast=False, **kwargs)
         self.seed = self._check_seed(seed)
-        # A model that calls the layer in `augment` has its weight from the beginning.
+        # Made here, so that a model that calls the layer in `augment` has its weight from the beginning.
         self.calls = _runtime.ops.add_counter(self, "calls")
 
     def build(self, input_shape: Any) -> None:
         """Check the shape, and remember it."""
-        # Here, and not only in the call: Keras 2 wraps an error of the call in another one.
+        # Here, and not only in the call, because Keras 2 wraps an error of the call in another one.
         shape = self.compute_output_shape(input_shape)
         self._static_shape = tuple(input_shape[0] if isinstance(shape[0], tuple) else input_shape)[1:]
         self.built = True
@@ -59,7 +59,7 @@ class Augmentation(_runtime.keras.layers.Layer):
         first, _ = _runtime.batch.place_in_batch(rows)
         key = (self.seed, ops.convert_to_tensor(self.calls))
         bits = random_bits(key, first + ops.arange(rows, dtype="int32"), self._first_draw, count)
-        # Afterwards: what Keras 3 makes of a variable on TensorFlow is read when it is used.
+        # Afterwards, because what Keras 3 makes of a variable on TensorFlow is read when it is used.
         self.calls.assign(key[1] + 1)
         return bits
 
@@ -97,12 +97,12 @@ class Augmentation(_runtime.keras.layers.Layer):
             if workers > 1:
                 needed = f"given where {workers} processes train together, so that all of them draw the same numbers"
                 raise check.argument_error(caller, "seed", needed, "None", "seed=0")
-            return random.randint(0, _MAX_SEED)  # as Keras does, so that set_random_seed decides
+            return random.randint(0, _MAX_SEED)  # as Keras does, so that set_random_seed applies
         return check.integer(caller, "seed", seed, minimum=0, maximum=_MAX_SEED, example=0)
 
 
 def _shape_of(inputs: Any) -> Any:
-    """Return the shape of a tensor, or a list of those of several."""
+    """Return the shape of a tensor, or a list of shapes for several tensors."""
     if isinstance(inputs, (list, tuple)):
         return [tuple(one.shape) for one in inputs]
     return tuple(inputs.shape)

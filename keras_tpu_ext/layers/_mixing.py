@@ -17,7 +17,7 @@ class Mixing(Augmentation):
     Args:
         alpha: Parameter of the Beta distribution of the weights.
         seed: As for `Augmentation`.
-        **kwargs: As for every layer.
+        **kwargs: Arguments of `keras.layers.Layer`.
     """
 
     def __init__(self, *, alpha: float, seed: int | None = None, **kwargs: Any) -> None:
@@ -75,13 +75,13 @@ class Pairs:
         images: The images of this call.
 
     Attributes:
-        exist: Whether each row's partner is an example on this replica; `None` where all are.
+        exist: Whether each row's partner is an example on this replica; `None` if all are.
     """
 
     def __init__(self, images: Any) -> None:
         self._rows = ops.shape(images)[0]
         first, total = _runtime.batch.place_in_batch(self._rows)
-        # Then every replica has as many rows, and so each begins with an even number.
+        # In this case every replica has the same number of rows, so each begins with an even index.
         self._is_aligned = isinstance(total, int) and isinstance(self._rows, int) and self._rows % 2 == 0
         self.exist: Any = None
         if not self._is_aligned:
@@ -95,7 +95,7 @@ class Pairs:
             self.exist = real if self.exist is None else real & self.exist
 
     def swap(self, values: Any) -> Any:
-        """Return the value of each row's partner; some other row's where there is none."""
+        """Return the value of each row's partner; that of another row if there is none."""
         if self._is_aligned:
             pairs = ops.reshape(values, (-1, 2, *values.shape[1:]))
             return ops.reshape(ops.flip(pairs, axis=1), (-1, *values.shape[1:]))
@@ -114,7 +114,7 @@ def interpolate(weight: Any, values: Any, others: Any) -> Any:
     Args:
         weight: A float32 number for each row.
         values: Tensor of any rank and dtype.
-        others: One of the same shape and dtype.
+        others: Tensor of the same shape and dtype.
     """
     weight = ops.reshape(weight, (-1, *[1] * (len(values.shape) - 1)))
     wide = values.dtype if "float64" in str(values.dtype) else "float32"

@@ -1,7 +1,7 @@
-"""Mean and variance of a batch or of ghost batches in one pass, and the normalization with a gradient that takes two.
+"""One-pass mean and variance of a batch or of ghost batches, and the normalization, whose gradient takes two passes.
 
 A normalization needs sums twice: of its inputs, and of gradients in the backward pass. Each kind of batch computes
-both by the same methods, `local_sums`, `reduce_sums` and `channel_sums`, so that the mathematics stands once.
+both with the same methods, `local_sums`, `reduce_sums` and `channel_sums`, so the mathematics is written once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Moments(NamedTuple):
         variance: The variance, without Bessel's correction.
         count: Number of values on all replicas together.
         local_count: Number of values on this replica.
-        weights: 1 for values that count and 0 for others; `None` where all count.
+        weights: 1 for values that count and 0 for others; `None` if all count.
     """
 
     mean: Any
@@ -56,7 +56,7 @@ def compute_moments(batch: WholeBatch, values: Any, weights: Any, shift: Any) ->
     Args:
         batch: The batch or its ghost batches.
         values: The inputs, as `batch.view` returns them.
-        weights: 1 for values that count and 0 for others; `None` where all count.
+        weights: 1 for values that count and 0 for others; `None` if all count.
         shift: Estimates of the means of the channels: squares are taken around them.
     """
     shift = ops.stop_gradient(shift)
@@ -78,7 +78,7 @@ def compute_moments(batch: WholeBatch, values: Any, weights: Any, shift: Any) ->
 def normalize(batch: WholeBatch, values: Any, moments: Moments, gamma: Any, beta: Any, epsilon: float) -> Any:
     """Return `values` normalized, scaled by `gamma` and shifted by `beta`, in their own dtype.
 
-    The gradient includes that of the moments. Of the forward pass it keeps the inputs as they came.
+    The gradient includes that of the moments. From the forward pass it keeps the inputs, in their own dtype.
     """
     mean, inverse = moments.mean, ops.rsqrt(moments.variance + epsilon)
     gamma = ops.ones_like(batch.broadcast_channels(batch.channel_sums(mean))) if gamma is None else gamma
@@ -109,7 +109,7 @@ def normalize(batch: WholeBatch, values: Any, moments: Moments, gamma: Any, beta
 
 @ops.custom_gradient
 def _differentiable_once(*gradients: Any) -> tuple[Any, Any]:
-    """Return gradients that refuse to be differentiated: the moments in them would be taken for constants."""
+    """Return gradients that cannot be differentiated: the moments in them would be treated as constants."""
 
     def refuse(*args: Any, upstream: Any = None) -> Any:
         raise ArgumentError(
@@ -121,12 +121,12 @@ def _differentiable_once(*gradients: Any) -> tuple[Any, Any]:
 
 
 def _divide(values: Any, count: Any) -> Any:
-    """Return `values / count`, 0 where `count` is."""
+    """Return `values / count`, or 0 where `count` is 0."""
     return values / count if isinstance(count, float) else ops.divide_no_nan(values, count)
 
 
 class WholeBatch:
-    """All examples of the batch, on however many replicas they are.
+    """All examples of the batch, on any number of replicas.
 
     Args:
         inputs: Tensor whose first dimension is the batch.
@@ -142,7 +142,7 @@ class WholeBatch:
         return ops.reshape(values, [-1 if i == self._axis else 1 for i in range(self._rank)])
 
     def view_weights(self, weights: Any) -> Any:
-        """Return weights in a shape that broadcasts to that of `view`; `None` where all are 1."""
+        """Return weights in a shape that broadcasts to that of `view`; `None` if all are 1."""
         return None if weights is None else self.view(weights)
 
     def local_count(self, values: Any) -> Any:
@@ -193,7 +193,7 @@ class _GhostBatches(WholeBatch):
 
 
 class LocalGhostBatches(_GhostBatches):
-    """Ghost batches of one size, each on one replica: they are a dimension of their own."""
+    """Ghost batches of one size, each on one replica: they have their own dimension."""
 
     def __init__(self, inputs: Any, axis: int, size: int) -> None:
         super().__init__(inputs, axis)
@@ -213,12 +213,12 @@ class LocalGhostBatches(_GhostBatches):
         return ops.reshape(values, self._shape)
 
     def reduce_sums(self, sums: list[Any]) -> list[Any]:
-        """Return the sums: no other replica has any of these ghost batches."""
+        """Return the sums: no other replica has a part of these ghost batches."""
         return sums
 
 
 class SharedGhostBatches(_GhostBatches):
-    """Ghost batches that replicas share, or of which the last one is smaller: each row has a segment id."""
+    """Ghost batches that replicas share, or whose last one is smaller: each row has a segment id."""
 
     def __init__(self, inputs: Any, axis: int, size: int, place: tuple[Any, Any, Any]) -> None:
         first, self._rows, total = place
@@ -228,7 +228,7 @@ class SharedGhostBatches(_GhostBatches):
         self._num_segments = math.ceil(total / size) if isinstance(total, int) else (total + size - 1) // size
 
     def view_weights(self, weights: Any) -> Any:
-        """Return weights for each row, 1 where all count."""
+        """Return weights for each row, 1 if all count."""
         ones = ops.ones([self._rows, *[1] * (self._rank - 1)], "float32")
         return ones if weights is None else weights * ones
 

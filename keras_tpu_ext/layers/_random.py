@@ -1,12 +1,11 @@
-"""Random numbers that depend on a seed, a step and the number of an example, and on nothing else.
+"""Random numbers that depend only on a seed, a step and the index of an example.
 
 They come from Threefry-2x32 with 20 rounds, which is a function of a key and a counter, both of two words of 32 bits,
 and has no state. Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC'11, section 3.3,
 https://doi.org/10.1145/2063384.2063405.
 
-All of it is arithmetic of whole numbers, and so the same on every runtime and device to the last bit. What is made of
-the bits is so too, in `uniform`, `randint`, `one_hot_lookup` and `beta`: no function is used that a device may round
-in its own way.
+It is all integer arithmetic, and so bitwise identical on every runtime and device. So are the numbers made from the
+bits by `uniform`, `randint`, `one_hot_lookup` and `beta`: they use no function that devices may round differently.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ def random_bits(key: Sequence[Any], examples: Any, first: int, count: int) -> li
 
     Args:
         key: The seed and the number of the step: each a number, or a scalar tensor of dtype `int32`.
-        examples: The number of each example in the whole batch, of dtype `int32`.
-        first: Number of the first draw. It is even: two draws come of one counter.
-        count: How many draws.
+        examples: The index of each example in the whole batch, of dtype `int32`.
+        first: Number of the first draw. It is even: one counter gives two draws.
+        count: Number of draws.
     """
     seed, step = (_uint32(part) if isinstance(part, int) else ops.cast(part, "uint32") for part in key)
     blocks = np.arange(first // 2, (first + count + 1) // 2, dtype="uint32")[:, None]
@@ -78,7 +77,7 @@ def randint(bits: Any, maxval: Any) -> Any:
     maxval = _uint32(maxval) if isinstance(maxval, int) else ops.cast(maxval, "uint32")
     sixteen = _uint32(16)
     lower = ops.bitwise_right_shift(ops.bitwise_and(bits, _uint32(0xFFFF)) * maxval, sixteen)
-    # At most 65535 * 65536 + 65535, which is the largest that 32 bits hold.
+    # At most 65535 * 65536 + 65535, the largest number that 32 bits hold.
     product = ops.bitwise_right_shift(bits, sixteen) * maxval + lower
     return ops.cast(ops.bitwise_right_shift(product, sixteen), "int32")
 
@@ -86,9 +85,9 @@ def randint(bits: Any, maxval: Any) -> Any:
 def beta(bits: Any, alpha: float) -> Any:
     """Return a float32 number from Beta(alpha, alpha) for each number of `bits`.
 
-    It interpolates linearly between 1024 equally probable quantiles, so that the distribution function is
-    nowhere off by more than 1/1024, but for what float32 rounds: near 1 that is 6e-8. The ends are the quantiles
-    of 2**-32 and 1 - 2**-32 and not 0 and 1, which for a large `alpha` are far from all that is ever drawn.
+    It interpolates linearly between 1024 equally probable quantiles, so the distribution function is nowhere off by
+    more than 1/1024, except for float32 rounding: near 1 that is 6e-8. The ends are the quantiles of 2**-32 and 1 -
+    2**-32, not 0 and 1, which for a large `alpha` are far from everything that is ever drawn.
     """
     levels = np.clip(np.linspace(0, 1, BETA_LEVELS + 1), 2**-32, 1 - 2**-32)
     table = beta_quantiles(alpha, levels).astype("float32")
@@ -98,12 +97,12 @@ def beta(bits: Any, alpha: float) -> Any:
 
 
 def beta_quantiles(alpha: float, probabilities: np.ndarray) -> np.ndarray:
-    """Return quantiles of Beta(alpha, alpha), right to about 1e-6.
+    """Return quantiles of Beta(alpha, alpha), accurate to about 1e-6.
 
-    The density is integrated from 0 to 1/2, over `x**alpha` where alpha is below 1: it has no pole there.
+    The density is integrated from 0 to 1/2, over `x**alpha` if alpha is below 1, which removes the pole.
 
     Args:
-        alpha: Above 0.
+        alpha: A number above 0.
         probabilities: Numbers from 0 to 1.
     """
     power = min(alpha, 1.0)
@@ -119,7 +118,7 @@ def beta_quantiles(alpha: float, probabilities: np.ndarray) -> np.ndarray:
 def one_hot_lookup(table: Any, indices: Any) -> Any:
     """Return the entry of a table for each index.
 
-    It is a sum over the table in which one term counts: exact, and on a TPU faster than to gather single numbers.
+    It is a sum over the table with one nonzero term: exact, and on a TPU faster than gathering single numbers.
 
     Args:
         table: NumPy array of one dimension.

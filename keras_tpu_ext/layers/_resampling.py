@@ -1,7 +1,7 @@
 """Resampling of images by linear interpolation: a shear of the lines, and a scaling.
 
-Places and amounts are whole numbers, in 256ths of a pixel, so that they are the same on every runtime and device to
-the last bit. Beyond the border are zeros.
+Positions and amounts are integers, in 256ths of a pixel, so that they are bitwise identical on every runtime and
+device. Pixels beyond the border are zero.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from keras_tpu_ext import _runtime
 
 ops = _runtime.ops
 
-SUBPIXELS = 256  # of a pixel: weights of two neighbours then have 8 bits, which matrix units multiply exactly
+SUBPIXELS = 256  # of a pixel: weights of two neighbours have 8 bits, which matrix units multiply exactly
 
 
 def shear(images: Any, amounts: Any, max_amount: int, axis: int) -> Any:
     """Return images in which pixel `i` of each line is that of `i + max_amount + amount` before.
 
-    It halves the largest amount again and again, and moves each line by that half or not: nothing is gathered.
+    It halves the largest amount repeatedly, and moves each line by that half or not: nothing is gathered.
 
     Args:
         images: Of shape `(batch, height, width, channels)`.
         amounts: In 256ths of a pixel, of dtype `int32` and shape `(batch, lines)`; lines are rows for axis 2, and
             columns for axis 1.
         max_amount: The largest amount to either side, in pixels; the images become smaller by twice as much.
-        axis: Along which they move, 1 or 2.
+        axis: Axis along which they move, 1 or 2.
     """
     offsets = ops.expand_dims(ops.expand_dims(amounts + max_amount * SUBPIXELS, axis), 3)
     pixels, part = offsets // SUBPIXELS, offsets % SUBPIXELS
@@ -41,11 +41,11 @@ def shear(images: Any, amounts: Any, max_amount: int, axis: int) -> Any:
 
 
 def scale(images: Any, rows: Any, columns: Any) -> Any:
-    """Return images whose rows and columns are those of other places.
+    """Return images whose rows and columns are taken from other positions.
 
     Args:
         images: Of shape `(batch, height, width, channels)`, finite.
-        rows: For each row of the outputs its place in `images`, in 256ths of a pixel, of shape `(batch, rows)`.
+        rows: For each row of the outputs its position in `images`, in 256ths of a pixel, of shape `(batch, rows)`.
         columns: Likewise.
     """
     rows, columns = _weights(rows, images.shape[1]), _weights(columns, images.shape[2])
@@ -53,7 +53,7 @@ def scale(images: Any, rows: Any, columns: Any) -> Any:
 
 
 def _weights(places: Any, size: int) -> Any:
-    """Return the interpolation weights of `size` pixels for each place: all but two are 0."""
+    """Return the interpolation weights of `size` pixels for each position: all but two are 0."""
     pixel, part = ops.expand_dims(places // SUBPIXELS, -1), ops.expand_dims(places % SUBPIXELS, -1)
     numbers = ops.arange(size, dtype="int32")
     lower = ops.where(ops.equal(numbers, pixel), SUBPIXELS - part, ops.zeros_like(part))

@@ -12,7 +12,7 @@ from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.padding import PaddedBatch
 
-_CHUNK = 2**22  # values that are float64 at the same time: 32 MiB
+_CHUNK = 2**22  # values held as float64 at the same time: 32 MiB
 
 
 class StreamingMoments:
@@ -21,7 +21,7 @@ class StreamingMoments:
     Source: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979.
 
     Args:
-        kept: Axes that keep a mean for each place, not negative and sorted.
+        kept: Axes that keep a mean for each position, not negative and sorted.
     """
 
     def __init__(self, kept: tuple[int, ...]) -> None:
@@ -77,7 +77,7 @@ def _epoch(data: Any) -> Iterable[Any]:
     if hasattr(data, "as_numpy_iterator"):
         return data.as_numpy_iterator()
     if isinstance(data, _runtime.PyDataset):
-        number = getattr(data, "num_batches", len(data))  # Keras 2 has it not
+        number = getattr(data, "num_batches", len(data))  # Keras 2 does not have it
         return (data[i] for i in (itertools.count() if number is None else range(number)))
     if isinstance(data, (str, bytes, dict)) or not hasattr(data, "__iter__"):
         needed = "an array, a tf.data.Dataset, a PyDataset or an iterable of batches"

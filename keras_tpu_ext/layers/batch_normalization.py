@@ -16,35 +16,36 @@ _NOT_SUPPORTED = ("synchronized", "renorm", "renorm_clipping", "renorm_momentum"
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
 class BatchNormalization(_runtime.keras.layers.BatchNormalization):
-    """Normalises with the mean and variance of all examples of a batch, on however many replicas they are.
+    """Normalises with the mean and variance of all examples of a batch, on any number of replicas.
 
-    It is a `keras.layers.BatchNormalization`, with the same weights and the same outputs in inference, so a model may
-    have one in the place of the other. What differs is training:
+    It is a `keras.layers.BatchNormalization`, with the same weights and the same outputs in inference, so one can
+    replace the other in a model. The differences are in training:
 
-    - The moments are those of the **whole batch** on every runtime. Keras takes those of a replica's part on
-      TensorFlow, unless `synchronized=True`, which it does not offer on JAX.
-    - With `ghost_batch_size` they are those of that many consecutive examples of the whole batch. The result
-      depends on the batch and on this number, never on the number of replicas. A part that lies on one replica needs
-      no communication: with the batch of one core as `ghost_batch_size`, no normalisation waits for other cores.
-      Source: Hoffer et al., Train longer, generalize better, 2017, section 4, https://arxiv.org/abs/1705.08741
-      ("Ghost Batch Normalization"). Where the batch is no multiple of it, the last part is smaller.
-    - Rows that fill a batch up (`data.pad_batches`, and what `TPUModel` does with uneven ones) are no examples.
-    - Sums are float32 also for bfloat16 inputs, from which mean and variance come in one pass, and the gradient takes
-      two passes and reads the inputs as they came. The mean of squares is taken around `moving_mean`, since
-      float32 would lose the variance of inputs that are far from nought; until that has followed, in the first steps,
+    - The moments are those of the **whole batch** on every runtime. On TensorFlow Keras takes those of a replica's
+      part, unless `synchronized=True`, which it does not offer on JAX.
+    - With `ghost_batch_size` they are those of that many consecutive examples of the whole batch, a ghost batch. The
+      result depends on the batch and on this number, never on the number of replicas. A ghost batch that lies on one
+      replica needs no communication: with the batch size of one core as `ghost_batch_size`, no normalisation waits
+      for other cores. Source: Hoffer et al., Train longer, generalize better, 2017, section 4,
+      https://arxiv.org/abs/1705.08741 ("Ghost Batch Normalization"). If the batch is not a multiple of it, the last
+      ghost batch is smaller.
+    - Padding rows (from `data.pad_batches`, and from `TPUModel` for uneven batches) do not count as examples.
+    - Sums are float32 also for bfloat16 inputs. They give mean and variance in one pass; the gradient takes two
+      passes and reads the inputs in their own dtype. The mean of squares is taken around `moving_mean`, since float32
+      would lose the variance of inputs that are far from zero; in the first steps, before `moving_mean` has adapted,
       the variance of inputs whose mean is 1000 times their standard deviation is off by some per cent, and further
-      out it is lost. Normalise such inputs first. Source of the gradient: Ioffe and Szegedy,
-      Batch Normalization, 2015, section 3, https://arxiv.org/abs/1502.03167.
+      out it is lost. Normalise such inputs first. Source of the gradient: Ioffe and Szegedy, Batch Normalization,
+      2015, section 3, https://arxiv.org/abs/1502.03167.
 
-    `moving_mean` and `moving_variance` follow the average over the parts, each by its number of examples, and no
-    Bessel's correction is made (Keras 3 makes none; Keras 2 does in its fused kernel). A batch of which nothing
-    counts leaves them as they are.
+    `moving_mean` and `moving_variance` follow the average over the ghost batches, weighted by their numbers of
+    examples, without Bessel's correction (Keras 3 makes none; Keras 2 does in its fused kernel). A batch in which
+    nothing counts leaves them as they are.
 
-    In training the gradient cannot be differentiated again, and says so where a gradient penalty asks for it.
+    In training the gradient cannot be differentiated again; a gradient penalty that needs this gets an error.
 
     Args:
         axis: The axis of the channels. Defaults to -1.
-        momentum: What is kept of the moving averages at each step. Defaults to 0.99.
+        momentum: Fraction of the moving averages that is kept at each step. Defaults to 0.99.
         epsilon: Added to the variance. Defaults to 1e-3.
         ghost_batch_size: Number of consecutive examples whose moments are taken together, or `None` (default) for
             the whole batch.
@@ -54,12 +55,12 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
     Call arguments:
         inputs: Tensor of shape `(batch, ..., channels)`, or with the channels on `axis`.
         training: Whether to use the moments of the batch. As in Keras, a layer with `trainable=False` never does.
-        mask: Boolean tensor of the shape of `inputs` without `axis`: what is `False` does not count in the moments.
+        mask: Boolean tensor of the shape of `inputs` without `axis`: values at `False` do not count in the moments.
 
     Raises:
-        ArgumentError: If `ghost_batch_size` is not an integer of at least 1, or `renorm` or `virtual_batch_size`
-            is asked for; when it is built, if `axis` is several, or that of the batch; when it is called, if `mask`
-            has another rank.
+        ArgumentError: If `ghost_batch_size` is not an integer of at least 1, or `renorm` or `virtual_batch_size` is
+            given; when it is built, if `axis` is several axes, or that of the batch; when it is called, if `mask` has
+            another rank.
 
     Example:
         ```python
@@ -96,7 +97,7 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
                 "those of the whole batch. Write: BatchNormalization() without it, or "
                 "keras.layers.BatchNormalization(renorm=True)"
             )
-        if isinstance(axis, (list, tuple)) and len(axis) == 1:  # as Keras 2 has it in the config of a built layer
+        if isinstance(axis, (list, tuple)) and len(axis) == 1:  # as in the config of a built layer in Keras 2
             axis = axis[0]
         virtual = kwargs.pop("virtual_batch_size", None)  # Keras 2
         if virtual is not None:
@@ -134,7 +135,7 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
         if not (training and self.trainable):
             return super().call(inputs, training=False)
         if "float" not in str(inputs.dtype):
-            inputs = ops.cast(inputs, "float32")  # Keras lets whole numbers through as they are
+            inputs = ops.cast(inputs, "float32")  # Keras passes integers through unchanged
         batch = split_batch(inputs, self._axis, self.ghost_batch_size)
         values, weights = batch.view(inputs), batch.view_weights(self._weights(inputs, mask))
         gamma, beta, shift = (self._wide_value(batch, weight) for weight in (self.gamma, self.beta, self.moving_mean))
@@ -149,7 +150,7 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
         return {name: value for name, value in config.items() if name not in _NOT_SUPPORTED}
 
     def _weights(self, inputs: Any, mask: Any) -> Any:
-        """Return weights that broadcast to the inputs, 0 for values that do not count; `None` where all do."""
+        """Return weights that broadcast to the inputs, 0 for values that do not count; `None` if all do."""
         weights = _runtime.batch.row_weights(inputs)
         if mask is None:
             return weights

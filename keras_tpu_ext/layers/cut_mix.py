@@ -15,38 +15,38 @@ ops = _runtime.ops
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
 class CutMix(Mixing):
-    """Puts a rectangle of its neighbour into each image, and mixes their labels by the area.
+    """Puts a rectangle of a neighbouring image into each image, and mixes their labels by the area.
 
-    Every example draws a rectangle of its own: the part of the image that stays from Beta(alpha, alpha), of which
-    1024 equally probable quantiles are taken, and its middle from all pixels. What sticks out of the image is cut
-    off, and the labels are mixed by the area that is left. Its neighbour is the next example where its number in the
-    whole batch is even, and the one before where it is odd, which a shuffled dataset makes as good as any other; so
-    it needs no communication and no gather. It runs in the compiled step: every shape is static, there is no loop,
-    and nothing is cut.
+    Every example draws its own rectangle: the part of the image that stays from Beta(alpha, alpha), of which 1024
+    equally probable quantiles are used, and its centre from all pixels. The rectangle is clipped to the image, and
+    the labels are mixed by the area that is left. Its neighbour is the next example if its index in the whole batch
+    is even, and the previous one if it is odd, which a shuffled dataset makes as good as any other; so no
+    communication and no gather are needed. It runs in the compiled step: every shape is static, there is no loop, and
+    nothing is sliced.
 
-    What an example gets depends on the seed, on how many calls with `training=True` there were before, and on its
-    number in the whole batch. The result is the same at any number of replicas that have an even number of examples
-    each, on every framework and device. **An example without a neighbour is not mixed**: the last one of an odd
-    batch, one whose neighbour only fills a batch up, and on TensorFlow one whose neighbour is on another replica,
-    which happens where replicas have an odd number of examples. The number of calls is a weight, so that a model
-    that was saved goes on with other numbers. Without `training=True` it returns its inputs.
+    The random numbers of an example depend on the seed, on the number of earlier calls with `training=True`, and on
+    its index in the whole batch. The result is the same at any number of replicas that have an even number of
+    examples each, on every framework and device. **An example without a neighbour is not mixed**: the last one of an
+    odd batch, one whose neighbour is a padding row, and on TensorFlow one whose neighbour is on another replica,
+    which happens if replicas have an odd number of examples. The number of calls is a weight, so a saved model
+    continues with new random numbers. Without `training=True` the layer returns its inputs.
 
     Source: Yun et al., CutMix, 2019, section 3.1 and appendix A, https://arxiv.org/abs/1905.04899.
 
     Args:
-        alpha: Of the Beta distribution. Defaults to 1.0, by which all parts are equally probable.
-        seed: Integer from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
-            saved with it.
-        **kwargs: As for every layer.
+        alpha: Parameter of the Beta distribution. Defaults to 1.0, with which all parts are equally probable.
+        seed: Integer from 0 to 2**32 - 1, or `None` (default) to draw one when the layer is made; it is saved with
+            the layer.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        inputs: Pair of images of shape `(batch, height, width, channels)`, floats or `uint8`, and labels of floats
-            of shape `(batch, classes)`. Both keep their dtype, also under a mixed precision policy.
+        inputs: Pair of images of shape `(batch, height, width, channels)`, floats or `uint8`, and float labels of
+            shape `(batch, classes)`. Both keep their dtype, also under a mixed precision policy.
         training: Whether to mix.
 
     Raises:
-        ArgumentError: If an option has no value that can work, or `seed` is `None` where several processes train
-            together; when it is called, if the inputs are no such pair.
+        ArgumentError: If an option is invalid, or `seed` is `None` and several processes train together; when it is
+            called, if the inputs are not such a pair.
 
     Example:
         ```python
@@ -79,7 +79,7 @@ class CutMix(Mixing):
         return mixed, interpolate(1 - area / np.float32(height * width), labels, pairs.swap(labels))
 
     def _edges(self, level: Any, bits: Any, size: int, pairs: Pairs) -> tuple[Any, Any]:
-        """Return begin and end of the rectangle along an axis of `size`; an empty one without a partner."""
+        """Return start and end of the rectangle along an axis of `size`; it is empty without a partner."""
         kept = beta_quantiles(self.alpha, (np.arange(BETA_LEVELS) + 0.5) / BETA_LEVELS)
         half = one_hot_lookup((size * np.sqrt(1 - kept)).astype("int32") // 2, level)
         middle = randint(bits, size)
@@ -89,6 +89,6 @@ class CutMix(Mixing):
 
 
 def _range_mask(first: Any, last: Any, size: int) -> Any:
-    """Return a mask of the places from `first` to before `last` along an axis, for each example."""
+    """Return a mask of the positions from `first` up to but not including `last` along an axis, for each example."""
     places = ops.expand_dims(ops.arange(size, dtype="int32"), 0)
     return (places >= ops.expand_dims(first, 1)) & (places < ops.expand_dims(last, 1))

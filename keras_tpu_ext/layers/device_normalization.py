@@ -17,37 +17,37 @@ _NAME = "DeviceNormalization"
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
 class DeviceNormalization(_runtime.keras.layers.Layer):
-    """Turns images of bytes into floats around nought on the device, so that bytes travel there.
+    """Turns uint8 images into floats around zero on the device, so that only bytes are transferred.
 
-    A batch of uint8 is a quarter of one of float32, for the host's memory and on the way to the device; the cast and
+    A uint8 batch is a quarter of a float32 batch, in the host's memory and on the way to the device; the cast and
     `(x - mean) / sqrt(variance)` become part of the first operation that reads them.
 
-    It takes the arguments of `keras.layers.Normalization`, and has the same weights. What differs:
+    It takes the arguments of `keras.layers.Normalization`, and has the same weights. The differences:
 
     - The arithmetic is float32 (float64 for float64) whatever the dtype policy, and its result is rounded once, to
       the compute dtype. Keras rounds inputs, mean and variance first: under `mixed_bfloat16` 123.675 becomes 123.5.
     - `mean` and `variance` are read when the layer is called, also in a compiled step: after `set_weights` or a
-      second `adapt` the new ones count. Keras keeps those that it had.
+      second `adapt` the new ones are used. Keras keeps the old ones.
     - `adapt` sums in float64 on the host, needs no TensorFlow, and gives the mean and variance of all values
-      together. Rows that fill a batch up (`data.pad_batches`) are no examples.
-    - A layer that knows no mean yet is an error and not the identity.
+      together. Padding rows (`data.pad_batches`) do not count.
+    - A layer without a mean raises an error, instead of being the identity.
 
-    Inputs are subtracted from before they are scaled: folded into one `x * scale + offset`, the result would lose
-    digits where the mean is large beside the deviation, and a TPU's time is the same. In float32 the result is off by
-    at most 4e-7 of itself and 1e-7 of `mean / sqrt(variance)`.
+    The mean is subtracted before scaling: folded into one `x * scale + offset`, the result would lose digits if the
+    mean is large compared with the deviation, and a TPU would take the same time. In float32 the result is off by at
+    most 4e-7 of itself and 1e-7 of `mean / sqrt(variance)`.
 
     Args:
-        axis: The axis, or axes, whose places have a mean each; `None` for one mean in all. Defaults to -1.
-        mean: Mean of each place: a number, or values that broadcast to `axis`. `None` (default) waits for `adapt`.
-        variance: Variance of each place, likewise; it goes with `mean`. One of nought counts as 1e-14, as in Keras.
+        axis: The axis, or axes, whose positions have a mean each; `None` for a single mean. Defaults to -1.
+        mean: Mean of each position: a number, or values that broadcast to `axis`. `None` (default) waits for `adapt`.
+        variance: Variance of each position, likewise; required with `mean`. Zero counts as 1e-14, as in Keras.
         invert: Whether to turn normalised inputs back. Defaults to `False`.
         **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        inputs: Tensor of any dtype of numbers, such as uint8 of shape `(batch, height, width, channels)`.
+        inputs: Tensor of any numeric dtype, such as uint8 of shape `(batch, height, width, channels)`.
 
     Raises:
-        ArgumentError: If only one of `mean` and `variance` is there, or a variance is negative; when it is built, if
+        ArgumentError: If only one of `mean` and `variance` is given, or a variance is negative; when it is built, if
             they do not fit the inputs; when it is called, if it was never adapted.
 
     Example:
@@ -84,7 +84,7 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
         self.mean = mean
         self.variance = variance
         self.invert = invert
-        self._is_adapted = None if mean is None else True  # `None` until the weights were looked at
+        self._is_adapted = None if mean is None else True  # `None` until the weights are checked
 
     def build(self, input_shape: Any) -> None:
         """Make the weights of a `keras.layers.Normalization`, if there is no `mean`."""
@@ -113,8 +113,8 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
             steps: Number of batches to take, or `None` (default) for all. An array is one batch.
 
         Raises:
-            ArgumentError: If the layer has a `mean` of its own, or the data are none, have no end, are no numbers, or
-                do not fit the layer.
+            ArgumentError: If the layer was given a `mean`, or the data are empty, have no end, are not numbers, or do
+                not fit the layer.
         """
         if self.mean is not None:
             needed, got = "left out for a layer that adapts", f"a layer with mean={self.mean!r}"
@@ -147,7 +147,7 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
 
     @property
     def variables(self) -> list[Any]:
-        """The variables, for which Keras on JAX asks before `fit` takes away the values that `call` looks at."""
+        """The variables; Keras on JAX reads them before `fit` takes away the values that `call` checks."""
         self._check_adapted()
         return super().variables
 
@@ -174,7 +174,7 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
             raise check.argument_error(_NAME, name, needed, got, write) from None
 
     def _check_batch_shape(self, shape: tuple[int, ...]) -> None:
-        """Check the shape of a batch, for which the layer is built if it is not."""
+        """Check the shape of a batch, and build the layer for it if it is not built."""
         if not self.built:
             self.build(shape)
         fits = len(shape) == len(self._broadcast)
@@ -196,7 +196,7 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
             return [ops.reshape(weight, self._broadcast) for weight in (self.adapt_mean, self.adapt_variance)]
 
     def _check_adapted(self) -> None:
-        """Update whether the layer is adapted: whether its weights, of a file perhaps, are not the initial ones."""
+        """Update whether the layer is adapted: whether its weights, such as from a file, are not the initial ones."""
         if self._is_adapted or not self.built:
             return
         values = [_runtime.ops.value_of(weight) for weight in (self.adapt_mean, self.adapt_variance, self.count)]

@@ -21,31 +21,31 @@ _WITH_BIAS = tuple(
         *("SeparableConv1D", "SeparableConv2D", "DepthwiseConv1D", "DepthwiseConv2D"),
     )
 )
-_NORMALIZATIONS = (layers.BatchNormalization, BatchNormalization)  # and no subclass, which may do anything
+_NORMALIZATIONS = (layers.BatchNormalization, BatchNormalization)  # but no subclasses, which may do anything
 
 
 def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
-    """Return a copy of a model that predicts the same and takes less time to train on a TPU.
+    """Return a copy of a model that predicts the same and trains faster on a TPU.
 
     - Every `keras.layers.BatchNormalization` becomes a `keras_tpu_ext.layers.BatchNormalization`, whose gradient
-      reads memory less often. On TensorFlow its moments are then those of the whole batch too, where Keras's are
-      those of each replica's part; `ghost_batch_size` makes parts again.
-    - A bias right before such a normalisation goes. In training the batch's mean takes it away, so that it trains
-      nothing; but its gradient is a sum over all activations. In inference `moving_mean` makes up for it.
+      reads memory less often. On TensorFlow its moments are then also those of the whole batch, not those of each
+      replica's part as in Keras; `ghost_batch_size` splits the batch again.
+    - A bias right before such a normalisation is removed. In training it has no effect, since the batch's mean is
+      subtracted; but its gradient is a sum over all activations. In inference `moving_mean` compensates for it.
 
-    Weights are cloned, pretrained ones too: predictions are equal up to rounding. `model` stays as it is. What is
-    left as it is: layers with `renorm`, biases with a regulariser or a constraint, those of a layer that is used more
-    than once or that has an activation, and those before a normalisation that is frozen (`trainable=False`) or called
-    with `training=False`.
-    What was done is logged in one line. What each brings by the compiler's estimate is in docs/layers.md.
+    Weights are cloned, pretrained ones too: predictions are equal up to rounding. `model` does not change. Left as
+    they are: layers with `renorm`, biases with a regulariser or a constraint, those of a layer that is used more than
+    once or that has an activation, and those before a normalisation that is frozen (`trainable=False`) or called with
+    `training=False`. One log line says what was done. What each change gains by the compiler's estimate is in
+    docs/layers.md.
 
     Args:
-        model: A functional model, or a `Sequential` that knows its input shape; also with such models inside. A
-            `TPUModel` of inputs and outputs may come, and a plain one is returned.
+        model: A functional model, or a `Sequential` that knows its input shape; it may contain such models. A
+            `TPUModel` of inputs and outputs is accepted too, and a plain model is returned.
         ghost_batch_size: As in `BatchNormalization`. Defaults to `None`, the whole batch.
 
     Returns:
-        A `keras.Model`, to be compiled; `TPUModel.from_model` takes it.
+        A `keras.Model` that is not compiled; `TPUModel.from_model` accepts it.
 
     Raises:
         ArgumentError: If `model` is not made of inputs and outputs, or `ghost_batch_size` is not an integer of at
@@ -105,7 +105,7 @@ class _Cloner:
         for layer, new in pairs:
             is_bias = {id(layer.bias)} if id(layer) in biases else set()
             new.set_weights([_array(weight) for weight in layer.weights if id(weight) not in is_bias])
-            if hasattr(new, "finalize_state"):  # a Normalization of Keras makes constants of its weights
+            if hasattr(new, "finalize_state"):  # Keras's Normalization turns its weights into constants
                 new.finalize_state()
             if id(layer) in offsets:
                 mean = new.moving_mean
@@ -116,7 +116,7 @@ class _Cloner:
     def _new_layer(self, layer: Any, *, without_bias: bool) -> Any:
         """Return the layer that takes the place of `layer`."""
         if isinstance(layer, layers.Lambda):
-            return layer  # it has no weights, and Keras makes none from a config without being told that it is safe
+            return layer  # it has no weights, and Keras creates it from a config only if told that this is safe
         config = layer.get_config()
         if without_bias:
             config["use_bias"] = False
@@ -150,7 +150,7 @@ def _redundant_biases(model: Any) -> list[tuple[Any, Any]]:
 
 
 def _has_plain_bias(layer: Any) -> bool:
-    """Whether `layer` adds a bias last of all, and nothing else depends on it."""
+    """Whether `layer` adds a bias as its last operation, and nothing else depends on the bias."""
     if type(layer) not in _WITH_BIAS or not layer.use_bias:
         return False
     others = (layer.bias_regularizer, layer.bias_constraint, layer.activity_regularizer)

@@ -13,35 +13,35 @@ from keras_tpu_ext.layers._random import beta
 class MixUp(Mixing):
     """Mixes each image, and its label, with those of its neighbour: `x = part * x + (1 - part) * neighbour`.
 
-    Every example draws a part of its own from Beta(alpha, alpha). Its neighbour is the next example where its number
-    in the whole batch is even, and the one before where it is odd, which a shuffled dataset makes as good as any
-    other; so it needs no communication and no gather. It runs in the compiled step: every shape is static, and there
-    is no loop. The distribution function of the parts is off by at most 1/1024, and by what float32 rounds near 1.
+    Every example draws its own part from Beta(alpha, alpha). Its neighbour is the next example if its index in the
+    whole batch is even, and the previous one if it is odd, which a shuffled dataset makes as good as any other; so no
+    communication and no gather are needed. It runs in the compiled step: every shape is static, and there is no loop.
+    The distribution function of the parts is off by at most 1/1024, and by the rounding of float32 near 1.
 
-    What an example gets depends on the seed, on how many calls with `training=True` there were before, and on its
-    number in the whole batch. The result is the same at any number of replicas that have an even number of examples
-    each, on every framework and device. **An example without a neighbour is not mixed**: the last one of an odd
-    batch, one whose neighbour only fills a batch up, and on TensorFlow one whose neighbour is on another replica,
-    which happens where replicas have an odd number of examples. The number of calls is a weight, so that a model
-    that was saved goes on with other numbers. Without `training=True` it returns its inputs.
+    The random numbers of an example depend on the seed, on the number of earlier calls with `training=True`, and on
+    its index in the whole batch. The result is the same at any number of replicas that have an even number of
+    examples each, on every framework and device. **An example without a neighbour is not mixed**: the last one of an
+    odd batch, one whose neighbour is a padding row, and on TensorFlow one whose neighbour is on another replica,
+    which happens if replicas have an odd number of examples. The number of calls is a weight, so a saved model
+    continues with new random numbers. Without `training=True` the layer returns its inputs.
 
     Source: Zhang et al., mixup: Beyond Empirical Risk Minimization, 2017, section 2, https://arxiv.org/abs/1710.09412.
 
     Args:
-        alpha: Of the Beta distribution; the smaller, the less is mixed. Defaults to 0.2.
-        seed: Integer from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
-            saved with it.
-        **kwargs: As for every layer.
+        alpha: Parameter of the Beta distribution; the smaller, the less is mixed. Defaults to 0.2.
+        seed: Integer from 0 to 2**32 - 1, or `None` (default) to draw one when the layer is made; it is saved with
+            the layer.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
-        inputs: Pair of images of shape `(batch, height, width, channels)`, floats or `uint8`, and labels of floats
-            of shape `(batch, classes)`. Both keep their dtype, also under a mixed precision policy; `uint8` is
+        inputs: Pair of images of shape `(batch, height, width, channels)`, floats or `uint8`, and float labels of
+            shape `(batch, classes)`. Both keep their dtype, also under a mixed precision policy; `uint8` is
             rounded.
         training: Whether to mix.
 
     Raises:
-        ArgumentError: If an option has no value that can work, or `seed` is `None` where several processes train
-            together; when it is called, if the inputs are no such pair.
+        ArgumentError: If an option is invalid, or `seed` is `None` and several processes train together; when it is
+            called, if the inputs are not such a pair.
 
     Example:
         ```python

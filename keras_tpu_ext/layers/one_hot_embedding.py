@@ -1,4 +1,4 @@
-"""An embedding whose lookup and whose gradient are matrix products."""
+"""An embedding whose lookup and gradient are matrix products."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ ops = _runtime.ops
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
 class OneHotEmbedding(_runtime.keras.layers.Embedding):
-    """Looks up rows of a small table by a product of one-hot rows with it, so that the gradient has no scatter.
+    """Looks up rows of a small table by multiplying it by one-hot rows, so that the gradient has no scatter.
 
-    It is a `keras.layers.Embedding`, with the same variable and the same outputs, so a model may have one in the
-    place of the other. What differs:
+    It is a `keras.layers.Embedding`, with the same variable and the same outputs, so one can replace the other in a
+    model. The differences:
 
-    - The gradient is a matrix product too. A TPU's matrix units add up all rows at once, where a scatter reads and
-      writes the table anew for each id. Work grows with `input_dim`: by the compiler's estimates it pays up to
+    - The gradient is a matrix product too. A TPU's matrix units add up all rows at once, whereas a scatter reads and
+      writes the table anew for each id. Work grows with `input_dim`: by the compiler's estimates it pays off up to
       some hundred words on a v3, a thousand on a v5e and three thousand on a v6e (docs/layers.md).
     - The gradient is summed in float32 whatever the dtype policy. Under `mixed_bfloat16` on JAX Keras adds in
-      bfloat16, where a sum of equal numbers stops growing once one more is less than half its last bit: 256 times a
-      one, and no further.
-    - An id that is not in the table, negative or `input_dim` and above, gives a row of zeros and no gradient, on
+      bfloat16, where a sum of equal numbers stops growing once the next one is less than half its last bit: a sum of
+      ones stops at 256.
+    - An id outside the table, negative or at least `input_dim`, gives a row of zeros and no gradient, on
       every runtime. Keras raises an error on TensorFlow on a CPU and gives zeros on a GPU; on JAX it counts
       negative ids from the end and gives NaN for those above.
     - Zero times infinity is NaN, so one infinite or NaN weight in the table reaches all outputs, in its column.
 
     The one-hot matrix is exact in every dtype and the product has one term, so an output has the bits of the row in
-    the compute dtype, except that minus zero becomes zero. Under `float32` no factor is rounded either, at three
-    passes of the TPU's matrix units.
+    the compute dtype, except that minus zero becomes zero. Under `float32` no factor is rounded either, at the cost
+    of three passes of the TPU's matrix units.
 
     Args:
-        input_dim: Number of rows of the table: the largest id and one.
+        input_dim: Number of rows of the table: the largest id plus one.
         output_dim: Number of values in a row.
         embeddings_initializer: Initialiser of the table. Defaults to `"uniform"`.
         embeddings_regularizer: Regulariser of the table, or `None` (default).
         embeddings_constraint: Constraint on the table, or `None` (default).
-        mask_zero: Whether the id 0 is no word but fills up, so that later layers leave it out. Defaults to `False`.
+        mask_zero: Whether the id 0 is padding, which later layers mask out. Defaults to `False`.
         **kwargs: All other arguments of `keras.layers.Embedding`, except `sparse=True`.
 
     Call arguments:
-        inputs: Dense tensor of ids, of any shape. Floats are cut to whole numbers, as Keras does.
+        inputs: Dense tensor of ids, of any shape. Floats are truncated to integers, as in Keras.
 
     Raises:
-        ArgumentError: If `sparse=True` is asked for; when it is called, if ids are a ragged or sparse tensor.
+        ArgumentError: If `sparse=True` is given; when it is called, if ids are a ragged or sparse tensor.
 
     Example:
         ```python
@@ -91,7 +91,7 @@ class OneHotEmbedding(_runtime.keras.layers.Embedding):
         )
 
     def call(self, inputs: Any) -> Any:
-        """Return the rows of `inputs`, with their shape and one dimension more."""
+        """Return the rows of `inputs`, in their shape with one more dimension."""
         if hasattr(inputs, "dense_shape") or hasattr(inputs, "row_splits"):
             write = (
                 "layer(ids.to_tensor()) for a ragged tensor, layer(tf.sparse.to_dense(ids)) for a sparse one, or use "
@@ -101,7 +101,7 @@ class OneHotEmbedding(_runtime.keras.layers.Embedding):
                 "OneHotEmbedding", "inputs", "a dense tensor", f"a {type(inputs).__name__}", write
             )
         with _runtime.ops.no_autocast():
-            # A tensor: what Keras 3 makes of a variable with `convert_to_tensor` is TensorFlow's variable.
+            # This makes it a tensor: Keras 3's `convert_to_tensor` of a variable returns TensorFlow's variable.
             table = ops.reshape(self.embeddings, (self.input_dim, self.output_dim))
         rows = _lookup(table, self._to_int32(ops.reshape(inputs, (-1,))), self.compute_dtype)
         return ops.reshape(rows, (*ops.shape(inputs), self.output_dim))
@@ -117,7 +117,7 @@ class OneHotEmbedding(_runtime.keras.layers.Embedding):
 def _lookup(table: Any, ids: Any, dtype: str) -> Any:
     """Return rows of `table` by their ids, in `dtype`.
 
-    The backward pass makes the one-hot matrix again: so it need not be kept, and a TPU never has it in memory,
+    The backward pass makes the one-hot matrix again, so it need not be kept, and a TPU never holds it in memory,
     because its compiler fuses it into the product.
     """
     places = ops.arange(table.shape[0], dtype="int32")

@@ -18,54 +18,55 @@ ops = _runtime.ops
 
 _NUM_ANGLES = 1024
 _ONE = 1 << 14  # slopes and scales are fixed-point numbers, of which this is 1
-_MAX_SIZE = 4096  # pixels: above them places would need more than 32 bits
+_MAX_SIZE = 4096  # pixels: above that, positions would need more than 32 bits
 
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
 class RandomAffine(Augmentation):
-    """Rotates, zooms, shears, moves and flips images about their middle, each by amounts of its own.
+    """Rotates, zooms, shears, moves and flips images about their centre, each by its own amounts.
 
     It runs in the compiled step, on the device: every shape is static, there is no loop, and nothing is gathered. A
-    rotation is a shear of the rows, a scaling, and a shear of the columns: lines are moved by half of the way again
-    and again, and scaled by products, which a TPU does many times faster than it gathers pixels (docs/layers.md).
+    rotation is a shear of the rows, a scaling, and a shear of the columns: lines are moved in steps, each half of the
+    one before, and scaled by matrix products, which a TPU does many times faster than gathering pixels
+    (docs/layers.md).
 
-    What an example gets depends on the seed, on how many calls with `training=True` there were before, and on its
-    number in the whole batch: not on the number of replicas, the size of the batch, the framework, or the device. The
-    number of calls is a weight, so that a model that was saved goes on with other numbers. Without `training=True` it
-    returns its inputs.
+    The random numbers of an example depend on the seed, on the number of earlier calls with `training=True`, and on
+    its index in the whole batch: not on the number of replicas, the size of the batch, the framework, or the device.
+    The number of calls is a weight, so a saved model continues with new random numbers. Without `training=True` the
+    layer returns its inputs.
 
-    The numbers mean what they mean in Keras's `RandomShear`, `RandomRotation`, `RandomZoom` and `RandomTranslation`,
-    and are used in this order, with the flips after the rotation. Images keep their dtype, also under a mixed
-    precision policy; on a TPU `uint8` ones cost least. What comes from beyond the border is 0. Places are right to a
-    twentieth of a pixel at 224 x 224. Between pixels it interpolates along one axis after the other, four times where
-    it rotates (Keras once, in both), and rounds `uint8` each time. One number that is infinite or NaN spoils the
-    image. Images that are many times as high as wide take much memory: they are padded by the way of their uppermost
+    The amounts mean the same as in Keras's `RandomShear`, `RandomRotation`, `RandomZoom` and `RandomTranslation`, and
+    are applied in this order, with the flips after the rotation. Images keep their dtype, also under a mixed
+    precision policy; on a TPU `uint8` ones cost least. Pixels from beyond the border are 0. Positions are accurate to
+    a twentieth of a pixel at 224 x 224. Between pixels the layer interpolates along one axis after the other, four
+    times if it rotates (Keras once, in both), and rounds `uint8` each time. One number that is infinite or NaN spoils
+    the image. Images that are many times as high as wide take much memory: they are padded by the shift of their top
     row.
 
     Source of the three parts: Catmull and Smith, 3-D transformations of images in scanline order, SIGGRAPH 1980,
-    https://doi.org/10.1145/800250.807505, here with the scaling on its own.
+    https://doi.org/10.1145/800250.807505, here with a separate scaling.
 
     Args:
         rotation: Largest angle to either side as a fraction of a full turn, up to 0.5. Defaults to 0.05, which is 18
-            degrees. Above 0.125 images must be square, because some change their height for their width.
+            degrees. Above 0.125 images must be square, because some exchange height and width.
         zoom: Images show between `1 - zoom` and `1 + zoom` of their height and width; at most 0.99. Defaults to 0.1.
-        shear: How far rows are moved to either side at most, as a part of their distance from the middle, up to 1.
+        shear: Largest shift of rows to either side, as a fraction of their distance from the centre, up to 1.
             Defaults to 0.0.
-        translation: How far images are moved to either side at most, as a part of their height and width, up to 1.
+        translation: Largest shift of images to either side, as a fraction of their height and width, up to 1.
             Defaults to 0.1.
         horizontal: Whether to flip left and right, with probability 1/2. Defaults to `True`.
         vertical: Whether to flip top and bottom, with probability 1/2. Defaults to `False`.
-        seed: Integer from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
-            saved with it.
-        **kwargs: As for every layer.
+        seed: Integer from 0 to 2**32 - 1, or `None` (default) to draw one when the layer is made; it is saved with
+            the layer.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: Images of shape `(batch, height, width, channels)`, finite floats or `uint8`.
-        training: Whether to draw.
+        training: Whether to transform the images.
 
     Raises:
-        ArgumentError: If an option has no value that can work, or `seed` is `None` where several processes train
-            together; when it is called, if the inputs are no such images, or not square for a `rotation` above 0.125.
+        ArgumentError: If an option is invalid, or `seed` is `None` and several processes train together; when it is
+            called, if the inputs are not such images, or not square for a `rotation` above 0.125.
 
     Example:
         ```python
@@ -123,7 +124,7 @@ class RandomAffine(Augmentation):
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
     def _transform(self, images: Any) -> Any:
-        """Return images whose pixel `p` is that of `rows(scales(columns(turn(p + moves))))` before, from the middle.
+        """Return images whose pixel `p` was at `rows(scales(columns(turn(p + moves))))` before, from the centre.
 
         That is `[1 m; 0 1] [w 0; 0 h] [1 0; k 1]` and quarters of a turn. A rotation by up to 45 degrees has
         `m = -tan`, `w = 1 / cos`, `h = cos` and `k = tan`.
@@ -162,7 +163,7 @@ class RandomAffine(Augmentation):
         scales = [zoom * one_hot_lookup(table, angle) // _ONE for table in angles.scales]
         of_rows, of_columns = (sign * scale for sign, scale in zip(signs, scales, strict=True))
         columns = signs[0] * signs[1] * tangent
-        # The translation comes last: moving the images here means to apply all that comes after to it.
+        # The translation comes last: to move the images here, everything that follows must be applied to it.
         down, right = (
             _symmetric(one, 2048) * round(self.translation * size * SUBPIXELS) // 2048
             for one, size in zip(bits[5:], (height, width), strict=True)
@@ -246,7 +247,7 @@ def _angle_table(rotation: float) -> _AngleTable:
     tangents, cosines, secants = (
         np.rint(_ONE * values).astype("int32") for values in (np.tan(rest), np.cos(rest), 1 / np.cos(rest))
     )
-    # A quarter turn leads from (x, y) to (-y, x): height for width, and then the sign of the columns.
+    # A quarter turn maps (x, y) to (-y, x): it exchanges height and width, then changes the sign of the columns.
     rows, columns = (np.where(np.isin(quarters % 4, of), -1, 1).astype("int32") for of in ((2, 3), (1, 2)))
     return _AngleTable(tangents, (cosines, secants), (rows, columns), quarters % 2, int(np.abs(tangents).max()))
 
@@ -257,22 +258,22 @@ def _symmetric(bits: Any, maximum: int) -> Any:
 
 
 def _fixed_point_product(scale: Any, amounts: Any) -> Any:
-    """Return `scale * amounts // _ONE` in 32 bits, which the product itself does not fit."""
+    """Return `scale * amounts // _ONE` in 32 bits, although the product itself does not fit in them."""
     root = 128  # of `_ONE`
     return (scale // root * amounts + scale % root * amounts // root) // root
 
 
 def _slope_offsets(slope: Any, size: int) -> Any:
-    """Return the slope times the distance from the middle of each of `size` places, in 256ths of a pixel."""
+    """Return the slope times the distance from the centre of each of `size` positions, in 256ths of a pixel."""
     twice = 2 * ops.arange(size, dtype="int32") - (size - 1)
     return ops.expand_dims(slope, 1) * twice // (2 * _ONE // SUBPIXELS)
 
 
 def _center(offset: Any, size: int) -> Any:
-    """Return the middle of `size` places plus an offset, in 256ths of a pixel, of shape `(batch, 1)`."""
+    """Return the centre of `size` positions plus an offset, in 256ths of a pixel, of shape `(batch, 1)`."""
     return ops.expand_dims(offset, 1) + (size - 1) * SUBPIXELS // 2
 
 
 def _max_offset(slope: int, size: int) -> int:
-    """Return the largest offset in pixels that a slope gives one of `size` places."""
+    """Return the largest offset in pixels that a slope gives any of `size` positions."""
     return -(-slope * (size - 1) // (2 * _ONE))

@@ -20,28 +20,28 @@ _LEVELS = 64  # of the area, and of the aspect ratio
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
 class RandomErasing(Augmentation):
-    """Erases a rectangle of some images, of an area, an aspect ratio and a place of its own for each.
+    """Erases a rectangle of some images, with a random area, aspect ratio and position for each.
 
-    It runs in the compiled step, on the device: every shape is static, there is no loop, and nothing is cut. What an
-    example gets depends on the seed, on how many calls with `training=True` there were before, and on its number in
-    the whole batch: not on the number of replicas, the size of the batch, the framework, or the device. The number of
-    calls is a weight, so that a model that was saved goes on with other numbers. Without `training=True` it returns
-    its inputs.
+    It runs in the compiled step, on the device: every shape is static, there is no loop, and nothing is sliced. The
+    random numbers of an example depend on the seed, on the number of earlier calls with `training=True`, and on its
+    index in the whole batch: not on the number of replicas, the size of the batch, the framework, or the device. The
+    number of calls is a weight, so a saved model continues with new random numbers. Without `training=True` the layer
+    returns its inputs.
 
-    Source: Zhong et al., Random Erasing Data Augmentation, 2017, algorithm 1, https://arxiv.org/abs/1708.04896. In
-    place of its loop, which draws until a rectangle fits, sizes are drawn from a list of all that fit, made of 64
-    areas and 64 aspect ratios when the size of the images is known; then the place is drawn from all in which the
-    rectangle is wholly in the image. Aspect ratios are spread evenly by their logarithm (the paper has them evenly by
+    Source: Zhong et al., Random Erasing Data Augmentation, 2017, algorithm 1, https://arxiv.org/abs/1708.04896.
+    Instead of its loop, which draws until a rectangle fits, sizes are drawn from a list of all that fit, made of 64
+    areas and 64 aspect ratios when the size of the images is known; then the position is drawn from all in which the
+    rectangle is wholly inside the image. Aspect ratios are spread evenly by their logarithm (in the paper by
     themselves), so that upright rectangles are as frequent as lying ones.
 
     Args:
-        probability: With what probability an image is erased. Defaults to 0.5.
-        scale: Smallest and largest area, as a part of that of the image. Defaults to `(0.02, 0.33)`.
-        ratio: Smallest and largest height by width. Defaults to `(0.3, 3.3)`.
-        value: What is put in: a number, or one for each channel. Defaults to 0.0.
-        seed: Integer from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
-            saved with it.
-        **kwargs: As for every layer.
+        probability: Probability that a rectangle of an image is erased. Defaults to 0.5.
+        scale: Smallest and largest area, as a fraction of that of the image. Defaults to `(0.02, 0.33)`.
+        ratio: Smallest and largest ratio of height to width. Defaults to `(0.3, 3.3)`.
+        value: The value to fill in: a number, or one for each channel. Defaults to 0.0.
+        seed: Integer from 0 to 2**32 - 1, or `None` (default) to draw one when the layer is made; it is saved with
+            the layer.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: Images of shape `(batch, height, width, channels)`, floats or `uint8`; they keep their dtype, also
@@ -49,9 +49,9 @@ class RandomErasing(Augmentation):
         training: Whether to erase.
 
     Raises:
-        ArgumentError: If an option has no value that can work, or `seed` is `None` where several processes train
-            together; when it is called, if the inputs are no such images, no rectangle fits in, or `value` does not
-            fit the channels or the dtype.
+        ArgumentError: If an option is invalid, or `seed` is `None` and several processes train together; when it is
+            called, if the inputs are not such images, no rectangle fits in, or `value` does not fit the channels or
+            the dtype.
 
     Example:
         ```python
@@ -152,7 +152,7 @@ class RandomErasing(Augmentation):
         return low, high
 
     def _check_value(self, inputs: Any) -> None:
-        """Check that the dtype of the inputs holds the value."""
+        """Check that the dtype of the inputs can hold the value."""
         self.compute_output_shape(tuple(inputs.shape))
         values = np.atleast_1d(self.value)
         if "uint8" in str(inputs.dtype) and not np.array_equal(values, np.clip(np.rint(values), 0, 255)):
@@ -161,13 +161,13 @@ class RandomErasing(Augmentation):
 
 
 def _random_range(length: Any, bits: Any, size: int) -> Any:
-    """Return a mask of `length` consecutive places along an axis of `size`, at a random place for each example."""
+    """Return a mask of `length` consecutive positions along an axis of `size`, at a random place for each example."""
     first = ops.expand_dims(randint(bits, size + 1 - length), 1)
     places = ops.expand_dims(ops.arange(size, dtype="int32"), 0)
     return (places >= first) & (places < first + ops.expand_dims(length, 1))
 
 
 def _finite_numbers(values: Sequence[Any]) -> list[float]:
-    """Return `values` as floats; an empty list where one of them is no finite number."""
+    """Return `values` as floats; an empty list if one of them is not a finite number."""
     are_numbers = all(check.is_number(one) and math.isfinite(one) for one in values)
     return [float(one) for one in values] if are_numbers else []

@@ -14,20 +14,20 @@ ops = _runtime.ops
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
 class RandomFlipCrop(Augmentation):
-    """Pads images with zeros, cuts a part of each out at a place of its own, and flips it or not.
+    """Pads images with zeros, crops each at a random position, and flips it at random.
 
     It runs in the compiled step, on the device: every shape is static, and there is no loop. A crop is a product with
-    ones and zeros, which the matrix units of a TPU do many times faster than it gathers; finite numbers come out of
-    it as they are. (One that is infinite or NaN spoils its row and column.)
+    ones and zeros, which the matrix units of a TPU do many times faster than it gathers; finite numbers come out
+    unchanged. (One that is infinite or NaN spoils its row and column.)
 
-    What an example gets depends on the seed, on how many calls with `training=True` there were before, and on its
-    number in the whole batch: not on the number of replicas, the size of the batch, the framework, or the device. The
-    number of calls is a weight, so that a model that was saved goes on with other numbers.
+    The random numbers of an example depend on the seed, on the number of earlier calls with `training=True`, and on
+    its index in the whole batch: not on the number of replicas, the size of the batch, the framework, or the device.
+    The number of calls is a weight, so a saved model continues with new random numbers.
 
-    Without `training=True` it cuts the middle out, and flips nothing.
+    Without `training=True` it takes the central crop, and flips nothing.
 
     Images keep their dtype, also under a mixed precision policy: `uint8` ones cost least, and a
-    `keras.layers.Rescaling` behind this layer makes floats of them.
+    `keras.layers.Rescaling` after this layer converts them to floats.
 
     Args:
         height: Height of the outputs in pixels, or `None` (default) for that of the inputs.
@@ -35,18 +35,17 @@ class RandomFlipCrop(Augmentation):
         padding: Pixels of zeros on each of the four sides, before the crop. Defaults to 0.
         horizontal: Whether to flip left and right, with probability 1/2. Defaults to `True`.
         vertical: Whether to flip top and bottom, with probability 1/2. Defaults to `False`.
-        seed: Integer from 0 to 2**32 - 1, or `None` (default) for one that is drawn when the layer is made and
-            saved with it.
-        **kwargs: As for every layer.
+        seed: Integer from 0 to 2**32 - 1, or `None` (default) to draw one when the layer is made; it is saved with
+            the layer.
+        **kwargs: Arguments of `keras.layers.Layer`.
 
     Call arguments:
         inputs: Images of shape `(batch, height, width, channels)`, floats or `uint8`.
-        training: Whether to draw.
+        training: Whether to crop and flip at random.
 
     Raises:
-        ArgumentError: If an option has no value that can work, or `seed` is `None` where several processes train
-            together; when it is called, if the inputs are no such images, or smaller with their padding than the
-            outputs.
+        ArgumentError: If an option is invalid, or `seed` is `None` and several processes train together; when it is
+            called, if the inputs are not such images, or with their padding are smaller than the outputs.
 
     Example:
         ```python
@@ -93,7 +92,7 @@ class RandomFlipCrop(Augmentation):
         top, left = (randint(one, number + 1) for one, number in zip(bits[:2], spare, strict=True))
         rows = self._selection(top, height, inputs.shape[1], randint(bits[2], 2) if self.vertical else None)
         columns = self._selection(left, width, inputs.shape[2], randint(bits[3], 2) if self.horizontal else None)
-        # Rows first: of the two orders this is the cheaper one where images lie in memory as the compiler puts them.
+        # Rows first: this order is cheaper with the memory layout that the compiler gives images.
         return _runtime.ops.one_hot_einsum(inputs, ("bih,bhwc->biwc", rows), ("bjw,biwc->bijc", columns))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:

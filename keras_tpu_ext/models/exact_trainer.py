@@ -1,4 +1,4 @@
-"""What makes the step of a Keras model exact: `TPUModel` has it, and so has every plain model that a scope holds."""
+"""The exact step of Keras models: that of `TPUModel` and of every plain model in a scope."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEFAULTS = {"loss_scale": None, "gradient_accumulation_steps": 1, "steps_per_ex
 
 
 class ExactTrainer(_runtime.TrainStep):
-    """A mixin before `keras.Model` that trains, evaluates and predicts on N replicas as on one device."""
+    """A mixin for `keras.Model` that trains, evaluates and predicts on N replicas as on one device."""
 
     _own_compile_config: Mapping[str, Any] = MappingProxyType({})
 
@@ -31,29 +31,29 @@ class ExactTrainer(_runtime.TrainStep):
     ) -> None:
         """Configure the model for training, with all the arguments of `keras.Model.compile` and two more.
 
-        It may be called inside the scope that the model was built in or after it. A softmax (or sigmoid) output
-        that meets a loss with `from_logits=True` is a `FromLogitsWarning`: such a model may hardly learn. (Keras
-        repairs it where it can see the softmax: in float32 on TensorFlow, but not under a mixed policy.)
+        Call it inside the scope that the model was built in, or after that scope. A softmax (or sigmoid) output whose
+        loss has `from_logits=True` causes a `FromLogitsWarning`: such a model may hardly learn. (Keras repairs this
+        if it can see the softmax: in float32 on TensorFlow, but not under a mixed policy.)
 
         Args:
-            *args: What `keras.Model.compile` takes.
-            loss_scale: `None` (default) does not scale the loss, but under `mixed_float16` is `"dynamic"`; a
-                positive number is a fixed scale; `"dynamic"` is `LossScale()`; or a `LossScale`. With any of
-                them a step whose gradients are not all finite is skipped. A `LossScaleOptimizer` that you pass
-                does the scaling itself. On Keras 2 a model with a `train_step` of its own, and an optimizer, gets
-                one under `mixed_float16`, as Keras gives it.
-            gradient_accumulation_steps: Number of batches whose gradients make one step, each counted by its
-                number of examples; the last window of an epoch may have fewer. Defaults to 1. That of a Keras
-                optimizer is Keras's: its windows count batches alike, and go on over the end of an epoch.
-            **kwargs: What `keras.Model.compile` takes. `steps_per_execution` also accepts `"auto"`: executions
-                then grow in the first epochs of `fit` until one takes 0.2 to 1 second. What is computed does
-                not change, and an execution never reaches over the end of an epoch. It stays at 1 where a
-                callback overrides a batch hook (a class attribute `wants_every_batch = False` in the callback
-                says that it need not see every batch), in `run_eagerly`, in `predict`, and where several
-                processes train together.
+            *args: Arguments of `keras.Model.compile`.
+            loss_scale: `None` (default) does not scale the loss, except under `mixed_float16`, where it means
+                `"dynamic"`; a positive number is a fixed scale; `"dynamic"` is `LossScale()`; or a `LossScale`. With
+                loss scaling, a step whose gradients are not all finite is skipped. A `LossScaleOptimizer` that you
+                pass does the scaling itself. On Keras 2 under `mixed_float16`, the optimizer of a model with its own
+                `train_step` is wrapped in one, as Keras does.
+            gradient_accumulation_steps: Number of batches whose gradients make one step, each weighted by its number
+                of examples; the last window of an epoch may have fewer batches. Defaults to 1. The argument of the
+                same name of a Keras optimizer works as in Keras: its windows weight batches equally and continue
+                across the end of an epoch.
+            **kwargs: Further arguments of `keras.Model.compile`. `steps_per_execution` also accepts `"auto"`: it then
+                grows in the first epochs of `fit` until one execution takes 0.2 to 1 second. Results do not change,
+                and an execution never crosses the end of an epoch. It stays at 1 if a callback overrides a batch hook
+                (a class attribute `wants_every_batch = False` in the callback says that it need not see every batch),
+                with `run_eagerly`, in `predict`, and if several processes train together.
 
         Raises:
-            ArgumentError: If one of these has a value that cannot work, or contradicts the optimizer.
+            ArgumentError: If one of these is invalid, or contradicts the optimizer.
             ScopeError: If the optimizer, or a layer, was made outside the model's `strategy_scope()`.
         """
         given = _runtime.models.compile_arguments(args, kwargs)
@@ -78,15 +78,15 @@ class ExactTrainer(_runtime.TrainStep):
             warnings.warn(message, FromLogitsWarning, stacklevel=2)
 
     def get_compile_config(self) -> dict[str, Any]:
-        """Return the arguments of `compile`, serialized; those that only ours takes stand with the optimizer.
+        """Return the serialized arguments of `compile`; those unknown to Keras are stored with the optimizer's.
 
-        There Keras passes them over, so that it loads the file without this package.
+        Keras ignores them there, so it can load the file without this package.
         """
         serialize = _runtime.keras.saving.serialize_keras_object
         config, own = super().get_compile_config(), serialize(dict(self._own_compile_config))
         if not own or self.optimizer is None:
             return config
-        if isinstance(self.optimizer, list):  # which has no place for them
+        if isinstance(self.optimizer, list):  # a list has no place for them
             return {**config, **own}
         config["steps_per_execution"] = self.steps_per_execution
         config["optimizer"] = {**serialize(self.optimizer), _KEY: own}  # Keras 2 may have kept a name
@@ -100,7 +100,7 @@ class ExactTrainer(_runtime.TrainStep):
 
 
 class PlainTrainer(ExactTrainer):
-    """What a plain Keras model has within a scope: it takes in what was made outside, where that can be exact."""
+    """The trainer of plain Keras models in a scope; it adopts what was made outside, if that can be exact."""
 
     _is_for_one_device = True
 
@@ -110,10 +110,10 @@ class PlainTrainer(ExactTrainer):
 
 
 def _resolve_accumulation(steps: Any, optimizer: Any) -> int:
-    """Return the number of batches in a step of this package; an optimizer that accumulates by itself goes on so.
+    """Return the number of batches that this package accumulates; an optimizer's own accumulation is left to it.
 
     Raises:
-        ArgumentError: If `steps` is no positive integer, or the optimizer accumulates too.
+        ArgumentError: If `steps` is not a positive integer, or the optimizer accumulates too.
     """
     steps = check.integer("compile", "gradient_accumulation_steps", steps, example="4, or leave it out")
     inner = getattr(optimizer, "inner_optimizer", optimizer)
@@ -127,7 +127,7 @@ def _resolve_accumulation(steps: Any, optimizer: Any) -> int:
 
 
 def _resolve_steps_per_execution(steps: Any) -> tuple[int, bool]:
-    """Return the first number of steps in an execution, and whether to tune it.
+    """Return the initial number of steps in an execution, and whether to tune it.
 
     Raises:
         ArgumentError: If `steps` is neither a positive integer nor `"auto"`.

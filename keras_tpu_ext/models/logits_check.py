@@ -1,4 +1,4 @@
-"""Finds outputs that are probabilities where the loss was told to expect logits."""
+"""Finds outputs that are probabilities although their loss expects logits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from keras_tpu_ext import _runtime
 
 
 def probabilities_taken_for_logits(model: Any) -> list[str]:
-    """Return one message for each output of a compiled `model` with softmax or sigmoid and `from_logits=True`.
+    """Return a message for each softmax or sigmoid output of a compiled `model` whose loss has `from_logits=True`.
 
     A softmax of a softmax is almost flat: the gradient all but vanishes and accuracy stays where it starts. Only
-    models made of inputs and outputs can be looked at; for a subclassed model the list is empty.
+    functional models can be inspected; for a subclassed model the list is empty.
     """
     messages = []
     for loss, (layer, activation) in _losses_by_output(model):

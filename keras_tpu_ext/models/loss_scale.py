@@ -14,22 +14,22 @@ from keras_tpu_ext.errors import ArgumentError
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
 @dataclasses.dataclass(frozen=True)
 class LossScale:
-    """The loss is multiplied by a scale before gradients are taken, and the gradients are divided by it.
+    """Multiplies the loss by a scale before gradients are computed, and divides the gradients by it.
 
-    float16 has no numbers below 6e-8, so small gradients would vanish without it. A step whose gradients are not
-    all finite, on any replica, is skipped: it changes nothing but the scale. The rule is that of Micikevicius et
-    al., Mixed Precision Training (2018), section 3.2, with the defaults of Keras.
+    float16 has no numbers below 6e-8, so small gradients would vanish without it. A step whose gradients are not all
+    finite, on any replica, is skipped: only the scale changes. The rule is that of Micikevicius et al., Mixed
+    Precision Training (2018), section 3.2, with the defaults of Keras.
 
     Args:
         initial: Scale of the first step. Defaults to 2**15.
-        growth_steps: After this many finite steps in a row the scale grows. Defaults to 2000.
-        growth_factor: By how much it grows; 1 keeps it. Defaults to 2.
-        backoff_factor: What it is multiplied by after a skipped step; 1 keeps it. Defaults to 0.5.
-        minimum: The scale never falls below. Defaults to 1.
-        maximum: The scale never grows above. Defaults to 2**24.
+        growth_steps: Number of finite steps in a row after which the scale grows. Defaults to 2000.
+        growth_factor: Factor by which it grows; 1 keeps it. Defaults to 2.
+        backoff_factor: Factor applied after a skipped step; 1 keeps it. Defaults to 0.5.
+        minimum: Smallest scale. Defaults to 1.
+        maximum: Largest scale. Defaults to 2**24.
 
     Raises:
-        ArgumentError: If a value cannot work.
+        ArgumentError: If an argument is invalid.
 
     Example:
         ```python
@@ -94,9 +94,9 @@ class LossScale:
 
         Args:
             scale: The scale of the step.
-            good_steps: Finite steps in a row before it.
+            good_steps: Number of finite steps in a row before it.
             finite: Whether all its gradients, unscaled and summed over replicas, were finite.
-            where: `where(condition, a, b)`, of Python or of a framework.
+            where: A function `where(condition, a, b)`, in Python or of a framework.
         """
         counted = good_steps + 1
         full = counted >= self.growth_steps
@@ -121,10 +121,10 @@ class LossScale:
 
 
 def resolve_loss_scale(loss_scale: Any, optimizer: Any, policy: str, auto: bool) -> LossScale | None:
-    """Return the loss scale of the step; `None` where it has none, or the optimizer scales the loss.
+    """Return the loss scale of the step; `None` if it has none, or if the optimizer scales the loss.
 
     Raises:
-        ArgumentError: If `loss_scale` has a value that cannot work, or the optimizer scales the loss as well.
+        ArgumentError: If `loss_scale` is invalid, or the optimizer scales the loss as well.
     """
     chosen = LossScale.of(loss_scale)
     by_optimizer = _optimizer_scaling(optimizer)

@@ -18,19 +18,19 @@ Self = TypeVar("Self", bound="TPUModel")
 class TPUModel(ExactTrainer, _runtime.keras.Model):
     """A `keras.Model` that trains, evaluates and predicts on N replicas as on one device.
 
-    Whatever way a batch is split, the loss is the mean over the whole batch: `sample_weight`, last batches that
-    do not divide, an uneven first batch and replicas that get nothing are exact in `fit`, `evaluate` and
-    `predict`. The mathematics is in `keras_tpu_ext/_runtime/common/global_mean.py`. Build and compile it inside
-    `strategy_scope()`; without one it is a `keras.Model` like any other.
+    However a batch is split, the loss is the mean over the whole batch: `sample_weight`, first or last batches that
+    do not divide evenly, and replicas that get no examples are exact in `fit`, `evaluate` and `predict`. The
+    mathematics is in `keras_tpu_ext/_runtime/common/global_mean.py`. Build and compile it inside `strategy_scope()`;
+    without one it is a `keras.Model` like any other.
 
-    It takes what `keras.Model` takes: inputs and outputs, or it is subclassed with a `call` of your own.
-    `TPUModel.from_model(model)` makes one from a model that you have, a `Sequential` for instance. For a `train_step`
-    of your own there are `global_mean` and `minimize`.
+    Create it like a `keras.Model`: from inputs and outputs, or by subclassing with your own `call`.
+    `TPUModel.from_model(model)` makes one from an existing model, such as a `Sequential`. In your own `train_step`,
+    use `global_mean` and `minimize`.
 
-    What is not that of one device: a `BatchNormalization` sees its replica only, as in Keras, unless it is made with
-    `synchronized=True`; each replica draws its own random numbers, for dropout say; a window of
-    `gradient_accumulation_steps` weighs its batches by their examples, which for masked or weighted means is not the
-    mean over all its batches joined; and where loss scaling skips a whole window, moving statistics stay.
+    Differences from training on one device: a `BatchNormalization` sees its replica only, as in Keras, unless it is
+    made with `synchronized=True`; each replica draws its own random numbers, such as for dropout; a window of
+    `gradient_accumulation_steps` weights its batches by their examples, which for masked or weighted means is not the
+    mean over all its batches joined; and if loss scaling skips a whole window, moving statistics do not change.
 
     Example:
         ```python
@@ -51,7 +51,7 @@ class TPUModel(ExactTrainer, _runtime.keras.Model):
     """
 
     if TYPE_CHECKING:
-        # The arguments by name, for editors and type checkers; at run time `ExactTrainer` takes what its Keras takes.
+        # Named arguments for editors and type checkers; at run time `ExactTrainer` takes those of the Keras in use.
         def compile(  # type: ignore[override]
             self,
             optimizer: Any = "rmsprop",
@@ -78,7 +78,7 @@ class TPUModel(ExactTrainer, _runtime.keras.Model):
                 `strategy_scope()`.
 
         Raises:
-            ArgumentError: If `model` is no Keras model, or a `Sequential` that does not know its input shape.
+            ArgumentError: If `model` is not a Keras model, or is a `Sequential` that does not know its input shape.
         """
         if not isinstance(model, _runtime.keras.Model):
             write = "TPUModel.from_model(keras.Sequential([...]))"
@@ -95,11 +95,11 @@ class TPUModel(ExactTrainer, _runtime.keras.Model):
     def to_keras(self) -> Any:
         """Return a plain Keras model that shares the layers and weights of this one, for use without this package.
 
-        It takes Keras's own step, on one device; compile it before you train or evaluate. Of a model that
-        `from_model` made of a subclassed one it is that model.
+        It uses Keras's own step, on one device; compile it before you train or evaluate. If this model was made by
+        `from_model` from a subclassed one, that one is returned.
 
         Raises:
-            ArgumentError: If this model has a `call` of its own, which only its own class has.
+            ArgumentError: If this model is subclassed with its own `call`, which exists only in its class.
         """
         graph = _runtime.models.inputs_and_outputs(self)
         if graph is None:
@@ -109,7 +109,7 @@ class TPUModel(ExactTrainer, _runtime.keras.Model):
         return _runtime.models.plain_model(*graph, name=self.name)
 
     def _kte_saving(self, *, is_keras_file: bool) -> AbstractContextManager[None]:
-        """Let Keras load a model of inputs and outputs as a plain one where this package is not imported."""
+        """Let Keras load a functional model as a plain one if this package is not imported."""
         if is_keras_file and _runtime.keras.saving.get_registered_name(type(self)) == "keras_tpu_ext>TPUModel":
             return _runtime.models.named_as_builtin(self)
         return contextlib.nullcontext()

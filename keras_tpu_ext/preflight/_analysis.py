@@ -21,7 +21,7 @@ from keras_tpu_ext.preflight.results import Buffer, CollectiveKind, Collectives,
 from keras_tpu_ext.preflight.targets import Target
 
 _NUM_BUFFERS = 8
-# Of older and of newer compilers.
+# Messages of older and newer compilers.
 _OUT_OF_MEMORY = (
     re.compile(r"Used ([\d.]+)([KMGTP]) of ([\d.]+)([KMGTP]) hbm"),
     re.compile(r"total memory required for [\w ]+\(([\d.]+)([KMGTP])\) exceeds available HBM \(([\d.]+)([KMGTP])\)"),
@@ -37,8 +37,8 @@ class StepAnalysis:
         lowered: The lowered step.
         compiled: The compiled step, without an error.
         target: The TPU slice it is compiled for.
-        corrections: Names of the corrections that are wanted.
-        mesh: Size of each axis of the mesh, by its name; empty where the model is not sharded.
+        corrections: Names of the requested corrections.
+        mesh: Size of each axis of the mesh, by its name; empty if the model is not sharded.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class StepAnalysis:
         return CollectiveKind(kind, axes, count, sum(by_layer.values()), seconds, most)
 
     def _time_shares(self, seconds: float) -> dict[str, float]:
-        """Return the shares of the time that matrix units, memory and collectives bound, as in a roofline model."""
+        """Return the shares of the time limited by matrix units, memory and collectives, as in a roofline model."""
         generation = self._target.generation
         shares = {"matrix units": 0.0, "memory": 0.0, "collectives": 0.0}
 
@@ -179,7 +179,7 @@ def parse_out_of_memory(error: str, target: Target) -> MemoryUse | None:
     if "RESOURCE_EXHAUSTED" not in error and "Ran out of memory" not in error:
         return None
     space = _MEMORY_SPACE.search(error)
-    if space is not None and space[1] != "hbm":  # of memory on the chip a smaller batch need not take less
+    if space is not None and space[1] != "hbm":  # a smaller batch need not take less memory on the chip
         return None
     found = next((match for pattern in _OUT_OF_MEMORY if (match := pattern.search(error))), None)
     if found is None:

@@ -28,7 +28,7 @@ def batch_spec(batch: Any, target: str, replicas: int, per_replica_batch: int | 
     """Return the specs of `x`, `y` and `sample_weight` of the global batch.
 
     Raises:
-        ArgumentError: If `batch` is not a batch, or the replicas cannot share it evenly.
+        ArgumentError: If `batch` is not a batch, or cannot be divided evenly among the replicas.
     """
     if hasattr(batch, "element_spec") or hasattr(batch, "__next__"):
         write = "preflight(model, next(iter(dataset)), pipeline=dataset)"
@@ -76,7 +76,7 @@ def batch_size(spec: tuple[Any, Any, Any]) -> int:
 
 
 def sequence_length(spec: tuple[Any, Any, Any]) -> int | None:
-    """Return the number of tokens in an example; `None` where no input is a sequence of whole numbers."""
+    """Return the number of tokens in an example; `None` if no input is a sequence of integers."""
     found = [leaf.shape[1] for leaf in _leaves(spec[0]) if len(leaf.shape) == 2 and leaf.dtype.startswith("int")]
     return max(found, default=None)
 
@@ -85,7 +85,7 @@ def batches_per_sec(pipeline: Any, examples: int) -> float:
     """Measure the rate of an input pipeline after its first batch, in batches of `examples` examples.
 
     Raises:
-        ArgumentError: If there are no two batches.
+        ArgumentError: If there are fewer than two batches.
     """
     iterator = iter(pipeline)
     sizes: list[int] = []

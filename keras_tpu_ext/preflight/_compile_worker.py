@@ -1,6 +1,6 @@
 """The process that runs the TPU compiler: `python _compile_worker.py FOLDER`.
 
-It is run as a file, so that it imports JAX alone and not this package. It reads `job.json` and `program` (StableHLO)
+It is run as a file, so that it imports only JAX, not this package. It reads `job.json` and `program` (StableHLO)
 from the folder, and writes `module.hlo` and `result.json` there.
 """
 
@@ -47,7 +47,7 @@ def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str,
             if job["results"] is not None:
                 _donate_arguments(module, job["results"])
             executable = _compile(devices[0].client, module, xla_client.DeviceList(tuple(devices)), options)
-    except TypeError:  # a fault of this program
+    except TypeError:  # a bug in this program
         raise
     except Exception as error:  # any error of the compiler is a result
         return {"error": f"{type(error).__name__}: {error}"}
@@ -69,7 +69,7 @@ def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str,
 
 
 def _compile(client: Any, module: Any, devices: Any, options: Any) -> Any:
-    """Compile a module; JAX before 0.8 takes it as bytes, and before 0.7 without devices."""
+    """Compile a module; JAX before 0.8 takes it as bytes, and JAX before 0.7 without devices."""
     from jax._src.interpreters import mlir
 
     try:
@@ -83,7 +83,7 @@ def _compile(client: Any, module: Any, devices: Any, options: Any) -> Any:
 
 
 def _replace_mhlo_copy(program: bytes) -> Any:
-    """Replace `mhlo.copy`, which TensorFlow writes around returned variables and the compiler does not take."""
+    """Replace `mhlo.copy`, which TensorFlow puts around returned variables and the compiler does not accept."""
     if b"mhlo.copy" not in program:
         return program
     pattern = r"mhlo\.copy (%[\w#]+)(?: \{[^}]*\})? : (tensor<[^>]*>)"

@@ -1,4 +1,4 @@
-"""Runs the TPU compiler in a process of its own, with a time limit and a cache."""
+"""Runs the TPU compiler in its own process, with a time limit and a cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from keras_tpu_ext.preflight.targets import Target
 
 _CACHE_VERSION = 3
 _WORKER = Path(__file__).with_name("_compile_worker.py")
-# They describe this machine's own TPU, which the compiler must not look for.
+# Variables that describe this machine's own TPU, which the compiler must not look for.
 _TPU_VARIABLES = ("TPU_", "CLOUD_TPU_", "MEGASCALE_", "XRT_")
 
 
@@ -90,7 +90,7 @@ def compile_for(
         error = facts.pop("error", "")
         hlo = "" if error else (folder / "module.hlo").read_text()
     compiled = Compiled(hlo, {**facts, "versions": versions}, error)
-    # No other errors: they may be the machine's.
+    # No other errors: they may be caused by the machine.
     if cached is not None and (not error or "RESOURCE_EXHAUSTED" in error):
         _write_cache(cached, compiled)
     return compiled
@@ -127,9 +127,9 @@ def _environment(target: Target) -> dict[str, str]:
     return {
         **inherited,
         "LIBTPU_INIT_ARGS": " ".join([target.flags, os.environ.get("LIBTPU_INIT_ARGS", "")]).strip(),
-        "JAX_PLATFORMS": "cpu",  # it compiles for a TPU, and runs nothing on one
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # beside a process that trains or compiles
-        "TPU_SKIP_MDS_QUERY": "1",  # no metadata server is asked for this machine's TPU
+        "JAX_PLATFORMS": "cpu",  # it compiles for a TPU, but runs nothing on one
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # next to a process that trains or compiles
+        "TPU_SKIP_MDS_QUERY": "1",  # do not ask a metadata server for this machine's TPU
         "PYTHONSAFEPATH": "1",  # keep this folder out of sys.path
     }
 
@@ -137,7 +137,7 @@ def _environment(target: Target) -> dict[str, str]:
 def _run_worker(
     folder: Path, environment: dict[str, str], timeout_s: float, progress: Callable[[float], None], target: Target
 ) -> int:
-    # A file, not a pipe: a pipe fills up, and its end waits for every process that holds it.
+    # A file, not a pipe: a pipe fills up, and reading to its end waits for every process that holds it.
     with (folder / "printed").open("wb") as out:
         command = [sys.executable, str(_WORKER), str(folder)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
@@ -180,5 +180,5 @@ def _write_cache(path: Path, compiled: Compiled) -> None:
         with gzip.open(part, "wt", compresslevel=3) as file:
             json.dump({"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}, file)
         part.replace(path)
-    except OSError:  # a full or read-only disk is no reason to lose the result
+    except OSError:  # a full or read-only disk must not lose the result
         return

@@ -1,4 +1,4 @@
-"""The largest batch that fits into memory, extrapolated from one compile or searched by a few more."""
+"""The largest batch that fits into memory, extrapolated from one compile or searched with a few more."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ CompileStep = Callable[[int], tuple[LoweredStep, Compiled]]
 _MAX_COMPILES = 6
 _RESOLUTION = 16  # the search ends within a sixteenth of the batch
 _TILE_ROWS = 8  # larger batches are multiples of it
-# Of the memory, for a step from which to extrapolate: a small one is kept in the core's own memory, not in HBM.
+# Least part of the memory for extrapolating from a step: a smaller one is kept in the core's own memory, not in HBM.
 _LEAST_PART = 0.01
-_PARTS_OF_GUESS = (1.0, 0.75, 0.5)  # tried one after the other, for a batch that fits
+_PARTS_OF_GUESS = (1.0, 0.75, 0.5)  # tried in this order, to find a batch that fits
 
 
 def with_largest_batch(
     report: PreflightReport, target: Target, compile_step: CompileStep, *, search: bool
 ) -> PreflightReport:
-    """Return `report` with the largest per-replica batch that fits; where its own does not, with the buffers of that.
+    """Return `report` with the largest per-replica batch that fits; with the buffers of that if its own does not fit.
 
     Args:
         report: Report of a batch that compiles or runs out of memory.
         target: The TPU slice.
         compile_step: Compiles the step for a global batch size.
-        search: Whether to search by compiling, and not to extrapolate from `report`.
+        search: Whether to search by compiling, instead of extrapolating from `report`.
     """
     assert report.memory is not None
     needed = {report.per_replica_batch: report.memory.needed}
@@ -53,7 +53,7 @@ def with_largest_batch(
             break
         try:
             memory = _memory_of(batch * report.num_replicas, target, compile_step)
-        except LoweringError:  # a model may take some batch sizes only
+        except LoweringError:  # a model may accept only some batch sizes
             break
         needed[batch] = None if memory is None else memory.needed
         fits[batch] = memory is not None and memory.fits
@@ -67,13 +67,13 @@ def with_largest_batch(
 def _with_extrapolated(
     report: PreflightReport, target: Target, compile_step: CompileStep, guess: int | None
 ) -> PreflightReport:
-    """Return `report` with the batch of the guess, or with one that was compiled where its own does not fit."""
+    """Return `report` with the guessed batch, or with one that was compiled if its own does not fit."""
     assert report.memory is not None
     if guess and not report.memory.fits:
         for batch in dict.fromkeys(max(_round_down(part * guess), 1) for part in _PARTS_OF_GUESS):
             try:
                 memory = _memory_of(batch * report.num_replicas, target, compile_step)
-            except (LoweringError, PreflightError):  # it was more than asked for: the report stands without
+            except (LoweringError, PreflightError):  # this is an extra: the report is valid without it
                 break
             if memory is not None and memory.fits:
                 return _with_batch(report, batch, memory)
@@ -81,7 +81,7 @@ def _with_extrapolated(
 
 
 def _with_batch(report: PreflightReport, batch: int | None, fitting: MemoryUse | None) -> PreflightReport:
-    """Return `report` with a batch that was compiled, and with the buffers of that if its own does not fit."""
+    """Return `report` with a batch that was compiled, and with its buffers if the report's own does not fit."""
     memory = report.memory
     if memory is not None and not memory.fits and fitting is not None:
         memory = dataclasses.replace(memory, buffers=fitting.buffers, buffers_batch=batch)
@@ -91,7 +91,7 @@ def _with_batch(report: PreflightReport, batch: int | None, fitting: MemoryUse |
 
 
 def _memory_of(examples: int, target: Target, compile_step: CompileStep) -> MemoryUse | None:
-    """Return the memory use of a global batch; `None` where it fails to compile for another reason."""
+    """Return the memory use of a global batch; `None` if it fails to compile for another reason."""
     lowered, compiled = compile_step(examples)
     if compiled.error:
         return parse_out_of_memory(compiled.error, target)

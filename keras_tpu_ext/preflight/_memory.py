@@ -1,4 +1,4 @@
-"""What takes the memory of a device, and what would take less."""
+"""What uses the memory of a device, and what would use less."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _LEAST_VOCABULARY = 4096
 
 
 class Purposes:
-    """Tells what buffers are for, by their shapes and by the layers that write them.
+    """Finds the purpose of buffers from their shapes and from the layers that write them.
 
     Args:
         layouts: Where each variable of the model is.
-        mesh: Size of each axis of the mesh, by its name; empty where the model is not sharded.
+        mesh: Size of each axis of the mesh, by its name; empty if the model is not sharded.
         devices: Number of devices.
     """
 
@@ -35,7 +35,7 @@ class Purposes:
         self._words = {size // part for size in words if size >= _LEAST_VOCABULARY for part in parts}
 
     def of(self, buffer: LiveBuffer, origin: Origin, module: Module) -> Purpose:
-        """Return what a buffer is for."""
+        """Return the purpose of a buffer."""
         shape = _dimensions(buffer.shape.dimensions)
         if origin.layer == "(optimizer)":
             return "update"
@@ -55,12 +55,12 @@ def bytes_by_role(
     temporaries: int | None = None,
     gradients: int = 0,
 ) -> dict[str, int]:
-    """Return the bytes on a device by what they are for.
+    """Return the bytes on a device by role.
 
     Args:
         layouts: Where each variable of the model is.
         arguments: Bytes of the variables and the batch; `None` if the compiler does not say.
-        temporaries: Bytes of what a step makes and lets go of; `None` if the compiler does not say.
+        temporaries: Bytes that a step allocates and frees; `None` if the compiler does not say.
         gradients: Bytes of gradients among them.
     """
     found: dict[str, int] = {}
@@ -78,7 +78,7 @@ def bytes_by_role(
 
 
 def cure_for(purpose: Purpose, mesh: Mapping[str, int], devices: int) -> str:
-    """Return what makes a buffer smaller, in words that can be typed; empty if nothing simple does."""
+    """Return what to write to make a buffer smaller; empty if nothing simple does."""
     if purpose == "logits":
         return "a smaller batch, or a loss that takes a part of the sequence at a time"
     if purpose == "activation":
@@ -93,12 +93,12 @@ def cure_for(purpose: Purpose, mesh: Mapping[str, int], devices: int) -> str:
 
 
 def _shapes(row: VariableLayout, mesh: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes that a weight has on a device: its part, the whole, and gathered along some axes only."""
+    """Yield the shapes that a weight has on a device: its part, the whole, and gathered along only some axes."""
     choices = [(axis, None) if axis else (None,) for axis in row.spec]
     for spec in itertools.product(*choices):
         yield tuple(size // mesh.get(axis or "", 1) for size, axis in zip(row.shape, spec, strict=True))
 
 
 def _dimensions(shape: Iterable[int]) -> tuple[int, ...]:
-    """Return the dimensions in an order of their own: the compiler has its own."""
+    """Return the dimensions in a canonical order, since the compiler has its own."""
     return tuple(sorted(size for size in shape if size > 1))

@@ -1,4 +1,4 @@
-"""The figure of a preflight report: time by layer, or what fills the memory, and the use of memory."""
+"""The figure of a preflight report: time by layer, or the largest buffers, and the memory use."""
 
 from __future__ import annotations
 

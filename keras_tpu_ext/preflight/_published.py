@@ -1,4 +1,4 @@
-"""What was measured on real TPUs, beside what preflight says of the same work.
+"""Measurements on real TPUs, next to preflight's estimates of the same work.
 
 `benchmarks/published_steps.py` writes it.
 """
@@ -19,7 +19,7 @@ NAMES: tuple[Name, ...] = get_args(Name)
 
 
 class Published(NamedTuple):
-    """Published measurements on a generation, beside estimates.
+    """Published measurements on a generation, compared with estimates.
 
     Attributes:
         lowest: The lowest ratio of measured to estimated time, at most 1.
@@ -39,10 +39,10 @@ def _data() -> dict[str, Any]:
 
 
 def wanted_corrections(corrections: bool | Collection[str]) -> tuple[Name, ...]:
-    """Return the names of the corrections that an argument of `preflight` asks for.
+    """Return the names of the corrections that an argument of `preflight` requests.
 
     Raises:
-        ArgumentError: If there is no correction of such a name.
+        ArgumentError: If there is no correction with such a name.
     """
     if isinstance(corrections, bool):
         return NAMES if corrections else ()
@@ -61,9 +61,9 @@ def corrections_for(generation: str, names: Collection[Name]) -> Corrections:
 
 
 def published_for(generation: str, names: Collection[Name]) -> Published | None:
-    """Return what was measured on a generation beside estimates with these corrections; `None` if nothing was.
+    """Return measurements on a generation, compared with estimates with these corrections; `None` if there are none.
 
-    Training steps alone count where there are some, else matrix products, copies and collectives.
+    If there are training steps, only they count; else matrix products, copies and collectives.
     """
     rows = [row for row in _data()["rows"] if row["generation"] == generation]
     steps = [row for row in rows if row["kind"] == "training step"]

@@ -1,4 +1,4 @@
-"""The layouts of a model on a TPU slice, ranked by what the compiler says of each."""
+"""The layouts of a model on a TPU slice, ranked by the compiler's answer for each."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from keras_tpu_ext.preflight._step import Step
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import Candidate
 
-# Tensor parallelism over more devices takes more time for its collectives than it saves.
+# Tensor parallelism over more devices spends more time on collectives than it saves.
 _MOST_ALONG_MODEL = 16
 
 
 class _Asked(NamedTuple):
-    """A layout that was asked about.
+    """A layout that the compiler was asked about.
 
     Attributes:
-        candidate: What is told of it.
-        step: The step on it.
+        candidate: Its entry in the report.
+        step: The step with this layout.
         report: Its report; `None` if there is none.
     """
 
@@ -39,19 +39,20 @@ def ranked_report(
     search: bool,
     **more: Any,
 ) -> PreflightReport:
-    """Return the report of the layout that fits and is fastest, with what was found of the others.
+    """Return the report of the fastest layout that fits, with the results for the others.
 
-    Where none fits, the model is made again so that its repeated blocks compute their activations twice.
+    If none fits, the model is rebuilt so that its repeated blocks recompute their activations.
 
     Args:
         step: The step, on any layout.
-        mesh: The only mesh that is wanted; `None` for any.
-        rebuild: Makes the model with `keras.RematScope` for the layers of these names; `None` where it cannot.
+        mesh: The only mesh to try; `None` for any.
+        rebuild: Makes the model with `keras.RematScope` for the layers with these names; `None` if that is
+            impossible.
         search: Whether to search for the largest batch on that layout.
         **more: Further fields of the report.
 
     Raises:
-        PreflightError: If no layout could be asked about.
+        PreflightError: If there is no answer for any layout.
     """
     found = _ask_about_all(step, mesh, (), more)
     blocks = tuple(_runtime.models.repeated_blocks(step.model)) if rebuild is not None else ()
@@ -70,7 +71,7 @@ def ranked_report(
 def _ask_about_all(
     step: Step, mesh: Mapping[str, int] | None, remat: tuple[str, ...], more: Mapping[str, Any]
 ) -> list[_Asked]:
-    """Ask about the step over each mesh of a data and a model axis, and unsharded where its variables fit."""
+    """Compile the step for each mesh of a data and a model axis, and unsharded if its variables fit."""
     devices = step.target.devices
     sizes = [2**i for i in range(devices.bit_length()) if not devices % 2**i and 2**i <= _MOST_ALONG_MODEL]
     meshes = [{"data": devices // size, "model": size} for size in sizes] if mesh is None else [dict(mesh)]
@@ -93,7 +94,7 @@ def _ask_about_all(
 
 
 def _asked(step: Step, remat: tuple[str, ...], more: Mapping[str, Any]) -> _Asked:
-    """Return what the compiler says of a layout."""
+    """Return the compiler's answer for a layout."""
     candidate = Candidate(None if step.mesh is None else dict(step.mesh), remat)
     replicas, examples = step.opened.num_replicas, step.examples
     if examples % replicas:

@@ -1,4 +1,4 @@
-"""A train step that the compiler is asked about, and the report of its answer."""
+"""A train step to compile, and the report of the compiler's answer."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from keras_tpu_ext.preflight.targets import Target
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A train step, and how it is to be compiled.
+    """A train step, and how to compile it.
 
     Attributes:
         model: The compiled model.
         spec: Specs of `x`, `y` and `sample_weight` of the global batch.
         target: The TPU slice.
         opened: The strategy over its devices.
-        mesh: Size of each axis of the mesh, by its name; `None` where the model is not sharded.
-        corrections: Names of the corrections that are wanted.
+        mesh: Size of each axis of the mesh, by its name; `None` if the model is not sharded.
+        corrections: Names of the requested corrections.
         timeout_s: Seconds after which the compiler is stopped.
         cache: Folder of the compile cache; `None` for none.
         progress: Whether to show progress on stderr.
@@ -67,7 +67,7 @@ class Step:
         return lowered, compiled
 
     def report(self, **more: Any) -> PreflightReport:
-        """Compile it and return the report; the largest batch is not in it."""
+        """Compile it and return the report, without the largest batch."""
         from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_compile_error, parse_out_of_memory
         from keras_tpu_ext.preflight._memory import bytes_by_role
 

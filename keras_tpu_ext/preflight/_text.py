@@ -16,14 +16,14 @@ from keras_tpu_ext.preflight.results import (
 )
 
 _NUM_LAYERS = 10
-_NAME = 28  # letters of a layer's name
+_NAME = 28  # characters of a layer's name
 _NEARLY_FULL = 0.85
 _NUM_KINDS = 6
-_TO_SHRINK = 3  # buffers whose cures are told
+_TO_SHRINK = 3  # buffers whose cures are shown
 
 
 def report_text(report: PreflightResult, *, width: int = WIDTH) -> str:
-    """Return the text, with lines below the first one wrapped to `width` letters."""
+    """Return the text, with lines below the first one wrapped to `width` characters."""
     first, *rest = _lines(report)
     return "\n".join([first, *(line for long in rest for line in _wrapped(long, width))])
 
@@ -84,7 +84,7 @@ def headline(report: PreflightResult) -> str:
 
 
 def device_name(report: PreflightResult) -> str:
-    """Return `"chip"`, or `"core"` where a chip has two devices."""
+    """Return `"chip"`, or `"core"` if a chip has two devices."""
     return "chip" if report.chips == report.devices else "core"
 
 

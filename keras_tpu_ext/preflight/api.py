@@ -37,35 +37,35 @@ def preflight(
 ) -> PreflightReport:
     """Compile a model's train step with the TPU compiler, on a machine without a TPU.
 
-    The step is the one that `fit` runs, with one replica per device of the target; a sharded model has as many as
-    the data axis of the mesh. It is lowered in this process from shapes alone, and nothing runs. The compiler
-    (libtpu) has a process of its own, so that this process keeps its backend and devices. A model that is not built
-    is built as `fit` would build it.
+    The step is the one that `fit` runs, with one replica per device of the target; a sharded model has as many
+    replicas as the size of the mesh's data axis. It is lowered in this process from shapes alone, and nothing is
+    executed. The compiler (libtpu) runs in its own process, so this process keeps its backend and devices. A model
+    that is not built is built as `fit` would build it.
 
     Args:
         model: A compiled `TPUModel` or any compiled Keras model; or a function without arguments that returns one. On
-            Keras 3 on JAX such a function is called with variables that have shapes and take no memory, so that a
-            model of any size can be asked about. With `shard` it is called as in `strategy_scope`: a plain Keras
-            model takes the step of `TPUModel`.
+            Keras 3 on JAX such a function is called with variables that have shapes and take no memory, so a model of
+            any size can be checked. With `shard` it is called as in `strategy_scope`: a plain Keras model gets the
+            step of `TPUModel`.
         batch: The global batch: `x`, `(x, y)` or `(x, y, sample_weight)`, each a structure of arrays or of objects
-            with `shape` and `dtype`; values are not used. The replicas must share it evenly.
+            with `shape` and `dtype`; values are not used. It must divide evenly among the replicas.
         target: A TPU slice: `"v5e-8"` (default), `"v2-8"`, `"v3-8"`, `"v4-8"`, `"v5p-8"`, `"v6e-8"`, `"7x-8"`, or a
             pod such as `"v5e-256"`. The number counts TensorCores.
-        per_replica_batch: Batch size of one replica, in place of that of `batch`. Defaults to `None`, an even share
-            of `batch`.
-        shard: How the model is sharded over the devices, as in `strategy_scope`. Defaults to `None`, not at all.
+        per_replica_batch: Batch size of one replica, instead of that of `batch`. Defaults to `None`, an even share of
+            `batch`.
+        shard: How the model is sharded over the devices, as in `strategy_scope`. Defaults to `None`, no sharding.
         mesh: Name and size of each axis of the mesh, as in `strategy_scope`. Default: all devices along `"data"`.
         find_largest_batch: Whether to search for the largest batch that fits, with a few more compiles. Defaults to
-            `False`, which extrapolates from one compile; where `batch` does not fit, it compiles one that does,
-            for its largest buffers.
+            `False`, which extrapolates from one compile; if `batch` does not fit, a batch that fits is compiled, to
+            report its largest buffers.
         pipeline: An iterable of batches, such as a `tf.data.Dataset`, whose rate is measured for two seconds and
             compared with the step's. Defaults to `None`.
-        corrections: What is estimated as it was measured on real chips of the generation: `"copies"`, with sums of
-            a few numbers each, where they are less than the compiler says, and `"collectives"`. Defaults to `True`,
-            all that were measured; `False` goes by the compiler and the nominal bandwidths alone. docs/preflight.md
-            has the sources.
+        corrections: Which estimates use measurements on real chips of the generation: `"copies"` (copies, and sums of
+            a few numbers each), if the measured time is below the compiler's, and `"collectives"`. Defaults to
+            `True`, all that were measured; `False` uses the compiler and the nominal bandwidths alone.
+            docs/preflight.md has the sources.
         timeout_s: Seconds after which the compiler is stopped. Defaults to 600.
-        cache_dir: Folder of the compile cache; `True` (default) for one in the user's cache folder, `False` for none.
+        cache_dir: Folder of the compile cache; `True` (default) uses one in the user's cache folder, `False` none.
         progress: Whether to show progress on stderr. Defaults to `True`.
 
     Returns:
@@ -73,8 +73,8 @@ def preflight(
         `report.fault` says why.
 
     Raises:
-        ArgumentError: If an argument cannot work.
-        RuntimeNotSupportedError: If `shard` is given on another runtime than Keras 3 on JAX.
+        ArgumentError: If an argument is invalid.
+        RuntimeNotSupportedError: If `shard` is given on a runtime other than Keras 3 on JAX.
         MissingExtraError: If JAX or libtpu is not installed.
         PreflightError: If the compiler timed out or crashed.
 
@@ -107,7 +107,7 @@ def preflight(
     wanted = wanted_corrections(corrections)
     compiler_versions()  # fail before anything that takes time
     built = _built(model, exact=shard is not None)
-    shares = 1 if ranks and per_replica_batch is None else opened.num_replicas  # layouts have replicas of their own
+    shares = 1 if ranks and per_replica_batch is None else opened.num_replicas  # each layout has its own replicas
     step = Step(
         built,
         _batch.batch_spec(batch, parsed.name, shares, per_replica_batch),
@@ -131,7 +131,7 @@ def preflight(
 
 
 def _rebuilt(build: Callable[[], Any], remat: tuple[str, ...]) -> Any:
-    """Return the model that a function makes, with layers of these names that compute their activations twice."""
+    """Return the model that a function makes; layers with these names recompute their activations."""
 
     def with_remat() -> Any:
         with _runtime.keras.RematScope(mode="list_of_layers", layer_names=list(remat)):
@@ -141,7 +141,7 @@ def _rebuilt(build: Callable[[], Any], remat: tuple[str, ...]) -> Any:
 
 
 def _built(model: Any, *, exact: bool) -> Any:
-    """Return the compiled model, or what a function of the user's returns."""
+    """Return the compiled model, or the one that the user's function returns."""
     is_model = isinstance(model, _runtime.keras.Model)
     if not is_model and callable(model):
         with _runtime.models.exact_models(PlainTrainer) if exact else contextlib.nullcontext():

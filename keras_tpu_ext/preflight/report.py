@@ -17,7 +17,7 @@ class PreflightReport(HtmlText, PreflightResult):
     Attributes:
         model: Name of the model.
         target: The TPU slice, such as `"v5e-8"`.
-        framework: What lowered the step, such as `"JAX"`.
+        framework: The framework that lowered the step, such as `"JAX"`.
         chips: Number of chips of the slice.
         devices: Number of its devices.
         global_batch: Examples in a batch of all replicas.
@@ -28,20 +28,20 @@ class PreflightReport(HtmlText, PreflightResult):
         layers: Cost of each layer, the slowest first.
         collectives: Collectives of a step; `None` if the step does not compile.
         host_bytes: Bytes of a batch that the input pipeline must deliver for each step.
-        largest_per_replica_batch: The largest batch of a replica that fits; `None` if it is not known, as from a step
-            that needs less than a hundredth of the memory.
+        largest_per_replica_batch: The largest batch of a replica that fits; `None` if unknown, for example because
+            the step needs less than a hundredth of the memory.
         largest_was_compiled: Whether that batch was compiled, not extrapolated from this one.
         pipeline_batches_per_sec: Measured rate of the `pipeline` argument; `None` without one.
         compile_seconds: Time that the compiler took.
         versions: Versions of jax, jaxlib and libtpu.
-        mesh: Size of each axis of the mesh, by its name; `None` where the model is not sharded.
-        layout: Where each variable of the model is; `None` where the model is not sharded.
-        sequence_length: Tokens in an example; `None` where the input is not tokens.
-        candidates: With `shard="auto"` the layouts that were asked about, the best first: this report is of that.
+        mesh: Size of each axis of the mesh, by its name; `None` if the model is not sharded.
+        layout: The layout of each variable of the model; `None` if the model is not sharded.
+        sequence_length: Tokens in an example; `None` if the input is not tokens.
+        candidates: With `shard="auto"`, the layouts that were tried, the best first; this report is for the best one.
     """
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Draw the memory use of a device, with the time by layer, or the largest buffers of what does not fit.
+        """Draw the memory use of a device, with the time by layer or, if the step does not fit, its largest buffers.
 
         Args:
             path: Image file to write, such as `"preflight.png"`; `None` (default) writes none.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from keras_tpu_ext._layout_report import LayoutReport
 
-_TILE = 128  # a sequence length is a multiple of it
+_TILE = 128  # sequence lengths are multiples of it
 _ESTIMATES = (
     "Times are estimates, with one operation after the other at the chip's nominal clock: no TPU has run this."
 )
@@ -19,7 +19,7 @@ _NOT_IN_THEM = (
 
 
 def left_out(corrections: Collection[str] = ()) -> tuple[str, ...]:
-    """Return what an estimate with these corrections leaves out, in sentences."""
+    """Return sentences on what an estimate with these corrections leaves out."""
     network = "and a" if "collectives" in corrections else "and the latency of collectives and of a"
     return _ESTIMATES, _NOT_IN_THEM.format(network)
 
@@ -45,7 +45,7 @@ class Fault:
         return f"{where}: {self.cause}" if where else self.cause
 
 
-# What a buffer is for; an update is what an optimizer makes of gradients and state.
+# What a buffer is for; an update is what an optimizer computes from gradients and state.
 Purpose = Literal["activation", "logits", "gradient", "gathered weight", "update"]
 
 
@@ -58,8 +58,8 @@ class Buffer:
         layer: Layer that writes it.
         shape: Shape, such as `"bf16[128,56,56,256]"`.
         backward: Whether the backward pass writes it.
-        purpose: What it is for, as far as its shape and its layer tell; `None` where the variables are not known.
-        cure: What makes it smaller; may be empty.
+        purpose: What it is for, judged by its shape and its layer; `None` if the variables are not known.
+        cure: How to make it smaller; may be empty.
     """
 
     bytes: int
@@ -80,10 +80,10 @@ class MemoryUse:
         arguments: Bytes of the weights, the optimizer's and metrics' state, and the batch.
         temporaries: Bytes of activations, gradients and other intermediate results.
         buffers: The largest buffers at peak use.
-        buffers_batch: Batch of a replica that has these buffers, where the one asked for does not fit; else `None`.
-        by_role: Bytes by what they are for: `"weights"`, `"optimizer"`, `"accumulator"`, `"batch and other"`; and
-            `"gradients"`, as far as they are there when the memory is fullest, and `"activations"` with all other
-            intermediate results. Padding is in the last three only.
+        buffers_batch: Batch of a replica that has these buffers, if the requested one does not fit; else `None`.
+        by_role: Bytes by role: `"weights"`, `"optimizer"`, `"accumulator"`, `"batch and other"`; and `"gradients"`,
+            as far as they exist at peak memory use, and `"activations"` with all other intermediate results. Only the
+            last three include padding.
     """
 
     needed: int | None
@@ -123,14 +123,14 @@ class LayerTime:
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveKind:
-    """The collectives of a step that are of one kind and along the same axes of the mesh.
+    """The collectives of a step that have the same kind and the same mesh axes.
 
     Attributes:
-        kind: Such as `"all-gather"`.
-        axes: Names of the axes of the mesh whose devices take part; empty where the model is not sharded.
+        kind: Kind, such as `"all-gather"`.
+        axes: Names of the axes of the mesh whose devices take part; empty if the model is not sharded.
         count: Number of them.
         bytes: Bytes of their results on one device.
-        seconds: Time that no other work hides.
+        seconds: Time that is not hidden by other work.
         layer: The layer with most of these bytes.
     """
 
@@ -149,9 +149,9 @@ class Collectives:
     Attributes:
         count: Number of collectives.
         bytes: Bytes of their results on one device.
-        seconds: Time as measured on such chips, or the least by the bandwidth of the interconnect; of asynchronous
-            ones what the work beside them does not hide.
-        by_kind: The same by kind and axes, the most bytes first.
+        seconds: Time as measured on such chips, or the least by the bandwidth of the interconnect; for asynchronous
+            ones, only the part that is not hidden by the work beside them.
+        by_kind: The same by kind and axes, those with the most bytes first.
     """
 
     count: int
@@ -166,20 +166,21 @@ class StepTime:
 
     Attributes:
         seconds: Time of a step.
-        by_compiler: Fraction of it that the compiler states; the rest goes by bytes and bandwidth, as measured where
-            there is a correction and at the least elsewhere, or is products of kernels.
-        by_kernels: Fraction of it that is Pallas kernels, such as attention's: their products, by their own estimate
-            or by what they do, at the device's peak, or their bytes where these take longer.
+        by_compiler: Fraction of it that the compiler states. The rest is computed from bytes and bandwidth (the
+            measured one if there is a correction, else the nominal one, which gives the least time), or is products
+            of kernels.
+        by_kernels: Fraction of it spent in Pallas kernels, such as attention: their products, by their own estimate
+            or by what they do, at the device's peak, or their bytes if these take longer.
         flops: FLOPs of the matrix products and convolutions on one device.
         mfu: Model FLOPs utilization: the fraction of the device's bfloat16 peak.
         intensity: FLOPs per byte read from and written to HBM.
-        bound: What bounds most of the time: `"matrix units"`, `"memory"` or `"collectives"`.
-        shares: Fraction of the time that each of the three bounds.
-        unknown_loops: Number of loops whose trip count the compiler does not know; they count once.
-        seconds_range: From and to how many seconds, by what was measured on real chips of the generation beside
-            estimates; `None` if nothing was published.
-        measured: What that was, such as `"3 training steps"`; empty if nothing was published.
-        corrections: Names of the corrections that were made.
+        bound: What limits most of the time: `"matrix units"`, `"memory"` or `"collectives"`.
+        shares: Fraction of the time limited by each of the three.
+        unknown_loops: Number of loops whose trip count the compiler does not know; they are counted as one iteration.
+        seconds_range: Lowest and highest time in seconds, from the ratios of measurements on real chips of the
+            generation to their estimates; `None` if nothing was published.
+        measured: What was measured, such as `"3 training steps"`; empty if nothing was published.
+        corrections: Names of the corrections that were applied.
     """
 
     seconds: float
@@ -198,16 +199,16 @@ class StepTime:
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A layout that was asked about with `shard="auto"`.
+    """A layout that was tried with `shard="auto"`.
 
     Attributes:
-        mesh: Size of each axis of the mesh, by its name; `None` for all of the model on each device.
-        remat: Names of the layers in a `keras.RematScope`, which compute their activations twice.
-        needed: Bytes on a device; `None` if they are not known.
-        fits: Whether they fit; `None` if that is not known.
+        mesh: Size of each axis of the mesh, by its name; `None` if every device holds the whole model.
+        remat: Names of the layers in a `keras.RematScope`, which recompute their activations.
+        needed: Bytes needed on a device; `None` if unknown.
+        fits: Whether they fit; `None` if unknown.
         step_seconds: Estimated time of a step; `None` if there is none.
-        largest_per_replica_batch: The largest batch of a replica that fits, worked out; `None` if it is not known.
-        note: Why something is not known; may be empty.
+        largest_per_replica_batch: The largest batch of a replica that fits, as computed; `None` if unknown.
+        note: Why something is unknown; may be empty.
     """
 
     mesh: dict[str, int] | None
@@ -220,21 +221,21 @@ class Candidate:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """What candidates are sorted by: those that fit by their time, then those that do not by their bytes."""
+        """The sort key of candidates: those that fit, by time, then those that do not, by bytes."""
         if self.fits and self.step_seconds is not None:
             return 0, self.step_seconds
         return (1, float(self.needed)) if self.needed is not None else (2, 0.0)
 
     @property
     def name(self) -> str:
-        """The mesh, and how many layers are in a `keras.RematScope`."""
+        """The mesh, and whether layers are in a `keras.RematScope`."""
         axes = {name: size for name, size in (self.mesh or {}).items() if size > 1}
         layout = " x ".join(f"{name} {size}" for name, size in axes.items()) if self.mesh else "not sharded"
         return f"{layout}, remat" if self.remat else layout
 
     @property
     def code(self) -> str:
-        """What to write for it."""
+        """The code to write for it."""
         if self.mesh is None:
             return "kte.strategy_scope()"
         axes = ", ".join(f"({name!r}, {size})" for name, size in self.mesh.items()).replace("'", '"')
@@ -296,9 +297,9 @@ class PreflightResult:
 
     @property
     def largest_sequence_length(self) -> int | None:
-        """The longest sequence that fits at the same batch, if memory grows with the tokens; `None` if not known.
+        """The longest sequence that fits at the same batch size, if memory grows with the tokens; `None` if unknown.
 
-        It does where attention is a kernel; see docs/preflight.md.
+        It does if attention is a kernel; see docs/preflight.md.
         """
         largest, length = self.largest_per_replica_batch, self.sequence_length
         if not largest or length is None or self.largest_was_compiled:

@@ -33,8 +33,8 @@ class Target:
         generation: TPU generation.
         chips: Number of chips.
         topology: XLA's name, such as `"v5e:2x4"`.
-        used_links: Fraction of a chip's links that a ring over the slice uses: both along an axis that is closed, one
-            along another, none along an axis of one chip.
+        used_links: Fraction of a chip's links that a ring over the slice uses: two along an axis that is closed, one
+            along an open axis, none along an axis of one chip.
         topology_options: Further options for XLA's topology.
         flags: Compiler flags, put before the user's `LIBTPU_INIT_ARGS`.
     """
@@ -54,7 +54,7 @@ class Target:
 
     @property
     def link_bandwidth(self) -> float:
-        """Rate at which a chip sends to one neighbour, in bytes/s: it has four of them, or six."""
+        """Rate at which a chip sends to one of its four or six neighbours, in bytes/s."""
         return self.generation.ici_bandwidth / (4 if self.generation.name in _2D_TORUS else 6)
 
 
@@ -62,7 +62,7 @@ def parse_target(name: str) -> Target:
     """Parse the name of a TPU slice; the number in it counts TensorCores, as in Google's names.
 
     Raises:
-        ArgumentError: If there is no such generation, or no slice of this size.
+        ArgumentError: If there is no such generation, or it has no slice of this size.
     """
     text = name.strip().lower() if isinstance(name, str) else ""
     if text.removeprefix("tpu").removeprefix("v") == "7x":
@@ -89,7 +89,7 @@ def parse_target(name: str) -> Target:
 def _used_links(generation: TpuGeneration, shape: tuple[int, ...]) -> float:
     """Return the fraction of its links that a chip uses in rings over a slice of this shape.
 
-    Its axes are rings in a whole pod of two dimensions, and in three dimensions from 4x4x4 on.
+    The axes are rings in a whole pod with two dimensions, and in slices of at least 4x4x4 with three.
     Source: https://docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm.
     """
     closed = math.prod(shape) == generation.pod_chips if len(shape) == 2 else min(shape) >= 4

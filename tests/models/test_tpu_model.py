@@ -300,6 +300,14 @@ def test_the_warning_names_layer_loss_and_cure():
     )
 
 
+def test_a_sequential_model_of_the_scope_is_told_too():
+    with kte.strategy_scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, "softmax", name="end")])
+        with pytest.warns(FromLogitsWarning, match="The output of layer 'end' is a softmax") as told:
+            model.compile("sgd", logits())
+    assert told[0].filename == __file__
+
+
 @pytest.mark.parametrize("case", NOT_TOLD)
 def test_there_is_no_false_alarm(case):
     model, loss = NOT_TOLD[case]()

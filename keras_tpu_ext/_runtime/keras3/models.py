@@ -75,10 +75,11 @@ def clone(model: keras.Model, copy_of: Callable[[keras.Layer], keras.Layer]) -> 
 @explain_missing_names()
 def output_activations(model: keras.Model) -> list[tuple[str, str, str]]:
     """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
-    if not isinstance(model, Functional):
+    functional = functional_of(model)
+    if functional is None:
         return []
-    layers = [tensor._keras_history.operation for tensor in model.outputs]
-    return [(name, layer.name, _activation(layer)) for name, layer in zip(model.output_names, layers, strict=True)]
+    layers = [tensor._keras_history.operation for tensor in functional.outputs]
+    return [(name, layer.name, _activation(layer)) for name, layer in zip(functional.output_names, layers, strict=True)]
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:

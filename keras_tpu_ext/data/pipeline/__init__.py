@@ -1,1 +1,1 @@
-"""Advice on a `tf.data` pipeline, and the rewriting that it can be followed by."""
+"""Advice on a `tf.data` pipeline, and the rewriting that follows it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_tpu_ext._repr import HtmlText
 
-LEAST_GAIN = 1.1  # a measured gain below it is noise, or not worth a line
+LEAST_GAIN = 1.1  # a smaller measured gain is noise, or not worth a line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Finding(HtmlText):
         kind: A short name, such as `"map"` or `"cache-after-shuffle"`.
         what: What was found, in a sentence.
         write: The line to write.
-        gain: Elements per second with the line over those without; `None` where it is unknown.
-        measured: Whether `gain` was measured, and not estimated.
+        gain: Elements per second with the line, divided by those without it; `None` if unknown.
+        measured: Whether `gain` was measured, not estimated.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class Finding(HtmlText):
 
     @property
     def matters(self) -> bool:
-        """Whether the line is worth writing: not where the measured gain is nothing."""
+        """Whether the line is worth writing: not if nothing was gained when measured."""
         return self.gain is None or self.gain >= LEAST_GAIN
 
     def to_dict(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Finding(HtmlText):
 
 
 class Advice(HtmlText, list[Finding]):
-    """The findings of `advise` that are worth their line, the greatest gain first; print it, or show it.
+    """The findings of `advise` that are worth a line, the greatest gain first; print it, or show it in a notebook.
 
     Attributes:
         note: A remark on the measurement, such as why there was none; may be empty.

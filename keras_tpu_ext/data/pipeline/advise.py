@@ -22,30 +22,30 @@ def advise(
     seconds: float = 10.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Advice:
-    """Find what makes `dataset` slow, or wrong on a TPU: each with the line to write, the greatest gain first.
+    """Find what makes `dataset` slow, or wrong on a TPU, each with the line to write, the greatest gain first.
 
-    The gain of each rewrite of `kte.data.optimize` is measured: copies of the pipeline, with it and without, run in
-    turns, both without shuffles, which cost little and take long to fill. No iterator, order or cache of yours is
-    touched. A pipeline that runs Python of yours, keeps a state or writes files is not run.
+    The gain of each rewrite of `kte.data.optimize` is measured: copies of the pipeline, with and without it, run in
+    turns, both without shuffles, which cost little and take long to fill. Your iterators, orders and caches are not
+    touched. A pipeline that runs your own Python, keeps a state or writes files is not run.
 
-    With autotuning TensorFlow makes stateless maps and batches parallel and prefetches the end by itself. Such a
-    finding is listed where a gain is left. What was measured to gain nothing is in `left_out`.
+    With autotuning, TensorFlow itself makes stateless maps and batches parallel and prefetches the end. Such a
+    finding is listed if a gain is left. Findings that were measured to gain nothing are in `left_out`.
 
     Args:
         dataset: The `tf.data.Dataset` of batches that goes to `fit`.
         replicas: Number of replicas that share a batch, such as `scope.num_replicas`; 1 by default.
-        tpu: The TPU that it is for, as `kte.strategy_scope` takes it; a TPU at a `grpc://` address cannot read local
+        tpu: The TPU that `dataset` is for, as in `kte.strategy_scope`; a TPU at a `grpc://` address cannot read local
             files.
         measure: Whether to run the pipeline; `True` by default.
-        seconds: How long to measure in all, in seconds; 10 by default. Slow batches may take longer than their part;
-            a minute later it gives up.
-        clock: Gives the time in seconds.
+        seconds: Total time to measure, in seconds; 10 by default. Slow batches may take longer than their part;
+            measuring is given up a minute later.
+        clock: Function that returns the time in seconds.
 
     Returns:
         An `Advice`, a list of `Finding`s with `.ok`, `.to_dict()` and a readable `str()`.
 
     Raises:
-        ArgumentError: If `dataset` is no `tf.data.Dataset`, or `replicas` or `seconds` is no positive number.
+        ArgumentError: If `dataset` is not a `tf.data.Dataset`, or `replicas` or `seconds` is not a positive number.
         MissingExtraError: If TensorFlow is not installed.
 
     Example:

@@ -15,7 +15,7 @@ _COMMUTING = nodes.ANY_BATCH | {nodes.SHUFFLE, nodes.PREFETCH}  # a cache may co
 
 
 def cache_position(dataset: Any, most: float) -> tuple[Any, str]:
-    """Return the node to cache, in at most `most` bytes, and the reason where it is `None`."""
+    """Return the node to cache, in at most `most` bytes, and the reason if it is `None`."""
     if not most:
         return None, ""
     reason = "No cache was added: nowhere are the elements the same in every epoch."
@@ -39,14 +39,14 @@ def cache_position(dataset: Any, most: float) -> tuple[Any, str]:
 
 
 def _is_worth_caching(node: Any) -> bool:
-    """Return whether making the elements is work, and every epoch has the same ones."""
+    """Return whether the elements are costly to make, and the same in every epoch."""
     upstream = list(nodes.nodes_of(node))
     works = any(nodes.functions_of(one) or nodes.class_name(one).startswith("readers.") for one in upstream)
     return works and is_deterministic(node) and not any(nodes.class_name(one) == nodes.SHUFFLE for one in upstream)
 
 
 def _bytes(node: Any) -> float | None:
-    """Return the size of all elements in bytes; `None` where it is unknown."""
+    """Return the size of all elements in bytes; `None` if it is unknown."""
     count, total = int(node.cardinality()), 0
     for spec in tf.nest.flatten(node.element_spec):
         if type(spec).__name__ == "NoneTensorSpec":
@@ -58,7 +58,7 @@ def _bytes(node: Any) -> float | None:
 
 
 def cache_before_shuffle(node: Any, inputs: list[Any]) -> Any:
-    """Return a cache with the shuffle after it and not before; `None` where there is no shuffle."""
+    """Return a cache with the shuffle after it instead of before; `None` if there is no shuffle."""
     downstream, upstream = [], inputs[0]
     while nodes.class_name(upstream) in _COMMUTING and nodes.node_type(upstream):
         downstream.append(upstream)

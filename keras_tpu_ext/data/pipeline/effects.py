@@ -1,4 +1,4 @@
-"""What a `tf.data` pipeline does besides giving elements: state, Python and files, and whether it is deterministic.
+"""Side effects of a `tf.data` pipeline (state, Python and files), and whether it is deterministic.
 
 Functions are judged by the operations that TensorFlow has traced.
 """
@@ -27,7 +27,7 @@ _PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _DETERMINISTIC_SOURCES = ("range_op.", "from_tensor_slices_op.", "from_tensors_op.", "readers.")
 _GENERATOR = "GeneratorDataset"
 _VARIABLES = {"ReadVariableOp", "ResourceGather", "RngReadAndSkip", "StatefulUniform", "StatefulStandardNormalV2"}
-# Stateful to TensorFlow, and deterministic: sources, lookups, checks, and calls, whose functions are looked at too.
+# Stateful to TensorFlow, but deterministic: sources, lookups, checks, and calls, whose functions are examined too.
 _HARMLESS = _READERS | {
     "Assert",
     "LookupTableFindV2",
@@ -44,7 +44,7 @@ _HARMLESS = _READERS | {
 
 
 class FunctionEffects(NamedTuple):
-    """What the functions of a transformation do.
+    """The effects of the functions of a transformation.
 
     Attributes:
         state: Their stateful operations.

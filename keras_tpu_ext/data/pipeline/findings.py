@@ -1,4 +1,4 @@
-"""What `advise` looks for, each in a function of its own."""
+"""The checks of `advise`, each in its own function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keras_tpu_ext.data.skipped import has_ledger
 
 _PARALLEL = "num_parallel_calls=tf.data.AUTOTUNE"
 _THREADS = f"options.threading.private_threadpool_size = {READS}; dataset = dataset.with_options(options)"
-_ROWS = 8  # a TPU works on rows by the eight
+_ROWS = 8  # a TPU processes rows in groups of eight
 _MANY, _SMALL = 1000, 2**20  # files, and bytes of one
 _PART = 0.1  # of the elements that a shuffle buffer should hold
 
@@ -30,7 +30,7 @@ def find(dataset: Any, replicas: int, tpu: str) -> list[Finding]:
 
 
 def _sequential(dataset: Any, pipeline: list[Any]) -> Iterator[Finding]:
-    """Find what is not parallel; the kinds are those of `Rewriting`."""
+    """Find what does not run in parallel; the kinds are those of `Rewriting`."""
     by_class: dict[str, list[Any]] = {}
     for node in _user_nodes(pipeline):
         by_class.setdefault(nodes.class_name(node), []).append(node)
@@ -65,7 +65,7 @@ def _sequential(dataset: Any, pipeline: list[Any]) -> Iterator[Finding]:
 
 
 def _user_nodes(pipeline: list[Any]) -> list[Any]:
-    """Return the nodes but those inside `images` and `tfrecords`, which the user cannot write otherwise."""
+    """Return the nodes except those inside `images` and `tfrecords`, which the user cannot change."""
     inside = {id(one) for node in pipeline if has_ledger(node) for one in nodes.nodes_of(node)}
     return [node for node in pipeline if id(node) not in inside]
 
@@ -122,7 +122,7 @@ def _is_before_shuffle(
 
 
 def _nodes_of_same_elements(shuffle: Any) -> Iterator[Any]:
-    """Yield the nodes before a shuffle, back to where batches are taken apart."""
+    """Yield the nodes before a shuffle, back to where batches are unbatched."""
     for node in nodes.nodes_of(shuffle):
         if nodes.method_name(node) in ("unbatch", "flat_map", "interleave"):
             return
@@ -167,7 +167,7 @@ def _sizes(dataset: Any) -> set[Any]:
 
 
 def _rows(spec: Any) -> Any:
-    """Return the batch size: `None` where it is unknown, and empty for scalars."""
+    """Return the batch size: `None` if it is unknown, and empty for scalars."""
     shape = getattr(spec, "shape", None)
     if shape is None or shape.rank is None:
         return None
@@ -221,7 +221,7 @@ def _shuffles(pipeline: list[Any]) -> Iterator[Finding]:
 
 
 def _files(pipeline: list[Any], tpu: str) -> Iterator[Finding]:
-    """Find files that are many and small, or out of the TPU's reach."""
+    """Find files that are many and small, or that the TPU cannot reach."""
     reads = [
         node for node in pipeline if effects_of(node).reads_files or nodes.class_name(node).startswith("readers.")
     ]

@@ -1,4 +1,4 @@
-"""The gain of each rewrite: the pipeline with it and without run in turns, for a bounded time."""
+"""The gain of each rewrite: the pipeline runs with and without it in turns, for a bounded time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from keras_tpu_ext.data.pipeline.effects import has_side_effects, is_source
 from keras_tpu_ext.data.pipeline.rewriting import ALL, Rewriting
 
 _ROUNDS = 2
-_WARM_UP = 0.4  # of a turn: tf.data first finds out how many calls to run at once
-_PATIENCE = 60.0  # seconds beyond those that were asked for
+_WARM_UP = 0.4  # of a turn: tf.data first tunes how many calls to run at once
+_PATIENCE = 60.0  # seconds beyond the requested ones
 _FIRST_EPOCH = "The gains are those of a first epoch; the cache serves the later ones."
 
 
@@ -23,7 +23,7 @@ class Gains(NamedTuple):
     """Measured gains.
 
     Attributes:
-        gains: Elements per second with the rewrite over those without, by the kind of finding.
+        gains: Elements per second with the rewrite divided by those without, by the kind of finding.
         note: A remark on the measurement; may be empty.
         failure: The error of the pipeline; empty if it runs.
     """
@@ -58,10 +58,10 @@ def measure_gains(dataset: Any, found: Iterable[str], seconds: float, clock: Cal
 
 
 def _rates(variants: dict[str, Any], seconds: float, clock: Callable[[], float]) -> dict[str, float]:
-    """Return the elements per second of each dataset; none where it takes too long.
+    """Return the elements per second of each dataset; none if it takes too long.
 
-    They run in a thread, which is abandoned a minute after its time. It also ends the iterators, after the result is
-    there: TensorFlow 2.21 can take seconds to end one on a busy machine.
+    They run in a thread, which is abandoned a minute after its time. The thread also closes the iterators, after the
+    result is there: TensorFlow 2.21 can take seconds to close one on a busy machine.
     """
     outcome: queue.Queue[Any] = queue.Queue()
 
@@ -93,7 +93,7 @@ def _run_in_turns(
         for name, variant in variants.items():
             begin = clock()
             if name not in iterators:
-                # Over its end and again: what is rebuilt at the end of an epoch counts too.
+                # Repeated, so that what is rebuilt at the end of an epoch counts too.
                 iterators[name] = iter(variant.repeat())
             count, time = _run(iterators[name], begin, part, clock)
             counts[name] += count
@@ -118,7 +118,7 @@ def _run(iterator: Any, begin: float, seconds: float, clock: Callable[[], float]
 
 
 def _without_shuffle(node: Any, inputs: list[Any]) -> Any:
-    """Leave out shuffles and renew caches, so that a copy shares no order and no cache with the original."""
+    """Leave out shuffles and replace caches, so that a copy shares no order and no cache with the original."""
     if nodes.class_name(node) == nodes.SHUFFLE:
         return inputs[0]
     return nodes.rebuild(node, inputs) if nodes.class_name(node) == nodes.CACHE else None

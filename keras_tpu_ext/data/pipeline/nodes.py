@@ -1,7 +1,7 @@
 """The nodes of a `tf.data` pipeline, its sources and transformations: reading and rebuilding them.
 
-A node is rebuilt from its attributes and the function that TensorFlow has traced for it already. The methods of
-`tf.data.Dataset` would trace the function once more and draw new seeds, and that can change what a pipeline gives.
+A node is rebuilt from its attributes and the function that TensorFlow has already traced for it. The methods of
+`tf.data.Dataset` would trace the function again and draw new seeds, which can change the elements of a pipeline.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
 _MODULE = "tensorflow.python.data.ops."
 _BASE = frozenset({"_variant_tensor_attr", "_graph_attr", "_options_attr", "_name"})
 _INPUTS = frozenset({"_input_dataset", "_datasets", "_dataset_to_concatenate", "_input_datasets"})
-# What operations take that is no attribute of a dataset: inputs and functions, what `_common_args` and `_special`
-# give, what no method of `tf.data.Dataset` sets, and what TensorFlow's own optimizer sets.
+# Arguments of operations that are not attributes of a dataset: inputs and functions, those that `_common_args` and
+# `_special` give, those that no method of `tf.data.Dataset` sets, and those that TensorFlow's own optimizer sets.
 _NO_ATTRIBUTES = frozenset(
     {"input_dataset", "input_datasets", "another_dataset", "other_arguments", "f", "predicate", "name"}
     | {"output_types", "output_shapes", "metadata", "cache", "seed_generator", "legacy_autotune"}
     | {"slack_period", "buffer_size_min", "require_non_empty", "parallel_copy"}
 )
-_OPTIONAL = frozenset({"_force_synchronous", "_use_unbounded_threadpool"})  # TensorFlow 2.15 has them not
+_OPTIONAL = frozenset({"_force_synchronous", "_use_unbounded_threadpool"})  # TensorFlow 2.15 lacks them
 
 
 class NodeType(NamedTuple):
@@ -71,7 +71,7 @@ NODE_TYPES: Mapping[str, NodeType] = {
     "take_while_op._TakeWhileDataset": NodeType("take_while", "TakeWhileDataset", "_predicate"),
     FLAT_MAP: NodeType("flat_map", "FlatMapDataset", "_map_func"),
     INTERLEAVE: NodeType("interleave", "InterleaveDataset", "_map_func"),
-    # TensorFlow does not keep `deterministic`: those of the user's cannot be rebuilt, and those made here can.
+    # TensorFlow does not keep `deterministic`: the user's nodes cannot be rebuilt, those made here can.
     PARALLEL_INTERLEAVE: NodeType("interleave", "ParallelInterleaveDatasetV4", "_map_func"),
     OPTIONS: NodeType("with_options", ""),
     "shard_op._ShardDataset": NodeType("shard", "ShardDataset"),
@@ -84,7 +84,7 @@ NODE_TYPES: Mapping[str, NodeType] = {
 
 @functools.cache
 def op_attributes(op: str) -> frozenset[str]:
-    """Return the arguments of an operation that are attributes of its dataset, as these are called."""
+    """Return the arguments of an operation that are attributes of its dataset, by the attributes' names."""
     arguments = inspect.signature(getattr(tf.raw_ops, op)).parameters if op else ()
     return frozenset(f"_{name}" for name in arguments if name not in _NO_ATTRIBUTES)
 
@@ -104,7 +104,8 @@ def method_name(node: Any) -> str:
 def node_type(node: Any) -> NodeType | None:
     """Return the type of a node that can be rebuilt, and `None` for one that cannot.
 
-    A private attribute that is no argument of the operation is an option of another TensorFlow: such a node cannot.
+    A private attribute that is not an argument of the operation is an option of another TensorFlow: such a node
+    cannot.
     """
     known = NODE_TYPES.get(class_name(node))
     if known is None:
@@ -133,14 +134,14 @@ def nodes_of(dataset: Any) -> Iterator[Any]:
 
 
 def attribute(node: Any, name: str) -> Any:
-    """Return an attribute of a node as a Python value; `None` where it has none."""
+    """Return an attribute of a node as a Python value; `None` if it has none."""
     value: Any = getattr(node, name, None)
     value = value.numpy() if isinstance(value, tf.Tensor) else value
     return value.item() if hasattr(value, "item") and not value.shape else value
 
 
 def source_tensors(node: Any) -> list[Any]:
-    """Return the tensors whose slices a source gives."""
+    """Return the tensors whose slices a source yields."""
     return [tensor for tensor in getattr(node, "_tensors", ()) if isinstance(tensor, tf.Tensor)]
 
 
@@ -171,7 +172,7 @@ def rewrite(
     Args:
         dataset: The dataset.
         change: Called from the sources to the end with a node and its rewritten inputs; returns what replaces the
-            node, or `None` for no change. A node that keeps its inputs comes with none.
+            node, or `None` for no change. A node that keeps its inputs is passed none.
         keeps_inputs: Whether nothing before a node may change, as with a node that cannot be rebuilt anyway.
     """
     done: dict[int, Any] = {}
@@ -214,7 +215,7 @@ def rebuild(node: Any, inputs: list[Any], into: str = "", **changed: Any) -> Any
     vars(made).update({key: value for key, value in changed.items() if key in keep})
     _connect(made, node, inputs)
     variant = getattr(tf.raw_ops, kind.op)(**_arguments(made, into, kind, inputs))
-    tf.data.Dataset.__init__(made, variant)  # the constructors between would trace the function again
+    tf.data.Dataset.__init__(made, variant)  # the constructors in between would trace the function again
     return made
 
 
@@ -246,7 +247,7 @@ def _arguments(node: Any, name: str, kind: NodeType, inputs: list[Any]) -> dict[
 
 
 def _special(node: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Add the arguments that are no attributes."""
+    """Add the arguments that are not attributes."""
     if name == CACHE:
         arguments["cache"] = tf.raw_ops.DummyMemoryCache()
     elif name == SHUFFLE:

@@ -17,7 +17,7 @@ _REPORTS: weakref.WeakKeyDictionary[Any, OptimizationReport] = weakref.WeakKeyDi
 
 @dataclasses.dataclass(frozen=True)
 class OptimizationReport(HtmlText):
-    """The changes that `optimize` made to a dataset, and those it did not; print it, or show it in a notebook.
+    """The changes that `optimize` made to a dataset, and those it did not make; print it, or show it in a notebook.
 
     Attributes:
         done: A sentence for each change.
@@ -44,30 +44,30 @@ class OptimizationReport(HtmlText):
 def optimize(dataset: Any, *, allow_reorder: bool = False, allow_stateful: bool = False, cache_bytes: int = 0) -> Any:
     """Return a dataset that gives the elements of `dataset` in the same order, faster.
 
-    Functions of `map` run in parallel, and on 64 threads where they open files; `interleave` and `flat_map` open
-    files ahead; batches are copied in parallel; the end is prefetched. What could change an element is left, and the
-    report says why: functions that draw random numbers, read variables or run Python. One line is logged.
+    Functions of `map` run in parallel, on 64 threads if they open files; `interleave` and `flat_map` open files
+    ahead; batches are copied in parallel; the end is prefetched. Anything that could change an element is left as it
+    is, and the report says why: functions that draw random numbers, read variables or run Python. One line is logged.
 
-    No function is traced again, and seeds stay. A shuffle or cache after a change starts anew. A shuffle without a
-    seed that keeps its order, and a cache of random elements, are left with all that is before them, because another
-    dataset may rely on them: the other part of a split, say.
+    No function is traced again, and seeds are kept. A shuffle or cache after a change starts anew. A shuffle without
+    a seed that keeps its order, and a cache of random elements, are left as they are, with everything before them,
+    because another dataset may rely on them, such as the other part of a split.
 
     Call it last, on the dataset that goes to `fit`.
 
     Args:
         dataset: A `tf.data.Dataset`, of batches or not.
-        allow_reorder: Whether elements may come in another order; `False` by default. Then a cache after a shuffle
-            goes before it, so that every epoch has an order of its own.
+        allow_reorder: Whether elements may come in another order; `False` by default. If so, a cache after a shuffle
+            is moved before it, so that every epoch has its own order.
         allow_stateful: Whether functions that draw random numbers, read variables or run Python may run in parallel,
             which draws the numbers in another order; `False` by default.
-        cache_bytes: The most memory that a new cache may take, in bytes; 0 (default) adds none. It goes where the
-            elements are the same in every epoch, and only where their size is known beforehand.
+        cache_bytes: Maximum memory of a new cache, in bytes; 0 (default) adds none. It goes where the elements are
+            the same in every epoch, and only if their size is known beforehand.
 
     Returns:
-        A `tf.data.Dataset` with the same `element_spec` and cardinality; `optimization_report` tells what was done.
+        A `tf.data.Dataset` with the same `element_spec` and cardinality; `optimization_report` says what was done.
 
     Raises:
-        ArgumentError: If `dataset` is no `tf.data.Dataset`, or `cache_bytes` no number of at least 0.
+        ArgumentError: If `dataset` is not a `tf.data.Dataset`, or `cache_bytes` is not a number of at least 0.
         MissingExtraError: If TensorFlow is not installed.
 
     Example:

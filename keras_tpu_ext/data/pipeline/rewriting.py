@@ -13,9 +13,9 @@ from keras_tpu_ext.data.pipeline.caching import cache_before_shuffle, cache_posi
 from keras_tpu_ext.data.pipeline.effects import FunctionEffects, effects_of, reason_to_keep
 
 ALL = frozenset({"map", "interleave", "flat_map", "batch", "prefetch", "cache", "threads"})
-_AHEAD = 8  # files that a flat_map opens before their turn
+_AHEAD = 8  # files that a flat_map opens ahead of time
 # TensorFlow has a thread for each core, and one that waits for storage does nothing else: opening a file on a network
-# takes some 20 ms, so that two threads open 100 files a second and 64 of them 3200 (benchmarks/input_ladder.py).
+# takes some 20 ms, so two threads open 100 files a second and 64 threads 3200 (benchmarks/input_ladder.py).
 READS = 64
 _TRANSPARENT = {nodes.OPTIONS, nodes.TAKE, nodes.SKIP, nodes.REPEAT}
 
@@ -26,7 +26,7 @@ def has_threads(dataset: Any) -> bool:
 
 
 def opens_files_in_parallel(dataset: Any) -> bool:
-    """Return whether a parallel map opens files; an interleave does so on threads of its own."""
+    """Return whether a parallel map opens files; an interleave does so on its own threads."""
     maps = (node for node in nodes.nodes_of(dataset) if nodes.class_name(node) == nodes.PARALLEL_MAP)
     return any(effects_of(node).reads_files for node in maps)
 
@@ -62,7 +62,7 @@ class Rewriting:
         self.done: list[str] = []
         self.left: list[str] = []
         self.applied: set[str] = set()
-        # Where autotuning is off, AUTOTUNE stands for one call.
+        # If autotuning is off, AUTOTUNE means one call.
         is_tuned = dataset.options().autotune.enabled is not False
         self._calls = tf.data.AUTOTUNE if is_tuned else max(2, os.cpu_count() or 2)
         self._buffer = tf.data.AUTOTUNE if is_tuned else 2
@@ -70,7 +70,7 @@ class Rewriting:
         self._opens_files = False  # whether a map that opens files was made parallel
 
     def apply(self) -> Any:
-        """Return the rewritten dataset; the same object where nothing changes."""
+        """Return the rewritten dataset; the same object if nothing changes."""
         self._cached, reason = cache_position(self.dataset, self.cache_bytes)
         self._leave(reason)
         made = nodes.rewrite(self.dataset, self._change, self._keeps_inputs)
@@ -132,7 +132,7 @@ class Rewriting:
         if not self._may_run_in_parallel(label, effects):
             return None
         self._note("flat_map", f"{label} opens up to {_AHEAD} files ahead")
-        # One at a time is the order of flat_map.
+        # Reading one at a time keeps the order of flat_map.
         one = {"_cycle_length": tf.constant(1, tf.int64), "_block_length": tf.constant(1, tf.int64)}
         return self._parallel_interleave(node, inputs, _AHEAD, one)
 

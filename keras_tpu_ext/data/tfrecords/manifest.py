@@ -1,4 +1,4 @@
-"""A set of shards in frozen data: the manifest beside them, and the report of the writer."""
+"""The manifest of a set of shards, and the report of the writer."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Manifest:
 
     Attributes:
         shards: Number of records by the name of the file.
-        class_names: The names of the labels; empty where unknown.
+        class_names: The names of the labels; empty if unknown.
         labelled: Whether records have a label.
-        size: Pixels of the short side of resized images; `None` where they are as they were.
+        size: Pixels of the short side of resized images; `None` if they were not resized.
         plan: Hash of the sources and options.
         skipped: Sources that could not be read and were left out.
     """
@@ -50,7 +50,7 @@ class WrittenRecords(HtmlText):
         folder: The folder.
         records: Number of records in all shards.
         shards: Number of shards.
-        shards_now: Number of shards that this run wrote; others are from a run that was broken off.
+        shards_now: Number of shards that this run wrote; the others are from an interrupted run.
         class_names: The names of the labels.
         skipped: Sources that could not be read and were left out.
     """
@@ -64,7 +64,7 @@ class WrittenRecords(HtmlText):
 
     @property
     def ok(self) -> bool:
-        """Whether there is any record."""
+        """Whether there are any records."""
         return self.records > 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,10 +88,10 @@ def read_manifest(tf: Any, folder: str) -> Manifest | None:
     """Return the manifest in `folder`, or `None`.
 
     Raises:
-        ArgumentError: If there is one that cannot be understood.
+        ArgumentError: If there is one that cannot be parsed.
     """
     values = read_json(tf, os.path.join(folder, MANIFEST))
-    if values is None or "format" not in values:  # something else of this name
+    if values is None or "format" not in values:  # another file with this name
         return None
     if values["format"] != FORMAT:
         raise ArgumentError(
@@ -106,7 +106,7 @@ def read_manifest(tf: Any, folder: str) -> Manifest | None:
 
 
 def read_json(tf: Any, path: str) -> dict[str, Any] | None:
-    """Return the JSON object in a file, or `None` where there is none."""
+    """Return the JSON object in a file, or `None` if there is none."""
     try:
         with tf.io.gfile.GFile(path, "r") as file:
             values = json.loads(file.read())

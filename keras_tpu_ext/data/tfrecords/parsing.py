@@ -1,4 +1,4 @@
-"""Parsers of TFRecord records: images, features, or a function of the user's."""
+"""Parsers of TFRecord records: images, features, or a user's function."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Parser:
     """Parses records.
 
     Attributes:
-        values: From a record and its seed to values.
+        values: Maps a record and its seed to values.
         zeros: Returns zeros of the same shapes.
         needed: A description of a valid record.
-        features: Names of the features that a record must have; empty where unknown.
+        features: Names of the features that a record must have; empty if unknown.
         is_image: Whether records are images.
     """
 
@@ -38,7 +38,7 @@ def make_parser(
     size: tuple[int, int],
     crop: str | None,
 ) -> Parser:
-    """Return the parser that the arguments of `tfrecords` ask for.
+    """Return the parser for the arguments of `tfrecords`.
 
     Raises:
         ArgumentError: If they contradict each other, or give tensors of unknown shapes.
@@ -98,15 +98,15 @@ def _zeros_of(tf: Any, parse: Callable[[Any], Any], name: str, write: str) -> Ca
 
 
 def check_first_record(tf: Any, path: str, compression: str, parser: Parser) -> None:
-    """Check that the first record of a file has the features, where it can be read at all.
+    """Check that the first record of a file has the features, if it can be read at all.
 
     Raises:
-        ArgumentError: If it has not.
+        ArgumentError: If it lacks them.
     """
     try:
         records = [record.numpy() for record in tf.data.TFRecordDataset(path, compression).take(1)]
         example = tf.train.Example.FromString(records[0]) if records else None
-    except Exception:  # a damaged file, or no tf.train.Example: told while iterating, with the number of the record
+    except Exception:  # a damaged file, or no tf.train.Example: reported while iterating, with the record's number
         return
     if example is None or all(name in example.features.feature for name in parser.features):
         return

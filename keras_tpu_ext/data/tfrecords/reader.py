@@ -20,7 +20,7 @@ from keras_tpu_ext.data.tfrecords.shards import (
     records_of,
 )
 
-_BUFFER = 1024  # records to shuffle among
+_BUFFER = 1024  # records in the shuffle buffer
 
 
 def tfrecords(
@@ -43,12 +43,12 @@ def tfrecords(
 ) -> Any:
     """Return a `tf.data.Dataset` of batches from TFRecord shards, read as fast as the host can.
 
-    Without `features` and `parse` records are images, as `write_tfrecords` writes them; they come as `images` gives
-    them. 16 files are read at once, which hides the latency of remote storage, and their records come in an order
+    Without `features` and `parse`, records are images, as `write_tfrecords` writes them, and batches are those of
+    `images`. 16 files are read at once, which hides the latency of remote storage, and their records come in an order
     that is the same in every run with the same arguments.
 
-    A damaged file is found out, also one that is cut off: TensorFlow takes a cut at some places for the end of the
-    file. It gives up the rest of a file behind the damage; how many records that are is known where the manifest of
+    A damaged file is detected, even a truncated one: TensorFlow takes some truncations for the end of the file. It
+    gives up the rest of a file after the damage; how many records that is can be known only if the manifest of
     `write_tfrecords` is beside the shards.
 
     Args:
@@ -56,36 +56,36 @@ def tfrecords(
             or on `gs://`.
         batch_size: Number of records in a batch over all replicas, such as `scope.global_batch_size(128)`.
         size: Height and width in pixels, or one number for both. Defaults to `(224, 224)`.
-        image: Name of the feature that has the bytes of an image file. Defaults to `"image"`.
-        label: Name of the feature that has one whole number; `None` for batches of images alone. Defaults to
-            `"label"`.
+        image: Name of the feature with the bytes of an image file. Defaults to `"image"`.
+        label: Name of the feature with one integer; `None` for batches of images alone. Defaults to `"label"`.
         crop: `"center"` (default), `"random"` or `None`, as in `images`.
-        features: For other data than images: what to read of each `tf.train.Example`, such as
-            `{"x": tf.io.FixedLenFeature([28, 28], tf.float32)}`. Batches are dicts of these names then.
-        parse: For formats of your own: from a scalar string tensor, a record, to tensors whose shapes are all known.
-        shuffle: Whether to shuffle the files, and records among 1024 of them; a number for another buffer.
+        features: For data other than images: what to read from each `tf.train.Example`, such as
+            `{"x": tf.io.FixedLenFeature([28, 28], tf.float32)}`. Batches are then dicts with these names.
+        parse: For custom formats: a function from a record, a scalar string tensor, to tensors whose shapes are all
+            known.
+        shuffle: Whether to shuffle the files, and the records in a buffer of 1024; a number sets another buffer size.
             Defaults to `False`.
-        seed: For the order and the random windows. Defaults to 0.
-        repeat: Whether to begin again without end; `fit` then needs `steps_per_epoch`. Defaults to `False`.
-        on_error: What happens with a record that cannot be read, or has not what was asked for: `"raise"` (default),
-            or `"skip"`, which leaves it out and counts it, as in `images`.
-        drop_remainder: Whether to leave out the last batch where it is short. Defaults to `False`.
-        shard: `None` (default) for all files, which is right for `fit`, as in `images`; or (index, count) for those
-            of one of `count` hosts.
-        compression: `None` (default), `"GZIP"` or `"ZLIB"`. Of ZLIB files that are cut off TensorFlow tells nothing:
-            only a manifest does.
+        seed: Seed of the order and the random windows. Defaults to 0.
+        repeat: Whether to repeat the data endlessly; `fit` then needs `steps_per_epoch`. Defaults to `False`.
+        on_error: What to do with a record that cannot be read, or lacks what was requested: `"raise"` (default), or
+            `"skip"`, which leaves it out and counts it, as in `images`.
+        drop_remainder: Whether to drop the last batch if it is short. Defaults to `False`.
+        shard: `None` (default) for all files, which is right for `fit`, as in `images`; or (index, count) for the
+            files of one of `count` hosts.
+        compression: `None` (default), `"GZIP"` or `"ZLIB"`. TensorFlow does not report truncated ZLIB files: only a
+            manifest reveals them.
 
     Returns:
         A `tf.data.Dataset` of `(images, labels)`, uint8 of shape `(batch, height, width, 3)` and int32 of shape
-        `(batch,)`; or of what `features` or `parse` give. Its length is known where there is a manifest and it does
-        not skip.
+        `(batch,)`; or of what `features` or `parse` give. Its length is known if there is a manifest and it does not
+        skip.
 
     Raises:
-        ArgumentError: If there are no files, or fewer than hosts; if the first record has not the features; if an
-            argument cannot be.
+        ArgumentError: If there are no files, or fewer than hosts; if the first record lacks the features; if an
+            argument is invalid.
         MissingExtraError: If TensorFlow is not installed.
-        tensorflow.errors.InvalidArgumentError: While iterating, if something cannot be read; it names file and
-            record.
+        tensorflow.errors.InvalidArgumentError: While iterating, if something cannot be read; the message names file
+            and record.
 
     Example:
         ```python
@@ -152,7 +152,7 @@ def _parsed(tf: Any, numbered: Any, parser: Parser) -> Any:
         number = neighbours[_lost_records.BLOCK + position % _lost_records.BLOCK, 1]
 
         def parsed() -> Any:
-            # Negative where the rest of a file is lost.
+            # Negative if the rest of a file is lost.
             with tf.control_dependencies([tf.debugging.assert_non_negative(number)]):
                 return parser.values(tf.identity(record), seed)
 

@@ -1,4 +1,4 @@
-"""The plan of a set of shards, which tells whether a run goes on with an earlier one."""
+"""The plan of a set of shards, which shows whether a run continues an earlier one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from keras_tpu_ext.data._listing import Files, parallel_map
 
-_SHARD_BYTES = 128 << 20  # of images, about, in a shard
-_LEAST_SHARDS = 8  # for files to be read at once, and for as many hosts
+_SHARD_BYTES = 128 << 20  # approximate size of the images in a shard
+_LEAST_SHARDS = 8  # so that files can be read in parallel, and by as many hosts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Plan:
 
 
 def make_plan(tf: Any, files: Files, shards: int | None, options: dict[str, Any]) -> Plan:
-    """Return the plan, from the size and time of every file; none is read."""
+    """Return the plan, from the size and time of every file; no file is read."""
 
     def look(path: str) -> tuple[int, int]:
         try:

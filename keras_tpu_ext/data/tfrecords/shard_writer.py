@@ -1,4 +1,4 @@
-"""Writes the shards of a plan, those that are missing, and the manifest last."""
+"""Writes the missing shards of a plan, and the manifest last."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from keras_tpu_ext.data.tfrecords.manifest import (
 from keras_tpu_ext.data.tfrecords.shard_plan import Plan
 from keras_tpu_ext.errors import ArgumentError
 
-_PARALLEL_READS = 16  # files read and checked ahead of the one that is written
+_PARALLEL_READS = 16  # files read and checked ahead of the one being written
 _TEMPORARY, _DONE = ".tmp", ".done.json"
 
 
@@ -77,7 +77,7 @@ class ShardWriter:
         return os.path.join(self._folder, name)
 
     def _claim_folder(self) -> Manifest | None:
-        """Claim the folder for this plan; return the manifest if all is written.
+        """Claim the folder for this plan; return the manifest if everything is written.
 
         Raises:
             ArgumentError: If it has shards that are not of this plan.
@@ -124,7 +124,7 @@ class ShardWriter:
                     records += 1
                 show(number + 1)
         found = {"records": records, "skipped": skipped}
-        # First what it has, then the file itself: whoever sees the file knows what is in it.
+        # First the counts, then the file itself: a file that exists always has its counts.
         write_atomically(self._tf, path + _DONE, json.dumps(found))
         self._tf.io.gfile.rename(path + _TEMPORARY, path, overwrite=True)
         return found
@@ -193,7 +193,7 @@ def _show_after(show: Callable[[int], None], before: int, number: int) -> None:
 
 
 def _cause(error: Any) -> str:
-    """Return the message of an error of TensorFlow, without the names of graphs and operations."""
+    """Return the message of a TensorFlow error, without the names of graphs and operations."""
     return re.sub(r"{{.*?}}|\[Op:.*", "", str(error.message).splitlines()[0]).strip().rstrip(".")
 
 

@@ -1,8 +1,8 @@
-"""TFRecord files: finding them, and reading many at once with a mark where the rest of one is lost.
+"""Finds TFRecord files, and reads many at once with a mark where the rest of one is lost.
 
-TensorFlow leaves a file at the first damage, takes a cut in the length of a record for its end, and where errors are
-ignored tries for ever to open a missing file. So records and errors of a file are numbered together, the bytes are
-added up and compared with its size, and it is opened once before.
+TensorFlow leaves a file at the first damage, takes a cut in the length field of a record for the end of the file,
+and, if errors are ignored, tries for ever to open a missing file. So records and errors of a file are numbered
+together, its bytes are summed and compared with its size, and it is opened once beforehand.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from keras_tpu_ext.errors import ArgumentError
 
 CYCLE_LENGTH = 16  # files read at once
 _BUFFER = 1 << 20  # bytes read ahead of each
-_DAMAGED = 1  # byte: the size of no shard
-_MODULUS = 1 << 32  # of sizes, as GZIP keeps them
+_DAMAGED = 1  # byte: no shard has this size
+_MODULUS = 1 << 32  # of sizes, as stored by GZIP
 _FRAME = 16  # bytes of a record's length and checksums
 
 
@@ -30,8 +30,8 @@ class Shards:
 
     Attributes:
         paths: Paths.
-        sizes: Uncompressed size of each in bytes, modulo 2^32; -1 where it is unknown.
-        counts: Number of records in each by the manifest; -1 where there is none.
+        sizes: Uncompressed size of each in bytes, modulo 2^32; -1 if it is unknown.
+        counts: Number of records in each by the manifest; -1 if there is none.
         compression: `""`, `"GZIP"` or `"ZLIB"`.
     """
 
@@ -47,10 +47,10 @@ class Shards:
 
 
 def find_shards(tf: Any, source: Any) -> tuple[tuple[str, ...], Manifest | None]:
-    """Return the paths of shards, and their manifest where there is one.
+    """Return the paths of shards, and their manifest if there is one.
 
     Raises:
-        ArgumentError: If there are none, or not all.
+        ArgumentError: If there are none, or some are missing.
     """
     folder = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
     if folder and tf.io.gfile.isdir(folder):
@@ -101,7 +101,7 @@ def make_shards(
 
 
 def _size(tf: Any, path: str, compression: str) -> int:
-    """Return the uncompressed size of a file modulo 2^32, or -1 where it is unknown."""
+    """Return the uncompressed size of a file modulo 2^32, or -1 if it is unknown."""
     if compression == "ZLIB":
         return -1
     try:
@@ -118,8 +118,8 @@ def _size(tf: Any, path: str, compression: str) -> int:
 def records_of(tf: Any, shards: Shards, numbers: Any) -> Any:
     """Return a deterministic dataset of (name, record) of the files with `numbers`.
 
-    A name is the number of the file and of the record in it. Where the rest of a file is lost there is an element
-    without a record, whose number is -1 less the number of records before it.
+    A name is the number of the file and of the record in it. If the rest of a file is lost, there is an element
+    without a record, whose number is -1 minus the number of records before it.
     """
     return numbers.interleave(
         lambda number: _of_file(tf, shards, number),
@@ -143,7 +143,7 @@ def _of_file(tf: Any, shards: Shards, number: Any) -> Any:
     opened = data.from_tensors(path).map(lambda path: _check_opens(tf, path))
     records = opened.flat_map(lambda path: tf.data.TFRecordDataset(path, shards.compression, buffer_size=_BUFFER))
     marked = data.zip((records, data.from_tensors(False).repeat())).concatenate(data.from_tensors(("", True)))
-    # A record that fails uses up a number, so that the last number tells of it.
+    # A record that fails uses up a number, so the last number reveals it.
     blocks = marked.enumerate().ignore_errors(log_warning=True).batch(BLOCK)
     start = (tf.constant(0, tf.int64), tf.constant(0, tf.int64))
     size, count = tf.constant(shards.sizes, tf.int64)[number], tf.constant(shards.counts, tf.int64)[number]
@@ -151,14 +151,14 @@ def _of_file(tf: Any, shards: Shards, number: Any) -> Any:
 
 
 def _check_opens(tf: Any, path: Any) -> Any:
-    """Return `path`, or raise where the file cannot be opened."""
+    """Return `path`, or raise if the file cannot be opened."""
     first = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1)
     with tf.control_dependencies([first.reduce(tf.constant(0), lambda number, _: number + 1)]):
         return tf.identity(path)
 
 
 class _EndCheck:
-    """Passes the records of a file on, and marks its end if some are lost; the function of a `scan`.
+    """Passes on the records of a file, and marks its end if some are lost; the function of a `scan`.
 
     Its state is the number of records and of bytes so far.
     """

@@ -1,4 +1,4 @@
-"""`write_tfrecords`: many image files into a few large shards, which remote storage reads much faster."""
+"""`write_tfrecords`: many image files into a few large shards, which are read from remote storage much faster."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ def write_tfrecords(
     on_error: str = "raise",
     progress: bool = True,
 ) -> WrittenRecords:
-    """Write files of images into TFRecord shards, and a manifest beside them.
+    """Write image files into TFRecord shards, and a manifest beside them.
 
-    A run that was killed goes on with the shards that are missing when it is called again with the same arguments;
-    what it writes is the same, byte for byte, as without the kill. Every image is decoded once, so that a damaged one
-    is found here and not in the middle of a training.
+    A run that was killed continues with the missing shards when it is called again with the same arguments; the
+    result is the same, byte for byte, as without the kill. Every image is decoded once, so that a damaged one is
+    found here and not in the middle of training.
 
-    A record is a `tf.train.Example` with `image` (the bytes of the file), `label` (one whole number) and `name` (the
+    A record is a `tf.train.Example` with `image` (the bytes of the file), `label` (one integer) and `name` (the
     path in `source`).
 
     Args:
-        source: As in `images`: a folder that has one folder for each class, a pattern, or a list of paths.
-        folder: Where to write: an empty folder or one that is not there, on a disk or on `gs://`.
-        labels: `"folder"` (default), one whole number for each file, or `None`, as in `images`.
-        shards: Number of files. `None` (default) for about 128 MB in each, and at least 8.
-        size: Pixels of the short side, to which larger images are made smaller and encoded as JPEG. `None` (default)
-            copies all of them as they are.
-        quality: Of such a JPEG, from 1 to 100. Defaults to 95.
-        shuffle: Whether to mix the classes, which reading in order does not. Defaults to `True`.
-        seed: For that order. Defaults to 0.
-        on_error: `"raise"` (default), or `"skip"` to leave out images that cannot be decoded; the manifest has
+        source: As in `images`: a folder with one subfolder for each class, a pattern, or a list of paths.
+        folder: Where to write: an empty or new folder, on a disk or on `gs://`.
+        labels: `"folder"` (default), one integer for each file, or `None`, as in `images`.
+        shards: Number of files. `None` (default) makes files of about 128 MB, and at least 8.
+        size: Pixels of the short side to which larger images are reduced, and encoded as JPEG. `None` (default)
+            copies all images as they are.
+        quality: Quality of these JPEGs, from 1 to 100. Defaults to 95.
+        shuffle: Whether to mix the classes; reading in order does not mix them. Defaults to `True`.
+        seed: Seed of that order. Defaults to 0.
+        on_error: `"raise"` (default), or `"skip"` to leave out images that cannot be decoded; the manifest lists
             their names.
         progress: Whether to show a progress bar on the standard error. Defaults to `True`.
 
@@ -58,7 +58,7 @@ def write_tfrecords(
 
     Raises:
         ArgumentError: If there are no images; if one cannot be decoded; if `folder` has other shards, or some of a
-            run whose sources or options were others; if an argument cannot be.
+            run with other sources or options; if an argument is invalid.
         MissingExtraError: If TensorFlow is not installed.
 
     Example:
@@ -95,7 +95,7 @@ def _bar(total: int, wanted: bool) -> Iterator[Callable[[int], None]]:
     if not wanted:
         yield lambda done: None
         return
-    # Keras writes to the standard output, which here belongs to the report.
+    # Keras writes to the standard output, which here is for the report.
     with contextlib.redirect_stdout(sys.stderr):
         seconds = 0.2 if sys.stderr.isatty() else 10.0
         bar = _runtime.keras.utils.Progbar(total, unit_name="image", interval=seconds)

@@ -19,9 +19,9 @@ _COLLECTIVES = (
     "collective-permute",
     "collective-broadcast",
 )
-# A fusion that starts a collective, beside which other fusions run until one that ends it.
+# A fusion that starts a collective; other fusions run concurrently until one that ends it.
 _ASYNC_FUSION = re.compile(r"^async-collective-(start|done)(.*)$")
-# A fusion that sums over devices and keeps one part: to the compiler's backend a collective of its own.
+# A fusion that sums over devices and keeps one part: the compiler's backend treats it as one collective.
 _REDUCE_SCATTER = "all-reduce-scatter"
 
 # The forms in which XLA writes groups of devices.
@@ -71,7 +71,7 @@ def start_of(done: Instruction) -> str:
 
 
 def collective_of(instruction: Instruction, module: Module, devices: int) -> Collective:
-    """Return the collective that an instruction is or, as a fusion, has in it, in a step of several devices."""
+    """Return the collective that an instruction is or, if it is a fusion, contains, in a step on several devices."""
     found = instruction
     if found.opcode.removesuffix("-start") not in _COLLECTIVES:
         inner = (one for one in module.called_instructions(instruction) if one.opcode in _COLLECTIVES)
@@ -112,7 +112,7 @@ def axes_of(group: Sequence[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _counted_ids(sizes: str, order: str | None) -> np.ndarray[Any, np.dtype[np.int_]]:
-    """Return the numbers of devices in the order of an iota of these sizes, with its axes in another order."""
+    """Return the numbers of devices in the order of an iota of these sizes, with transposed axes."""
     ids = np.arange(math.prod(_numbers(sizes))).reshape(_numbers(sizes))
     return ids.transpose(_numbers(order) if order else None).ravel()
 
@@ -130,7 +130,7 @@ def _places_along(sizes: Mapping[str, int], axes: str) -> np.ndarray[Any, np.dty
 
 
 def _connected(pairs: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the devices that the first pair of two is connected with by other pairs."""
+    """Return the devices that other pairs connect with the first pair."""
     group = set(next((pair for pair in pairs if len(set(pair)) > 1), pairs[0]))
     while True:
         more = {device for pair in pairs if group & set(pair) for device in pair}

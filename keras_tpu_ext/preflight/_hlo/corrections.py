@@ -1,4 +1,4 @@
-"""Where an estimate is off in a way that was measured on real chips: copies, and collectives."""
+"""Corrections of estimates, as measured on real chips: of copies and of collectives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Line(NamedTuple):
     """A line through measured times: `latency_s + bytes / (efficiency * nominal bandwidth)`.
 
     Attributes:
-        latency_s: Seconds that it takes without bytes.
+        latency_s: Seconds that it takes for zero bytes.
         efficiency: Fraction of the nominal bandwidth that is reached.
     """
 
@@ -27,10 +27,10 @@ class Line(NamedTuple):
         return self.latency_s + size / (self.efficiency * bandwidth)
 
 
-# The corrections to be made, each with what was measured on the generation.
+# The corrections to apply, each with its measurement on the generation.
 Corrections = Mapping[Name, Line]
 
-# A vector unit does so many of them in the time in which the memory delivers a number.
+# A vector unit does this many of them in the time that the memory takes to deliver a number.
 _MOST_OPERATIONS = 4
 _MOVES = frozenset(
     "parameter constant tuple get-tuple-element bitcast broadcast convert iota".split()  # noqa: SIM905

@@ -1,4 +1,4 @@
-"""The cost of a Pallas kernel: by the estimate that it carries, or by what JAX's attention kernel does."""
+"""The cost of a Pallas kernel: from the estimate that it carries, or from what JAX's attention kernel does."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from keras_tpu_ext.preflight._hlo.shape import Shape
 
 _TARGET = 'custom_call_target="tpu_custom_call"'
 _SPLASH = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)_")
-# How many products with the keys' depth and with the values' each pass takes: the backward ones do the scores again.
+# Number of products with the keys' and with the values' depth in each pass: backward passes recompute the scores.
 _PRODUCTS: Mapping[str, tuple[int, int]] = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2)}
-# As `_runtime/jax/splash.py` names the part of the blocks that a mask leaves.
+# The name that `_runtime/jax/splash.py` gives the part of the blocks that a mask leaves.
 _BLOCKS = re.compile(r"\bblocks_(\d+)_of_(\d+)\b")
 _QUERY, _KEY, _VALUE = range(3)
 
@@ -34,7 +34,7 @@ class KernelCost(NamedTuple):
 
 
 def is_kernel(instruction: Instruction) -> bool:
-    """Return whether it is a Pallas kernel."""
+    """Return whether an instruction is a Pallas kernel."""
     return instruction.opcode == "custom-call" and _TARGET in instruction.attributes
 
 
@@ -44,7 +44,7 @@ def kernel_cost(instruction: Instruction, operands: Sequence[Shape], matrix_unit
     Args:
         instruction: The kernel's call.
         operands: Shapes of its operands.
-        matrix_unit: Rows, and columns, of a matrix unit.
+        matrix_unit: Number of rows, and of columns, of a matrix unit.
     """
     estimate = instruction.backend_config.get("custom_call_config", {}).get("cost_estimate")
     if estimate:
@@ -66,6 +66,6 @@ def kernel_cost(instruction: Instruction, operands: Sequence[Shape], matrix_unit
 
 
 def _visited(instruction: Instruction) -> float:
-    """Return the part of all blocks that the kernel visits; all, where nobody says."""
+    """Return the fraction of all blocks that the kernel visits; 1 if unknown."""
     found = _BLOCKS.search(instruction.op_name)
     return int(found[1]) / int(found[2]) if found else 1.0

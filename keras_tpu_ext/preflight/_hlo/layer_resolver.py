@@ -34,7 +34,7 @@ class LayerResolver:
     Args:
         layers: Names of the model's layers.
         roles: Labels for other scopes, such as `{"sgd": "(optimizer)"}`.
-        arguments: Paths of the variables by the names of the program's arguments.
+        arguments: Paths of the variables, by the names of the program's arguments.
     """
 
     def __init__(self, layers: tuple[str, ...], roles: Mapping[str, str], arguments: Mapping[str, str]) -> None:
@@ -54,7 +54,7 @@ class LayerResolver:
         ]
         if known:
             return known[0]
-        # A copy has no name: it takes its operand's.
+        # A copy has no name: it uses its operand's.
         operands = [module.entry.by_name[name] for name in instruction.operands if name in module.entry.by_name]
         return next((self.resolve_name(one.op_name) for one in operands if one.op_name), Origin(OTHER))
 

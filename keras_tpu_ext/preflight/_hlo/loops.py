@@ -1,4 +1,4 @@
-"""How often a loop of a compiled module runs."""
+"""The number of iterations of loops in a compiled module."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SAME_VALUE = ("copy", "bitcast", "convert", "reshape")
 def trip_count(loop: Instruction, computation: Computation, module: Module) -> int | None:
     """Return the number of iterations of a loop in a computation; `None` if the module does not say.
 
-    The compiler states it, or else the loop counts from a constant, by a constant, up to one, as do those in which it
-    hides a collective behind the parts of a matrix product.
+    The compiler states it, or else the loop counts from a constant, by a constant, up to a constant, as do the loops
+    in which the compiler hides a collective behind the parts of a matrix product.
     """
     if loop.trip_count is not None:
         return loop.trip_count
@@ -32,7 +32,7 @@ def trip_count(loop: Instruction, computation: Computation, module: Module) -> i
 
 
 def _step(body: Computation, counter: int | None) -> int | None:
-    """Return what an iteration adds to an element of the loop's state."""
+    """Return the number that an iteration adds to an element of the loop's state."""
     if counter is None or body.root.opcode != "tuple" or counter >= len(body.root.operands):
         return None
     after = _origin(body.root.operands[counter], body)
@@ -56,7 +56,7 @@ def _element(name: str, computation: Computation) -> int | None:
 
 
 def _constant_in(name: str, element: int | None, computation: Computation) -> int | None:
-    """Return the constant that is an element of a tuple; `None` if it is no constant."""
+    """Return the constant that is an element of a tuple; `None` if it is not a constant."""
     made = computation.by_name.get(name)
     if made is None or made.opcode != "tuple" or element is None or element >= len(made.operands):
         return None
@@ -71,7 +71,7 @@ def _constant(name: str, computation: Computation) -> int | None:
 
 
 def _origin(name: str, computation: Computation) -> Instruction | None:
-    """Return the instruction that makes a value, seen through what does not change it."""
+    """Return the instruction that makes a value, looking through instructions that do not change it."""
     found = computation.by_name.get(name)
     while found is not None and found.opcode in _SAME_VALUE:
         found = computation.by_name.get(found.operands[0])

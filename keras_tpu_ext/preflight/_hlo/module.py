@@ -32,7 +32,7 @@ class Instruction:
 
     Attributes:
         name: Name without the `%`.
-        opcode: Such as `"fusion"` or `"all-reduce-start"`.
+        opcode: Opcode, such as `"fusion"` or `"all-reduce-start"`.
         shape: Shape of the result.
         operands: Names of the operands.
         attributes: Text after the operands.
@@ -76,19 +76,19 @@ class Instruction:
 
     @cached_property
     def estimated_cycles(self) -> int | None:
-        """Clock cycles as the compiler estimates them; `None` if it states none."""
+        """Clock cycles estimated by the compiler; `None` if it states none."""
         found = _ESTIMATED_CYCLES.search(self.attributes)
         return int(found[1]) if found else None
 
     @cached_property
     def trip_count(self) -> int | None:
-        """Number of iterations of a loop as the compiler states it; `None` if it does not."""
+        """Number of iterations of a loop stated by the compiler; `None` if it states none."""
         found = self.backend_config.get("known_trip_count", {}).get("n")
         return None if found is None else int(found)
 
     @cached_property
     def backend_config(self) -> dict[str, Any]:
-        """What the compiler writes for itself; empty if there is nothing."""
+        """The compiler's own notes; empty if there are none."""
         start = self.attributes.find("backend_config={")
         if start < 0:
             return {}
@@ -144,7 +144,7 @@ class Module:
                 computations[name] = Computation(name, tuple(_parse_instructions(lines)))
                 entry = computations[name] if is_entry else entry
                 name = ""
-            elif lines and not _INSTRUCTION.match(line):  # metadata of a kernel goes over several lines
+            elif lines and not _INSTRUCTION.match(line):  # metadata of a kernel spans several lines
                 lines[-1] += line
             else:
                 lines.append(line)

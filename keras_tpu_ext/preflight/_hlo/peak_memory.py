@@ -9,7 +9,7 @@ from typing import NamedTuple
 from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
 from keras_tpu_ext.preflight._hlo.shape import Shape
 
-# Their result is memory of an operand.
+# Instructions whose result shares the memory of an operand.
 _ALIASES = frozenset(
     ["tuple", "get-tuple-element", "bitcast", "while", "opt-barrier", "add-dependency", "async-update"]
 )
@@ -49,7 +49,7 @@ def _live_at_peak(module: Module, computation: Computation) -> list[LiveBuffer]:
     best: list[LiveBuffer] = []
     for i, instruction in enumerate(computation.instructions):
         own = list(_new_buffers(instruction))
-        # A called computation writes the result, so that its peak and the result are not live together.
+        # A called computation writes the result, so its peak and the result are not live together.
         for added in (_callee_peak(module, instruction), own):
             here = size + _total_bytes(added)
             if here > most:
@@ -63,7 +63,7 @@ def _live_at_peak(module: Module, computation: Computation) -> list[LiveBuffer]:
 
 def _new_buffers(instruction: Instruction) -> Iterable[LiveBuffer]:
     aliased = _ALIASED_ELEMENTS.findall(instruction.attributes)
-    if aliased and instruction.shape.tuple_shapes:  # some elements of a tuple are memory of operands
+    if aliased and instruction.shape.tuple_shapes:  # some elements of a tuple share the memory of operands
         shapes = [one for i, one in enumerate(instruction.shape.tuple_shapes) if str(i) not in aliased]
     elif _is_alias(instruction) or instruction.opcode in _NO_MEMORY:
         return
@@ -92,7 +92,7 @@ def _total_bytes(buffers: list[LiveBuffer]) -> int:
 
 
 def _buffer_owners(computation: Computation) -> dict[str, frozenset[str]]:
-    """Return for each instruction those whose buffers hold its result, seen through aliases."""
+    """Return for each instruction those whose buffers hold its result, looking through aliases."""
     found: dict[str, frozenset[str]] = {}
     for instruction in computation.instructions:
         own = frozenset([instruction.name])

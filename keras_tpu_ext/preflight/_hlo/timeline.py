@@ -32,11 +32,11 @@ class OpCost(NamedTuple):
     Attributes:
         instruction: The instruction.
         runs: Number of runs in a step.
-        seconds: Estimated time; of an asynchronous collective what the work between its start and its end does not
-            hide.
-        source: Source of the estimate: the compiler's cycles; copies that were measured; a Pallas kernel's products
-            at the peak of the matrix units, where its bytes take no longer; HBM or interconnect (ICI) bandwidth; or
-            `"none"` for an instruction that takes no time of its own.
+        seconds: Estimated time; for an asynchronous collective, the part that is not hidden by the work between its
+            start and its end.
+        source: Source of the estimate: the compiler's cycles; measured copies; a Pallas kernel's products at the peak
+            of the matrix units, if its bytes take no longer; HBM or interconnect (ICI) bandwidth; or `"none"` for an
+            instruction that takes no time of its own.
         flops: FLOPs of its dots and convolutions.
         bytes_accessed: Bytes read from and written to HBM, padding included.
         unpadded_bytes: The same without padding.
@@ -57,11 +57,11 @@ class Timeline:
     Args:
         module: The compiled module.
         target: The slice it is compiled for.
-        corrections: What was measured on such chips, and is to be heeded.
+        corrections: The measured corrections to apply.
 
     Attributes:
         costs: The instructions' costs, in the order in which they run.
-        unknown_loops: Names of loops whose trip count the compiler does not know; they count once.
+        unknown_loops: Names of loops whose trip count the compiler does not know; they are counted as one iteration.
     """
 
     def __init__(self, module: Module, target: Target, corrections: Corrections) -> None:
@@ -73,16 +73,16 @@ class Timeline:
         self.costs = tuple(self._walk(module.entry, 1))
 
     def _walk(self, computation: Computation, runs: int) -> list[OpCost]:
-        """Return the costs of a computation that runs several times, those of its loops and branches included."""
+        """Return the costs of a computation that runs several times, including its loops and branches."""
         costs: list[OpCost] = []
-        started: dict[str, int] = {}  # collectives under way, and where in `costs` they are
+        started: dict[str, int] = {}  # collectives in progress, and their positions in `costs`
         for instruction in computation.instructions:
             part = async_part(instruction)
             if part == "start":
                 started[instruction.name] = len(costs)
             elif part == "done" and start_of(instruction) in started:
                 place = started.pop(start_of(instruction))
-                beside = sum(cost.seconds for cost in costs[place:] if cost.source != "ici")  # these share the links
+                beside = sum(cost.seconds for cost in costs[place:] if cost.source != "ici")  # those share the links
                 costs[place] = costs[place]._replace(seconds=max(costs[place].seconds - beside, 0.0))
             costs += self._costs_of(computation, instruction, runs)
         return costs
@@ -126,7 +126,7 @@ class Timeline:
             seconds = runs * instruction.estimated_cycles / self._generation.clock_hz
             copies = self._corrections.get("copies")
             if copies is not None and padded and not flops and is_copy(instruction, operands, self._module):
-                # Sizes below those that were measured are left to the compiler, which gives them no latency.
+                # For sizes below the measured ones the compiler's estimate is used, which has no latency.
                 measured = runs * copies.seconds(padded / runs, bandwidth)
                 if measured < seconds:
                     return OpCost(instruction, runs, measured, "measured", flops, padded, unpadded)
@@ -160,9 +160,9 @@ class Timeline:
         return sum(shape.padded_bytes for shape in arrays), sum(shape.bytes for shape in arrays)
 
     def _collective_seconds(self, instruction: Instruction) -> float:
-        """Return the time of a collective as a ring: the least, over all links of a chip, or as it was measured.
+        """Return the time of a collective as a ring: the least, over all links of a chip, or the measured time.
 
-        What is sent to one neighbour, in a permutation, takes one link, and was not measured.
+        A permutation sends to one neighbour over one link, and was not measured.
 
         Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 69(2), 2009.
         """
