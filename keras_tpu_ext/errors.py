@@ -6,7 +6,7 @@ class KteError(Exception):
 
 
 class RuntimeNotSupportedError(KteError, ImportError):
-    """The Keras of this process is not one that this release can run on."""
+    """This release cannot run, or cannot do what was asked, with the Keras of this process."""
 
 
 class NotForThisKerasError(RuntimeNotSupportedError):

@@ -207,13 +207,14 @@ def strategy_scope(
     processes get the same random seed.
 
     Args:
-        require: `"tpu"`, `"gpu"` or `"cpu"`: accept nothing else. `None` (default) takes the best available and logs
-            the choice in one line, to the logger `keras_tpu_ext` at level `INFO`; if that logger has no level and
-            `INFO` is not shown, the line is printed on stderr.
+        require: `"tpu"`, `"gpu"` or `"cpu"`: accept nothing else. `None` (default) takes the best available. The
+            choice is logged in one line, to the logger `keras_tpu_ext` at level `INFO`; if that logger has no level
+            and `INFO` is not shown, the line is printed on stderr.
         tpu: `"auto"` (default) searches as `hardware.find_tpu` does; `"local"`, a TPU's name or a `grpc://` address
             says which TPU to use, and nothing else is accepted; `False` uses no TPU.
         replicas: Number of replicas. On a machine without accelerators, more than one is a rehearsal: that many
-            virtual CPU devices run the same code path and give the same numbers. Defaults to all available devices.
+            virtual CPU devices run the same code path and give the same numbers. Defaults to all TPU cores or GPUs,
+            and to 1 on a CPU.
         precision: Dtype policy inside the block, such as `"mixed_bfloat16"`; `"auto"` takes
             `precision.recommended_policy`. `None` (default) leaves the policy alone. The old policy is restored on
             exit.

@@ -40,7 +40,6 @@ class ResumableFit:
 
     Attributes:
         finished: Whether nothing is left to do.
-        is_left: Whether it has stopped early.
     """
 
     def __init__(

@@ -35,9 +35,10 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     iterators, generators and anything else without a readable state by reading the first batches again. For a
     `PyDataset`, attributes that have changed are saved too, such as rows that it shuffles after each epoch.
 
-    It saves every `every_s` seconds and at the start of each epoch. Before `deadline_s`, and on SIGTERM or Ctrl-C, it
-    saves and `fit` returns, with `finished` set to `False`. A second Ctrl-C ends `fit` at once. Checkpoints are
-    written in the background; each is complete or absent, and if one was damaged later, the one before it is used.
+    It saves every `every_s` seconds, and at the start of an epoch once 20 times the seconds of a save have passed.
+    Before `deadline_s`, and on SIGTERM or Ctrl-C, it saves and `fit` returns, with `finished` set to `False`. A
+    second Ctrl-C ends `fit` at once. Checkpoints are written in the background; each is complete or absent, and if
+    one was damaged later, the one before it is used.
 
     The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. If several processes
     train together, on JAX, the chief writes for all, into a folder that all can see; they save and stop before the

@@ -22,7 +22,7 @@ class InputVerdict(HtmlSentence):
         pipeline_seconds: Seconds that the pipeline takes to make one batch on its own; `None` if all that is known is
             that it is faster than the step.
         costliest_stage: Name of the stage of a `tf.data` pipeline that works longest for a batch; empty if unknown.
-        costliest_seconds: Seconds it works for a batch, over its parallel calls.
+        costliest_seconds: Seconds it works for a batch, divided by the number of its parallel calls.
         left_out_seconds: Seconds of the epoch that do not count, at its start, in a probe and in the longest pause; 0
             if they are less than a twentieth of it.
         shares_cores: Whether the devices are the CPU cores that also make the batches.

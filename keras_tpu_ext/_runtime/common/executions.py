@@ -42,7 +42,7 @@ class Stage:
 
     Attributes:
         name: The framework's name for it, such as `"ParallelMapV2"`.
-        seconds: Seconds of work for one batch, over its parallel calls.
+        seconds: Seconds of work for one batch, divided by the number of parallel calls.
     """
 
     name: str

@@ -79,7 +79,9 @@ def output_activations(model: keras.Model) -> list[tuple[str, str, str]]:
     if functional is None:
         return []
     layers = [tensor._keras_history.operation for tensor in functional.outputs]
-    return [(name, layer.name, _activation(layer)) for name, layer in zip(functional.output_names, layers, strict=True)]
+    return [
+        (name, layer.name, _activation(layer)) for name, layer in zip(functional.output_names, layers, strict=True)
+    ]
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
