@@ -28,6 +28,7 @@ class LayoutReport(HtmlText):
         variables: The variables, weights first.
         complaints: Likely mistakes, in words: patterns that match nothing, large weights that are replicated on every
             device.
+        has_slots: Whether the variables of its optimizer are there, which are made in the first `fit`.
 
     Example:
         ```python
@@ -48,6 +49,7 @@ class LayoutReport(HtmlText):
     mesh: dict[str, int]
     variables: tuple[VariableLayout, ...]
     complaints: tuple[str, ...] = ()
+    has_slots: bool = True
 
     @property
     def ok(self) -> bool:
@@ -74,6 +76,7 @@ class LayoutReport(HtmlText):
             "model": self.model,
             "mesh": dict(self.mesh),
             "bytes_per_device": self.bytes_per_device,
+            "has_slots": self.has_slots,
             "by_role": {role: list(sizes) for role, sizes in self.by_role().items()},
             "complaints": list(self.complaints),
             "variables": [
@@ -91,6 +94,8 @@ class LayoutReport(HtmlText):
         for role, (whole, each) in self.by_role().items():
             part = f", 1/{whole / each:.3g}" if each else ""
             yield f"  {role:10s} {_size(whole):>10} in all, {_size(each):>10} on each device{part}"
+        if not self.has_slots:
+            yield "  optimizer  its variables are made in the first fit, and not counted here"
         for complaint in self.complaints:
             yield f"  ! {complaint}"
         rows = [

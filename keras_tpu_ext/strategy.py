@@ -150,7 +150,7 @@ class Scope(HtmlSentence):
         nothing, are listed above it.
 
         Args:
-            model: A model that was built in this scope; compile it first to include its optimizer.
+            model: A model that was built in this scope. Its optimizer has variables from its first `fit` on.
 
         Raises:
             ArgumentError: If it is not a Keras model, or is not built.
@@ -160,9 +160,9 @@ class Scope(HtmlSentence):
             raise check.argument_error(
                 "layout", "model", "a Keras model that is built", got, "model.build(shape) before"
             )
-        mesh = dict(self.mesh or (("data", self.num_replicas),))
-        complaints = tuple(_runtime.devices.layout_complaints(model)) if self.mesh else ()
-        return LayoutReport(model.name, mesh, tuple(_runtime.devices.layouts(model)), complaints)
+        found = _runtime.devices.layout(model)
+        mesh = dict(found.mesh or (("data", _runtime.devices.num_devices(model)),))
+        return LayoutReport(model.name, mesh, found.variables, found.complaints, found.has_slots)
 
     def distribute(self, dataset: Any) -> Any:
         """Split each global batch of `dataset` over the replicas.
@@ -226,9 +226,10 @@ def strategy_scope(
             device holds the whole model. `"fsdp"`: weights, gradients and optimizer state are sharded over the data
             axis, and over further axes of `mesh` as in tensor parallelism; layouts are chosen from shapes and layers.
             `"auto"`: like `"fsdp"` until the first `fit`, which on a TPU asks its compiler about several meshes, as
-            `preflight(shard="auto")` does, and lays the model out on the fastest that fits. A dict from patterns over
-            variable paths to layouts, `{"dense.*kernel": (None, "model")}`, or a `keras.distribution.LayoutMap`,
-            which has its own mesh: variables that match no pattern are replicated on every device.
+            `preflight(shard="auto")` does, and lays the model out on the fastest that fits (`num_replicas` stays);
+            with `mesh`, like `"fsdp"`. A dict from patterns over variable paths to layouts,
+            `{"dense.*kernel": (None, "model")}`, or a `keras.distribution.LayoutMap`, which has its own mesh:
+            variables that match no pattern are replicated on every device.
         mesh: Name and size of each axis of the mesh, such as `(("data", 2), ("model", 4))` or the same as a dict;
             batches are sharded along the axis named `"data"`, else along the first. Default: all devices along
             `"data"`.
@@ -278,7 +279,8 @@ def strategy_scope(
 def _sharded(scope: Scope, shard: Any, axes: tuple[tuple[str, int], ...] | None) -> Scope:
     """Return a scope whose models are sharded over its devices."""
     opened = OpenedStrategy(scope.strategy, scope.num_replicas)
-    choose = functools.partial(fastest_mesh, scope.hardware) if isinstance(shard, str) and shard == "auto" else None
+    chooses = isinstance(shard, str) and shard == "auto" and axes is None
+    choose = functools.partial(fastest_mesh, scope.hardware) if chooses else None
     sharded = _runtime.devices.shard(opened, shard, axes, choose)
     mesh = axes or (("data", int(scope.num_replicas)),)
     return dataclasses.replace(scope, strategy=sharded.strategy, num_replicas=sharded.num_replicas, mesh=mesh)

@@ -362,8 +362,13 @@ def test_a_variable_of_another_mesh_does_not_end_the_training():
         inputs = keras.Input((32,))
         model = keras.Model(inputs, keras.layers.Dense(8)(base(inputs)))
         model.compile("sgd", "mse")
-    model.fit(np.zeros((16, 32), "float32"), np.zeros((16, 8), "float32"), verbose=0)
-    assert second.layout(model).bytes_per_device < sum(row.bytes for row in second.layout(model).variables)
+    with pytest.warns(LayoutWarning, match=r"kernel \(32, 64\): it is on another mesh, data 2 x model 4") as told:
+        model.fit(np.zeros((16, 32), "float32"), np.zeros((16, 8), "float32"), verbose=0)
+    assert told[0].filename == __file__
+    report = second.layout(model)
+    assert report.bytes_per_device < sum(row.bytes for row in report.variables)
+    for row, variable in zip(report.variables, model.weights, strict=False):
+        assert row.bytes_per_device == variable.value.addressable_shards[0].data.nbytes
 
 
 def test_one_models_note_is_not_anothers():

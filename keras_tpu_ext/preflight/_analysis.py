@@ -74,7 +74,7 @@ class StepAnalysis:
             arguments,
             temporaries,
             tuple(buffers[:_NUM_BUFFERS]),
-            by_role=bytes_by_role(self._layouts, arguments, temporaries, gradients),
+            by_role=bytes_by_role(self._layouts, arguments, temporaries, gradients, facts["code_bytes"]),
         )
 
     def _buffer(self, live: LiveBuffer) -> Buffer:

@@ -29,6 +29,7 @@ class Purposes:
     def __init__(self, layouts: Sequence[VariableLayout], mesh: Mapping[str, int], devices: int) -> None:
         weights = [row for row in layouts if row.role == "weight" and len(row.shape) > 1]
         self._devices = devices
+        self._is_sharded = any(size > 1 for size in mesh.values())
         self._weights = {_dimensions(shape) for row in weights for shape in _shapes(row, mesh)}
         words = {row.shape[0] for row in weights if row.path.endswith("embeddings")}
         parts = {math.prod(some) for count in range(3) for some in itertools.combinations(mesh.values(), count)}
@@ -39,7 +40,7 @@ class Purposes:
         shape = _dimensions(buffer.shape.dimensions)
         if origin.layer == "(optimizer)":
             return "update"
-        if shape in self._weights:
+        if shape in self._weights and (self._is_sharded or origin.backward):
             if is_collective(buffer.instruction):
                 kind = collective_of(buffer.instruction, module, self._devices).kind
                 return "gathered weight" if kind == "all-gather" else "gradient"
@@ -54,6 +55,7 @@ def bytes_by_role(
     arguments: int | None = None,
     temporaries: int | None = None,
     gradients: int = 0,
+    code: int = 0,
 ) -> dict[str, int]:
     """Return the bytes on a device by role.
 
@@ -62,6 +64,7 @@ def bytes_by_role(
         arguments: Bytes of the variables and the batch; `None` if the compiler does not say.
         temporaries: Bytes that a step allocates and frees; `None` if the compiler does not say.
         gradients: Bytes of gradients among them.
+        code: Bytes of the program itself.
     """
     found: dict[str, int] = {}
     for row in layouts:
@@ -74,6 +77,7 @@ def bytes_by_role(
     if temporaries is not None:
         found["gradients"] = min(gradients, temporaries)
         found["activations"] = temporaries - found["gradients"]
+        found["program"] = code
     return found
 
 

@@ -73,13 +73,11 @@ def _ask_about_all(
 ) -> list[_Asked]:
     """Compile the step for each mesh of a data and a model axis, and unsharded if its variables fit."""
     devices = step.target.devices
-    sizes = [2**i for i in range(devices.bit_length()) if not devices % 2**i and 2**i <= _MOST_ALONG_MODEL]
-    meshes = [{"data": devices // size, "model": size} for size in sizes] if mesh is None else [dict(mesh)]
+    meshes = _meshes_of(devices) if mesh is None else [dict(mesh)]
     unsharded, found, whole = _runtime.devices.abstract_strategy(devices), [], 0
     for one in meshes:
-        axes = {name: size for name, size in one.items() if size > 1 or name == "data"}
-        opened = _runtime.devices.shard(unsharded, "fsdp", tuple(axes.items()))
-        asked = _asked(dataclasses.replace(step, opened=opened, mesh=axes), remat, more)
+        opened = _runtime.devices.shard(unsharded, "fsdp", tuple(one.items()))
+        asked = _asked(dataclasses.replace(step, opened=opened, mesh=one), remat, more)
         found.append(asked)
         if asked.report is not None and asked.report.layout is not None:
             whole = sum(variable.bytes for variable in asked.report.layout.variables)
@@ -91,6 +89,13 @@ def _ask_about_all(
         else:
             found.append(_asked(step, remat, more))
     return found
+
+
+def _meshes_of(devices: int) -> list[dict[str, int]]:
+    """Return the meshes of a data axis and a model axis, for several devices."""
+    sizes = [2**i for i in range(devices.bit_length()) if not devices % 2**i and 2**i <= _MOST_ALONG_MODEL]
+    meshes = [{"data": devices // size, **({"model": size} if size > 1 else {})} for size in sizes]
+    return meshes if devices > 1 else []
 
 
 def _asked(step: Step, remat: tuple[str, ...], more: Mapping[str, Any]) -> _Asked:

@@ -41,6 +41,8 @@ def _lines(report: PreflightResult) -> Iterator[str]:
     if report.fault is not None:
         yield from _fault_lines(report.fault)
         return
+    if report.layout is not None:
+        yield from (f"  ! {complaint}" for complaint in report.layout.complaints)
     yield ""
     if report.candidates:
         yield from _candidate_lines(report)

@@ -53,6 +53,22 @@ class VariableLayout:
         return self.role in ("weight", "optimizer") and self.bytes >= _LARGE
 
 
+class ModelLayout(NamedTuple):
+    """The layout of a model.
+
+    Attributes:
+        mesh: Size of each axis of its mesh, by its name; empty if it is not on a mesh.
+        variables: Its variables, weights first.
+        complaints: Likely mistakes, in words.
+        has_slots: Whether its optimizer, if it has one, has variables yet.
+    """
+
+    mesh: Mapping[str, int]
+    variables: tuple[VariableLayout, ...]
+    complaints: tuple[str, ...] = ()
+    has_slots: bool = True
+
+
 class MeshAxes(NamedTuple):
     """The axes of a mesh.
 

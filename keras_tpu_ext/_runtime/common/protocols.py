@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.flops import FlopsCount
-from keras_tpu_ext._runtime.common.layouts import VariableLayout
+from keras_tpu_ext._runtime.common.layouts import ModelLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.common.types import (
     Array,
@@ -211,11 +211,8 @@ class Devices(Protocol):
             RuntimeNotSupportedError: If the runtime cannot shard models.
         """
 
-    def layouts(self, model: Model) -> list[VariableLayout]:
-        """Return the layout of each variable of a model, weights first."""
-
-    def layout_complaints(self, model: Model) -> list[str]:
-        """Return a description of each likely mistake in the layouts of a model."""
+    def layout(self, model: Model) -> ModelLayout:
+        """Return the layout of a built model."""
 
     def scope(self, strategy: Strategy) -> AbstractContextManager[object]:
         """Return the context in which variables and models are made on `strategy`."""

@@ -21,8 +21,7 @@ from keras_tpu_ext._runtime.compat.keras3_jax import share_seed
 from keras_tpu_ext._runtime.jax.abstract import abstract_strategy as abstract_strategy
 from keras_tpu_ext._runtime.jax.as_on_tpu import as_on_tpu as as_on_tpu
 from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators
-from keras_tpu_ext._runtime.jax.layouts import layout_complaints as layout_complaints
-from keras_tpu_ext._runtime.jax.layouts import layouts as layouts
+from keras_tpu_ext._runtime.jax.layouts import layout as layout
 from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
 from keras_tpu_ext._runtime.jax.process_group import num_workers as num_workers
 from keras_tpu_ext._runtime.jax.scope import device_name as device_name

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import jax
 import keras
 
-from keras_tpu_ext._runtime.common.layouts import LayerFacts, Role, Spec, VariableLayout
+from keras_tpu_ext._runtime.common.layouts import LayerFacts, ModelLayout, Role, Spec, VariableLayout
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import layout_of
 from keras_tpu_ext._runtime.jax.scope import distribution_of, mesh_sizes
-from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel, facts_of
+from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel, facts_of, facts_of_variable
 from keras_tpu_ext._runtime.jax.update import step_variables
 from keras_tpu_ext._runtime.keras3.models import flatten_layers, optimizers_of
 from keras_tpu_ext._runtime.training.step_state import step_state_of
@@ -24,54 +27,64 @@ _TOLD = "_kte_layout_told"
 _Distribution: TypeAlias = "keras.distribution.Distribution | None"
 
 
-def layouts(model: keras.Model) -> list[VariableLayout]:
-    """Return the layout of each variable of a model, weights first."""
+def layout(model: keras.Model) -> ModelLayout:
+    """Return the layout of a built model."""
     distribution = distribution_of(model)
-    return _rows(model, distribution, _spec_of_made)
+    rows = _rows(model, distribution, _spec_of_created)
+    mesh = mesh_sizes(distribution) if isinstance(distribution, ShardedParallel) else {}
+    has_slots = all(optimizer.built for optimizer in optimizers_of(model))
+    return ModelLayout(mesh, tuple(rows), tuple(complaints_of(rows, distribution)), has_slots)
 
 
 def layouts_under(
     model: keras.Model, distribution: keras.distribution.Distribution, specs: Mapping[int, Spec]
 ) -> list[VariableLayout]:
     """Return the layout of each variable of a model under a distribution, by its `specs_under`, weights first."""
-    return _rows(model, distribution, lambda variable: specs[id(variable)])
-
-
-def layout_complaints(model: keras.Model) -> list[str]:
-    """Return likely mistakes: patterns that match nothing, and large weights that are not sharded."""
-    return complaints_of(layouts(model), distribution_of(model))
+    sizes = mesh_sizes(distribution)
+    return _rows(model, distribution, lambda variable: (specs[id(variable)], sizes))
 
 
 def complaints_of(rows: Sequence[VariableLayout], distribution: _Distribution) -> list[str]:
-    """Return likely mistakes in the layouts of a model under a distribution."""
-    found = []
-    if isinstance(distribution, ShardedParallel):
-        unmatched = distribution.unmatched([row.path for row in rows])
-        found += [f"the pattern {pattern!r} of `shard` matches no variable" for pattern in unmatched]
-    is_named = distribution.names if isinstance(distribution, ShardedParallel) else lambda path: False
+    """Return likely mistakes in layouts, such as a pattern that matches nothing or a large weight in one piece."""
+    if not isinstance(distribution, ShardedParallel):
+        return []
+    unmatched = distribution.unmatched([row.path for row in rows])
+    found = [f"the pattern {pattern!r} of `shard` matches no variable" for pattern in unmatched]
     weights = [row for row in rows if row.role == "weight"]
     found += [f"{row.path} {row.shape}: {row.note}" for row in weights if row.note]
-    found += [
-        f"{row.path} {row.shape}, {row.bytes / 2**20:.1f} MiB, is not sharded"
-        for row in weights
-        if row.is_large and row.is_replicated and not is_named(row.path)
-    ]
+    if distribution.axes.devices > 1:
+        found += [
+            f"{row.path} {row.shape}, {row.bytes / 2**20:.1f} MiB, is not sharded"
+            for row in weights
+            if row.is_large and row.is_replicated and not distribution.names(row.path)
+        ]
     return found
 
 
 def warn_of_layouts(model: keras.Model) -> None:
     """Warn once about a model with likely mistakes in its layouts."""
-    if not isinstance(distribution_of(model), ShardedParallel) or vars(model).get(_TOLD):
+    if vars(model).get(_TOLD):
         return
     vars(model)[_TOLD] = True
-    found = layout_complaints(model)
+    found = layout(model).complaints
     if found:
         warnings.warn(
             f"The layout of {model.name!r} is surely not meant: {'; '.join(found)}. "
             "print(scope.layout(model)) shows all of it.",
             LayoutWarning,
-            stacklevel=2,
+            stacklevel=user_stack_level(),
         )
+
+
+@contextlib.contextmanager
+def without_layout_warning(model: keras.Model) -> Iterator[None]:
+    """Within the block, keep the warning about a model's layouts for later."""
+    told = vars(model).get(_TOLD, False)
+    vars(model)[_TOLD] = True
+    try:
+        yield
+    finally:
+        vars(model)[_TOLD] = told
 
 
 def specs_under(model: keras.Model, distribution: keras.distribution.Distribution) -> dict[int, Spec]:
@@ -79,30 +92,54 @@ def specs_under(model: keras.Model, distribution: keras.distribution.Distributio
     variables = _by_role(model)
     if not isinstance(distribution, ShardedParallel):
         return {id(one): (None,) * len(one.shape) for some in variables.values() for one in some}
-    facts: dict[int, LayerFacts] = {}
-    for layer in flatten_layers(model):  # an inner layer comes after its outer one
-        facts |= {id(weight): facts_of(layer) for weight in layer.weights}
-    specs = {id(one): distribution.spec_of(one, facts.get(id(one))) for some in variables.values() for one in some}
-    weights = {path_of(weight).replace("/", "_"): weight for weight in variables["weight"]}
-    for slot in variables["optimizer"]:
-        weight = _weight_of(slot, weights)
-        if weight is not None:
-            specs[id(slot)] = specs[id(weight)]
+    facts = _facts_of_weights(model)
+    targets = _weights_of_slots(variables["optimizer"], variables["weight"])
+    specs = {
+        id(one): distribution.spec_of(one, facts.get(id(one)))
+        for some in variables.values()
+        for one in some
+        if id(one) not in targets
+    }
+    specs |= {slot: specs[id(weight)] for slot, weight in targets.items()}
     state = step_state_of(model)
     for window in [] if state is None else state.accumulators():
         specs |= {id(total): specs[id(weight)] for total, weight in zip(window.sums, window.targets, strict=False)}
     return specs
 
 
-def _weight_of(slot: keras.Variable, weights: Mapping[str, keras.Variable]) -> keras.Variable | None:
-    """Return the weight that an optimizer's variable, such as a momentum, belongs to, by its name from Keras."""
-    name = path_of(slot).rpartition("/")[2]
-    while name:
-        name = name.rpartition("_")[0]
-        weight = weights.get(name)
-        if weight is not None and tuple(weight.shape) == tuple(slot.shape):
-            return weight
-    return None
+def _facts_of_weights(model: keras.Model) -> dict[int, LayerFacts]:
+    """Return, by `id` of each weight, the facts about the layer that has added it, not one that only uses it."""
+    found: dict[int, LayerFacts] = {}
+    for layer in flatten_layers(model):  # an inner layer comes after its outer one
+        for weight in layer.weights:
+            is_its_own = path_of(weight).split("/")[-2:-1] == [layer.name]
+            if is_its_own or id(weight) not in found:
+                found[id(weight)] = facts_of_variable(weight) or facts_of(layer)
+    return found
+
+
+def _weights_of_slots(
+    slots: Sequence[keras.Variable], weights: Sequence[keras.Variable]
+) -> dict[int, keras.Variable]:
+    """Return, by `id` of each optimizer's variable such as a momentum, the weight that it belongs to.
+
+    Keras puts the path of the weight into its name. Weights may have equal paths: their slots are in the same order.
+    """
+    by_name: dict[tuple[str, tuple[int, ...]], list[keras.Variable]] = {}
+    for weight in sorted(weights, key=lambda weight: not weight.trainable):
+        by_name.setdefault((path_of(weight).replace("/", "_"), tuple(weight.shape)), []).append(weight)
+    seen: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    found = {}
+    for slot in slots:
+        path, shape = path_of(slot), tuple(slot.shape)
+        name = path.rpartition("/")[2]
+        while name and (name, shape) not in by_name:
+            name = name.rpartition("_")[0]
+        if name:
+            named = by_name[name, shape]
+            found[id(slot)] = named[min(seen[path, shape], len(named) - 1)]
+            seen[path, shape] += 1
+    return found
 
 
 def variables_of(model: keras.Model) -> list[keras.Variable]:
@@ -130,22 +167,34 @@ def _by_role(model: keras.Model) -> dict[Role, list[keras.Variable]]:
 
 
 def _rows(
-    model: keras.Model, distribution: _Distribution, spec_of: Callable[[keras.Variable], Spec]
+    model: keras.Model,
+    distribution: _Distribution,
+    spec_of: Callable[[keras.Variable], tuple[Spec, Mapping[str, int]]],
 ) -> list[VariableLayout]:
-    sizes = {} if distribution is None else mesh_sizes(distribution)
+    """Return the layout of each variable, by a function that returns its spec and the size of each axis."""
+    own = {} if distribution is None else mesh_sizes(distribution)
     rows = []
     for role, variables in _by_role(model).items():
         for variable in variables:
-            path, shape, spec = path_of(variable), tuple(map(int, variable.shape)), spec_of(variable)
+            path, shape, (spec, sizes) = path_of(variable), tuple(map(int, variable.shape)), spec_of(variable)
             size = math.prod(shape) * jax.numpy.dtype(variable.dtype).itemsize
-            parts = math.prod(sizes.get(name, 1) for name in spec if name is not None)
+            parts = math.prod(sizes[name] for name in spec if name is not None)
             note = distribution.note_of(path, shape) if isinstance(distribution, ShardedParallel) else ""
+            if any(spec) and dict(sizes) != own:
+                note = f"it is on another mesh, {' x '.join(f'{name} {size}' for name, size in sizes.items())}"
             rows.append(VariableLayout(path, role, shape, str(variable.dtype), spec, size, size // parts, note))
     return rows
 
 
-def _spec_of_made(variable: keras.Variable) -> Spec:
+def _spec_of_created(variable: keras.Variable) -> tuple[Spec, Mapping[str, int]]:
+    """Return how a variable is laid out, and the size of each axis of its own mesh."""
     layout = layout_of(variable)
     # Keras before 3.10 keeps JAX's sharding.
     axes: Sequence[str | None] = getattr(layout, "axes", ()) or getattr(layout, "spec", ())
-    return (*axes, *[None] * (len(variable.shape) - len(axes)))
+    mesh = getattr(layout, "device_mesh", None) or getattr(layout, "mesh", None)
+    sizes = {} if mesh is None else dict(zip(mesh.axis_names, _shape_of(mesh), strict=True))
+    return (*axes, *[None] * (len(variable.shape) - len(axes))), sizes
+
+
+def _shape_of(mesh: keras.distribution.DeviceMesh | jax.sharding.Mesh) -> tuple[int, ...]:
+    return tuple(map(int, mesh.devices.shape if isinstance(mesh, jax.sharding.Mesh) else mesh.shape))

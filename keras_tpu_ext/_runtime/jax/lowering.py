@@ -24,7 +24,7 @@ from keras_tpu_ext._runtime.jax.abstract import abstract_variables, is_abstract
 from keras_tpu_ext._runtime.jax.as_on_tpu import tracing_for_tpu
 from keras_tpu_ext._runtime.jax.attention import exact_attention, warn_of_stock_attention
 from keras_tpu_ext._runtime.jax.jaxpr_flops import jaxprs_of
-from keras_tpu_ext._runtime.jax.layouts import complaints_of, layouts_under, specs_under
+from keras_tpu_ext._runtime.jax.layouts import complaints_of, layouts_under, specs_under, without_layout_warning
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import mesh_sizes, use_distribution
 from keras_tpu_ext._runtime.jax.sharded_operations import sharded_operations
@@ -57,6 +57,7 @@ def lower_step(model: keras.Model, batch: Nest, opened: OpenedStrategy, device_k
             stack.enter_context(sharded_operations(mesh, batch_axis))
         if is_abstract(model):
             stack.enter_context(abstract_variables())
+        stack.enter_context(without_layout_warning(model))  # the report has it
         _build(model, data)
         step, state = _stateless(model)
         specs = specs_under(model, distribution)

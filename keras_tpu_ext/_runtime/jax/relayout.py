@@ -7,7 +7,7 @@ import keras
 
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3_jax import SLOTS_FOLLOW_WEIGHTS, layout_of
-from keras_tpu_ext._runtime.jax.layouts import specs_under, variables_of
+from keras_tpu_ext._runtime.jax.layouts import specs_under, variables_of, without_layout_warning
 from keras_tpu_ext._runtime.jax.scope import distribution_of, keep
 from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel
 from keras_tpu_ext._runtime.keras3.models import optimizers_of
@@ -28,7 +28,8 @@ def choose_layout(model: keras.Model, batch: Nest) -> None:
     vars(model)[_CHOSEN] = True
     if jax.process_count() > 1:
         return
-    mesh = distribution.choose(model, batch)
+    with without_layout_warning(model):
+        mesh = distribution.choose(model, batch)
     if mesh is not None and mesh != distribution.axes.sizes:
         relayout(model, distribution.over(mesh))
 
@@ -40,7 +41,7 @@ def lay_out_what_has_no_layout(model: keras.Model) -> None:
         return
     is_ours = isinstance(distribution, ShardedParallel)
     slots = _slots_of_their_own(model) if is_ours else set()
-    moving = [one for one in variables_of(model) if layout_of(one) is None or id(one) in slots]
+    moving = [one for one in variables_of(model) if is_elsewhere(one, distribution) or id(one) in slots]
     specs = specs_under(model, distribution) if is_ours and moving else {}
     for variable in moving:
         if is_ours:
@@ -57,8 +58,17 @@ def _slots_of_their_own(model: keras.Model) -> set[int]:
     return {id(variable) for optimizer in optimizers_of(model) for variable in optimizer.variables}
 
 
-def relayout(model: keras.Model, distribution: ShardedParallel) -> None:
-    """Bind a model to another distribution over the same devices, and move its variables."""
+def is_elsewhere(variable: keras.Variable, distribution: keras.distribution.Distribution) -> bool:
+    """Return whether a variable is not on the devices of a distribution."""
+    layout = layout_of(variable)
+    mesh = getattr(layout, "device_mesh", None)  # Keras before 3.10 keeps JAX's sharding
+    return layout is None or (
+        mesh is not None and set(mesh.devices.flat) != set(distribution.device_mesh.devices.flat)
+    )
+
+
+def relayout(model: keras.Model, distribution: keras.distribution.Distribution) -> None:
+    """Bind a model to another distribution, and move its variables."""
     specs = specs_under(model, distribution)
     keep(model, distribution)
     for variable in variables_of(model):

@@ -92,7 +92,7 @@ def scope(distribution: keras.distribution.DataParallel) -> Iterator[None]:
         ScopeError: If called inside the block of another one.
     """
     outer = _ACTIVE.distribution
-    if outer is not None and outer is not distribution:
+    if outer is not None and outer != distribution:
         raise ScopeError(
             f"A block for {_describe(distribution)} was opened inside a block for {_describe(outer)}, and a model "
             "can belong to one strategy only. Leave the outer block first, or open the same scope again inside it."
@@ -126,7 +126,8 @@ def use_distribution(distribution: keras.distribution.DataParallel | None) -> It
     before = keras.distribution.distribution()
     keras.distribution.set_distribution(distribution)
     try:
-        yield
+        with contextlib.nullcontext() if distribution is None else distribution.scope():
+            yield
     finally:
         keras.distribution.set_distribution(before)
 
@@ -223,5 +224,6 @@ def _in_own_distribution(model: keras.Model, method: Callable[Concatenate[keras.
 
 
 def _describe(distribution: keras.distribution.DataParallel) -> str:
-    count = distribution.device_mesh.devices.size
-    return f"{count} replica{'' if count == 1 else 's'} ({type(distribution).__name__})"
+    sizes, replicas = mesh_sizes(distribution), batch_shards(distribution)
+    mesh = f" on a mesh of {' x '.join(f'{name} {size}' for name, size in sizes.items())}" if len(sizes) > 1 else ""
+    return f"{replicas} replica{'' if replicas == 1 else 's'}{mesh} ({type(distribution).__name__})"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import re
-import sys
-import types
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -20,13 +21,14 @@ from keras_tpu_ext._runtime.common.layouts import (
     indivisible,
     sharded_spec,
 )
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.protocols import ChooseMesh, OpenedStrategy
-from keras_tpu_ext._runtime.common.types import Layer
+from keras_tpu_ext._runtime.common.types import Layer, Variable
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import layout_of
 from keras_tpu_ext.errors import ArgumentError
 
-_MOST_FRAMES = 12  # between a layer's `add_weight` and the request for the layout
+_FACTS = "_kte_layer_facts"
 _ADDED = re.compile(r"(^|[/_])lora_\w+$|_(scale|zero)$")
 _KINDS = (keras.layers.Embedding, keras.layers.EinsumDense, keras.layers.Dense)
 
@@ -62,19 +64,35 @@ class ShardedParallel(keras.distribution.ModelParallel):
         self.patterns = patterns
         self.choose = choose
         self._given = layout_map
+        specs = None if patterns is None else tuple(patterns.specs.items())
+        self._key = tuple(mesh.devices.flat), tuple(sizes.items()), batch_axis, specs, id(layout_map), choose is None
 
-    def over(self, mesh: Mapping[str, int]) -> ShardedParallel:
-        """Return the distribution over the same devices on another mesh; on an empty one nothing is sharded."""
+    def __eq__(self, other: object) -> bool:
+        """Return whether another distribution lays out models in the same way, so that blocks may be nested."""
+        return isinstance(other, ShardedParallel) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def over(self, mesh: Mapping[str, int]) -> keras.distribution.Distribution:
+        """Return the distribution over the same devices on another mesh; on an empty one every device has all."""
         devices = self.device_mesh.devices.flatten()
-        sizes = mesh or {self.axes.batch: len(devices)}
-        device_mesh = keras.distribution.DeviceMesh(tuple(sizes.values()), list(sizes), devices)
-        return ShardedParallel(device_mesh, self.axes.batch, self.patterns if mesh else Patterns({}))
+        if not mesh:
+            return keras.distribution.DataParallel(devices=list(devices), auto_shard_dataset=False)
+        device_mesh = keras.distribution.DeviceMesh(tuple(mesh.values()), list(mesh), devices)
+        return ShardedParallel(device_mesh, batch_axis_of(mesh), self.patterns)
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Make this Keras's distribution within the block, in which each weight remembers what adds it."""
+        with patched([(keras.layers.Layer, "add_weight", _remembering_facts)]), super().scope():
+            yield
 
     def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:
         """Return the layout of a variable that is being created."""
         if self._given is not None or layout_of(variable) is not None:
             return super().get_variable_layout(variable)
-        spec = self.spec_of(variable, _facts_of_running_layer())
+        spec = self.spec_of(variable, facts_of_variable(variable))
         return keras.distribution.TensorLayout(spec, self.device_mesh)
 
     def spec_of(self, variable: keras.Variable, facts: LayerFacts | None) -> Spec:
@@ -82,7 +100,8 @@ class ShardedParallel(keras.distribution.ModelParallel):
         shape = tuple(variable.shape)
         if self._given is not None:
             layout = self._given[path_of(variable)]
-            return (None,) * len(shape) if layout is None else tuple(layout.axes)
+            axes = () if layout is None else tuple(layout.axes)
+            return (*axes, *[None] * (len(shape) - len(axes)))
         if self.patterns is None:
             return sharded_spec(shape, facts or LayerFacts(), self.axes)
         return self._spec_by_pattern(path_of(variable), shape, is_weight=facts is not None and variable.trainable)
@@ -147,16 +166,35 @@ def _is_added(path: str, pattern: str) -> bool:
     return _ADDED.search(path) is not None and not any(word in pattern for word in ("lora", "scale", "zero"))
 
 
-def _facts_of_running_layer() -> LayerFacts | None:
-    """Return what is known about the layer that is adding a weight now; `None` if there is none."""
-    frame: types.FrameType | None = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        if frame.f_code is keras.layers.Layer.add_weight.__code__:
-            return facts_of(frame.f_locals.get("self"))
-        frame = frame.f_back
-    return None
+class _Adding(threading.local):
+    """The layer whose `add_weight` this thread is in."""
+
+    layer: Layer | None = None
+
+
+_ADDING = _Adding()
+
+
+def _remembering_facts(original: Callable[..., Variable]) -> Callable[..., Variable]:
+    """Let a weight remember its layer's facts: some get their value, and so a layout, when no layer is at work."""
+
+    @functools.wraps(original)
+    def add_weight(layer: Layer, *args: object, **kwargs: object) -> Variable:
+        outer, _ADDING.layer = _ADDING.layer, layer
+        try:
+            variable = original(layer, *args, **kwargs)
+        finally:
+            _ADDING.layer = outer
+        object.__setattr__(variable, _FACTS, facts_of(layer))
+        return variable
+
+    return add_weight
+
+
+def facts_of_variable(variable: keras.Variable) -> LayerFacts | None:
+    """Return the facts about the layer that adds or has added a variable in the scope; `None` if none has."""
+    facts: LayerFacts | None = getattr(variable, _FACTS, None)
+    return facts_of(_ADDING.layer) if facts is None and _ADDING.layer is not None else facts
 
 
 def facts_of(layer: Layer) -> LayerFacts:

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.layouts import Role, VariableLayout
+from keras_tpu_ext._runtime.common.layouts import ModelLayout, Role, VariableLayout
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import ChooseMesh, OpenedStrategy
@@ -55,11 +55,13 @@ def shard(
     )
 
 
-def layouts(model: Model) -> list[VariableLayout]:
-    """Return the layout of each variable: replicated."""
+def layout(model: Model) -> ModelLayout:
+    """Return the layout of a built model: every variable is replicated."""
     optimizer = getattr(getattr(model, "optimizer", None), "variables", None) or []
     slots = optimizer() if callable(optimizer) else optimizer
-    return [_whole(variable, "weight") for variable in model.weights] + [_whole(slot, "optimizer") for slot in slots]
+    weights = [_whole(variable, "weight") for variable in model.weights]
+    has_slots = bool(slots) or getattr(model, "optimizer", None) is None
+    return ModelLayout({}, (*weights, *(_whole(slot, "optimizer") for slot in slots)), has_slots=has_slots)
 
 
 def _whole(variable: Variable, role: Role) -> VariableLayout:
@@ -67,11 +69,6 @@ def _whole(variable: Variable, role: Role) -> VariableLayout:
     size = math.prod(shape) * dtype.size
     path = getattr(variable, "path", variable.name)
     return VariableLayout(path, role, shape, dtype.name, (None,) * len(shape), size, size)
-
-
-def layout_complaints(model: Model) -> list[str]:
-    """Return `[]`: nothing is sharded, and nothing should be."""
-    return []
 
 
 def count_gpus() -> int:

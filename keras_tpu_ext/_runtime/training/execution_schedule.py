@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from keras_tpu_ext._runtime.common.steps_tuner import StepsTuner
 from keras_tpu_ext._runtime.common.types import Model, Tensor
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat import keras, saves_each_epoch
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-
-_NOT_THE_USERS = (str(Path(__file__).parents[2]), contextlib.__file__)
 
 # By method of the model: the callback hooks that are called for its batches.
 _BATCH_HOOKS = {
@@ -98,17 +95,9 @@ def _must_see_batches(call: FitCall) -> bool:
             f'steps_per_execution="auto" stays at 1 in this fit, because {" and ".join(names)} asked for every '
             "batch by overriding a batch hook. If it can do with one call for several batches, write in its "
             "class: wants_every_batch = False",
-            stacklevel=_user_stack_level(),
+            stacklevel=user_stack_level(),
         )
     return bool(names)
-
-
-def _user_stack_level() -> int:
-    """Return the `stacklevel` with which a warning of the caller points at who called into this package."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _needs_every_batch(callback: Any, hooks: tuple[str, ...]) -> bool:

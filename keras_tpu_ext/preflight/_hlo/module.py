@@ -23,6 +23,8 @@ _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _CALLED_COMPUTATION = re.compile(r"\b(calls|to_apply|body|condition|true_computation|false_computation)=%([\w.\-]+)")
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_ALIASES_OF_RESULT = "input_output_alias={"
+_ALIASED_RESULT = re.compile(r"\{(\d+)\}: \(")
 _OPENS, _CLOSES = "([{", ")]}"
 
 
@@ -120,10 +122,17 @@ class Computation:
 
 @dataclass(frozen=True)
 class Module:
-    """An HLO module."""
+    """An HLO module.
+
+    Attributes:
+        entry: The computation that the program runs.
+        computations: All computations, by name.
+        donated_results: The elements of its result that are written into the memory of arguments.
+    """
 
     entry: Computation
     computations: Mapping[str, Computation]
+    donated_results: frozenset[int] = frozenset()
 
     @classmethod
     def parse(cls, text: str) -> Module:
@@ -150,7 +159,7 @@ class Module:
                 lines.append(line)
         if entry is None:
             raise ValueError("the text has no ENTRY computation")
-        return cls(entry, computations)
+        return cls(entry, computations, _donated_results(text))
 
     def called_instructions(self, instruction: Instruction) -> Iterator[Instruction]:
         """Yield the instructions of all computations that `instruction` calls, recursively."""
@@ -158,6 +167,13 @@ class Module:
             for inner in self.computations[name].instructions if name in self.computations else ():
                 yield inner
                 yield from self.called_instructions(inner)
+
+
+def _donated_results(text: str) -> frozenset[int]:
+    """Return the elements of the result that alias arguments: `input_output_alias={ {0}: (3, {}, may-alias) }`."""
+    _, found, rest = text.partition("\n")[0].partition(_ALIASES_OF_RESULT)
+    rest = rest[: _closing_bracket(rest)] if found else ""
+    return frozenset(map(int, _ALIASED_RESULT.findall(rest)))
 
 
 def _parse_instructions(lines: list[str]) -> Iterator[Instruction]:
