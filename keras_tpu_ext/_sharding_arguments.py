@@ -32,6 +32,10 @@ def check_sharding(
         _check_names(function, shard, tuple(dict(axes or (("data", devices),))))
     if axes is not None and devices is not None and math.prod(size for _, size in axes) != devices:
         asked = math.prod(size for _, size in axes)
+        if hasattr(shard, "device_mesh"):
+            needed = f"a LayoutMap whose mesh has as many devices as there are, {devices}"
+            write = f"a keras.distribution.DeviceMesh of {devices} devices for it"
+            raise check.argument_error(function, "shard", needed, f"one with {axes}, which has {asked}", write)
         needed = f"as many devices as there are, {devices}"
         write = f'mesh=(("data", {devices}),)'
         raise check.argument_error(function, "mesh", needed, f"{axes}, which has {asked}", write)

@@ -22,6 +22,7 @@ from keras_tpu_ext.doctor import DoctorReport, doctor
 from keras_tpu_ext.errors import ArgumentError, KteError
 from keras_tpu_ext.parity import ParityReport, check_function
 from keras_tpu_ext.preflight import PreflightReport, preflight
+from keras_tpu_ext.preflight._batch import batch_spec, with_batch_size
 from keras_tpu_ext.preflight.targets import parse_target
 from keras_tpu_ext_command import parse_arguments
 
@@ -110,6 +111,8 @@ def _preflight_report(options: argparse.Namespace) -> PreflightReport:
     devices = parse_target(options.target).devices
     if options.mesh:
         devices = options.mesh[batch_axis_of(options.mesh)]
+    if options.shard == "auto" and not options.mesh:
+        devices = 1 if options.batch else devices  # each mesh has its own number of replicas
     per_replica, rest = (128, 0) if options.batch is None else divmod(options.batch, devices)
     if rest or per_replica < 1:
         raise ArgumentError(
@@ -120,6 +123,8 @@ def _preflight_report(options: argparse.Namespace) -> PreflightReport:
         batch = synthetic_batch(model, 1)
     elif options.batch is None:
         per_replica = None
+    if devices == 1 and per_replica is not None:
+        batch, per_replica = with_batch_size(batch_spec(batch, options.target, 1, None), per_replica), None
     report = preflight(
         model if options.shard is None else build,
         batch,

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
@@ -260,12 +260,11 @@ def strategy_scope(
     _check_arguments(require, tpu, replicas, precision)
     check.one_of("strategy_scope", "exact", exact, (True, False), example="False")
     axes = check_sharding("strategy_scope", shard, mesh, replicas)
-    if axes is not None:
-        replicas = math.prod(size for _, size in axes)
+    wanted = _Wanted(replicas, axes)
     address = find_tpu(tpu)
     if require is None and tpu not in ("auto", False):
         require = "tpu"  # a user who names a TPU does not want to train on a CPU
-    scope = dataclasses.replace(_open(require, address, replicas), exact=exact)
+    scope = dataclasses.replace(_open(require, address, wanted), exact=exact)
     if shard is not None:
         scope = _sharded(scope, shard, axes)
     if precision is not None:
@@ -295,12 +294,45 @@ def _tell(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def _open(require: Kind | None, address: TpuAddress | None, replicas: int | None) -> Scope:
+class _Wanted(NamedTuple):
+    """The devices that were asked for.
+
+    Attributes:
+        replicas: As given.
+        mesh: Name and size of each axis of the mesh, if one was given.
+    """
+
+    replicas: int | None
+    mesh: tuple[tuple[str, int], ...] | None
+
+    @property
+    def devices(self) -> int | None:
+        """The number of devices; `None` for any."""
+        return self.replicas if self.mesh is None else math.prod(size for _, size in self.mesh)
+
+    @property
+    def name(self) -> str:
+        """The argument that says so."""
+        return "replicas" if self.mesh is None else "mesh"
+
+    @property
+    def code(self) -> str:
+        """The arguments as they are written."""
+        if self.mesh is None:
+            return f"replicas={self.replicas}"
+        axes = ", ".join(f'("{name}", {size})' for name, size in self.mesh)
+        return f'shard="fsdp", mesh=({axes}{"," if len(self.mesh) == 1 else ""})'
+
+    def __str__(self) -> str:
+        return f"replicas={self.replicas}" if self.mesh is None else f"a mesh of {self.devices} devices"
+
+
+def _open(require: Kind | None, address: TpuAddress | None, wanted: _Wanted) -> Scope:
     """Try TPU, GPUs and CPU in this order, as far as `require` allows."""
     tried_tpu = False
     if require in (None, "tpu") and address is not None:
         try:
-            return _open_tpu(address, replicas)
+            return _open_tpu(address, wanted)
         except TpuUnusableError as error:
             if require == "tpu":
                 raise
@@ -310,13 +342,13 @@ def _open(require: Kind | None, address: TpuAddress | None, replicas: int | None
         raise HardwareNotFoundError(_not_found("tpu"))
     gpus = 0 if require == "cpu" else _runtime.devices.count_gpus()
     if _runtime.devices.num_workers() > 1:
-        return _open_workers(gpus, require, replicas)
+        return _open_workers(gpus, require, wanted)
     if gpus:
-        return _open_gpus(gpus, replicas)
+        return _open_gpus(gpus, wanted)
     if require == "gpu":
         raise HardwareNotFoundError(_not_found("gpu"))
     try:
-        return _open_cpu(replicas or 1)
+        return _open_cpu(wanted.devices or 1)
     except ScopeError as error:
         if tried_tpu:
             hint = "It was the attempt to reach the TPU; to rehearse, write tpu=False as well."
@@ -324,13 +356,13 @@ def _open(require: Kind | None, address: TpuAddress | None, replicas: int | None
         raise
 
 
-def _open_tpu(address: TpuAddress, replicas: int | None) -> Scope:
+def _open_tpu(address: TpuAddress, wanted: _Wanted) -> Scope:
     opened = _runtime.devices.open_tpu(address.address)
-    if replicas not in (None, opened.num_replicas):
+    if wanted.devices not in (None, opened.num_replicas):
         raise ArgumentError(
-            f"replicas={replicas} was asked for, but this TPU has {opened.num_replicas} cores, and all of them "
-            "train. Leave `replicas` out, or rehearse on the CPU: "
-            f'strategy_scope(require="cpu", replicas={replicas}).'
+            f"{wanted} was asked for, but this TPU has {opened.num_replicas} cores, and all of them "
+            f"train. Leave `{wanted.name}` out, or rehearse on the CPU: "
+            f'strategy_scope(require="cpu", {wanted.code}).'
         )
     seen = detect()
     name = seen.name if seen.kind == "tpu" else "TPU"
@@ -339,27 +371,27 @@ def _open_tpu(address: TpuAddress, replicas: int | None) -> Scope:
     return Scope(hardware, opened.strategy, opened.num_replicas, note=f"found by {address.found_by}")
 
 
-def _open_workers(gpus: int, require: Kind | None, replicas: int | None) -> Scope:
+def _open_workers(gpus: int, require: Kind | None, wanted: _Wanted) -> Scope:
     """Several processes train together on their GPUs, else on their CPUs."""
     if require == "gpu" and not gpus:
         raise HardwareNotFoundError(_not_found("gpu"))
     opened = _runtime.devices.open_workers()
-    if replicas not in (None, opened.num_replicas):
+    if wanted.devices not in (None, opened.num_replicas):
         raise ArgumentError(
-            f"replicas={replicas} was asked for, but the cluster of {opened.told_by} has {opened.num_replicas}, and "
-            f"all of them train. Leave `replicas` out, or do without {opened.told_by}."
+            f"{wanted} was asked for, but the cluster of {opened.told_by} has {opened.num_replicas}, and "
+            f"all of them train. Leave `{wanted.name}` out, or do without {opened.told_by}."
         )
     hardware = dataclasses.replace(_cpu(), kind="gpu", name="GPUs", num_devices=gpus) if gpus else _cpu()
     return Scope(hardware, opened.strategy, opened.num_replicas, note=f"a cluster, told by {opened.told_by}")
 
 
-def _open_gpus(there: int, replicas: int | None) -> Scope:
-    count = replicas or there
+def _open_gpus(there: int, wanted: _Wanted) -> Scope:
+    count = wanted.devices or there
     if count > there:
+        instead = f"Write replicas={there}" if wanted.mesh is None else f"Write a mesh of {there}"
         raise ArgumentError(
-            f"replicas={replicas} was asked for, but this machine has {there} GPU{'' if there == 1 else 's'}. "
-            f"Write replicas={there}, or rehearse on the CPU: "
-            f'strategy_scope(require="cpu", replicas={replicas}).'
+            f"{wanted} was asked for, but this machine has {there} GPU{'' if there == 1 else 's'}. "
+            f'{instead}, or rehearse on the CPU: strategy_scope(require="cpu", {wanted.code}).'
         )
     opened = _runtime.devices.open_gpus(count)
     hardware = Hardware("gpu", count, opened.device_name, None, opened.supports_bfloat16, ("the framework",))

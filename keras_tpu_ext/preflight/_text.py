@@ -20,6 +20,7 @@ _NAME = 28  # characters of a layer's name
 _NEARLY_FULL = 0.85
 _NUM_KINDS = 6
 _TO_SHRINK = 3  # buffers whose cures are shown
+_LEAST_PART = 1e-3  # of the memory that is needed; smaller buffers are not shown
 
 
 def report_text(report: PreflightResult, *, width: int = WIDTH) -> str:
@@ -127,14 +128,15 @@ def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
     if report.largest_sequence_length is not None:
         longest = f"{report.largest_sequence_length:,} tokens"
         yield _row("", f"longest sequence at this batch: about {longest}, where the memory grows with the tokens")
-    if memory.buffers:
+    buffers = [buffer for buffer in memory.buffers if buffer.bytes >= _LEAST_PART * (memory.needed or 0)]
+    if buffers:
         at = "" if memory.buffers_batch is None else f", at a batch of {memory.buffers_batch} a replica"
         yield _row("", f"largest buffers when it is fullest{at}:")
-    for buffer in memory.buffers[:5]:
+    for buffer in buffers[:5]:
         way = ", backward" if buffer.backward else ""
         what = f", {buffer.purpose}" if buffer.purpose else ""
         yield _row("", f"{_memory_size(buffer.bytes):>10}  {buffer.layer}{way}  {buffer.shape}{what}")
-    for purpose, cure in dict.fromkeys((one.purpose, one.cure) for one in memory.buffers[:_TO_SHRINK] if one.cure):
+    for purpose, cure in dict.fromkeys((one.purpose, one.cure) for one in buffers[:_TO_SHRINK] if one.cure):
         yield _row("", f"what shrinks {purpose}{'' if purpose == 'logits' else 's'}: {cure}")
 
 

@@ -51,10 +51,15 @@ def sharded_operations_of(
 def sharded_operations(mesh: Mesh, batch_axis: str) -> Iterator[None]:
     """Within the block, trace a sharded model with correct convolutions and outputs split along the batch.
 
+    Of nested blocks the outermost counts: a model may be a part of one on another mesh.
+
     Args:
         mesh: The mesh, which may be abstract.
         batch_axis: Its axis along which batches are sharded.
     """
+    if _CONTEXT.mesh is not None:
+        yield
+        return
     convolutions = [(backend_nn, name, _over_batch) for name in _CONVOLUTIONS]
     with patched([*convolutions, (keras.layers.Layer, "__call__", _with_split_outputs)]), _tracing(mesh, batch_axis):
         yield

@@ -30,7 +30,7 @@ from keras_tpu_ext._runtime.jax.loop import (
 )
 from keras_tpu_ext._runtime.jax.overflow import StatelessOverflowWatch
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup
-from keras_tpu_ext._runtime.jax.relayout import choose_layout, lay_out_what_has_no_layout
+from keras_tpu_ext._runtime.jax.relayout import choose_layout, lay_out_what_has_no_layout, relayout
 from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
 from keras_tpu_ext._runtime.jax.sharded_operations import sharded_operations_of
 from keras_tpu_ext._runtime.jax.sharding import copy_aliased_buffers
@@ -201,6 +201,14 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
 
         values = run_stateless(update, self.metrics_variables, values)
         return logs[0], values
+
+    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Configure the model as `ExactModel.compile` does; in the block of another scope it moves there first."""
+        own, current = distribution_of(self), current_distribution()
+        if None not in (own, current) and own != current:
+            relayout(self, current)
+        model: Model = super()
+        model.compile(*args, **kwargs)
 
     def _own_scope(self) -> contextlib.AbstractContextManager[None]:
         return use_distribution(distribution_of(self))
