@@ -260,6 +260,14 @@ def test_preflight_of_a_sharded_model_calls_the_function_itself(folder, asked):
     assert _runtime.models.is_compiled(call["model"]())
 
 
+@pytest.mark.parametrize("function", ["model", "with_batch"])
+def test_preflight_ranks_layouts_for_a_batch_that_the_chips_cannot_share(folder, asked, function):
+    """Of a mesh of 1 x 8 it is all for one replica."""
+    cli.main(["preflight", f"cli_models:{function}", "--target", "v5e-8", "--shard", "auto", "--batch", "4"])
+    (call,) = asked.calls
+    assert (call["per_replica"], {leaf.shape[0] for leaf in call["batch"] if leaf is not None}) == (None, {4})
+
+
 def test_preflight_prints_json_draws_and_exits_by_the_verdict(folder, asked, capsys):
     asked.fault = Fault("no", "dense")
     options = ["--json", "--largest", "--quiet", "--timeout", "9"]

@@ -251,6 +251,21 @@ def test_a_tpu_trains_on_all_its_cores(monkeypatch):
     )
 
 
+def test_a_mesh_that_the_hardware_does_not_have_is_named_as_such(machine, monkeypatch):
+    mesh = {"shard": "fsdp", "mesh": {"data": 2, "model": 2}}
+    rehearsed = r'strategy_scope\(require="cpu", shard="fsdp", mesh=\(\("data", 2\), \("model", 2\)\)\)\.'
+    machine.gpus = 2
+    needed = (
+        r"^a mesh of 4 devices was asked for, but this machine has 2 GPUs\. Write a mesh of 2, or rehearse on the "
+    )
+    with pytest.raises(ArgumentError, match=f"{needed}CPU: {rehearsed}$"):
+        kte.strategy_scope(**mesh)
+    monkeypatch.setenv("TPU_NAME", "local")
+    needed = r"^a mesh of 4 devices was asked for, but this TPU has 8 cores, and all of them train\. Leave `mesh` out"
+    with pytest.raises(ArgumentError, match=f"{needed}, or rehearse on the CPU: {rehearsed}$"):
+        kte.strategy_scope(**mesh)
+
+
 def test_a_rehearsal_on_the_cpu_is_possible_next_to_gpus_and_tpus(machine, monkeypatch):
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v3-8")
     machine.gpus = 2

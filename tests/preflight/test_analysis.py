@@ -51,7 +51,7 @@ BUFFERS = [
 
 
 def test_a_buffer_has_a_purpose_and_a_cure_where_the_variables_are_known():
-    memory = analysis(*BUFFERS, facts=(MIB + 100, 0, 0, 3 * MIB, 0), mesh=MESH, layouts=WEIGHTS).memory()
+    memory = analysis(*BUFFERS, facts=(MIB + 100, 0, 0, 3 * MIB, 7), mesh=MESH, layouts=WEIGHTS).memory()
     remat = "a smaller batch, or keras.RematScope around the lines that make the layers"
     assert memory.buffers == (
         Buffer(MIB, "dense", "f32[512,512]", False, "gathered weight", ""),
@@ -61,9 +61,10 @@ def test_a_buffer_has_a_purpose_and_a_cure_where_the_variables_are_known():
     )
     half = MIB // 2
     sizes = {"weights": half, "optimizer": half, "batch and other": 100, "gradients": half, "activations": 5 * half}
-    assert memory.by_role == sizes
-    plain = analysis(*BUFFERS, layouts=WEIGHTS).memory()
-    assert [one.cure for one in plain.buffers] == ['shard="fsdp"', remat, remat, 'shard="fsdp"']
+    assert memory.by_role == {**sizes, "program": 7}
+    assert sum(memory.by_role.values()) == memory.needed
+    plain = analysis(*BUFFERS, layouts=WEIGHTS).memory()  # where nothing is sharded, no weight is gathered
+    assert [one.cure for one in plain.buffers] == [remat, remat, remat, 'shard="fsdp"']
     bare = analysis(*BUFFERS).memory()
     assert {(one.purpose, one.cure) for one in bare.buffers} == {(None, "")}
 

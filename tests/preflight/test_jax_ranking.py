@@ -115,6 +115,27 @@ def test_of_one_mesh_only_that_is_asked_about(compiler):
     assert [candidate.mesh for candidate in report.candidates] == [{"data": 2, "model": 4}]
 
 
+def test_the_axis_of_batches_stays_however_small_and_whatever_its_name(compiler):
+    asked = compiler(lambda name: (100, 8))
+    report = ask(mesh=(("batch", 1), ("model", 8)))
+    assert asked == ["model"]
+    assert report.per_replica_batch == 16
+    assert report.candidates[0].code == 'kte.strategy_scope(shard="fsdp", mesh=(("batch", 1), ("model", 8),))'
+
+
+def test_one_device_has_one_layout(compiler):
+    asked = compiler(lambda name: (100, 8))
+    report = kte.preflight(blocks, batch(), "v5e-1", shard="auto", progress=False)
+    assert (asked, [candidate.code for candidate in report.candidates]) == ([""], ["kte.strategy_scope()"])
+
+
+def test_likely_mistakes_stand_below_the_verdict(compiler):
+    compiler(lambda name: (100, 8))
+    shard, mesh = {"gone/kernel": ("model",)}, {"data": 2, "model": 4}
+    text = str(kte.preflight(blocks, batch(), "v5e-8", shard=shard, mesh=mesh, progress=False))
+    assert text.splitlines()[1] == "  ! the pattern 'gone/kernel' of `shard` matches no variable"
+
+
 def test_what_cannot_be_asked_about_is_told_and_comes_last(compiler):
     def says(name):
         if name == "data":

@@ -114,10 +114,13 @@ VARIABLES = {"weights": 120, "optimizer": 240, "accumulator": 30}
         ({"arguments": 1000}, {"batch and other": 610}),
         ({"arguments": 300}, {"batch and other": 0}),
         (
-            {"arguments": 1000, "temporaries": 500, "gradients": 90},
-            {"batch and other": 610, "gradients": 90, "activations": 410},
+            {"arguments": 1000, "temporaries": 500, "gradients": 90, "code": 8},
+            {"batch and other": 610, "gradients": 90, "activations": 410, "program": 8},
         ),
-        ({"temporaries": 50, "gradients": 90}, {"batch and other": 6, "gradients": 50, "activations": 0}),
+        (
+            {"temporaries": 50, "gradients": 90},
+            {"batch and other": 6, "gradients": 50, "activations": 0, "program": 0},
+        ),
     ],
 )
 def test_bytes_go_by_variables_and_the_rest_by_the_compilers_numbers(numbers, more):

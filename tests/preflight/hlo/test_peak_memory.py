@@ -50,6 +50,33 @@ def test_the_largest_is_first_and_padding_counts():
     assert found == [("c", MIB), ("b", 4096), ("a", 512)]
 
 
+def test_what_is_written_into_an_argument_takes_no_more_memory():
+    """Of two results the second alone is new; so it is behind `get-tuple-element`, `bitcast` and a loop."""
+    pair = f"({BIG}, {BIG})"
+    lines = [
+        f"%p = {BIG} parameter(0)",
+        f"%f = {pair} fusion(%p), kind=kLoop, calls=%g",
+        f"%old = {BIG} get-tuple-element(%f), index=0",
+        f"%new = {BIG} get-tuple-element(%f), index=1",
+        f"%same = {BIG} bitcast(%old)",
+        f"ROOT %t = {pair} tuple(%same, %new)",
+    ]
+    donated = "HloModule step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias) }, entry_computation"
+    assert at_peak(*lines) == [("f", MIB), ("f", MIB)]
+    assert at_peak(*lines, before=donated) == [("f", MIB)]
+    both = donated.replace("may-alias)", "may-alias), {1}: (1, {}, may-alias)")
+    assert at_peak(*lines, before=both) == []
+    lines[1:4] = [
+        f"%a = {BIG} negate(%p)",
+        f"%i = {pair} tuple(%a, %p)",
+        f"%w = {pair} while(%i), condition=%g, body=%g",
+        f"%old = {BIG} get-tuple-element(%w), index=0",
+        f"%new = {BIG} negate(%old)",
+    ]
+    body = f"%g (q: {pair}) -> {pair} {{\n  ROOT %q = {pair} parameter(0)\n}}\n"
+    assert at_peak(*lines, before=f"{donated}\n{body}") == [("new", MIB)]
+
+
 def test_the_programs_result_stays_to_the_end():
     found = at_peak(
         f"%p = {BIG} parameter(0)",
