@@ -362,20 +362,20 @@ def test_a_signal_saves_where_nobody_reads_what_is_printed(tmp_path, monkeypatch
 
 def test_a_new_fit_waits_for_what_the_one_before_still_writes(tmp_path, monkeypatch, capsys):
     """In a notebook a second Ctrl-C ends `fit`, and not the process."""
-    write = _storage._LocalFolder.write
+    write, may_write = _storage._LocalFolder.write, threading.Event()
 
-    def slow_write(*args):
-        time.sleep(1)
+    def late_write(*args):
+        may_write.wait(60)
         write(*args)
 
     def press():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_storage._LocalFolder, "write", slow_write)
+    monkeypatch.setattr(_storage._LocalFolder, "write", late_write)
     with pytest.raises(KeyboardInterrupt):
         fit([Calling(2, press), kte.callbacks.AutoResume(tmp_path, every_s=0)])
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(_storage._LocalFolder, "write", write)
+    threading.Timer(0.5, may_write.set).start()  # while the next `fit` waits
     again = kte.callbacks.AutoResume(tmp_path)
     fit([Calling(99, press), again])
     assert "goes on at epoch 1, batch 0 " in capsys.readouterr().out
