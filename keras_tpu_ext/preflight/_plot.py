@@ -63,7 +63,7 @@ def _draw_buffers(axes: Any, memory: MemoryUse) -> None:
     axes.set_yticks(range(len(buffers)), names, fontsize=8)
     axes.set_xlabel("GiB")
     at = "" if memory.buffers_batch is None else f", at a batch of {memory.buffers_batch} a replica, which fits"
-    axes.set_title(f"The largest buffers when memory is fullest{at}", loc="left", fontsize=10)
+    axes.set_title(f"The largest buffers at peak memory{at}", loc="left", fontsize=10)
 
 
 def _draw_memory(axes: Any, memory: MemoryUse, title: str) -> None:

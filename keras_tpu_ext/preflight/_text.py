@@ -59,7 +59,7 @@ def _lines(report: PreflightResult) -> Iterator[str]:
 
 
 def _candidate_lines(report: PreflightResult) -> Iterator[str]:
-    yield f"  {'layouts':<30}{'memory':>10}{'step':>10}{'largest batch a replica':>26}"
+    yield f"  {'layouts':<30}{'memory':>10}{'step':>10}{'largest batch per replica':>26}"
     for one in report.candidates:
         if one.needed is None:
             yield f"  {one.name:<30}{one.note}"
@@ -69,7 +69,7 @@ def _candidate_lines(report: PreflightResult) -> Iterator[str]:
         yield f"  {one.name:<30}{_memory_size(one.needed):>10}{step:>10}{largest:>26}"
     best = report.candidates[0]
     if best.fits:
-        yield f"  The first one: {best.code}"
+        yield f"  To use the first one: {best.code}"
         if best.remat:
             yield f"  with keras.RematScope around what makes {len(best.remat)} layers: report.candidates[0].remat"
     yield ""
@@ -120,24 +120,24 @@ def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
         roles = {role: size for role, size in memory.by_role.items() if size}
         yield _row("", f"of that {', '.join(f'{_memory_size(size)} {role}' for role, size in roles.items())}")
     if report.largest_per_replica_batch is not None:
-        how = "compiled" if report.largest_was_compiled else "worked out from this batch, not compiled"
+        how = "compiled" if report.largest_was_compiled else "extrapolated from this batch, not compiled"
         largest = report.largest_per_replica_batch
         yield _row(
-            "", f"largest batch a replica that fits: {largest} ({largest * report.num_replicas} in all; {how})"
+            "", f"largest batch per replica that fits: {largest} ({largest * report.num_replicas} in all; {how})"
         )
     if report.largest_sequence_length is not None:
         longest = f"{report.largest_sequence_length:,} tokens"
-        yield _row("", f"longest sequence at this batch: about {longest}, where the memory grows with the tokens")
+        yield _row("", f"longest sequence at this batch: about {longest}, if memory grows linearly with the tokens")
     buffers = [buffer for buffer in memory.buffers if buffer.bytes >= _LEAST_PART * (memory.needed or 0)]
     if buffers:
         at = "" if memory.buffers_batch is None else f", at a batch of {memory.buffers_batch} a replica"
-        yield _row("", f"largest buffers when it is fullest{at}:")
+        yield _row("", f"largest buffers at peak{at}:")
     for buffer in buffers[:5]:
         way = ", backward" if buffer.backward else ""
         what = f", {buffer.purpose}" if buffer.purpose else ""
         yield _row("", f"{_memory_size(buffer.bytes):>10}  {buffer.layer}{way}  {buffer.shape}{what}")
     for purpose, cure in dict.fromkeys((one.purpose, one.cure) for one in buffers[:_TO_SHRINK] if one.cure):
-        yield _row("", f"what shrinks {purpose}{'' if purpose == 'logits' else 's'}: {cure}")
+        yield _row("", f"to shrink {purpose}{'' if purpose == 'logits' else 's'}: {cure}")
 
 
 def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
@@ -149,17 +149,17 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
     kernels = ""
     if time.by_kernels:
         kernels = (
-            f", {100 * time.by_kernels:.0f} % are kernels, by their products at the peak of the matrix units or by "
-            "their bytes, whichever take longer"
+            f", {100 * time.by_kernels:.0f} % in kernels, by their products at the matrix units' peak or by their "
+            "bytes, whichever takes longer"
         )
     yield _row(
         "",
-        f"{100 * time.by_compiler:.0f} % of that the compiler states{kernels}; the rest is the time that bytes take "
+        f"{100 * time.by_compiler:.0f} % of it stated by the compiler{kernels}; the rest is the time to move bytes "
         f"over the chip's memory and links, {_by(report, time)}",
     )
-    yield _row("FLOPs", f"{time.flops:.3g} a device and step, {100 * time.mfu:.0f} % of the bfloat16 peak (MFU)")
+    yield _row("FLOPs", f"{time.flops:.3g} per device and step, {100 * time.mfu:.0f} % of the bfloat16 peak (MFU)")
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in time.shares.items())
-    yield _row("bound by", f"{time.bound} (of the time: {shares}); {time.intensity:.0f} FLOPs for each byte of HBM")
+    yield _row("bound by", f"{time.bound} (time: {shares}); {time.intensity:.0f} FLOPs per byte of HBM")
     if report.collectives is not None and report.devices > 1:
         found = report.collectives
         yield _row(
@@ -169,7 +169,7 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
         )
         yield from _collective_lines(found)
     per_sec = _transfer_size(report.host_bytes_per_sec or 0)
-    yield _row("host", f"has to deliver {per_sec}/s ({_transfer_size(report.host_bytes)} a step)")
+    yield _row("host", f"must deliver {per_sec}/s ({_transfer_size(report.host_bytes)} a step)")
     if report.pipeline_batches_per_sec is not None:
         yield _pipeline_line(report.pipeline_batches_per_sec, time)
     if time.unknown_loops:
@@ -190,20 +190,24 @@ def _collective_lines(found: Collectives) -> Iterator[str]:
 def _range(report: PreflightResult, time: StepTime) -> str:
     generation = report.target.split("-")[0]
     if time.seconds_range is None:
-        return f"nothing that was measured on real {generation} chips is published to be put beside it"
+        return f"there is no published measurement on real {generation} chips to compare with"
     low, high = map(_seconds, time.seconds_range)
-    return f"{low} to {high} by what was measured on real {generation} chips ({time.measured})"
+    return f"{low} to {high}, judging by measurements on real {generation} chips ({time.measured})"
 
 
 def _by(report: PreflightResult, time: StepTime) -> str:
     made = [name for name in time.corrections if name != "collectives" or report.devices > 1]
-    return f"as measured for {' and '.join(made)}, else at the least" if made else "at the least"
+    return f"as measured for {' and '.join(made)}, else at least" if made else "at least"
 
 
 def _pipeline_line(made: float, time: StepTime) -> str:
     wanted = 1 / time.seconds
-    verdict = "enough" if made >= wanted else f"{100 * (1 - made / wanted):.0f} % of the time would wait for data"
-    return _row("", f"the pipeline makes {made:,.1f} batches/s here, and {wanted:,.1f} are wanted: {verdict}")
+    verdict = (
+        "enough"
+        if made >= wanted
+        else f"{100 * (1 - made / wanted):.0f} % of the time would be spent waiting for data"
+    )
+    return _row("", f"the pipeline makes {made:,.1f} batches/s here, and {wanted:,.1f} are needed: {verdict}")
 
 
 def _layer_lines(layers: tuple[LayerTime, ...]) -> Iterator[str]:

@@ -13,7 +13,7 @@ _ESTIMATES = (
     "Times are estimates, with one operation after the other at the chip's nominal clock: no TPU has run this."
 )
 _NOT_IN_THEM = (
-    "Not in them: how fast the host makes batches and sends them, the time between steps, {} real network; "
+    "Not included: how fast the host makes and sends batches, the time between steps, {} real network; "
     "`steps_per_execution`, callbacks and validation."
 )
 

@@ -86,7 +86,7 @@ def test_the_fastest_that_fits_comes_first_and_the_report_is_of_it(compiler):
     assert times[0] == report.step_seconds < times[2] < times[3]
     text = str(report)
     assert "does not fit" in text
-    assert "The first one: kte.strategy_scope(" in text
+    assert "To use the first one: kte.strategy_scope(" in text
     assert report.tokens_per_sec == pytest.approx(report.samples_per_sec * 128)
 
 

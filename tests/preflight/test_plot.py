@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_drawn_with_the_buffers_of_a_batch_that_does():
     assert [bar.get_width() for bar in forward] == pytest.approx([0, 0.5])
     assert [bar.get_width() for bar in backward] == pytest.approx([1010 / 1024, 0])
     assert buffers.get_title(loc="left") == (
-        "The largest buffers when memory is fullest, at a batch of 152 a replica, which fits"
+        "The largest buffers at peak memory, at a batch of 152 a replica, which fits"
     )
     assert notes(use) == ["needed", "available HBM"]
     assert legend(figure) == ["forward", "backward"]

@@ -98,7 +98,7 @@ def test_a_sharded_model_has_as_many_replicas_as_batches_are_parts():
     assert report().num_replicas == 8
     sharded = report(**SHARDED, largest_per_replica_batch=48)
     assert sharded.num_replicas == 2
-    assert line(sharded, "largest batch").startswith("largest batch a replica that fits: 48 (96 in all;")
+    assert line(sharded, "largest batch").startswith("largest batch per replica that fits: 48 (96 in all;")
 
 
 @pytest.mark.parametrize(
@@ -182,15 +182,15 @@ def test_buffers_are_told_with_what_they_are_for_and_the_largest_with_what_makes
     found = report(memory=dataclasses.replace(MEMORY, buffers=buffers))
     assert line(found, "9 MiB") == "9 MiB conv9 f32[9], gathered weight"
     assert line(found, "7 MiB") == "7 MiB conv7, backward f32[7], gradient"
-    cures = [text.strip() for text in unwrapped(found).splitlines() if text.strip().startswith("what shrinks")]
-    assert cures == ["what shrinks gathered weights: a mesh", 'what shrinks gradients: shard="fsdp"']
+    cures = [text.strip() for text in unwrapped(found).splitlines() if text.strip().startswith("to shrink")]
+    assert cures == ["to shrink gathered weights: a mesh", 'to shrink gradients: shard="fsdp"']
     silent = (buffer(9, "gathered weight", ""), buffer(8, None, ""))
     assert "a smaller" not in str(report(memory=dataclasses.replace(MEMORY, buffers=silent)))
 
 
 def test_the_largest_batch_says_how_it_is_known():
-    begin = "largest batch a replica that fits: 512 (4096 in all; "
-    assert line(report(), "largest batch") == begin + "worked out from this batch, not compiled)"
+    begin = "largest batch per replica that fits: 512 (4096 in all; "
+    assert line(report(), "largest batch") == begin + "extrapolated from this batch, not compiled)"
     assert line(report(largest_was_compiled=True), "largest batch") == begin + "compiled)"
     assert "largest batch" not in str(report(largest_per_replica_batch=None))
 
@@ -206,16 +206,15 @@ def test_five_buffers_are_told_with_layer_pass_and_shape():
 def test_time_is_told_with_its_source_and_what_bounds_it():
     found = report()
     assert line(found, "step") == "step 10 ms estimated: 102,400 examples/s, 12,800 a chip"
-    assert "  75 % of that the compiler states" in unwrapped(found)
-    assert "over the chip's memory and links, at the least" in unwrapped(found)
-    assert "nothing that was measured on real v5e chips is published to be put beside it" in unwrapped(found)
-    assert line(found, "FLOPs") == "FLOPs 1.5e+12 a device and step, 50 % of the bfloat16 peak (MFU)"
+    assert "  75 % of it stated by the compiler" in unwrapped(found)
+    assert "over the chip's memory and links, at least" in unwrapped(found)
+    assert "there is no published measurement on real v5e chips to compare with" in unwrapped(found)
+    assert line(found, "FLOPs") == "FLOPs 1.5e+12 per device and step, 50 % of the bfloat16 peak (MFU)"
     assert line(found, "bound by") == (
-        "bound by memory (of the time: matrix units 25 %, memory 70 %, collectives 5 %); "
-        "120 FLOPs for each byte of HBM"
+        "bound by memory (time: matrix units 25 %, memory 70 %, collectives 5 %); 120 FLOPs per byte of HBM"
     )
     assert line(found, "network") == "network 3 collectives of 102 MB: at least 1.2 ms"
-    assert line(found, "host") == "host has to deliver 15 GB/s (150 MB a step)"
+    assert line(found, "host") == "host must deliver 15 GB/s (150 MB a step)"
 
 
 KINDS = (
@@ -249,21 +248,21 @@ def test_the_range_says_whose_it_is():
         TIME, seconds_range=(0.009, 0.0125), measured="2 training steps", corrections=("copies", "collectives")
     )
     found = report(time=time, target="v3-8")
-    assert "9 ms to 12.5 ms by what was measured on real v3 chips (2 training steps)" in unwrapped(found)
-    assert "links, as measured for copies and collectives, else at the least" in unwrapped(found)
+    assert "9 ms to 12.5 ms, judging by measurements on real v3 chips (2 training steps)" in unwrapped(found)
+    assert "links, as measured for copies and collectives, else at least" in unwrapped(found)
     assert "the time between steps, and a real network;" in unwrapped(found)
     assert "latency of collectives" in unwrapped(report())
     alone = report(time=time, target="v6e-1", chips=1, devices=1)
-    assert "links, as measured for copies, else at the least" in unwrapped(alone)
+    assert "links, as measured for copies, else at least" in unwrapped(alone)
     assert line(found, "network") == "network 3 collectives of 102 MB: 1.2 ms"
 
 
 @pytest.mark.parametrize(
     ("made", "verdict"),
-    [(100.0, "enough"), (2500.0, "enough"), (25.0, "75 % of the time would wait for data")],
+    [(100.0, "enough"), (2500.0, "enough"), (25.0, "75 % of the time would be spent waiting for data")],
 )
 def test_a_pipeline_is_set_against_what_is_wanted(made, verdict):
-    expected = f"the pipeline makes {made:,.1f} batches/s here, and 100.0 are wanted: {verdict}"
+    expected = f"the pipeline makes {made:,.1f} batches/s here, and 100.0 are needed: {verdict}"
     assert line(report(pipeline_batches_per_sec=made), "the pipeline") == expected
     assert "the pipeline" not in str(report())
 
@@ -358,9 +357,7 @@ def test_times(seconds, text):
 
 
 def test_the_part_of_kernels_is_told_where_there_is_any():
-    kernels = (
-        "are kernels, by their products at the peak of the matrix units or by their bytes, whichever take longer"
-    )
+    kernels = "in kernels, by their products at the matrix units' peak or by their bytes, whichever takes longer"
     assert kernels not in unwrapped(report())
     found = report(time=dataclasses.replace(TIME, by_kernels=0.2))
-    assert f"75 % of that the compiler states, 20 % {kernels}; the rest is" in unwrapped(found)
+    assert f"75 % of it stated by the compiler, 20 % {kernels}; the rest is" in unwrapped(found)
