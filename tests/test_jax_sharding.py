@@ -205,7 +205,7 @@ def test_a_layout_map_brings_its_mesh():
     layouts[".*gone"] = ("data",)
     scope = kte.strategy_scope(shard=layouts)
     assert scope.num_replicas == 4
-    with pytest.warns(LayoutWarning, match=r"meant: the pattern '\.\*gone' of `shard` matches no variable\. "):
+    with pytest.warns(LayoutWarning, match=r"mistakes: the pattern '\.\*gone' of `shard` matches no variable\. "):
         sharded = trained(scope)
     assert {row.path: row.spec for row in scope.layout(sharded[0]).variables}["up/kernel"] == (None, "model")
     assert_equal(sharded, trained(one_device()))

@@ -62,7 +62,7 @@ class Interruption:
         if number == signal.SIGTERM:
             tell_workers()
         self.reason = _SIGNALS[signal.Signals(number)]
-        say(f"{self.reason}: saves, then leaves.", begin="\n")
+        say(f"{self.reason}: saving, then stopping.", begin="\n")
 
 
 def say(text: str, begin: str = "") -> None:

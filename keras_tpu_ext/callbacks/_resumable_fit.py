@@ -208,8 +208,8 @@ class ResumableFit:
         self._steps.hear(batch)
         if self._data.read_again:
             self._say(
-                f"{self._data.read_again:,} batches were read again, in {self._data.seconds:.1f} s, to come to the "
-                "place in the data."
+                f"{self._data.read_again:,} batches were read again, in {self._data.seconds:.1f} s, to return to the "
+                "position in the data."
             )
             self._data.read_again = 0
 
@@ -229,9 +229,9 @@ class ResumableFit:
         """Print how to resume, after the callbacks have been called for the end."""
         why = self._why
         if self._saver.has_failed:
-            self._say(f"left, {why}, and could not save. {self._what_is_kept()}")
+            self._say(f"stopped, {why}, and could not save. {self._what_is_kept()}")
         else:
-            self._say(f"left, {why}. Start the same program again, and it goes on from there.")
+            self._say(f"stopped, {why}. Start the same program again to continue from here.")
 
     def last_logs(self) -> dict[str, Any]:
         """Return the logs of the last epoch that has ended."""

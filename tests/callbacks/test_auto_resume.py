@@ -273,7 +273,7 @@ def test_batches_that_are_read_again_are_told(tmp_path, capsys):
     capsys.readouterr()
     Trained(tmp_path, "a generator")
     printed = capsys.readouterr().out
-    assert re.search(r"AutoResume: \d+ batches were read again, in .* s, to come to the place", printed)
+    assert re.search(r"AutoResume: \d+ batches were read again, in .* s, to return to the position", printed)
 
 
 @pytest.mark.skipif(not HAS_TENSORFLOW, reason="it is about tf.data")
@@ -384,7 +384,7 @@ def test_a_signal_saves_and_leaves(number, tmp_path, capsys):
     assert signal.getsignal(number) is before
     assert first.history.epoch == [0]
     assert first.counting.batches == BATCHES + 3
-    assert "left, as" in capsys.readouterr().out
+    assert "stopped, as" in capsys.readouterr().out
     assert Trained(tmp_path, every_s=600).outcome() == uninterrupted("arrays")
 
 

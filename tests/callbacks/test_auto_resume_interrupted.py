@@ -480,7 +480,7 @@ def test_after_a_sigterm_that_came_too_late_the_next_fit_leaves(tmp_path, capsys
         resumes.append(kte.callbacks.AutoResume(tmp_path / name))
         fit([*others, resumes[-1]])
     assert [resume.finished for resume in resumes] == [True, False, True]
-    assert capsys.readouterr().out.count("left, as SIGTERM asked it to") == 1
+    assert capsys.readouterr().out.count("stopped, as SIGTERM asked it to") == 1
 
 
 def test_why_it_has_left_is_what_was_when_it_decided(tmp_path, monkeypatch, capsys):
@@ -489,7 +489,7 @@ def test_why_it_has_left_is_what_was_when_it_decided(tmp_path, monkeypatch, caps
     saving = kte.callbacks.AutoResume(tmp_path)
     fit([saving])
     assert not saving.finished
-    assert "left, 4 s before the session ends. Start the same" in capsys.readouterr().out
+    assert "stopped, 4 s before the session ends. Start the same" in capsys.readouterr().out
 
 
 def test_callbacks_hear_the_last_logs_when_it_leaves(tmp_path):
@@ -558,7 +558,7 @@ def test_where_it_leaves_it_saves_again_from_the_host(tmp_path, monkeypatch, cap
     monkeypatch.setattr(CheckpointFolder, "write", fails_for_copies_on_the_device)
     with pytest.warns(ResumeWarning, match="RESOURCE_EXHAUSTED"):
         fit([Calling(2, interrupt), kte.callbacks.AutoResume(tmp_path)])
-    assert "goes on from there" in capsys.readouterr().out
+    assert "to continue from here" in capsys.readouterr().out
     assert resume_report(str(tmp_path)).newest.batches == 3
 
 

@@ -390,8 +390,8 @@ def test_what_could_not_be_saved_before_it_left_is_told(tmp_path, monkeypatch, c
         warnings.simplefilter("always")
         train(tmp_path, Calling(6, lambda: os.kill(os.getpid(), signal.SIGTERM)))
     printed = capsys.readouterr().out
-    assert "left, as SIGTERM asked it to, and could not save. checkpoint-000000.zip is the last one" in printed
-    assert "goes on from there" not in printed
+    assert "stopped, as SIGTERM asked it to, and could not save. checkpoint-000000.zip is the last one" in printed
+    assert "to continue from here" not in printed
     last = [str(one.message) for one in told if issubclass(one.category, ResumeWarning)][-1]
     assert "No space left" in last
     assert "The training goes on" not in last

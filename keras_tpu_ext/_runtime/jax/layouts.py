@@ -69,7 +69,7 @@ def warn_of_layouts(model: keras.Model) -> None:
     found = layout(model).complaints
     if found:
         warnings.warn(
-            f"The layout of {model.name!r} is surely not meant: {'; '.join(found)}. "
+            f"The layout of {model.name!r} has likely mistakes: {'; '.join(found)}. "
             "print(scope.layout(model)) shows all of it.",
             LayoutWarning,
             stacklevel=user_stack_level(),
