@@ -124,7 +124,7 @@ define in_parts
 	do echo "$(1) $(ALL) $$part"; $(1) $(ALL) $$part || failed=1; done; exit $$failed
 endef
 
-# Every test on every runtime, to the end: an hour and a half.
+# Every test on every runtime, to the end: some hours on two cores.
 exhaustive:
 	$(MAKE) --no-print-directory --keep-going exhaustive-all
 
