@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -41,6 +41,24 @@ def jax_mesh(distribution: keras.distribution.DataParallel) -> jax.sharding.Mesh
 def layout_of(variable: Variable) -> Any:
     """Return the layout of a variable; `None` if none was set."""
     return getattr(variable, "_layout", None)  # before 3.10 a variable without a value has no such attribute
+
+
+def spec_of_layout(layout: Any) -> tuple[Sequence[str | None], dict[str, int]]:
+    """Return the axes of a variable's layout, and the size of each axis of its mesh; before 3.10 it is JAX's own."""
+    if layout is None:
+        return (), {}
+    if isinstance(layout, jax.sharding.Sharding):
+        spec, mesh = getattr(layout, "spec", ()), getattr(layout, "mesh", None)
+        return spec, {} if mesh is None else dict(mesh.shape)
+    mesh = layout.device_mesh
+    return layout.axes, dict(zip(mesh.axis_names, map(int, mesh.shape), strict=True))
+
+
+def devices_of_layout(layout: Any) -> set[str]:
+    """Return Keras's names of the devices of a variable's layout."""
+    if isinstance(layout, jax.sharding.Sharding):
+        return {f"{device.platform}:{device.id}" for device in layout.device_set}
+    return set(layout.device_mesh.devices.flat)
 
 
 # Whether an optimizer lays out its slots like the weights that they belong to.

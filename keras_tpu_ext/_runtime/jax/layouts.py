@@ -15,7 +15,7 @@ import keras
 from keras_tpu_ext._runtime.common.layouts import LayerFacts, ModelLayout, Role, Spec, VariableLayout
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat.keras3 import path_of
-from keras_tpu_ext._runtime.compat.keras3_jax import layout_of
+from keras_tpu_ext._runtime.compat.keras3_jax import layout_of, spec_of_layout
 from keras_tpu_ext._runtime.jax.scope import distribution_of, mesh_sizes
 from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel, facts_of, facts_of_variable
 from keras_tpu_ext._runtime.jax.update import step_variables
@@ -188,13 +188,5 @@ def _rows(
 
 def _spec_of_created(variable: keras.Variable) -> tuple[Spec, Mapping[str, int]]:
     """Return how a variable is laid out, and the size of each axis of its own mesh."""
-    layout = layout_of(variable)
-    # Keras before 3.10 keeps JAX's sharding.
-    axes: Sequence[str | None] = getattr(layout, "axes", ()) or getattr(layout, "spec", ())
-    mesh = getattr(layout, "device_mesh", None) or getattr(layout, "mesh", None)
-    sizes = {} if mesh is None else dict(zip(mesh.axis_names, _shape_of(mesh), strict=True))
+    axes, sizes = spec_of_layout(layout_of(variable))
     return (*axes, *[None] * (len(variable.shape) - len(axes))), sizes
-
-
-def _shape_of(mesh: keras.distribution.DeviceMesh | jax.sharding.Mesh) -> tuple[int, ...]:
-    return tuple(map(int, mesh.devices.shape if isinstance(mesh, jax.sharding.Mesh) else mesh.shape))

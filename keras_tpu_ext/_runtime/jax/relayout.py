@@ -6,7 +6,7 @@ import jax
 import keras
 
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.compat.keras3_jax import SLOTS_FOLLOW_WEIGHTS, layout_of
+from keras_tpu_ext._runtime.compat.keras3_jax import SLOTS_FOLLOW_WEIGHTS, devices_of_layout, layout_of
 from keras_tpu_ext._runtime.jax.layouts import specs_under, variables_of, without_layout_warning
 from keras_tpu_ext._runtime.jax.scope import distribution_of, keep
 from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel
@@ -61,10 +61,7 @@ def _slots_of_their_own(model: keras.Model) -> set[int]:
 def is_elsewhere(variable: keras.Variable, distribution: keras.distribution.Distribution) -> bool:
     """Return whether a variable is not on the devices of a distribution."""
     layout = layout_of(variable)
-    mesh = getattr(layout, "device_mesh", None)  # Keras before 3.10 keeps JAX's sharding
-    return layout is None or (
-        mesh is not None and set(mesh.devices.flat) != set(distribution.device_mesh.devices.flat)
-    )
+    return layout is None or devices_of_layout(layout) != set(distribution.device_mesh.devices.flat)
 
 
 def relayout(model: keras.Model, distribution: keras.distribution.Distribution) -> None:
