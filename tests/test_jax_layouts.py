@@ -9,6 +9,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.jax.loop import CompiledLoop
 from keras_tpu_ext.errors import ArgumentError, LayoutWarning, ScopeError
 
 pytestmark = pytest.mark.runtimes("keras3_jax", reason="models are sharded on JAX")
@@ -283,3 +284,93 @@ def test_keras_adds_weights_as_before_outside_the_block():
         assert keras.layers.Layer.add_weight is not before
     assert keras.layers.Layer.add_weight is before
     assert jax.device_count("cpu") >= 8
+
+
+def deep():
+    return keras.Sequential(
+        [keras.Input((512,)), *[keras.layers.Dense(1024) for _ in range(3)], keras.layers.Dense(1)]
+    )
+
+
+def test_the_first_step_of_a_chosen_layout_is_that_of_a_scope_with_its_mesh(monkeypatch):
+    """It takes no more memory, and so does not do for another mesh; nor does what `auto` asks the compiler about."""
+    programs, compiled = [], []
+    original = CompiledLoop._compile
+
+    def compiling(loop, state, own):
+        one, many = original(loop, state, own)
+
+        def run(*arguments):
+            compiled.append(one.lower(*arguments).compile())
+            return one(*arguments)
+
+        return run, many
+
+    def lowered(model, batch):
+        opened = _runtime.devices.shard(_runtime.devices.abstract_strategy(8), "fsdp", MESH["mesh"])
+        program = _runtime.probes.lower_step(model, (*batch, None), opened, "TPU v5 lite")
+        programs.append(program.without_lines)
+        return dict(MESH["mesh"])
+
+    monkeypatch.setattr(kte.strategy, "fastest_mesh", lambda hardware, *asked: lowered(*asked))
+    scopes = [kte.strategy_scope(require="cpu", shard="auto", replicas=8)]
+    scopes += [kte.strategy_scope(require="cpu", shard="fsdp", **MESH)]
+    monkeypatch.setattr(CompiledLoop, "_compile", compiling)
+    models = [fitted(scope, deep) for scope in scopes]
+    chosen, given = (one.memory_analysis().temp_size_in_bytes for one in compiled)
+    assert chosen == given
+    lowered(models[0], (np.zeros((8, 512), "float32"), np.zeros((8, 1), "float32")))
+    assert programs[0] == programs[1]
+
+
+def test_a_chosen_layout_stays_when_the_model_is_compiled_again(monkeypatch):
+    asked = []
+    monkeypatch.setattr(kte.strategy, "fastest_mesh", lambda *about: asked.append(1) or dict(MESH["mesh"]))
+    scope = kte.strategy_scope(require="cpu", shard="auto", replicas=8)
+    model = fitted(scope)
+    fitted(scope, lambda: model)
+    assert (scope.layout(model).mesh, len(asked)) == (dict(MESH["mesh"]), 1)
+
+
+def test_a_model_may_train_and_predict_while_another_one_trains():
+    """Each on its own devices."""
+    scopes = [kte.strategy_scope(require="cpu", shard="fsdp", replicas=count) for count in (8, 4)]
+    teacher = fitted(scopes[1])
+    x = np.ones((8, 512), "float32")
+    expected = teacher.predict(x, verbose=0)
+
+    class Asking(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            np.testing.assert_allclose(teacher.predict(x, verbose=0), expected, atol=1e-6)
+            teacher.fit(x, expected, verbose=0)
+
+    with scopes[0]:
+        model = wide()
+        model.compile("sgd", "mse")
+    model.fit(x, expected, verbose=0, callbacks=[Asking()])
+
+
+@pytest.mark.parametrize("shard", [None, "fsdp"])
+def test_a_part_is_on_the_devices_of_the_model_that_is_used(shard):
+    scopes = [kte.strategy_scope(require="cpu", shard=shard, replicas=count) for count in (8, 4)]
+    with scopes[1]:
+        base = keras.Sequential([keras.Input((512,)), keras.layers.Dense(256)])
+
+    def make():
+        inputs = keras.Input((512,))
+        return keras.Model(inputs, keras.layers.Dense(1)(base(inputs)))
+
+    model = fitted(scopes[0], make)
+    x = np.ones((8, 512), "float32")
+    before = [one.predict(x, verbose=0) for one in (model, base)]
+    for one, expected in zip((model, base), before, strict=True):
+        np.testing.assert_allclose(one.predict(x, verbose=0), expected, atol=1e-6)
+
+
+def test_after_a_move_the_other_layout_is_complained_about_too():
+    first, second = ({word: ("data", None)} for word in ("gone", "lost"))
+    scopes = [kte.strategy_scope(require="cpu", shard=shard, replicas=8) for shard in (first, second)]
+    with pytest.warns(LayoutWarning, match="'gone'"):
+        model = fitted(scopes[0])
+    with pytest.warns(LayoutWarning, match="'lost'"):
+        fitted(scopes[1], lambda: model)

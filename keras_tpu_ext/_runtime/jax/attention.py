@@ -51,14 +51,15 @@ _CONTEXT = _Context()
 
 
 @contextlib.contextmanager
-def exact_attention(mesh: Mesh | None, batch_axis: str) -> Iterator[None]:
+def exact_attention(mesh: Mesh | None, batch_axis: str, *, replaces: bool = False) -> Iterator[None]:
     """Within the block, make Keras's attention exact where it is traced for a TPU.
 
     Args:
         mesh: The mesh of the devices, which may be abstract; `None` for one device.
         batch_axis: Its axis along which batches are sharded; heads are sharded along the other axes.
+        replaces: Whether the block counts also within another one; else the outermost does.
     """
-    if _CONTEXT.active or not traces_for_tpu():
+    if (_CONTEXT.active and not replaces) or not traces_for_tpu():
         yield
         return
     before = _CONTEXT.active, _CONTEXT.mesh, _CONTEXT.batch_axis
@@ -71,12 +72,12 @@ def exact_attention(mesh: Mesh | None, batch_axis: str) -> Iterator[None]:
 
 
 def exact_attention_of(
-    distribution: keras.distribution.Distribution | None,
+    distribution: keras.distribution.Distribution | None, *, replaces: bool = False
 ) -> contextlib.AbstractContextManager[None]:
     """Return `exact_attention` on the devices of a distribution; `None` is one device."""
     if distribution is None:
-        return exact_attention(None, "")
-    return exact_attention(jax_mesh(distribution), distribution.batch_dim_name)
+        return exact_attention(None, "", replaces=replaces)
+    return exact_attention(jax_mesh(distribution), distribution.batch_dim_name, replaces=replaces)
 
 
 def _patches() -> list[Patch]:

@@ -76,6 +76,11 @@ def warn_of_layouts(model: keras.Model) -> None:
         )
 
 
+def warn_again_of_layouts(model: keras.Model) -> None:
+    """Let `warn_of_layouts` warn again: the model has other layouts."""
+    vars(model).pop(_TOLD, None)
+
+
 @contextlib.contextmanager
 def without_layout_warning(model: keras.Model) -> Iterator[None]:
     """Within the block, keep the warning about a model's layouts for later."""
@@ -178,10 +183,11 @@ def _rows(
         for variable in variables:
             path, shape, (spec, sizes) = path_of(variable), tuple(map(int, variable.shape)), spec_of(variable)
             size = math.prod(shape) * jax.numpy.dtype(variable.dtype).itemsize
-            parts = math.prod(sizes[name] for name in spec if name is not None)
+            parts = math.prod(sizes.get(name, 1) for name in spec if name is not None)
             note = distribution.note_of(path, shape) if isinstance(distribution, ShardedParallel) else ""
             if any(spec) and dict(sizes) != own:
-                note = f"it is on another mesh, {' x '.join(f'{name} {size}' for name, size in sizes.items())}"
+                other = " x ".join(f"{name} {size}" for name, size in sizes.items())
+                note = f"it is on another mesh, {other}: make its layer in this scope"
             rows.append(VariableLayout(path, role, shape, str(variable.dtype), spec, size, size // parts, note))
     return rows
 

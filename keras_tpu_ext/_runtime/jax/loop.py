@@ -20,6 +20,7 @@ from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.keras3_jax import state_after_predict
 from keras_tpu_ext._runtime.jax.batch import batch_context, exclude_padding
 from keras_tpu_ext._runtime.jax.data_adapter import Group, batches_of, host_batch
+from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.scope import distribution_of
 from keras_tpu_ext._runtime.jax.sharding import replicated
 from keras_tpu_ext._runtime.jax.update import step_variables
@@ -81,13 +82,18 @@ class CompiledLoop:
             outputs, state = self._step(state, data)
         return outputs, state, [scope.get_current_value(variable) for variable in variables]
 
+    def _on_own_devices(self, state: Any, own: Any, data: Nest, examples: jax.Array) -> tuple[Any, Any, Any]:
+        """Return `stateless` on the devices that the model is on now, after its layout may have been chosen."""
+        with exact_operations(distribution_of(self._model), replaces=True):
+            return self.stateless(state, own, data, examples)
+
     def _compile(self, state: Any, own: Any) -> tuple[Any, Any]:
         everywhere = replicated(distribution_of(self._model))
         shardings = None
         if everywhere is not None:
             shardings = (everywhere, *jax.tree.map(lambda array: array.sharding, (state, own)))
         # A separate function for each model: JAX caches compiled programs by function.
-        step = jax.jit(lambda *arguments: self.stateless(*arguments))
+        step = jax.jit(lambda *arguments: self._on_own_devices(*arguments))
         options = {"donate_argnums": (0, 1), "out_shardings": shardings}
         one = jax.jit(lambda *arguments: step(*arguments), **options)
         many = _collected if self._collects else _last
@@ -95,11 +101,11 @@ class CompiledLoop:
 
     def _one_by_one(self, state: Any, own: Any, group: Group) -> tuple[Any, Any, Any]:
         if group.steps is None:
-            return self.stateless(state, own, group.data, group.examples)
+            return self._on_own_devices(state, own, group.data, group.examples)
         every = []
         for i in range(int(group.steps)):
             data, examples = jax.tree.map(lambda leaf, i=i: leaf[i], (group.data, group.examples))
-            outputs, state, own = self.stateless(state, own, data, examples)
+            outputs, state, own = self._on_own_devices(state, own, data, examples)
             every.append(outputs)
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *every) if self._collects else every[-1], state, own
 

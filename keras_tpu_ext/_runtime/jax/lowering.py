@@ -52,9 +52,9 @@ def lower_step(model: keras.Model, batch: Nest, opened: OpenedStrategy, device_k
         stack.enter_context(wrap_lowering_errors(model))
         stack.enter_context(tracing_for_tpu(device_kind))
         if isinstance(model, TrainStep):
-            stack.enter_context(exact_attention(mesh, batch_axis))
-        if isinstance(distribution, keras.distribution.ModelParallel):
-            stack.enter_context(sharded_operations(mesh, batch_axis))
+            stack.enter_context(exact_attention(mesh, batch_axis, replaces=True))
+        is_sharded = isinstance(distribution, keras.distribution.ModelParallel)
+        stack.enter_context(sharded_operations(mesh if is_sharded else None, batch_axis, replaces=True))
         if is_abstract(model):
             stack.enter_context(abstract_variables())
         stack.enter_context(without_layout_warning(model))  # the report has it

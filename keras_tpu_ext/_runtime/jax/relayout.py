@@ -7,12 +7,17 @@ import keras
 
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3_jax import SLOTS_FOLLOW_WEIGHTS, devices_of_layout, layout_of
-from keras_tpu_ext._runtime.jax.layouts import specs_under, variables_of, without_layout_warning
+from keras_tpu_ext._runtime.jax.layouts import (
+    specs_under,
+    variables_of,
+    warn_again_of_layouts,
+    without_layout_warning,
+)
 from keras_tpu_ext._runtime.jax.scope import distribution_of, keep
 from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel
 from keras_tpu_ext._runtime.keras3.models import optimizers_of
 
-_CHOSEN = "_kte_layout_chosen"
+_ASKED = "_kte_layout_asked"  # the distribution of `shard="auto"` that has chosen the layout
 
 
 def choose_layout(model: keras.Model, batch: Nest) -> None:
@@ -23,9 +28,11 @@ def choose_layout(model: keras.Model, batch: Nest) -> None:
         batch: `x`, `(x, y)` or `(x, y, sample_weight)` of objects with a shape and a dtype.
     """
     distribution = distribution_of(model)
-    if not isinstance(distribution, ShardedParallel) or distribution.choose is None or vars(model).get(_CHOSEN):
+    if not isinstance(distribution, ShardedParallel) or distribution.choose is None:
         return
-    vars(model)[_CHOSEN] = True
+    if vars(model).get(_ASKED) == distribution:
+        return
+    vars(model)[_ASKED] = distribution
     if jax.process_count() > 1:
         return
     with without_layout_warning(model):
@@ -42,9 +49,10 @@ def lay_out_what_has_no_layout(model: keras.Model) -> None:
     is_ours = isinstance(distribution, ShardedParallel)
     slots = _slots_of_their_own(model) if is_ours else set()
     moving = [one for one in variables_of(model) if is_elsewhere(one, distribution) or id(one) in slots]
-    specs = specs_under(model, distribution) if is_ours and moving else {}
+    has_specs = is_ours or isinstance(distribution, keras.distribution.DataParallel)
+    specs = specs_under(model, distribution) if has_specs and moving else {}
     for variable in moving:
-        if is_ours:
+        if has_specs:
             variable._layout = keras.distribution.TensorLayout(specs[id(variable)], distribution.device_mesh)
         else:
             variable._layout = distribution.get_variable_layout(variable)
@@ -62,6 +70,16 @@ def is_elsewhere(variable: keras.Variable, distribution: keras.distribution.Dist
     """Return whether a variable is not on the devices of a distribution."""
     layout = layout_of(variable)
     return layout is None or devices_of_layout(layout) != set(distribution.device_mesh.devices.flat)
+
+
+def move_to(model: keras.Model, distribution: keras.distribution.Distribution | None) -> None:
+    """Move a model of one scope to the block of another; the layout that its own scope has chosen stays."""
+    own = distribution_of(model)
+    if None in (own, distribution) or distribution in (own, vars(model).get(_ASKED)):
+        return
+    vars(model).pop(_ASKED, None)
+    warn_again_of_layouts(model)
+    relayout(model, distribution)
 
 
 def relayout(model: keras.Model, distribution: keras.distribution.Distribution) -> None:

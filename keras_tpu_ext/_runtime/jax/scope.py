@@ -213,7 +213,10 @@ def _in_own_distribution(model: keras.Model, method: Callable[Concatenate[keras.
     @functools.wraps(method)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
-            with use_distribution(distribution_of(model)), sharded_operations_of(distribution_of(model)):
+            with (
+                use_distribution(distribution_of(model)),
+                sharded_operations_of(distribution_of(model), replaces=True),
+            ):
                 return method(model, *args, **kwargs)
         except ValueError as error:
             if type(error).__name__ != "IndivisibleError":

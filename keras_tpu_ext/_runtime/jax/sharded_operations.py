@@ -31,6 +31,7 @@ _Convolve = Callable[..., jax.Array]
 class _Context(threading.local):
     """The mesh of the sharded model that this thread traces; `None` outside one, and within a convolution."""
 
+    is_active = False
     mesh: Mesh | None = None
     batch_axis = ""
 
@@ -39,26 +40,31 @@ _CONTEXT = _Context()
 
 
 def sharded_operations_of(
-    distribution: keras.distribution.Distribution | None,
+    distribution: keras.distribution.Distribution | None, *, replaces: bool = False
 ) -> contextlib.AbstractContextManager[None]:
-    """Return `sharded_operations` on the devices of a distribution that shards models; for others, a no-op."""
-    if not isinstance(distribution, keras.distribution.ModelParallel):
-        return contextlib.nullcontext()
-    return sharded_operations(jax_mesh(distribution), distribution.batch_dim_name)
+    """Return `sharded_operations` on the devices of a distribution."""
+    if distribution is None:
+        return sharded_operations(None, "", replaces=True) if replaces else contextlib.nullcontext()
+    is_sharded = isinstance(distribution, keras.distribution.ModelParallel)
+    mesh = jax_mesh(distribution) if is_sharded else None
+    return sharded_operations(mesh, distribution.batch_dim_name, replaces=replaces)
 
 
 @contextlib.contextmanager
-def sharded_operations(mesh: Mesh, batch_axis: str) -> Iterator[None]:
+def sharded_operations(mesh: Mesh | None, batch_axis: str, *, replaces: bool = False) -> Iterator[None]:
     """Within the block, trace a sharded model with correct convolutions and outputs split along the batch.
 
-    Of nested blocks the outermost counts: a model may be a part of one on another mesh.
-
     Args:
-        mesh: The mesh, which may be abstract.
+        mesh: The mesh, which may be abstract; `None` for a model that is not sharded, which is traced as it is.
         batch_axis: Its axis along which batches are sharded.
+        replaces: Whether the block counts also within another one; else the outermost does.
     """
-    if _CONTEXT.mesh is not None:
+    if _CONTEXT.is_active and not replaces:
         yield
+        return
+    if mesh is None:
+        with _tracing(None, ""):
+            yield
         return
     convolutions = [(backend_nn, name, _over_batch) for name in _CONVOLUTIONS]
     with patched([*convolutions, (keras.layers.Layer, "__call__", _with_split_outputs)]), _tracing(mesh, batch_axis):
@@ -67,12 +73,12 @@ def sharded_operations(mesh: Mesh, batch_axis: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _tracing(mesh: Mesh | None, batch_axis: str) -> Iterator[None]:
-    before = _CONTEXT.mesh, _CONTEXT.batch_axis
-    _CONTEXT.mesh, _CONTEXT.batch_axis = mesh, batch_axis
+    before = _CONTEXT.is_active, _CONTEXT.mesh, _CONTEXT.batch_axis
+    _CONTEXT.is_active, _CONTEXT.mesh, _CONTEXT.batch_axis = True, mesh, batch_axis
     try:
         yield
     finally:
-        _CONTEXT.mesh, _CONTEXT.batch_axis = before
+        _CONTEXT.is_active, _CONTEXT.mesh, _CONTEXT.batch_axis = before
 
 
 def _over_batch(original: _Convolve) -> _Convolve:

@@ -18,8 +18,8 @@ from keras_tpu_ext._runtime.common.missing_names import override, private
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import BuildsFromIterator, keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
-from keras_tpu_ext._runtime.jax.attention import exact_attention_of
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
+from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.gather import has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.layouts import warn_of_layouts
 from keras_tpu_ext._runtime.jax.loop import (
@@ -30,9 +30,8 @@ from keras_tpu_ext._runtime.jax.loop import (
 )
 from keras_tpu_ext._runtime.jax.overflow import StatelessOverflowWatch
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup
-from keras_tpu_ext._runtime.jax.relayout import choose_layout, lay_out_what_has_no_layout, relayout
+from keras_tpu_ext._runtime.jax.relayout import choose_layout, lay_out_what_has_no_layout, move_to
 from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
-from keras_tpu_ext._runtime.jax.sharded_operations import sharded_operations_of
 from keras_tpu_ext._runtime.jax.sharding import copy_aliased_buffers
 from keras_tpu_ext._runtime.jax.update import (
     Weights,
@@ -75,7 +74,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the model as Keras does; its attention on a TPU matches that on a CPU."""
         model: Model = super()
-        with _exact_operations(distribution_of(self)):
+        with exact_operations(distribution_of(self)):
             return model.__call__(*args, **kwargs)
 
     def stateless_call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -85,7 +84,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
         """
         model: Model = super()
         clear_loss_ids(self)
-        with _exact_operations(distribution_of(self)):
+        with exact_operations(distribution_of(self)):
             return model.stateless_call(*args, **kwargs)
 
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -204,9 +203,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
 
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
         """Configure the model as `ExactModel.compile` does; in the block of another scope it moves there first."""
-        own, current = distribution_of(self), current_distribution()
-        if None not in (own, current) and own != current:
-            relayout(self, current)
+        move_to(self, current_distribution())
         model: Model = super()
         model.compile(*args, **kwargs)
 
@@ -218,11 +215,13 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
 
     @contextlib.contextmanager
     def _kte_loop(self) -> Iterator[None]:
-        with use_distribution(None), keeping_state(self), _exact_operations(distribution_of(self)):
+        with use_distribution(None), keeping_state(self), exact_operations(distribution_of(self), replaces=True):
             yield
 
     def _kte_prepare(self: Any, call: FitCall) -> None:
         if call.method == "predict":
+            if self.built:
+                self._adopt_variables()
             call.arguments["x"] = grouped_data(self, call.arguments)
             call.arguments.pop("batch_size", None)
 
@@ -312,13 +311,6 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
             return copy_aliased_buffers(model._get_jax_state(**which))
         finally:
             self.optimizer = None
-
-
-@contextlib.contextmanager
-def _exact_operations(distribution: keras.distribution.Distribution | None) -> Iterator[None]:
-    """Within the block, let Keras's operations be exact on the devices of a distribution."""
-    with exact_attention_of(distribution), sharded_operations_of(distribution):
-        yield
 
 
 def _unpacked(data: Nest) -> tuple[Nest, Nest, Nest]:

@@ -57,10 +57,11 @@ def shard(
 
 def layout(model: Model) -> ModelLayout:
     """Return the layout of a built model: every variable is replicated."""
-    optimizer = getattr(getattr(model, "optimizer", None), "variables", None) or []
-    slots = optimizer() if callable(optimizer) else optimizer
+    optimizer = getattr(model, "optimizer", None)
+    variables = getattr(optimizer, "variables", None) or []
+    slots = variables() if callable(variables) else variables
     weights = [_whole(variable, "weight") for variable in model.weights]
-    has_slots = bool(slots) or getattr(model, "optimizer", None) is None
+    has_slots = optimizer is None or bool(getattr(optimizer, "built", slots))
     return ModelLayout({}, (*weights, *(_whole(slot, "optimizer") for slot in slots)), has_slots=has_slots)
 
 

@@ -56,12 +56,16 @@ def _donated_elements(module: Module) -> dict[str, set[int | None]]:
         while name in by_name:
             instruction = by_name[name]
             index = _ELEMENT.search(instruction.attributes) if instruction.opcode == "get-tuple-element" else None
+            if index is not None and element is not None:
+                break  # an element of an element
             if index is not None:
                 name, element = instruction.operands[0], int(index[1])
             elif instruction.opcode == "tuple" and element is not None:
                 name, element = instruction.operands[element], None
             elif _is_alias(instruction) and len(instruction.operands) == 1:
                 name = instruction.operands[0]
+            elif element is not None and instruction.opcode.endswith("-start"):
+                break  # its elements are not those of its result
             else:
                 found.setdefault(name, set()).add(element)
                 break
