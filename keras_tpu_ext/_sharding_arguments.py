@@ -1,15 +1,48 @@
-"""The checks of `shard` and `mesh`."""
+"""The arguments `replicas`, `shard` and `mesh`, and their checks."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext._runtime.common.layouts import batch_axis_of
 from keras_tpu_ext.errors import ArgumentError
+
+
+class WantedDevices(NamedTuple):
+    """The devices that were asked for.
+
+    Attributes:
+        replicas: As given.
+        mesh: Name and size of each axis of the mesh, if one was given.
+    """
+
+    replicas: int | None
+    mesh: tuple[tuple[str, int], ...] | None
+
+    @property
+    def devices(self) -> int | None:
+        """The number of devices; `None` for any."""
+        return self.replicas if self.mesh is None else math.prod(size for _, size in self.mesh)
+
+    @property
+    def name(self) -> str:
+        """The argument that says so."""
+        return "replicas" if self.mesh is None else "mesh"
+
+    @property
+    def code(self) -> str:
+        """The arguments as they are written."""
+        if self.mesh is None:
+            return f"replicas={self.replicas}"
+        axes = ", ".join(f'("{name}", {size})' for name, size in self.mesh)
+        return f'shard="fsdp", mesh=({axes}{"," if len(self.mesh) == 1 else ""})'
+
+    def __str__(self) -> str:
+        return f"replicas={self.replicas}" if self.mesh is None else f"a mesh of {self.devices} devices"
 
 
 def check_sharding(

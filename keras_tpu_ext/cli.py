@@ -108,22 +108,22 @@ def _preflight_report(options: argparse.Namespace) -> PreflightReport:
     batches: list[Any] = []
     model = _runtime.probes.call_abstractly(build)
     batch = batches[0]
-    devices = parse_target(options.target).devices
+    replicas = parse_target(options.target).devices
     if options.mesh:
-        devices = options.mesh[batch_axis_of(options.mesh)]
+        replicas = options.mesh[batch_axis_of(options.mesh)]
     if options.shard == "auto" and not options.mesh:
-        devices = 1 if options.batch else devices  # each mesh has its own number of replicas
-    per_replica, rest = (128, 0) if options.batch is None else divmod(options.batch, devices)
+        replicas = 1 if options.batch else replicas  # each mesh has its own number of replicas
+    per_replica, rest = (128, 0) if options.batch is None else divmod(options.batch, replicas)
     if rest or per_replica < 1:
         raise ArgumentError(
-            f"--batch {options.batch} cannot be shared evenly by the {devices} replicas of {options.target}. "
-            f"Write --batch {max(per_replica, 1) * devices}."
+            f"--batch {options.batch} cannot be shared evenly by the {replicas} replicas of {options.target}. "
+            f"Write --batch {max(per_replica, 1) * replicas}."
         )
     if batch is None:
         batch = synthetic_batch(model, 1)
     elif options.batch is None:
         per_replica = None
-    if devices == 1 and per_replica is not None:
+    if replicas == 1 and per_replica is not None:
         batch, per_replica = with_batch_size(batch_spec(batch, options.target, 1, None), per_replica), None
     report = preflight(
         model if options.shard is None else build,

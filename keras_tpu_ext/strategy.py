@@ -6,14 +6,13 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import math
 import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NoReturn
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
@@ -22,7 +21,7 @@ from keras_tpu_ext._fastest_layout import fastest_mesh
 from keras_tpu_ext._layout_report import LayoutReport
 from keras_tpu_ext._repr import HtmlSentence
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._sharding_arguments import check_sharding
+from keras_tpu_ext._sharding_arguments import WantedDevices, check_sharding
 from keras_tpu_ext.errors import (
     ArgumentError,
     HardwareNotFoundError,
@@ -260,7 +259,7 @@ def strategy_scope(
     _check_arguments(require, tpu, replicas, precision)
     check.one_of("strategy_scope", "exact", exact, (True, False), example="False")
     axes = check_sharding("strategy_scope", shard, mesh, replicas)
-    wanted = _Wanted(replicas, axes)
+    wanted = WantedDevices(replicas, axes)
     address = find_tpu(tpu)
     if require is None and tpu not in ("auto", False):
         require = "tpu"  # a user who names a TPU does not want to train on a CPU
@@ -294,40 +293,7 @@ def _tell(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-class _Wanted(NamedTuple):
-    """The devices that were asked for.
-
-    Attributes:
-        replicas: As given.
-        mesh: Name and size of each axis of the mesh, if one was given.
-    """
-
-    replicas: int | None
-    mesh: tuple[tuple[str, int], ...] | None
-
-    @property
-    def devices(self) -> int | None:
-        """The number of devices; `None` for any."""
-        return self.replicas if self.mesh is None else math.prod(size for _, size in self.mesh)
-
-    @property
-    def name(self) -> str:
-        """The argument that says so."""
-        return "replicas" if self.mesh is None else "mesh"
-
-    @property
-    def code(self) -> str:
-        """The arguments as they are written."""
-        if self.mesh is None:
-            return f"replicas={self.replicas}"
-        axes = ", ".join(f'("{name}", {size})' for name, size in self.mesh)
-        return f'shard="fsdp", mesh=({axes}{"," if len(self.mesh) == 1 else ""})'
-
-    def __str__(self) -> str:
-        return f"replicas={self.replicas}" if self.mesh is None else f"a mesh of {self.devices} devices"
-
-
-def _open(require: Kind | None, address: TpuAddress | None, wanted: _Wanted) -> Scope:
+def _open(require: Kind | None, address: TpuAddress | None, wanted: WantedDevices) -> Scope:
     """Try TPU, GPUs and CPU in this order, as far as `require` allows."""
     tried_tpu = False
     if require in (None, "tpu") and address is not None:
@@ -356,7 +322,7 @@ def _open(require: Kind | None, address: TpuAddress | None, wanted: _Wanted) -> 
         raise
 
 
-def _open_tpu(address: TpuAddress, wanted: _Wanted) -> Scope:
+def _open_tpu(address: TpuAddress, wanted: WantedDevices) -> Scope:
     opened = _runtime.devices.open_tpu(address.address)
     if wanted.devices not in (None, opened.num_replicas):
         raise ArgumentError(
@@ -371,7 +337,7 @@ def _open_tpu(address: TpuAddress, wanted: _Wanted) -> Scope:
     return Scope(hardware, opened.strategy, opened.num_replicas, note=f"found by {address.found_by}")
 
 
-def _open_workers(gpus: int, require: Kind | None, wanted: _Wanted) -> Scope:
+def _open_workers(gpus: int, require: Kind | None, wanted: WantedDevices) -> Scope:
     """Several processes train together on their GPUs, else on their CPUs."""
     if require == "gpu" and not gpus:
         raise HardwareNotFoundError(_not_found("gpu"))
@@ -385,7 +351,7 @@ def _open_workers(gpus: int, require: Kind | None, wanted: _Wanted) -> Scope:
     return Scope(hardware, opened.strategy, opened.num_replicas, note=f"a cluster, told by {opened.told_by}")
 
 
-def _open_gpus(there: int, wanted: _Wanted) -> Scope:
+def _open_gpus(there: int, wanted: WantedDevices) -> Scope:
     count = wanted.devices or there
     if count > there:
         instead = f"Write replicas={there}" if wanted.mesh is None else f"Write a mesh of {there}"
