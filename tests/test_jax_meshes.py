@@ -8,7 +8,8 @@ import pytest
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.jax import attention
-from keras_tpu_ext._runtime.jax.attention import exact_attention_of
+from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
 from keras_tpu_ext.testing import as_on_tpu
 
 pytestmark = pytest.mark.runtimes("keras3_jax", reason="Keras 3 has meshes on JAX only")
@@ -76,7 +77,7 @@ def test_attention_is_sharded_over_batch_and_heads(rows, columns, kv_heads, by_k
     monkeypatch.setattr(
         attention, "splash_attention", lambda *args, **kw: seen.append(args[0].shape) or splash(*args, **kw)
     )
-    with as_on_tpu(), exact_attention_of(model_parallel(rows, columns)):
+    with as_on_tpu(), exact_operations(TracedDevices.of(model_parallel(rows, columns))):
         asked = {"is_causal": True, "flash_attention": True}
         attend = jax.jit(lambda *arrays: keras.ops.dot_product_attention(*arrays, **asked))
         got = attend(query, key, value)

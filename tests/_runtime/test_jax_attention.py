@@ -12,7 +12,8 @@ from keras.src.backend.common.masking import set_keras_mask
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.jax import attention, splash
-from keras_tpu_ext._runtime.jax.attention import exact_attention_of
+from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
 from keras_tpu_ext.testing import as_on_tpu
 
 pytestmark = pytest.mark.runtimes("keras3_jax", reason="Keras has a kernel for TPUs on JAX only")
@@ -57,7 +58,7 @@ def on_tpu(distribution=None, kernel=True):
 
     pays_from, attention.PAYS_FROM, attention._by_kernel = attention.PAYS_FROM, 128, counted
     try:
-        with as_on_tpu(), exact_attention_of(distribution):
+        with as_on_tpu(), exact_operations(TracedDevices.of(distribution)):
             yield
     finally:
         attention.PAYS_FROM, attention._by_kernel = pays_from, by_kernel
@@ -260,7 +261,7 @@ def test_cpus_of_a_machine_with_a_tpu_have_no_kernel(replicas, monkeypatch):
         distribution = keras.distribution.DataParallel(devices=[f"cpu:{i}" for i in range(replicas)])
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     query, key, value = arrays(keys=512)
-    with exact_attention_of(distribution):
+    with exact_operations(TracedDevices.of(distribution)):
         found = jax.jit(keras.ops.dot_product_attention).trace(query, key, value)
     assert "pallas" not in str(found.jaxpr)
 
@@ -285,7 +286,7 @@ def test_a_model_that_is_called_is_right_too(call):
 def test_it_is_told_where_keras_is_wrong_though_the_kernel_is_not_taken(caplog, monkeypatch):
     monkeypatch.setattr(attention, "_TOLD", set())
     query, key, value = arrays(queries=128, keys=128)
-    with as_on_tpu(), exact_attention_of(None):
+    with as_on_tpu(), exact_operations(TracedDevices.of(None)):
         keras.ops.dot_product_attention(query[:, :100], key[:, :100], value[:, :100])
         assert not caplog.text
         keras.ops.dot_product_attention(query, key, value)

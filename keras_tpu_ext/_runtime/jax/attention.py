@@ -6,24 +6,24 @@ chips the compiler rejects it; see docs/on_a_tpu.md.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import keras
 from jax.sharding import PartitionSpec
 
-from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Layer, Tensor
-from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, backend_nn, jax_mesh, shard_map
+from keras_tpu_ext._runtime.compat.keras3_jax import backend_nn, shard_map
 from keras_tpu_ext._runtime.jax.as_on_tpu import device_kind_of, traces_for_tpu
 from keras_tpu_ext._runtime.jax.splash import BLOCKS, Mask, sees_anything, splash_attention
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _LAYERS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
@@ -37,50 +37,20 @@ PAYS_FROM = 512
 _TOLD: set[str] = set()
 
 
-class _Context(threading.local):
-    """The mesh that this thread traces for, and the masks of the attention layer that is running."""
+class _Masks(threading.local):
+    """The masks of the attention layer that this thread runs."""
 
-    active = False
-    mesh: Mesh | None = None
-    batch_axis = ""
     computed: tuple[Tensor, Mask] | None = None  # a layer's mask and its meaning
-    mask: Mask | None = None  # that of the running layer
+    current: Mask | None = None  # that of the running layer
 
 
-_CONTEXT = _Context()
+_MASKS = _Masks()
 
 
-@contextlib.contextmanager
-def exact_attention(mesh: Mesh | None, batch_axis: str, *, replaces: bool = False) -> Iterator[None]:
-    """Within the block, make Keras's attention exact where it is traced for a TPU.
-
-    Args:
-        mesh: The mesh of the devices, which may be abstract; `None` for one device.
-        batch_axis: Its axis along which batches are sharded; heads are sharded along the other axes.
-        replaces: Whether the block counts also within another one; else the outermost does.
-    """
-    if (_CONTEXT.active and not replaces) or not traces_for_tpu():
-        yield
-        return
-    before = _CONTEXT.active, _CONTEXT.mesh, _CONTEXT.batch_axis
-    with patched(_patches()):
-        _CONTEXT.active, _CONTEXT.mesh, _CONTEXT.batch_axis = True, mesh, batch_axis
-        try:
-            yield
-        finally:
-            _CONTEXT.active, _CONTEXT.mesh, _CONTEXT.batch_axis = before
-
-
-def exact_attention_of(
-    distribution: keras.distribution.Distribution | None, *, replaces: bool = False
-) -> contextlib.AbstractContextManager[None]:
-    """Return `exact_attention` on the devices of a distribution; `None` is one device."""
-    if distribution is None:
-        return exact_attention(None, "", replaces=replaces)
-    return exact_attention(jax_mesh(distribution), distribution.batch_dim_name, replaces=replaces)
-
-
-def _patches() -> list[Patch]:
+def attention_patches() -> list[Patch]:
+    """Return patches that make Keras's attention exact where it is traced for a TPU."""
+    if not traces_for_tpu():
+        return []
     patches: list[Patch] = [(backend_nn, "dot_product_attention", _exact)]
     for layer in _LAYERS:
         patches += [
@@ -109,14 +79,14 @@ def _remembering_mask(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         mask = original(
             layer, query, value, **masks, attention_mask=attention_mask, use_causal_mask=use_causal_mask, **more
         )
-        _CONTEXT.computed = None
+        _MASKS.computed = None
         if mask is not None and attention_mask is None and not more:
             window = getattr(layer, "_sliding_window", None) or getattr(layer, "sliding_window", None)
             reach = None if window is None else window - 1
             keys = [jnp.asarray(one, bool) for one in (value_mask, key_mask) if one is not None]
             queries = None if query_mask is None else jnp.asarray(query_mask, bool)
             both = functools.reduce(jnp.logical_and, keys) if keys else None
-            _CONTEXT.computed = mask, Mask(reach, 0 if use_causal_mask else reach, queries, both)
+            _MASKS.computed = mask, Mask(reach, 0 if use_causal_mask else reach, queries, both)
         return mask
 
     return compute
@@ -135,13 +105,13 @@ def _with_remembered_mask(original: Callable[..., Tensor]) -> Callable[..., Tens
         *rest: object,
         **kwargs: object,
     ) -> Tensor:
-        remembered, _CONTEXT.computed = _CONTEXT.computed, None
+        remembered, _MASKS.computed = _MASKS.computed, None
         mask, meaning = remembered or (None, None)
-        before, _CONTEXT.mask = _CONTEXT.mask, meaning if mask is attention_mask else None
+        before, _MASKS.current = _MASKS.current, meaning if mask is attention_mask else None
         try:
             return original(layer, query, key, value, attention_mask, *rest, **kwargs)
         finally:
-            _CONTEXT.mask = before
+            _MASKS.current = before
 
     return compute
 
@@ -161,20 +131,21 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     ) -> jax.Array:
         given = {"bias": bias, "mask": mask, "scale": scale, "is_causal": is_causal}
         cap = {} if attn_logits_soft_cap is None else {"attn_logits_soft_cap": attn_logits_soft_cap}
-        if not _CONTEXT.active or not traces_for_tpu():
+        devices = traced_devices()
+        if devices is None or not devices.exact_attention or not traces_for_tpu():
             return original(query, key, value, **given, flash_attention=flash_attention, **cap)
         query, key, value = _of_one_dtype(query, key, value)
         scale = 1 / query.shape[-1] ** 0.5 if scale is None else scale
-        seen = _CONTEXT.mask if mask is not None else Mask()
+        seen = _MASKS.current if mask is not None else Mask()
         if flash_attention is None:
             flash_attention = keras.config.is_flash_attention_enabled()
         wanted = key.shape[1] >= PAYS_FROM if flash_attention is None else flash_attention
         if bias is None and query.shape[1] == key.shape[1] and not query.shape[1] % BLOCKS[-1]:
             _tell_once()  # Keras itself gives such a call to the kernel
-        if wanted and seen is not None and bias is None and _kernel_takes(query, key, value):
+        if wanted and seen is not None and bias is None and _kernel_takes(query, key, value, devices):
             if is_causal:
                 seen = dataclasses.replace(seen, after=0)
-            return _by_kernel(query, key, value, seen, scale, attn_logits_soft_cap)
+            return _by_kernel(query, key, value, seen, scale, attn_logits_soft_cap, devices)
         if attn_logits_soft_cap is not None:
             return _capped(query, key, value, bias, mask, scale, is_causal, attn_logits_soft_cap)
         return original(query, key, value, **{**given, "scale": scale}, flash_attention=False)
@@ -188,28 +159,28 @@ def _of_one_dtype(*arrays: Tensor) -> list[jax.Array]:
     return [tensor.astype(dtype) for tensor in tensors]
 
 
-def _kernel_takes(query: jax.Array, key: jax.Array, value: jax.Array) -> bool:
+def _kernel_takes(query: jax.Array, key: jax.Array, value: jax.Array, devices: TracedDevices) -> bool:
     """Return whether JAX's kernel takes these arrays, the devices support it, and the mesh divides them evenly."""
-    kind = device_kind_of(_CONTEXT.mesh)
+    kind = device_kind_of(devices.mesh)
     if not kind.startswith("TPU") or kind in _KINDS_WITHOUT_KERNEL:
         return False
     if any(array.ndim != 4 or str(array.dtype) not in _DTYPES for array in (query, key, value)):
         return False
     if query.shape[1] % BLOCKS[-1] or key.shape[1] % BLOCKS[-1] or query.shape[2] % key.shape[2]:
         return False
-    over_batch, over_heads = _mesh_sizes()
+    sizes = {} if devices.mesh is None else dict(devices.mesh.shape)
+    over_batch, over_heads = sizes.pop(devices.batch_axis, 1), math.prod(sizes.values())
     return not (query.shape[0] % over_batch or key.shape[2] % over_heads)
 
 
-def _mesh_sizes() -> tuple[int, int]:
-    """Return the numbers of devices over which batches and heads are sharded."""
-    shape = {} if _CONTEXT.mesh is None else dict(_CONTEXT.mesh.shape)
-    over_batch = shape.pop(_CONTEXT.batch_axis, 1)
-    return over_batch, math.prod(shape.values())
-
-
 def _by_kernel(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, scale: float, cap: float | None
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: Mask,
+    scale: float,
+    cap: float | None,
+    devices: TracedDevices,
 ) -> jax.Array:
     """Return attention by the Splash kernel; the arrays' dimensions are batch, length, heads and depth."""
     segments = None
@@ -218,10 +189,11 @@ def _by_kernel(
         segments = jnp.ones(query.shape[:2], jnp.int32), jnp.broadcast_to(visible, key.shape[:2])
     attend: Callable[..., jax.Array] = functools.partial(splash_attention, mask=mask, cap=cap)
     query = query * jnp.asarray(scale, query.dtype)
-    if _CONTEXT.mesh is not None and _CONTEXT.mesh.size > 1:
-        heads = tuple(name for name in _CONTEXT.mesh.axis_names if name != _CONTEXT.batch_axis) or None
-        split, rows = PartitionSpec(_CONTEXT.batch_axis, None, heads), PartitionSpec(_CONTEXT.batch_axis)
-        attend = shard_map(attend, _CONTEXT.mesh, (split, split, split, rows), split)
+    mesh, axis = devices.mesh, devices.batch_axis
+    if mesh is not None and mesh.size > 1:
+        heads = tuple(name for name in mesh.axis_names if name != axis) or None
+        split, rows = PartitionSpec(axis, None, heads), PartitionSpec(axis)
+        attend = shard_map(attend, mesh, (split, split, split, rows), split)
     found = attend(query, key, value, segments)
     seen = sees_anything(mask, query.shape[1], key.shape[1])
     if seen is None:

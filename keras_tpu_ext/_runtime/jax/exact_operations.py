@@ -1,31 +1,31 @@
-"""Keras's operations, exact on the devices of a distribution."""
+"""Keras's operations, exact on the devices for which they are traced."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
-import keras
-
-from keras_tpu_ext._runtime.jax.attention import exact_attention_of
-from keras_tpu_ext._runtime.jax.sharded_operations import sharded_operations_of
+from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.jax.attention import attention_patches
+from keras_tpu_ext._runtime.jax.sharded_operations import sharded_patches
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices, tracing_devices
 
 
 @contextlib.contextmanager
-def exact_operations(
-    distribution: keras.distribution.Distribution | None, *, replaces: bool = False
-) -> Iterator[None]:
-    """Within the block, let Keras's operations be exact on the devices of a distribution.
+def exact_operations(devices: TracedDevices, *, replaces: bool = False) -> Iterator[None]:
+    """Within the block, let Keras's operations be exact on `devices`.
 
     A model that is called within another one is a part of it, on the other's devices: of nested blocks the outermost
-    counts. The loop of a model, whose steps are its own, replaces what counts around it.
+    with a mesh counts. The loop of a model, whose steps are its own, replaces what counts around it.
 
     Args:
-        distribution: The distribution; `None` for one device.
-        replaces: Whether the block counts also within another one.
+        devices: The devices.
+        replaces: Whether the block counts also within another one with a mesh.
     """
-    with (
-        exact_attention_of(distribution, replaces=replaces),
-        sharded_operations_of(distribution, replaces=replaces),
-    ):
+    outer = traced_devices()
+    if outer is not None and outer.mesh is not None and not replaces:
+        devices = dataclasses.replace(outer, exact_attention=outer.exact_attention or devices.exact_attention)
+    attention = attention_patches() if devices.exact_attention else []
+    with patched([*attention, *sharded_patches(devices)]), tracing_devices(devices):
         yield

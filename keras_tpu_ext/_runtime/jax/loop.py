@@ -23,6 +23,7 @@ from keras_tpu_ext._runtime.jax.data_adapter import Group, batches_of, host_batc
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.scope import distribution_of
 from keras_tpu_ext._runtime.jax.sharding import replicated
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
 from keras_tpu_ext._runtime.jax.update import step_variables
 from keras_tpu_ext._runtime.keras3.models import optimizers_of
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
@@ -84,7 +85,7 @@ class CompiledLoop:
 
     def _on_own_devices(self, state: Any, own: Any, data: Nest, examples: jax.Array) -> tuple[Any, Any, Any]:
         """Return `stateless` on the devices that the model is on now, after its layout may have been chosen."""
-        with exact_operations(distribution_of(self._model), replaces=True):
+        with exact_operations(TracedDevices.of(distribution_of(self._model)), replaces=True):
             return self.stateless(state, own, data, examples)
 
     def _compile(self, state: Any, own: Any) -> tuple[Any, Any]:

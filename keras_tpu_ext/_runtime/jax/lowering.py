@@ -22,13 +22,14 @@ from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh, unsharded_state_patches
 from keras_tpu_ext._runtime.jax.abstract import abstract_variables, is_abstract
 from keras_tpu_ext._runtime.jax.as_on_tpu import tracing_for_tpu
-from keras_tpu_ext._runtime.jax.attention import exact_attention, warn_of_stock_attention
+from keras_tpu_ext._runtime.jax.attention import warn_of_stock_attention
+from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.jaxpr_flops import jaxprs_of
 from keras_tpu_ext._runtime.jax.layouts import complaints_of, layouts_under, specs_under, without_layout_warning
 from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import mesh_sizes, use_distribution
-from keras_tpu_ext._runtime.jax.sharded_operations import sharded_operations
 from keras_tpu_ext._runtime.jax.step import TrainStep
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
 from keras_tpu_ext._runtime.keras3.models import flatten_layers
 
 _module_to_bytecode: Any = private("jax._src.interpreters.mlir:module_to_bytecode")
@@ -51,10 +52,9 @@ def lower_step(model: keras.Model, batch: Nest, opened: OpenedStrategy, device_k
         stack.enter_context(patched(unsharded_state_patches(model)))
         stack.enter_context(wrap_lowering_errors(model))
         stack.enter_context(tracing_for_tpu(device_kind))
-        if isinstance(model, TrainStep):
-            stack.enter_context(exact_attention(mesh, batch_axis, replaces=True))
         is_sharded = isinstance(distribution, keras.distribution.ModelParallel)
-        stack.enter_context(sharded_operations(mesh if is_sharded else None, batch_axis, replaces=True))
+        devices = TracedDevices(mesh, batch_axis, is_sharded, exact_attention=isinstance(model, TrainStep))
+        stack.enter_context(exact_operations(devices, replaces=True))
         if is_abstract(model):
             stack.enter_context(abstract_variables())
         stack.enter_context(without_layout_warning(model))  # the report has it

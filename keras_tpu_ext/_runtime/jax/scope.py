@@ -18,8 +18,9 @@ import numpy as np
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.jax.sharded_operations import sharded_operations_of
+from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.sharding import shard_data
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
 from keras_tpu_ext._runtime.training.exact_models import makes_plain
 from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext.errors import ArgumentError, ScopeError
@@ -215,7 +216,7 @@ def _in_own_distribution(model: keras.Model, method: Callable[Concatenate[keras.
         try:
             with (
                 use_distribution(distribution_of(model)),
-                sharded_operations_of(distribution_of(model), replaces=True),
+                exact_operations(TracedDevices.of(distribution_of(model), exact_attention=False), replaces=True),
             ):
                 return method(model, *args, **kwargs)
         except ValueError as error:

@@ -10,75 +10,30 @@ constrained to be split along the batch.
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import functools
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import keras
 from jax.sharding import NamedSharding, PartitionSpec
 
-from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Layer, Nest
 from keras_tpu_ext._runtime.compat.keras3 import mask_of, with_mask
-from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, backend_nn, jax_mesh, shard_map
+from keras_tpu_ext._runtime.compat.keras3_jax import backend_nn, shard_map
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices, tracing_devices
 
 _CONVOLUTIONS = ("conv", "depthwise_conv", "conv_transpose")
 _Convolve = Callable[..., jax.Array]
 
 
-class _Context(threading.local):
-    """The mesh of the sharded model that this thread traces; `None` outside one, and within a convolution."""
-
-    is_active = False
-    mesh: Mesh | None = None
-    batch_axis = ""
-
-
-_CONTEXT = _Context()
-
-
-def sharded_operations_of(
-    distribution: keras.distribution.Distribution | None, *, replaces: bool = False
-) -> contextlib.AbstractContextManager[None]:
-    """Return `sharded_operations` on the devices of a distribution."""
-    if distribution is None:
-        return sharded_operations(None, "", replaces=True) if replaces else contextlib.nullcontext()
-    is_sharded = isinstance(distribution, keras.distribution.ModelParallel)
-    mesh = jax_mesh(distribution) if is_sharded else None
-    return sharded_operations(mesh, distribution.batch_dim_name, replaces=replaces)
-
-
-@contextlib.contextmanager
-def sharded_operations(mesh: Mesh | None, batch_axis: str, *, replaces: bool = False) -> Iterator[None]:
-    """Within the block, trace a sharded model with correct convolutions and outputs split along the batch.
-
-    Args:
-        mesh: The mesh, which may be abstract; `None` for a model that is not sharded, which is traced as it is.
-        batch_axis: Its axis along which batches are sharded.
-        replaces: Whether the block counts also within another one; else the outermost does.
-    """
-    if _CONTEXT.is_active and not replaces:
-        yield
-        return
-    if mesh is None:
-        with _tracing(None, ""):
-            yield
-        return
-    convolutions = [(backend_nn, name, _over_batch) for name in _CONVOLUTIONS]
-    with patched([*convolutions, (keras.layers.Layer, "__call__", _with_split_outputs)]), _tracing(mesh, batch_axis):
-        yield
-
-
-@contextlib.contextmanager
-def _tracing(mesh: Mesh | None, batch_axis: str) -> Iterator[None]:
-    before = _CONTEXT.is_active, _CONTEXT.mesh, _CONTEXT.batch_axis
-    _CONTEXT.is_active, _CONTEXT.mesh, _CONTEXT.batch_axis = True, mesh, batch_axis
-    try:
-        yield
-    finally:
-        _CONTEXT.is_active, _CONTEXT.mesh, _CONTEXT.batch_axis = before
+def sharded_patches(devices: TracedDevices) -> list[Patch]:
+    """Return patches for the step of a sharded model: correct convolutions, and outputs split along the batch."""
+    if not devices.is_sharded:
+        return []
+    convolutions: list[Patch] = [(backend_nn, name, _over_batch) for name in _CONVOLUTIONS]
+    return [*convolutions, (keras.layers.Layer, "__call__", _with_split_outputs)]
 
 
 def _over_batch(original: _Convolve) -> _Convolve:
@@ -86,14 +41,15 @@ def _over_batch(original: _Convolve) -> _Convolve:
 
     @functools.wraps(original)
     def convolve(inputs: jax.Array, kernel: jax.Array, *args: object, **kwargs: object) -> jax.Array:
-        mesh, axis = _CONTEXT.mesh, _CONTEXT.batch_axis
-        if mesh is None:
+        devices = traced_devices()
+        if devices is None or devices.mesh is None or not devices.is_sharded:
             return original(inputs, kernel, *args, **kwargs)
+        mesh, axis = devices.mesh, devices.batch_axis
         divided = not inputs.shape[0] % mesh.shape[axis]
         split = PartitionSpec(axis) if divided else PartitionSpec()
 
         def of_one_device(inputs: jax.Array, kernel: jax.Array) -> jax.Array:
-            with _tracing(None, ""):
+            with tracing_devices(dataclasses.replace(devices, is_sharded=False)):
                 return original(inputs, kernel, *args, **kwargs)
 
         each = shard_map(of_one_device, mesh, (split, PartitionSpec()), split)
@@ -108,8 +64,11 @@ def _with_split_outputs(original: Callable[..., Nest]) -> Callable[..., Nest]:
     @functools.wraps(original)
     def call(layer: Layer, *args: Nest, **kwargs: Nest) -> Nest:
         outputs = original(layer, *args, **kwargs)
-        mesh, axis = _CONTEXT.mesh, _CONTEXT.batch_axis
-        if mesh is None or mesh.shape[axis] == 1:
+        devices = traced_devices()
+        if devices is None or devices.mesh is None or not devices.is_sharded:
+            return outputs
+        mesh, axis = devices.mesh, devices.batch_axis
+        if mesh.shape[axis] == 1:
             return outputs
         inputs = (leaf for leaf in jax.tree.leaves((args, kwargs)) if _is_traced(leaf))
         rows = next((leaf.shape[0] for leaf in inputs), 0)

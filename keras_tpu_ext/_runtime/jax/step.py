@@ -33,6 +33,7 @@ from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup
 from keras_tpu_ext._runtime.jax.relayout import choose_layout, lay_out_what_has_no_layout, move_to
 from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
 from keras_tpu_ext._runtime.jax.sharding import copy_aliased_buffers
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
 from keras_tpu_ext._runtime.jax.update import (
     Weights,
     accumulate_or_apply,
@@ -74,7 +75,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the model as Keras does; its attention on a TPU matches that on a CPU."""
         model: Model = super()
-        with exact_operations(distribution_of(self)):
+        with exact_operations(TracedDevices.of(distribution_of(self))):
             return model.__call__(*args, **kwargs)
 
     def stateless_call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,7 +85,7 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
         """
         model: Model = super()
         clear_loss_ids(self)
-        with exact_operations(distribution_of(self)):
+        with exact_operations(TracedDevices.of(distribution_of(self))):
             return model.stateless_call(*args, **kwargs)
 
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -215,7 +216,11 @@ class TrainStep(Augments, BuildsFromIterator, ExactKeras3Model, FunctionalByShap
 
     @contextlib.contextmanager
     def _kte_loop(self) -> Iterator[None]:
-        with use_distribution(None), keeping_state(self), exact_operations(distribution_of(self), replaces=True):
+        with (
+            use_distribution(None),
+            keeping_state(self),
+            exact_operations(TracedDevices.of(distribution_of(self)), replaces=True),
+        ):
             yield
 
     def _kte_prepare(self: Any, call: FitCall) -> None:
