@@ -1,4 +1,4 @@
-"""A small model on two replicas, and a callback that does something at a chosen batch, for tests of `AutoResume`."""
+"""A small model on two replicas, and callbacks that do something at a chosen batch, for tests of `AutoResume`."""
 
 import keras
 import numpy as np
@@ -40,3 +40,21 @@ class Calling(keras.callbacks.Callback):
         self.left -= 1
         if self.left == -1:
             self.function()
+
+
+class Killed(BaseException):
+    """Stands for the end of a process between two steps."""
+
+
+class KilledAt(Calling):
+    """Ends `fit` before a batch, counted from the first that this process trains on; `None` ends none."""
+
+    async_safe = True
+
+    def __init__(self, batch):
+        super().__init__(-1 if batch is None else batch, kill)
+
+
+def kill():
+    """Stand for the end of this process."""
+    raise Killed

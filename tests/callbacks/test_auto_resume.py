@@ -24,6 +24,7 @@ from keras_tpu_ext.callbacks import _schedule
 from keras_tpu_ext.callbacks._callback_state import CallbackStates
 from keras_tpu_ext.errors import ArgumentError, CheckpointError, ResumeWarning, ScopeError
 from kind_of_keras import IS_KERAS2
+from small_fits import Killed, KilledAt
 
 # TensorFlow traces the model of each test for seconds: in the gate it has few.
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -42,31 +43,6 @@ def _layers_draw_from_generators():
     keras.backend.experimental.enable_tf_random_generator()
     yield
     keras.backend.experimental.disable_tf_random_generator()
-
-
-class Killed(BaseException):
-    """Stands for the end of a process between two steps."""
-
-
-class KilledAt(keras.callbacks.Callback):
-    """Ends `fit` before a batch, counted from the first that this process trains on."""
-
-    async_safe = True
-
-    def __init__(self, batch):
-        super().__init__()
-        self.left = 10**9 if batch is None else batch
-
-    def get_state(self):
-        return None
-
-    def set_state(self, state):
-        """Go on counting."""
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.left -= 1
-        if self.left < 0:
-            raise Killed
 
 
 class Counting(keras.callbacks.Callback):

@@ -25,24 +25,16 @@ from keras_tpu_ext.callbacks._callback_state import CallbackStates
 from keras_tpu_ext.callbacks._saver import Saver
 from keras_tpu_ext.errors import ArgumentError, ResumeWarning
 from kind_of_keras import IS_KERAS2
-from small_fits import Calling, X, fit, model
+from small_fits import Calling, Killed, X, fit, kill, model
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 LATER = pytest.mark.exhaustive
-
-
-class Killed(BaseException):
-    """Stands for the end of a process between two steps."""
 
 
 def train(directory, *callbacks, epochs=2, made=None, **resume):
     """Train four steps an epoch, and return the callback and the model."""
     saving = kte.callbacks.AutoResume(directory, **{"every_s": 0, **resume})
     return saving, fit([*callbacks, saving], made=made, epochs=epochs)
-
-
-def kill():
-    raise Killed
 
 
 class Keeping(keras.callbacks.Callback):

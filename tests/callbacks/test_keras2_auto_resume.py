@@ -10,6 +10,7 @@ import tensorflow as tf
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import ArgumentError, CheckpointError, ResumeWarning
 from kind_of_keras import keras
+from small_fits import Killed, KilledAt
 
 pytestmark = [pytest.mark.runtimes("keras2_tf"), pytest.mark.gate_on("keras2_tf221")]
 LATER = pytest.mark.exhaustive
@@ -24,29 +25,6 @@ def layers_that_tell_their_state():
     keras.backend.experimental.enable_tf_random_generator()
     yield
     keras.backend.experimental.disable_tf_random_generator()
-
-
-class Killed(BaseException):
-    """Stands for the end of a process between two steps."""
-
-
-class KilledAt(keras.callbacks.Callback):
-    """Ends `fit` before a batch, counted from the first that this process trains on."""
-
-    def __init__(self, batch):
-        super().__init__()
-        self.left = 10**9 if batch is None else batch
-
-    def get_state(self):
-        return None
-
-    def set_state(self, state):
-        """Go on counting."""
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.left -= 1
-        if self.left < 0:
-            raise Killed
 
 
 class Slow(keras.callbacks.Callback):
