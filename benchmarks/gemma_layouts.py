@@ -1,4 +1,4 @@
-"""How preflight finds Gemma-2 with LoRA on a v5e-8, sharded by "fsdp", by "auto" and by keras-hub's own layout.
+"""How preflight finds Gemma-2 on a v5e-8, with LoRA and in full, by "fsdp", by "auto" and by keras-hub's own layout.
 
     make .envs/keras3-compiler/.ready
     alias install=".envs/tools/bin/uv pip install --python .envs/keras3-compiler/bin/python"
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import harness
 import keras
@@ -33,19 +33,35 @@ import gemma_lora
 
 TARGET = "v5e-8"
 LENGTH = 1024
-SIZES = {
-    "Gemma-2-2B": {
-        **gemma_lora.LARGE,
-        "num_layers": 26,
-        "num_query_heads": 8,
-        "num_key_value_heads": 4,
-        "hidden_dim": 2304,
-        "intermediate_dim": 18432,
-    },
-    "Gemma-2-9B": gemma_lora.LARGE,
+
+
+class Asked(NamedTuple):
+    """A model to ask about.
+
+    Attributes:
+        size: Arguments of its backbone.
+        mesh: Mesh for keras-hub's layout, which splits the heads of keys and values.
+        lora: Whether only LoRA's weights are trained; else all weights are.
+    """
+
+    size: dict[str, Any]
+    mesh: tuple[int, int]
+    lora: bool
+
+
+SIZE_2B = {
+    **gemma_lora.LARGE,
+    "num_layers": 26,
+    "num_query_heads": 8,
+    "num_key_value_heads": 4,
+    "hidden_dim": 2304,
+    "intermediate_dim": 18432,
 }
-# keras-hub's layout splits the heads of keys and values, of which there are 4 and 8.
-MESHES = {"Gemma-2-2B": (2, 4), "Gemma-2-9B": (1, 8)}
+MODELS = {
+    "Gemma-2-2B": Asked(SIZE_2B, (2, 4), lora=True),
+    "Gemma-2-2B in full": Asked(SIZE_2B, (2, 4), lora=False),
+    "Gemma-2-9B": Asked(gemma_lora.LARGE, (1, 8), lora=True),
+}
 SHARDS = ("keras-hub", "fsdp", "auto")
 
 
@@ -56,7 +72,7 @@ def shard_of(name: str, how: str) -> Any:
     import keras_hub
 
     devices = np.array([f"tpu:{number}" for number in range(8)])
-    mesh = keras.distribution.DeviceMesh(MESHES[name], ("batch", "model"), devices)
+    mesh = keras.distribution.DeviceMesh(MODELS[name].mesh, ("batch", "model"), devices)
     return keras_hub.models.GemmaBackbone.get_layout_map(mesh)
 
 
@@ -64,9 +80,12 @@ def ask(name: str, how: str) -> dict[str, object]:
     """Return what preflight says of a model."""
     import keras_hub
 
+    asked = MODELS[name]
+
     def build() -> keras.Model:
-        backbone = keras_hub.models.GemmaBackbone(**SIZES[name], dtype="bfloat16")
-        backbone.enable_lora(gemma_lora.RANK)
+        backbone = keras_hub.models.GemmaBackbone(**asked.size, dtype="bfloat16")
+        if asked.lora:
+            backbone.enable_lora(gemma_lora.RANK)
         return gemma_lora.compiled(keras_hub.models.GemmaCausalLM(backbone))
 
     ids = np.zeros((8, LENGTH), "int32")
@@ -98,7 +117,7 @@ def main() -> None:
         print(json.dumps(ask(*options.one)))
         return
     rows = []
-    for name in SIZES:
+    for name in MODELS:
         for how in SHARDS:
             called = [sys.executable, __file__, "--one", name, how]
             done = subprocess.run(called, capture_output=True, text=True, check=False)
