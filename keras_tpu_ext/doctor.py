@@ -94,7 +94,6 @@ def _next_step(hardware: Hardware, tpu: str, found: Sequence[Finding], versions:
         return 'with kte.strategy_scope(require="tpu", precision="auto") as scope:  # and make the model in it'
     if hardware.kind == "gpu":
         return 'with kte.strategy_scope(precision="auto") as scope:  # and make the model in it'
-    missing = [package for package in ("jax", "libtpu") if package not in versions]
-    if missing:
-        return f"pip install {' '.join(missing)}  # and keras-tpu-ext preflight asks the TPU compiler from here"
+    if not {"jax", "libtpu"} <= versions.keys():
+        return "pip install 'jax[tpu]'  # and keras-tpu-ext preflight asks the TPU compiler from here"
     return "keras-tpu-ext preflight --help  # it asks the TPU compiler from here"

@@ -139,8 +139,8 @@ def test_a_laptop_is_led_to_the_compiler(machine):
     report = kte.doctor(environ={}, root=machine(), versions={"keras": "3.15.1"})
     assert report.ok
     assert (report.place, report.tpu, report.findings) == ("a machine without accelerators", "", ())
-    assert report.next_step.startswith("pip install jax libtpu  # and keras-tpu-ext preflight")
-    assert "Next: pip install jax libtpu" in report._repr_html_()
+    assert report.next_step.startswith("pip install 'jax[tpu]'  # and keras-tpu-ext preflight")
+    assert "Next: pip install &#x27;jax[tpu]&#x27;" in report._repr_html_()
     report = kte.doctor(environ={}, root=machine(), versions=JAX_IMAGE)
     assert report.next_step == "keras-tpu-ext preflight --help  # it asks the TPU compiler from here"
 

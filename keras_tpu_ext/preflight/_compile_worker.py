@@ -52,7 +52,10 @@ def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str,
     except Exception as error:  # any error of the compiler is a result
         return {"error": f"{type(error).__name__}: {error}"}
     seconds = time.monotonic() - start
-    out.write_text(executable.hlo_modules()[0].to_string())
+    try:
+        out.write_text(executable.hlo_modules()[0].to_string())
+    except Exception as error:  # libtpu writes what this jaxlib does not know
+        return {"unreadable": f"{type(error).__name__}: {error}"}
     memory, cost = executable.get_compiled_memory_stats(), executable.cost_analysis()
     return {
         "devices": count,

@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -65,7 +66,7 @@ def compile_for(
 
     Raises:
         MissingExtraError: If JAX or libtpu is not installed.
-        PreflightError: If the compiler timed out or crashed.
+        PreflightError: If the compiler timed out or crashed, or if jaxlib cannot read what it has compiled.
     """
     versions = compiler_versions()
     job = {
@@ -87,6 +88,8 @@ def compile_for(
         if not (folder / "result.json").exists():
             raise PreflightError(_crash_message(target, status, (folder / "printed").read_text(errors="replace")))
         facts = json.loads((folder / "result.json").read_text())
+        if "unreadable" in facts:
+            raise PreflightError(_unreadable_message(target, versions, facts["unreadable"]))
         error = facts.pop("error", "")
         hlo = "" if error else (folder / "module.hlo").read_text()
     compiled = Compiled(hlo, {**facts, "versions": versions}, error)
@@ -110,7 +113,7 @@ def compiler_versions() -> dict[str, str]:
             if importlib.util.find_spec(name) is None:
                 raise MissingExtraError(
                     f"preflight asks the TPU compiler, and this Python has no {name}. It needs no TPU and takes "
-                    "0.5 GB of disk. Write: pip install jax libtpu"
+                    "0.5 GB of disk. Write: pip install 'jax[tpu]'"
                 ) from None
             found[name] = "unknown"
     return found
@@ -157,6 +160,27 @@ def _crash_message(target: Target, status: int, printed: str) -> str:
         newest = NEWEST_TESTED["jax"]
         text += f" This release was tested with jax up to {newest}. Write: pip install 'jax[tpu]=={newest}'"
     return "\n".join([text, "The last lines that it printed:", *(f"  {line}" for line in lines)] if lines else [text])
+
+
+def _unreadable_message(target: Target, versions: dict[str, str], error: str) -> str:
+    text = (
+        f"The step compiles for {target.name}, but jaxlib {versions['jaxlib']} cannot read the program that libtpu "
+        f"{versions['libtpu']} has compiled ({error.splitlines()[0]})."
+    )
+    released_with = _libtpu_of_jax()
+    if released_with and not f"{versions['libtpu']}.".startswith(f"{released_with}."):
+        text += f" JAX {versions['jax']} is released with libtpu {released_with}."
+        return f"{text} Write: pip install 'jax[tpu]=={versions['jax']}'"
+    return f"{text} Write: pip install --upgrade 'jax[tpu]'"
+
+
+def _libtpu_of_jax() -> str:
+    """Return the release of libtpu that the installed JAX asks for; empty if it does not say."""
+    for line in importlib.metadata.requires("jax") or ():
+        found = re.match(r"libtpu\s*==\s*([\d.]*\d)", line)
+        if found:
+            return found[1]
+    return ""
 
 
 def _cache_key(program: bytes, job: dict[str, Any], versions: dict[str, str], arguments: str) -> str:

@@ -96,7 +96,7 @@ def test_without_the_compiler_it_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(_compiler.importlib.metadata, "version", nothing)
     monkeypatch.setattr(_compiler.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"has no jax\. .*pip install jax libtpu"):
+    with pytest.raises(MissingExtraError, match=r"has no jax\. .*pip install 'jax\[tpu\]'"):
         kte.preflight(model_of(), batch())
 
 

@@ -261,6 +261,35 @@ def test_what_it_prints_is_no_hindrance(worker):
     assert compiled().hlo == "HLO of a program"
 
 
+UNREADABLE = """
+import json, pathlib, sys
+result = {"unreadable": "JaxRuntimeError: INTERNAL: 1 operand but sees 3\\nmore"}
+(pathlib.Path(sys.argv[1]) / "result.json").write_text(json.dumps(result))
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "write"),
+    [
+        (['libtpu==3.1.*; extra == "tpu"'], " JAX 1 is released with libtpu 3.1. Write: pip install 'jax[tpu]==1'"),
+        (["numpy>=2", 'libtpu==3.*; extra == "tpu"'], " Write: pip install --upgrade 'jax[tpu]'"),
+        (None, " Write: pip install --upgrade 'jax[tpu]'"),
+    ],
+)
+def test_a_compiler_that_jax_does_not_understand_is_told_with_the_one_that_fits(
+    worker, tmp_path, monkeypatch, asked, write
+):
+    worker(UNREADABLE)
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: asked)
+    with pytest.raises(PreflightError) as told:
+        compiled(cache_dir=tmp_path / "c")
+    assert str(told.value) == (
+        "The step compiles for v5e-8, but jaxlib 2 cannot read the program that libtpu 3 has compiled "
+        f"(JaxRuntimeError: INTERNAL: 1 operand but sees 3).{write}"
+    )
+    assert not (tmp_path / "c").exists()
+
+
 # What has to be installed
 
 
@@ -282,7 +311,7 @@ def test_what_is_there_without_a_version_is_unknown(monkeypatch):
 def test_without_the_compiler_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", no_version)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    message = r"this Python has no jax\. It needs no TPU.*Write: pip install jax libtpu"
+    message = r"this Python has no jax\. It needs no TPU.*Write: pip install 'jax\[tpu\]'"
     with pytest.raises(MissingExtraError, match=message):
         compile_for(V5E, STEP, timeout_s=1.0, cache_dir=None, progress=print)
 
