@@ -17,7 +17,7 @@ from keras_tpu_ext._runtime import message_terms
 pytestmark = pytest.mark.gate_on("keras3_tf", "keras3_jax")
 
 IS_JAX = message_terms.framework == "JAX"
-JAX_IMAGE = {"keras": "3.15.1", "jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.52", "tensorflow-cpu": "2.21.0"}
+JAX_IMAGE = {"keras": "3.15.1", "jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1", "tensorflow-cpu": "2.21.0"}
 TF_IMAGE = {"keras": "3.15.1", "tensorflow-tpu": "2.20.0", "libtpu": "0.0.31"}
 GOOGLE = "0x1ae0"
 
