@@ -91,7 +91,12 @@ def ask(name: str, how: str) -> dict[str, object]:
     ids = np.zeros((8, LENGTH), "int32")
     began = time.perf_counter()
     report = kte.preflight(
-        build, ({"token_ids": ids, "padding_mask": ids}, ids), TARGET, shard=shard_of(name, how), progress=False
+        build,
+        ({"token_ids": ids, "padding_mask": ids}, ids),
+        TARGET,
+        shard=shard_of(name, how),
+        timeout_s=7200,
+        progress=False,
     )
     seconds = time.perf_counter() - began
     print(report, file=sys.stderr)
