@@ -56,6 +56,23 @@ def published_steps() -> Iterator[str]:
         yield f"| {row['target']} | {what} | {' | '.join(cells)} | [{name}]({row['source']}) |"
 
 
+def large_decoders() -> Iterator[str]:
+    """Yield a row for each decoder larger than a chip: the estimate, and what was measured."""
+    yield "| decoder | slice | sequences per chip | memory per chip | estimated tokens/s | measured | ratio |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    lines = (ROOT / "benchmarks" / "results" / "large_decoders.txt").read_text().splitlines()
+    for row in (row for line in lines if line.startswith("{") for row in json.loads(line)["rows"]):
+        estimated, measured, ratio = row["estimated"], "", ""
+        if row["measured"]:
+            measured = f"[{row['measured']:,.0f}]({row['source']})"
+            if row["measured_each"] != row["each"]:
+                measured += f" with {row['measured_each']}"
+            ratio = "" if estimated is None else f"{estimated / row['measured']:.2f}"
+        told = f"{row['needed'] / GIB:.1f} GiB{'' if row['fits'] else ': does not fit'}"
+        cells = row["what"], row["target"], f"{row['each']} of {row['length']:,}", told
+        yield f"| {' | '.join(cells)} | {'' if estimated is None else f'{estimated:,.0f}'} | {measured} | {ratio} |"
+
+
 def corrections() -> Iterator[str]:
     """Yield a row for each correction: what was measured on a generation."""
     yield "| generation | correction | without bytes | of the nominal bandwidth |"
@@ -308,6 +325,7 @@ TABLES = {
         platform_places,
         attention_kernel,
         published_steps,
+        large_decoders,
         corrections,
         held_out,
         published_rates,

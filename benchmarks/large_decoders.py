@@ -91,6 +91,7 @@ def asked(row: Row, each: int) -> dict[str, Any]:
     return {
         "what": row.name,
         "target": row.target,
+        "libtpu": report.versions["libtpu"],
         "each": each,
         "length": row.length,
         "parameters": row.size.parameters,
