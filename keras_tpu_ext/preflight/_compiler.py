@@ -176,7 +176,11 @@ def _unreadable_message(target: Target, versions: dict[str, str], error: str) ->
 
 def _libtpu_of_jax() -> str:
     """Return the release of libtpu that the installed JAX asks for; empty if it does not say."""
-    for line in importlib.metadata.requires("jax") or ():
+    try:
+        lines = importlib.metadata.requires("jax") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    for line in lines:
         found = re.match(r"libtpu\s*==\s*([\d.]*\d)", line)
         if found:
             return found[1]

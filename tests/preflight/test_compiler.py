@@ -274,13 +274,14 @@ result = {"unreadable": "JaxRuntimeError: INTERNAL: 1 operand but sees 3\\nmore"
         (['libtpu==3.1.*; extra == "tpu"'], " JAX 1 is released with libtpu 3.1. Write: pip install 'jax[tpu]==1'"),
         (["numpy>=2", 'libtpu==3.*; extra == "tpu"'], " Write: pip install --upgrade 'jax[tpu]'"),
         (None, " Write: pip install --upgrade 'jax[tpu]'"),
+        ("no metadata", " Write: pip install --upgrade 'jax[tpu]'"),
     ],
 )
 def test_a_compiler_that_jax_does_not_understand_is_told_with_the_one_that_fits(
     worker, tmp_path, monkeypatch, asked, write
 ):
     worker(UNREADABLE)
-    monkeypatch.setattr(importlib.metadata, "requires", lambda name: asked)
+    monkeypatch.setattr(importlib.metadata, "requires", no_version if asked == "no metadata" else lambda name: asked)
     with pytest.raises(PreflightError) as told:
         compiled(cache_dir=tmp_path / "c")
     assert str(told.value) == (
