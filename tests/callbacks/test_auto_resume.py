@@ -93,10 +93,11 @@ def generated():
         yield X[rows], Y[rows]
 
 
-def tf_data(repeats):
+def tf_data(*, repeats=False, has_length=True):
     import tensorflow as tf
 
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(50)
+    dataset = dataset if has_length else dataset.filter(lambda *_: True)
     return (dataset.repeat() if repeats else dataset).batch(16).prefetch(2)
 
 
@@ -106,7 +107,8 @@ DATA = {
     "workers": lambda: {"x": Batches(workers=2)},
     "random batches": lambda: {"x": Drawing()},
     "a generator": lambda: {"x": generated(), "steps_per_epoch": BATCHES},
-    "tf.data": lambda: {"x": tf_data(repeats=False)},
+    "tf.data": lambda: {"x": tf_data()},
+    "tf.data without a length": lambda: {"x": tf_data(has_length=False)},
     "tf.data, repeated": lambda: {"x": tf_data(repeats=True), "steps_per_epoch": 4},
 }
 HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None

@@ -41,7 +41,8 @@ def _enumerate(model: Model, data: ResumablePasses | None, epoch: EpochIterator)
         epoch: Keras's `EpochIterator`.
     """
     epoch.data_adapter.on_epoch_begin()
-    size = epoch.steps_per_epoch or epoch._num_batches
+    # Not the size that Keras learns from the first epoch: it is one too many, so that each epoch ends by an exception.
+    size = epoch.steps_per_epoch or epoch.data_adapter.num_batches
     batch, of_pass = (0, 0) if data is None else data.take_first_batch()
     if epoch._current_iterator is None or epoch.steps_per_epoch is None:
         _start(epoch, of_pass)
@@ -81,7 +82,6 @@ def _enumerate_unknown(model: Model, epoch: EpochIterator, batch: int) -> Execut
             schedule.requested_steps = schedule.completed_steps = steps
         yield execution(epoch._steps_seen, epoch._steps_seen + steps - 1, epoch._current_iterator)
         done = steps if schedule is None else int(schedule.completed_steps)
-    epoch._num_batches = epoch._steps_seen + done
     epoch._current_iterator = None
 
 
