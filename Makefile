@@ -36,9 +36,10 @@ export UV_SYSTEM_CERTS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 
-# Tests are about numbers and not about speed: XLA compiles a program of theirs in half the time without optimising.
-# And it keeps what it has compiled, for the other processes: more than half of the time of these tests goes into that.
-JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 \
+# Tests are about numbers and not about speed: so XLA compiles a program of theirs in a third of the time.
+# And it keeps what it has compiled, for the other processes: half of the time of these tests goes into that.
+JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false \
+	--xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1" \
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 

@@ -11,7 +11,7 @@ from keras_tpu_ext.preflight._compiler import Compiled
 from keras_tpu_ext.preflight._hlo.collectives import axes_of, collective_of, is_collective
 from keras_tpu_ext.preflight._hlo.corrections import Name
 from keras_tpu_ext.preflight._hlo.kernels import is_kernel
-from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver
+from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver, Origin
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.peak_memory import LiveBuffer, buffers_at_peak
 from keras_tpu_ext.preflight._hlo.timeline import OpCost, Timeline
@@ -78,10 +78,17 @@ class StepAnalysis:
         )
 
     def _buffer(self, live: LiveBuffer) -> Buffer:
-        origin = self._layers.resolve(live.instruction, self._module)
+        origin = self._origin(live)
         purpose = self._purposes.of(live, origin, self._module) if self._layouts else None
         cure = "" if purpose is None else cure_for(purpose, self._mesh, self._target.devices)
         return Buffer(live.bytes, origin.layer, str(live.shape), origin.backward, purpose, cure)
+
+    def _origin(self, live: LiveBuffer) -> Origin:
+        if not is_collective(live.instruction):
+            return self._layers.resolve(live.instruction, self._module)
+        parts = self._layers.resolve_parts(live.instruction, self._module)
+        same = (part.origin for part in parts if part.shape.dimensions == live.shape.dimensions)
+        return next(same, parts[0].origin)
 
     def time(self) -> StepTime:
         """Return the time estimate of a step."""
@@ -112,7 +119,12 @@ class StepAnalysis:
         """Return the time of each layer, the slowest first."""
         costs: dict[str, list[tuple[OpCost, bool]]] = defaultdict(list)
         for cost in self._timeline.costs:
-            if cost.source != "none":
+            if cost.source == "none":
+                continue
+            if is_collective(cost.instruction):
+                for part in self._layers.resolve_parts(cost.instruction, self._module):
+                    costs[part.origin.layer].append((cost.part(part.share), part.origin.backward))
+            else:
                 origin = self._layers.resolve(cost.instruction, self._module)
                 costs[origin.layer].append((cost, origin.backward))
         layers = [_layer_time(layer, some) for layer, some in costs.items()]
@@ -136,12 +148,13 @@ class StepAnalysis:
         )
 
     def _collective_kind(self, kind: str, axes: tuple[str, ...], some: list[tuple[OpCost, int]]) -> CollectiveKind:
-        by_layer: dict[str, int] = defaultdict(int)
+        by_layer: dict[str, float] = defaultdict(float)
         for cost, size in some:
-            by_layer[self._layers.resolve(cost.instruction, self._module).layer] += size
+            for part in self._layers.resolve_parts(cost.instruction, self._module):
+                by_layer[part.origin.layer] += size * part.share
         count, seconds = sum(cost.runs for cost, _ in some), sum(cost.seconds for cost, _ in some)
         most = max(by_layer, key=lambda layer: by_layer[layer])
-        return CollectiveKind(kind, axes, count, sum(by_layer.values()), seconds, most)
+        return CollectiveKind(kind, axes, count, sum(size for _, size in some), seconds, most)
 
     def _time_shares(self, seconds: float) -> dict[str, float]:
         """Return the shares of the time limited by matrix units, memory and collectives, as in a roofline model."""
@@ -163,7 +176,7 @@ class StepAnalysis:
 
 
 def _layer_time(layer: str, costs: list[tuple[OpCost, bool]]) -> LayerTime:
-    accessed = sum(cost.bytes_accessed for cost, _ in costs)
+    accessed = round(sum(cost.bytes_accessed for cost, _ in costs))
     return LayerTime(
         layer,
         sum(cost.seconds for cost, _ in costs),

@@ -40,11 +40,13 @@ class Purposes:
         shape = _dimensions(buffer.shape.dimensions)
         if origin.layer == "(optimizer)":
             return "update"
-        if shape in self._weights and (self._is_sharded or origin.backward):
-            if is_collective(buffer.instruction):
-                kind = collective_of(buffer.instruction, module, self._devices).kind
-                return "gathered weight" if kind == "all-gather" else "gradient"
-            return "gradient" if origin.backward else "gathered weight"
+        if shape in self._weights:
+            one = buffer.instruction
+            collective = collective_of(one, module, self._devices).kind if is_collective(one) else ""
+            if collective not in ("", "all-gather"):
+                return "gradient"
+            if self._is_sharded or origin.backward:
+                return "gradient" if origin.backward and not collective else "gathered weight"
         if origin.layer == "(loss)" or self._words & set(shape):
             return "logits"
         return "activation"

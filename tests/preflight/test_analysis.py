@@ -69,6 +69,28 @@ def test_a_buffer_has_a_purpose_and_a_cure_where_the_variables_are_known():
     assert {(one.purpose, one.cure) for one in bare.buffers} == {(None, "")}
 
 
+GRADIENTS = [
+    "%p = f32[8]{0} parameter(0)",
+    f"%a = f32[512,512]{{1,0}} dot(%p, %p), {named('transpose(jvp(dense))')}",
+    f"%b = f32[512,128]{{1,0}} dot(%p, %p), {named('transpose(jvp(head))')}",
+    "ROOT %c = (f32[512,512]{1,0}, f32[512,128]{1,0}) all-reduce(%a, %b), to_apply=%add, "
+    'metadata={op_name="jit(step)/jvp(head)/reduce_sum"}',
+]
+
+
+def test_gradients_of_many_layers_that_one_collective_sums_are_of_their_layers():
+    """The compiler names it after one of them."""
+    found = analysis(*GRADIENTS, layouts=WEIGHTS)
+    summed = [one for one in found.memory().buffers if one.layer == "dense"]
+    assert [(one.shape, one.backward, one.purpose) for one in summed] == [("f32[512,512]", True, "gradient")] * 2
+    collectives = found.collectives()
+    assert [one.layer for one in collectives.by_kind] == ["dense"]
+    alone = {one.layer: one.seconds for one in analysis(*GRADIENTS[:3]).layers()}
+    more = {one.layer: one.seconds - alone[one.layer] for one in found.layers()}
+    assert more["dense"] == pytest.approx(0.8 * collectives.seconds)
+    assert more["head"] == pytest.approx(0.2 * collectives.seconds)
+
+
 def test_more_buffers_than_are_told_are_counted():
     gradients = [f"%g{i} = f32[512,512]{{1,0}} dot(%p, %p), {named('transpose(jvp(dense))')}" for i in range(10)]
     last = f"ROOT %r = f32[8]{{0}} add({', '.join(f'%g{i}' for i in range(10))})"

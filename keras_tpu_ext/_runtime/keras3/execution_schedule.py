@@ -41,7 +41,7 @@ def _enumerate(model: Model, data: ResumablePasses | None, epoch: EpochIterator)
         epoch: Keras's `EpochIterator`.
     """
     epoch.data_adapter.on_epoch_begin()
-    # Not the size that Keras learns from the first epoch: it is one too many, so that each epoch ends by an exception.
+    # Not the size that Keras learns from the first epoch: it is one too many, and ends each epoch by an exception.
     size = epoch.steps_per_epoch or epoch.data_adapter.num_batches
     batch, of_pass = (0, 0) if data is None else data.take_first_batch()
     if epoch._current_iterator is None or epoch.steps_per_epoch is None:

@@ -47,8 +47,17 @@ class OpCost(NamedTuple):
     seconds: float
     source: Source
     flops: float
-    bytes_accessed: int
-    unpadded_bytes: int
+    bytes_accessed: float
+    unpadded_bytes: float
+
+    def part(self, share: float) -> OpCost:
+        """Return the cost of a fraction of the instruction."""
+        return self._replace(
+            seconds=self.seconds * share,
+            flops=self.flops * share,
+            bytes_accessed=self.bytes_accessed * share,
+            unpadded_bytes=self.unpadded_bytes * share,
+        )
 
 
 class Timeline:

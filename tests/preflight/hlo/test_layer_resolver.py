@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver, Origin
+from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver, Origin, Part
 from keras_tpu_ext.preflight._hlo.module import Module
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -112,3 +112,33 @@ def test_a_fusion_whose_name_says_nothing_belongs_where_most_in_it_does(name):
 def test_a_copy_belongs_where_what_it_copies_does():
     assert origin_of("%c = f32[8]{0} copy(%w)") == Origin("conv2d")
     assert origin_of("%c = f32[8]{0} copy(%u)") == Origin("(other)")
+
+
+COMBINED = """
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  %a = f32[96]{0} multiply(%p, %p), metadata={op_name="jit(step)/transpose(jvp(dense))/mul"}
+  %b = f32[32]{0} multiply(%p, %p), metadata={op_name="jit(step)/transpose(jvp(conv2d))/mul"}
+  %c = f32[128]{0} multiply(%p, %p)
+  ROOT %all = (f32[96], f32[32], f32[128]) all-reduce(OPERANDS), metadata={op_name="jit(step)/compile_loss/sum"}
+}
+"""
+
+
+def test_arrays_of_many_layers_that_one_collective_combines_are_of_their_layers():
+    module = Module.parse(COMBINED.replace("OPERANDS", "%a, %b, %c"))
+    parts = LayerResolver(LAYERS, ROLES, ARGUMENTS).resolve_parts(module.entry.root, module)
+    assert [(part.origin, part.shape.dimensions, part.share) for part in parts] == [
+        (Origin("dense", backward=True), (96,), 0.375),
+        (Origin("conv2d", backward=True), (32,), 0.125),
+        (Origin("(loss)"), (128,), 0.5),  # nothing says whose it is: as the collective
+    ]
+
+
+@pytest.mark.parametrize("operands", ["%a", "%unknown, %b"])
+def test_a_collective_of_one_array_is_of_the_layer_that_it_names(operands):
+    module = Module.parse(COMBINED.replace("OPERANDS", operands))
+    root = module.entry.root
+    assert LayerResolver(LAYERS, ROLES, ARGUMENTS).resolve_parts(root, module) == [
+        Part(Origin("(loss)"), root.shape, 1.0)
+    ]
