@@ -12,7 +12,7 @@ from keras_tpu_ext.hardware import TPU_GENERATIONS, TpuGeneration, parse_acceler
 # Generations with another name in XLA.
 _XLA_NAMES = {"7x": "tpu7x"}
 _2D_TORUS = ("v2", "v3", "v5e", "v6e")  # the others are 3D
-# jaxlib 0.10.2 cannot read what libtpu 0.0.52 offloads to a SparseCore; with 0.0.42 it can, which is not used yet.
+# Collectives that a SparseCore does are asynchronous calls in the HLO, which are not counted yet.
 _OFFLOADS = (
     *(f"enable_sparse_core_collective_offload_{name}" for name in ("all_reduce", "all_gather", "reduce_scatter")),
     *(f"enable_offloading_{name}_to_sparsecore" for name in ("copy", "gather", "scatter")),

@@ -168,7 +168,7 @@ def test_every_generation_has_a_compiler(target, tmp_path):
 
 @pytest.mark.gate_on("keras3_jax")
 def test_what_a_sparse_core_could_take_over_compiles_for_7x(tmp_path):
-    """Gathers, scatters and transposed copies: jaxlib cannot read them where they are offloaded."""
+    """Gathers, scatters and transposed copies, which the TensorCore is told to do."""
     inputs = keras.Input((64,), dtype="int32")
     hidden = keras.layers.Permute((2, 1))(keras.layers.Embedding(30_000, 256)(inputs))
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(128, activation="relu")(hidden)))
