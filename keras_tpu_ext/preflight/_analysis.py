@@ -84,8 +84,6 @@ class StepAnalysis:
         return Buffer(live.bytes, origin.layer, str(live.shape), origin.backward, purpose, cure)
 
     def _origin(self, live: LiveBuffer) -> Origin:
-        if not is_collective(live.instruction):
-            return self._layers.resolve(live.instruction, self._module)
         parts = self._layers.resolve_parts(live.instruction, self._module)
         same = (part.origin for part in parts if part.shape.dimensions == live.shape.dimensions)
         return next(same, parts[0].origin)
@@ -119,14 +117,9 @@ class StepAnalysis:
         """Return the time of each layer, the slowest first."""
         costs: dict[str, list[tuple[OpCost, bool]]] = defaultdict(list)
         for cost in self._timeline.costs:
-            if cost.source == "none":
-                continue
-            if is_collective(cost.instruction):
+            if cost.source != "none":
                 for part in self._layers.resolve_parts(cost.instruction, self._module):
                     costs[part.origin.layer].append((cost.part(part.share), part.origin.backward))
-            else:
-                origin = self._layers.resolve(cost.instruction, self._module)
-                costs[origin.layer].append((cost, origin.backward))
         layers = [_layer_time(layer, some) for layer, some in costs.items()]
         return tuple(sorted(layers, key=lambda layer: layer.seconds, reverse=True))
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from keras_tpu_ext.preflight._hlo.collectives import is_collective
 from keras_tpu_ext.preflight._hlo.module import Instruction, Module
 from keras_tpu_ext.preflight._hlo.shape import Shape
 
@@ -30,12 +31,12 @@ class Origin(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One of the arrays of a collective.
+    """An instruction, or one of the arrays of a collective.
 
     Attributes:
         origin: The part of a train step that the array comes from.
         shape: Its shape on a device.
-        share: Its fraction of the collective's bytes.
+        share: Its fraction of the instruction's bytes.
     """
 
     origin: Origin
@@ -73,17 +74,19 @@ class LayerResolver:
         operands = [module.entry.by_name[name] for name in instruction.operands if name in module.entry.by_name]
         return next((self.resolve_name(one.op_name) for one in operands if one.op_name), Origin(OTHER))
 
-    def resolve_parts(self, collective: Instruction, module: Module) -> list[Part]:
-        """Return the parts of a collective, in which the compiler may combine arrays of many layers.
+    def resolve_parts(self, instruction: Instruction, module: Module) -> list[Part]:
+        """Return the parts of an instruction: one, but for a collective that combines arrays of many layers.
 
         The compiler gives it the name of one of them. Each array is of the layer of the instruction that writes it.
         """
-        whole = self.resolve(collective, module)
-        there = (module.entry.by_name.get(name) for name in collective.operands)
+        whole = self.resolve(instruction, module)
+        if not is_collective(instruction) or instruction.opcode == "fusion":
+            return [Part(whole, instruction.shape, 1.0)]
+        there = (module.entry.by_name.get(name) for name in instruction.operands)
         arrays = [(one, one.shape) for one in there if one is not None and not one.shape.tuple_shapes]
         total = sum(shape.bytes for _, shape in arrays)
-        if collective.opcode == "fusion" or len(arrays) < 2 or not total:
-            return [Part(whole, collective.shape, 1.0)]
+        if len(arrays) < 2 or not total:
+            return [Part(whole, instruction.shape, 1.0)]
         origins = [self.resolve(one, module) for one, _ in arrays]
         return [
             Part(whole if origin.layer == OTHER else origin, shape, shape.bytes / total)
