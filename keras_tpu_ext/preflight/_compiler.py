@@ -75,7 +75,7 @@ def compile_for(
         "partitions": lowered.partitions,
         "results": lowered.results,
     }
-    environment = _environment(target)
+    environment = _environment()
     key = _cache_key(lowered.identity, job, versions, environment.get("LIBTPU_INIT_ARGS", ""))
     cached = None if cache_dir is None else Path(cache_dir) / f"{key}.json.gz"
     if cached is not None and (found := _read_cache(cached)) is not None:
@@ -125,11 +125,10 @@ def default_cache_dir() -> Path:
     return Path(base) / "keras_tpu_ext" / "preflight"
 
 
-def _environment(target: Target) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_TPU_VARIABLES)}
     return {
         **inherited,
-        "LIBTPU_INIT_ARGS": " ".join([target.flags, os.environ.get("LIBTPU_INIT_ARGS", "")]).strip(),
         "JAX_PLATFORMS": "cpu",  # it compiles for a TPU, but runs nothing on one
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # next to a process that trains or compiles
         "TPU_SKIP_MDS_QUERY": "1",  # do not ask a metadata server for this machine's TPU

@@ -130,7 +130,7 @@ class CollectiveKind:
         axes: Names of the axes of the mesh whose devices take part; empty if the model is not sharded.
         count: Number of them.
         bytes: Bytes of their results on one device.
-        seconds: Time that is not hidden by other work.
+        seconds: Time that the step waits for them.
         layer: The layer with most of these bytes.
     """
 
@@ -150,7 +150,7 @@ class Collectives:
         count: Number of collectives.
         bytes: Bytes of their results on one device.
         seconds: Time as measured on such chips, or the least by the bandwidth of the interconnect; for asynchronous
-            ones, only the part that is not hidden by the work beside them.
+            ones, only how long the step waits for them.
         by_kind: The same by kind and axes, those with the most bytes first.
     """
 

@@ -12,13 +12,6 @@ from keras_tpu_ext.hardware import TPU_GENERATIONS, TpuGeneration, parse_acceler
 # Generations with another name in XLA.
 _XLA_NAMES = {"7x": "tpu7x"}
 _2D_TORUS = ("v2", "v3", "v5e", "v6e")  # the others are 3D
-# Collectives that a SparseCore does are asynchronous calls in the HLO, which are not counted yet.
-_OFFLOADS = (
-    *(f"enable_sparse_core_collective_offload_{name}" for name in ("all_reduce", "all_gather", "reduce_scatter")),
-    *(f"enable_offloading_{name}_to_sparsecore" for name in ("copy", "gather", "scatter")),
-    "offload_gather_to_sparsecore",
-)
-_FLAGS = {"7x": " ".join(f"--xla_tpu_{name}=false" for name in _OFFLOADS)}
 _MEGACORE = ("v4",)  # the topology must ask for it
 _SINGLE_CHIP = ("v5e", "v6e")  # also sold as one chip
 _WRITE = 'Write target="v5e-8", or v2-8, v3-8, v4-8, v5p-8, v6e-8, 7x-8, or a pod such as "v5e-256".'
@@ -36,7 +29,6 @@ class Target:
         used_links: Fraction of a chip's links that a ring over the slice uses: two along an axis that is closed, one
             along an open axis, none along an axis of one chip.
         topology_options: Further options for XLA's topology.
-        flags: Compiler flags, put before the user's `LIBTPU_INIT_ARGS`.
     """
 
     name: str
@@ -45,7 +37,6 @@ class Target:
     topology: str
     used_links: float = 1.0
     topology_options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    flags: str = ""
 
     @property
     def devices(self) -> int:
@@ -81,9 +72,8 @@ def parse_target(name: str) -> Target:
     options: dict[str, Any] = {} if chips >= 4 else {"chips_per_host_bounds": [*shape, 1, 1][:3]}
     if generation.name in _MEGACORE:
         options["chip_config_name"] = "megacore"  # two cores are one device, as in JAX
-    flags = _FLAGS.get(generation.name, "")
     links = _used_links(generation, shape)
-    return Target(generation.slice_name(chips), generation, chips, topology, links, options, flags)
+    return Target(generation.slice_name(chips), generation, chips, topology, links, options)
 
 
 def _used_links(generation: TpuGeneration, shape: tuple[int, ...]) -> float:

@@ -167,8 +167,8 @@ def test_every_generation_has_a_compiler(target, tmp_path):
 
 
 @pytest.mark.gate_on("keras3_jax")
-def test_what_a_sparse_core_could_take_over_compiles_for_7x(tmp_path):
-    """Gathers, scatters and transposed copies, which the TensorCore is told to do."""
+def test_what_a_sparse_core_takes_over_on_7x_is_counted(tmp_path):
+    """The gradients of a large embedding are summed by a SparseCore."""
     inputs = keras.Input((64,), dtype="int32")
     hidden = keras.layers.Permute((2, 1))(keras.layers.Embedding(30_000, 256)(inputs))
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(128, activation="relu")(hidden)))
@@ -177,6 +177,8 @@ def test_what_a_sparse_core_could_take_over_compiles_for_7x(tmp_path):
     report = kte.preflight(model, data, "7x-8", per_replica_batch=64, cache_dir=tmp_path, progress=False)
     assert report.ok, str(report)
     assert report.time.corrections == ("copies", "collectives")
+    gradient = 4 * 30_000 * 256
+    assert report.collectives.bytes > gradient
     plain = kte.preflight(
         model, data, "7x-8", per_replica_batch=64, cache_dir=tmp_path, progress=False, corrections=False
     )

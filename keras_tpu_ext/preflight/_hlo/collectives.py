@@ -9,16 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_tpu_ext.preflight._hlo.module import Instruction, Module
+from keras_tpu_ext.preflight._hlo.module import COLLECTIVES, Instruction, Module
 
-_COLLECTIVES = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-)
 # A fusion that starts a collective; other fusions run concurrently until one that ends it.
 _ASYNC_FUSION = re.compile(r"^async-collective-(start|done)(.*)$")
 # A fusion that sums over devices and keeps one part: the compiler's backend treats it as one collective.
@@ -51,7 +43,7 @@ class Collective(NamedTuple):
 
 def is_collective(instruction: Instruction) -> bool:
     """Return whether it is a collective, or the start of an asynchronous one."""
-    is_one = instruction.opcode.removesuffix("-start") in _COLLECTIVES or async_part(instruction) == "start"
+    is_one = instruction.opcode.removesuffix("-start") in COLLECTIVES or async_part(instruction) == "start"
     return is_one or _is_reduce_scatter(instruction)
 
 
@@ -61,7 +53,7 @@ def async_part(instruction: Instruction) -> str:
     if fusion is not None:
         return fusion[1]
     name, _, part = instruction.opcode.rpartition("-")
-    return part if name in _COLLECTIVES and part in ("start", "done") else ""
+    return part if name in COLLECTIVES and part in ("start", "done") else ""
 
 
 def start_of(done: Instruction) -> str:
@@ -73,8 +65,8 @@ def start_of(done: Instruction) -> str:
 def collective_of(instruction: Instruction, module: Module, devices: int) -> Collective:
     """Return the collective that an instruction is or, if it is a fusion, contains, in a step on several devices."""
     found = instruction
-    if found.opcode.removesuffix("-start") not in _COLLECTIVES:
-        inner = (one for one in module.called_instructions(instruction) if one.opcode in _COLLECTIVES)
+    if found.opcode.removesuffix("-start") not in COLLECTIVES:
+        inner = (one for one in module.called_instructions(instruction) if one.opcode in COLLECTIVES)
         found = next(inner, instruction)
     group = _first_group(found, devices)
     if _is_reduce_scatter(instruction):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,14 @@ _ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _ALIASES_OF_RESULT = "input_output_alias={"
 _ALIASED_RESULT = re.compile(r"\{(\d+)\}: \(")
 _OPENS, _CLOSES = "([{", ")]}"
+COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
 
 
 @dataclass(frozen=True)
@@ -159,7 +167,8 @@ class Module:
                 lines.append(line)
         if entry is None:
             raise ValueError("the text has no ENTRY computation")
-        return cls(entry, computations, _donated_results(text))
+        computations = {name: _with_called_collectives(one, computations) for name, one in computations.items()}
+        return cls(computations[entry.name], computations, _donated_results(text))
 
     def called_instructions(self, instruction: Instruction) -> Iterator[Instruction]:
         """Yield the instructions of all computations that `instruction` calls, recursively."""
@@ -167,6 +176,33 @@ class Module:
             for inner in self.computations[name].instructions if name in self.computations else ():
                 yield inner
                 yield from self.called_instructions(inner)
+
+
+def _with_called_collectives(computation: Computation, computations: Mapping[str, Computation]) -> Computation:
+    """Return a computation in which a collective that a SparseCore does is written as any asynchronous collective.
+
+    The compiler writes it as a call that starts and ends: `call-start(%gradient, %token), to_apply=%called`.
+    """
+    kinds: dict[str, str] = {}
+    instructions = list(computation.instructions)
+    for i, instruction in enumerate(instructions):
+        if instruction.opcode == "call-start":
+            collective = computations[instruction.called_computations["to_apply"]].root
+            if collective.opcode in COLLECTIVES:
+                kinds[instruction.name] = collective.opcode
+                instructions[i] = _started(collective, instruction)
+        elif instruction.opcode == "call-done" and instruction.operands[0] in kinds:
+            instructions[i] = replace(instruction, opcode=f"{kinds[instruction.operands[0]]}-done")
+    return Computation(computation.name, tuple(instructions)) if kinds else computation
+
+
+def _started(collective: Instruction, call: Instruction) -> Instruction:
+    """Return the instruction that starts a collective, given the call that does."""
+    opcode = f"{collective.opcode}-start"
+    # The operands are in the shape too, but for an all-reduce.
+    shape = call.shape.tuple_shapes[1] if opcode == "all-reduce-start" else call.shape
+    operands = call.operands[: len(collective.operands)]  # and a token
+    return replace(call, opcode=opcode, shape=shape, operands=operands, attributes=collective.attributes)
 
 
 def _donated_results(text: str) -> frozenset[int]:

@@ -116,7 +116,7 @@ def _is_alias(instruction: Instruction) -> bool:
 
 def _callee_peak(module: Module, instruction: Instruction) -> list[LiveBuffer]:
     """Return the live buffers at the peak of a loop, a call, or the branch with the highest peak."""
-    if instruction.opcode not in ("while", "conditional", "call"):
+    if instruction.opcode not in ("while", "conditional", "call", "call-start"):
         return []
     callees = [module.computations[name] for name in instruction.called_computations.values()]
     return max((_live_at_peak(module, callee) for callee in callees), key=_total_bytes)

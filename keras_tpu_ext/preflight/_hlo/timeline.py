@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from keras_tpu_ext.preflight._hlo.collectives import async_part, collective_of, is_collective, start_of
@@ -32,8 +33,7 @@ class OpCost(NamedTuple):
     Attributes:
         instruction: The instruction.
         runs: Number of runs in a step.
-        seconds: Estimated time; for an asynchronous collective, the part that is not hidden by the work between its
-            start and its end.
+        seconds: Estimated time; for an asynchronous collective, how long the program waits for its end.
         source: Source of the estimate: the compiler's cycles; measured copies; a Pallas kernel's products at the peak
             of the matrix units, if its bytes take no longer; HBM or interconnect (ICI) bandwidth; or `"none"` for an
             instruction that takes no time of its own.
@@ -60,6 +60,19 @@ class OpCost(NamedTuple):
         )
 
 
+@dataclasses.dataclass
+class _InProgress:
+    """An asynchronous collective that has started.
+
+    Attributes:
+        place: Its index in the list of costs.
+        end: Seconds from the first instruction of its computation until it ends.
+    """
+
+    place: int
+    end: float
+
+
 class Timeline:
     """The instructions that a step runs on one device.
 
@@ -84,17 +97,32 @@ class Timeline:
     def _walk(self, computation: Computation, runs: int) -> list[OpCost]:
         """Return the costs of a computation that runs several times, including its loops and branches."""
         costs: list[OpCost] = []
-        started: dict[str, int] = {}  # collectives in progress, and their positions in `costs`
+        now = 0.0  # seconds, in all runs together
+        started: dict[str, _InProgress] = {}
         for instruction in computation.instructions:
             part = async_part(instruction)
             if part == "start":
-                started[instruction.name] = len(costs)
-            elif part == "done" and start_of(instruction) in started:
-                place = started.pop(start_of(instruction))
-                beside = sum(cost.seconds for cost in costs[place:] if cost.source != "ici")  # those share the links
-                costs[place] = costs[place]._replace(seconds=max(costs[place].seconds - beside, 0.0))
-            costs += self._costs_of(computation, instruction, runs)
+                [cost] = self._costs_of(computation, instruction, runs)
+                started[instruction.name] = _InProgress(len(costs), self._end(instruction, cost, now, started))
+                costs.append(cost)
+                continue
+            if part == "done" and start_of(instruction) in started:
+                collective = started.pop(start_of(instruction))
+                wait = max(collective.end - now, 0.0)
+                costs[collective.place] = costs[collective.place]._replace(seconds=wait)
+                now += wait
+            added = list(self._costs_of(computation, instruction, runs))
+            now += sum(cost.seconds for cost in added)
+            for collective in started.values():  # others use the same links
+                collective.end += sum(cost.seconds for cost in added if cost.source == "ici")
+            costs += added
         return costs
+
+    def _end(self, start: Instruction, cost: OpCost, now: float, started: Mapping[str, _InProgress]) -> float:
+        """Return when a collective that starts now ends, after those in progress; a permutation has its own link."""
+        if collective_of(start, self._module, self._target.devices).kind == "collective-permute":
+            return now + cost.seconds
+        return max([now, *(collective.end for collective in started.values())]) + cost.seconds
 
     def _costs_of(self, computation: Computation, instruction: Instruction, runs: int) -> Iterator[OpCost]:
         if instruction.opcode == "while":
@@ -106,7 +134,7 @@ class Timeline:
                 yield from self._walk(inner, runs * (1 if trips is None else trips))
         elif instruction.opcode == "conditional":
             yield from self._longest_branch(instruction, runs)
-        elif instruction.opcode == "call":
+        elif instruction.opcode in ("call", "call-start"):
             yield from self._walk(self._module.computations[instruction.called_computations["to_apply"]], runs)
         else:
             yield self._cost(computation, instruction, runs)

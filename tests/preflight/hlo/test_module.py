@@ -173,6 +173,42 @@ def test_what_is_begun_makes_its_result_and_not_what_it_reads(line, written):
     assert only(f"%x = {line}").written_shape == parse_shape(written)
 
 
+@pytest.mark.parametrize(
+    ("collective", "whole", "written"),
+    [
+        ("all-reduce(%i), to_apply=%add", "((f32[8]{0}, token[]), f32[8]{0})", "f32[8]{0}"),
+        ("all-gather(%i), dimensions={0}", "((f32[8]{0}, token[]), f32[64]{0})", "f32[64]{0}"),
+        ("reduce-scatter(%i), dimensions={0}, to_apply=%add", "((f32[8]{0}, token[]), f32[1]{0})", "f32[1]{0}"),
+        (
+            "all-reduce(%i, %j), to_apply=%add",
+            "((f32[8]{0}, f32[4]{0}, token[]), (f32[8]{0}, f32[4]{0}))",
+            "(f32[8]{0}, f32[4]{0})",
+        ),
+    ],
+)
+def test_a_collective_that_a_sparse_core_is_called_for_is_an_asynchronous_one(collective, whole, written):
+    operands = "%a, %b, %token" if "%j" in collective else "%a, %token"
+    text = f"""\
+%called (i: f32[8], j: f32[4], t: token[]) -> {written} {{
+  %t = token[] parameter(2)
+  %j = f32[4]{{0}} parameter(1)
+  %i = f32[8]{{0}} parameter(0)
+  ROOT %r = {written} {collective}, replica_groups={{{{0,1}}}}, metadata={{op_name="grad"}}
+}}, execution_thread="sparsecore"
+
+ENTRY %main (a: f32[8]) -> f32[8] {{
+  %start = {whole} call-start({operands}), async_execution_thread="sparsecore", to_apply=%called
+  ROOT %done = {written} call-done(%start)
+}}
+"""
+    start, done = Module.parse(text).entry.instructions
+    kind = collective.partition("(")[0]
+    assert (start.opcode, done.opcode, done.operands) == (f"{kind}-start", f"{kind}-done", ("start",))
+    assert start.written_shape == parse_shape(written)
+    assert start.operands == (("a", "b") if "%j" in collective else ("a",))
+    assert (start.op_name, "replica_groups={{0,1}}" in start.attributes) == ("grad", True)
+
+
 def test_brackets_in_operands_end_where_they_began():
     constant = only('%c = f32[2,2]{1,0} constant({ { 1, 2 }, { 3, 4 } }), metadata={op_name="a(b"}')
     assert (constant.opcode, constant.operands, constant.op_name) == ("constant", (), "a(b")

@@ -314,16 +314,67 @@ def test_work_between_the_start_and_the_end_hides_a_collective(lines, left):
     ("lines", "left"),
     [
         ([begin("a"), begin("b"), end("a"), end("b")], [1, 1]),
-        ([begin("a"), begin("b"), work(0.25), end("a"), end("b")], [0.75, 0.75]),
-        ([begin("a"), work(0.5, "w"), begin("b"), work(0.25), end("a"), end("b")], [0.25, 0.75]),
+        ([begin("a"), begin("b"), work(0.25), end("a"), end("b")], [0.75, 1]),
+        ([begin("a"), begin("b"), work(1.5), end("a"), end("b")], [0, 0.5]),
+        ([begin("a"), work(0.5, "w"), begin("b"), work(0.25), end("a"), end("b")], [0.25, 1]),
         ([begin("a"), begin("b"), end("a"), work(0.25), end("b")], [1, 0.75]),
-        ([begin("a"), begin("b"), end("b"), end("a")], [1, 1]),
-        ([begin("a"), begin("b"), work(0.25), end("b"), end("a")], [0.75, 0.75]),
+        ([begin("a"), begin("b"), end("b"), end("a")], [0, 2]),
+        ([begin("a"), begin("b"), work(0.25), end("b"), end("a")], [0, 1.75]),
         ([begin("a"), f"%s = {MUCH} all-gather(%p), dimensions={{0}}", end("a")], [1, 1]),
     ],
 )
-def test_two_collectives_at_once_do_not_hide_each_other(lines, left):
+def test_two_collectives_at_once_take_turns(lines, left):
     assert gather_parts(*lines) == pytest.approx(left, abs=1e-4)
+
+
+def test_two_permutations_at_once_go_to_two_neighbours():
+    there, back = (f"%{name} = ({BIG}, {BIG}, u32[], u32[]) collective-permute-start(%p)" for name in "ab")
+    ends = [f"%{name}.done = {BIG} collective-permute-done(%{name})" for name in "ab"]
+    alone = sum(gather_parts(there, ends[0]))
+    assert alone > 0
+    assert gather_parts(there, back, *ends) == pytest.approx([alone, 0])
+    assert gather_parts(there, ends[0], back, ends[1]) == pytest.approx([alone, alone])
+
+
+CALLED = f"""\
+%summed (i: {BIG}, t: token[]) -> {BIG} {{
+  %t = token[] parameter(1)
+  %i = {BIG} parameter(0)
+  ROOT %r = {BIG} all-reduce(%i), replica_groups={{{{0,1,2,3}},{{4,5,6,7}}}}, to_apply=%add
+}}, execution_thread="sparsecore"
+
+%negated (n: {BIG}, t.1: token[]) -> {BIG} {{
+  %t.1 = token[] parameter(1)
+  %n = {BIG} parameter(0)
+  ROOT %s = {BIG} negate(%n), {CYCLES % 7}
+}}, execution_thread="sparsecore"
+"""
+
+
+def call(name, called):
+    """Return the two lines of a call on a SparseCore."""
+    attributes = f'async_execution_thread="sparsecore", to_apply=%{called}'
+    return (
+        f"%{name} = (({BIG}, token[]), {BIG}) call-start(%p, %t), {attributes}",
+        f"%{name}.done = {BIG} call-done(%{name})",
+    )
+
+
+def test_a_collective_on_a_sparse_core_is_as_any_asynchronous_one():
+    start, done = call("c", "summed")
+    lines = [f"%p = {BIG} parameter(0)", "%t = token[] after-all()", start, work(0.1), f"ROOT {done}"]
+    found = cost("c", *lines, before=CALLED)
+    of_four = 2 * 3 / 4 * MIB / V5E.ici_bandwidth
+    assert (found.source, found.instruction.operands) == ("ici", ("p",))
+    assert found.seconds == pytest.approx(of_four - 0.1 * GATHER, rel=1e-3)
+    assert cost("c.done", *lines, before=CALLED)[1:] == (1, 0.0, "none", 0.0, 0, 0)
+
+
+def test_other_work_on_a_sparse_core_is_counted_as_work():
+    start, done = call("c", "negated")
+    lines = [f"%p = {BIG} parameter(0)", "%t = token[] after-all()", start, f"ROOT {done}"]
+    found = timeline(*lines, before=CALLED)
+    assert {one.instruction.name: one.seconds for one in found.costs if one.seconds} == {"s": 7 / V5E.clock_hz}
 
 
 def test_in_a_loop_a_collective_is_hidden_in_each_iteration():
