@@ -7,8 +7,8 @@
     JAX_PLATFORMS=cpu KERAS_BACKEND=jax .envs/keras3-compiler/bin/python benchmarks/gemma_layouts.py
 
 Each is asked in a process of its own. Printed are the estimated time of a step, the memory that a chip needs, the
-time and the processor time that the report takes, and the most memory that Python and the compiler had. No TPU runs
-anything here. The last line is JSON.
+time and the processor time that the report takes, and the most memory that Python and the compiler had, at once and
+each. No TPU runs anything here. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -90,14 +90,15 @@ def ask(name: str, how: str) -> dict[str, object]:
 
     ids = np.zeros((8, LENGTH), "int32")
     began = time.perf_counter()
-    report = kte.preflight(
-        build,
-        ({"token_ids": ids, "padding_mask": ids}, ids),
-        TARGET,
-        shard=shard_of(name, how),
-        timeout_s=7200,
-        progress=False,
-    )
+    with harness.memory_used() as used:
+        report = kte.preflight(
+            build,
+            ({"token_ids": ids, "padding_mask": ids}, ids),
+            TARGET,
+            shard=shard_of(name, how),
+            timeout_s=7200,
+            progress=False,
+        )
     seconds = time.perf_counter() - began
     print(report, file=sys.stderr)
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -109,8 +110,8 @@ def ask(name: str, how: str) -> dict[str, object]:
         "estimated": report.step_seconds,
         "seconds": seconds,
         "cpu_seconds": sum(one.ru_utime + one.ru_stime for one in usage),
-        "python_gib": usage[0].ru_maxrss / 2**20,
-        "compiler_gib": usage[1].ru_maxrss / 2**20,
+        "libtpu": report.versions["libtpu"],
+        **used,
     }
 
 
@@ -134,8 +135,8 @@ def main() -> None:
             needed = f"{row['needed'] / 2**30:.2f} GiB a chip" if row["needed"] else "memory unknown"
             print(
                 f"{name} by {how:9s}: estimated {row['estimated']} s, {needed}, fits: {row['fits']}; asked in "
-                f"{row['seconds']:.0f} s ({row['cpu_seconds']:.0f} s of a processor), {row['python_gib']:.1f} and "
-                f"{row['compiler_gib']:.1f} GiB",
+                f"{row['seconds']:.0f} s ({row['cpu_seconds']:.0f} s of a processor), {row['at_once_gib']:.1f} GiB "
+                f"at once ({row['python_gib']:.1f} and {row['compiler_gib']:.1f})",
                 flush=True,
             )
     harness.report("gemma_layouts", target=TARGET, keras_hub=importlib.metadata.version("keras-hub"), rows=rows)

@@ -14,8 +14,10 @@ import multiprocessing
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -36,6 +38,36 @@ def parser(doc: str, *, against: bool = False) -> argparse.ArgumentParser:
     if against:
         made.add_argument("--against", type=Path, metavar="PATH", help="compare this checkout with the one in PATH")
     return made
+
+
+@contextlib.contextmanager
+def memory_used() -> Iterator[dict[str, float]]:
+    """Yield a dict that has the most memory in GiB at the end: of this process, of its largest child, of all at once.
+
+    The last is what a machine needs. It is sampled ten times a second, as resident memory.
+    """
+    import psutil
+
+    found = {"python_gib": 0.0, "compiler_gib": 0.0, "at_once_gib": 0.0}
+    this, ended = psutil.Process(), threading.Event()
+
+    def sample() -> None:
+        while not ended.wait(0.1):
+            total = 0
+            for process in (this, *this.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    total += process.memory_info().rss
+            found["at_once_gib"] = max(found["at_once_gib"], total / GIB)
+
+    sampler = threading.Thread(target=sample, daemon=True)
+    sampler.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        sampler.join()
+        for name, who in (("python_gib", resource.RUSAGE_SELF), ("compiler_gib", resource.RUSAGE_CHILDREN)):
+            found[name] = resource.getrusage(who).ru_maxrss * 1024 / GIB
 
 
 def timed(run: Callable[..., Any], *args: Any, **kwargs: Any) -> float:

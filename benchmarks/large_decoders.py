@@ -13,7 +13,6 @@ anything here. The last line is JSON.
 from __future__ import annotations
 
 import functools
-import resource
 import time
 from typing import Any, NamedTuple
 
@@ -79,14 +78,15 @@ def asked(row: Row, each: int) -> dict[str, Any]:
     examples = each * parse_target(row.target).devices
     tokens = np.broadcast_to(np.int32(0), (examples, row.length))
     began = time.perf_counter()
-    report = kte.preflight(
-        functools.partial(decoder, row.size, row.length, policy=row.policy),
-        (tokens, tokens),
-        row.target,
-        shard="fsdp",
-        timeout_s=7200,
-        progress=False,
-    )
+    with harness.memory_used() as used:
+        report = kte.preflight(
+            functools.partial(decoder, row.size, row.length, policy=row.policy),
+            (tokens, tokens),
+            row.target,
+            shard="fsdp",
+            timeout_s=7200,
+            progress=False,
+        )
     memory = report.memory
     return {
         "what": row.name,
@@ -106,8 +106,7 @@ def asked(row: Row, each: int) -> dict[str, Any]:
         "shares": None if report.time is None else report.time.shares,
         "compile_seconds": report.compile_seconds,
         "seconds": time.perf_counter() - began,
-        "host_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "compiler_gib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20,
+        **used,
     }
 
 
@@ -123,7 +122,7 @@ def told(row: Row, each: int) -> dict[str, Any]:
     print(
         f"{row.name:12s} {row.target:8s} {each} x {row.length:5d} a chip: {rates}; "
         f"{found['needed'] / 2**30:.1f} GiB a chip, fits: {found['fits']}; asked in {found['seconds']:.0f} s, "
-        f"{found['host_gib']:.1f} and {found['compiler_gib']:.1f} GiB",
+        f"{found['at_once_gib']:.1f} GiB at once ({found['python_gib']:.1f} and {found['compiler_gib']:.1f})",
         flush=True,
     )
     return found
