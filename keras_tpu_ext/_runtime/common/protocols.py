@@ -116,6 +116,7 @@ class Place(NamedTuple):
         passes: How many passes before this one the state was taken; those passes are read to their end.
         unread: Number of iterators created, but not read, between the end of those passes and this pass.
         draws: Whether reading a batch draws from Python's or NumPy's global random generators.
+        size: Number of batches of a whole pass, if Keras has learnt it by reading one; else `None`.
     """
 
     batch: int
@@ -127,6 +128,7 @@ class Place(NamedTuple):
     passes: int = 0
     unread: int = 0
     draws: bool = False
+    size: int | None = None
 
 
 class Call(NamedTuple):

@@ -61,9 +61,8 @@ def use_data_handlers() -> contextlib.AbstractContextManager[None]:
             model = kwargs.get("model")
             has_schedule = getattr(model, "_kte_schedule", None) is not None
             data = getattr(getattr(model, "_kte_call", None), "data", None)
-            if data is None or data.has_handler:
+            if data is None or data.handler is not None:
                 return (ScheduledDataHandler if has_schedule else stock)(*args, **kwargs)
-            data.has_handler = True
             return (ScheduledResumableDataHandler if has_schedule else ResumableDataHandler)(*args, **kwargs)
 
         return get_data_handler

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import override
-from keras_tpu_ext._runtime.common.protocols import RunningFit
+from keras_tpu_ext._runtime.common.protocols import Place, RunningFit
 from keras_tpu_ext._runtime.common.types import DataAdapter, DataHandler, Nest
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
 from keras_tpu_ext._runtime.tensorflow.resumable_data import DistributedPasses, keeping_seed
@@ -47,15 +47,26 @@ class HandledPasses(ResumablePasses):
 
     Attributes:
         first_epoch: As above.
-        has_handler: Whether there is one for the training data: the next ones are for the validation data.
+        handler: The one for the training data, if it exists: the next ones are for the validation data.
         element_spec: The specs of a batch.
     """
 
     def __init__(self, first_epoch: int | None) -> None:
         super().__init__(reads_ahead=True, spans_epochs=False, begins_before_epoch=True)
         self.first_epoch = first_epoch
-        self.has_handler = False
+        self.handler: DataHandler | None = None
         self.element_spec: Nest = None
+
+    def resume(self, place: Place, batch: int, restore: Callable[[], object] = lambda: None) -> None:
+        """Let the first epoch start where another process stopped, with the length of the data that it learnt."""
+        super().resume(place, batch, restore)
+        if self.handler is not None and self.handler._inferred_steps is None:
+            self.handler._inferred_steps = place.size
+
+    def place(self, *, at_once: bool) -> Place | None:
+        """Return the position in the data after the batches that were trained on; see `ResumableData`."""
+        found = super().place(at_once=at_once)
+        return found if found is None or self.handler is None else found._replace(size=self.handler._inferred_steps)
 
 
 class ResumesData:
@@ -70,6 +81,7 @@ class ResumesData:
         distribute: bool,
     ) -> None:
         data, adapter = self._model._kte_call.data, self._adapter
+        data.handler = self
         if data.indexed is not None:
             override(adapter, "get_size", data.indexed.size)
             override(adapter, "on_epoch_end", _and(adapter.on_epoch_end, data.indexed.end_pass))
