@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = ROOT / ".envs" / "versions"
 LOGS = ROOT / "out" / "versions"
-FOLDERS = (
+PATHS = (
     "tests/_runtime",
     "tests/parity",
     "tests/callbacks",
@@ -219,10 +219,12 @@ def describe(environment: Environment, uv: str) -> str:
 
 def run_suite(environment: Environment) -> str:
     """Run the suite; return how it went, `"263 passed"` say."""
+    # pytest imports a file that is named, although tests/conftest.py leaves it out.
+    paths = [path for path in PATHS if environment.backend == "jax" or "test_jax_" not in path]
     # What other versions warn of is no failure.
     command = (
         environment.executable("pytest"),
-        *FOLDERS,
+        *paths,
         "-k",
         " or ".join(SUITE),
         "-q",
