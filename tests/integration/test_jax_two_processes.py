@@ -178,7 +178,7 @@ def test_they_go_on_after_the_end_of_one(victim, number, program, tmp_path):
     if number == signal.SIGTERM:
         finished = [json.loads(out.partition("KEPT ")[2])["finished"] for out, _ in outputs]
         assert finished == [False, False]
-        assert "AutoResume: left, as another process was asked to." in outputs[0][0]
+        assert "AutoResume: stopped, as another process was asked to." in outputs[0][0]
     else:
         assert all(process.returncode for process in processes)
     again = [kept(process)[0] for process in both("killed")]
