@@ -82,7 +82,7 @@ def test_distribute_wants_batches(scope8):
 
 
 @pytest.mark.parametrize("kind", [keras.Model, kte.TPUModel])
-def test_a_model_built_inside_trains_distributed_outside(kind):
+def test_a_model_built_inside_trains_by_the_scopes_strategy_outside(kind):
     scope = kte.strategy_scope(require="cpu", replicas=2)
     with scope:
         inputs = keras.Input((3,))

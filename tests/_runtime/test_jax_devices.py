@@ -124,10 +124,9 @@ def test_more_devices_that_were_asked_for_elsewhere_stay():
 
 
 TOO_LATE = (
-    "strategy_scope(replicas=4) needs 4 virtual CPU devices, but JAX has already started its devices with 1 of them; "
-    "they cannot be added afterwards. An earlier call came too early{what}. What to do: write "
-    "`with strategy_scope(replicas=4) as scope:` before the first line that makes an array, a model or a metric; in "
-    "a notebook, restart the kernel first."
+    "strategy_scope needs 4 virtual CPU devices, but JAX has already started its devices with 1 of them; they cannot "
+    "be added afterwards. An earlier call came too early{what}. What to do: open the scope before the first line "
+    "that makes an array, a model or a metric; in a notebook, restart the kernel first."
 )
 
 

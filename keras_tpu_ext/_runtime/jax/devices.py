@@ -136,11 +136,10 @@ def _is_installed(package: str) -> bool:
 
 def _too_late(replicas: int, there: int) -> str:
     return (
-        f"strategy_scope(replicas={replicas}) needs {replicas} virtual CPU devices, but JAX has already started its "
-        f"devices with {there} of them; they cannot be added afterwards. "
-        f"An earlier call came too early{_early_calls()}. "
-        f"What to do: write `with strategy_scope(replicas={replicas}) as scope:` before the first line that makes "
-        "an array, a model or a metric; in a notebook, restart the kernel first."
+        f"strategy_scope needs {replicas} virtual CPU devices, but JAX has already started its devices with {there} "
+        f"of them; they cannot be added afterwards. An earlier call came too early{_early_calls()}. "
+        "What to do: open the scope before the first line that makes an array, a model or a metric; in a notebook, "
+        "restart the kernel first."
     )
 
 
