@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -75,23 +76,24 @@ def _donated_elements(module: Module) -> dict[str, set[int | None]]:
 def _live_at_peak(
     module: Module, computation: Computation, donated: Mapping[str, set[int | None]] = MappingProxyType({})
 ) -> list[LiveBuffer]:
-    owners = _buffer_owners(computation)
-    last_use = _last_uses(computation, owners)
-    live: dict[str, list[LiveBuffer]] = {}
-    size = most = 0
-    best: list[LiveBuffer] = []
+    last_use = _last_uses(computation)
+    lifetimes: list[tuple[int, int, list[LiveBuffer]]] = []  # the instructions that write and last read the buffers
+    freed: defaultdict[int, int] = defaultdict(int)  # bytes after each instruction
+    size = most = peak = 0
+    at_peak: list[LiveBuffer] = []  # those that the instruction at the peak adds
     for i, instruction in enumerate(computation.instructions):
         own = list(_new_buffers(instruction, donated.get(instruction.name, frozenset())))
         # A called computation writes the result, so its peak and the result are not live together.
         for added in (_callee_peak(module, instruction), own):
             here = size + _total_bytes(added)
             if here > most:
-                most, best = here, [*(buffer for some in live.values() for buffer in some), *added]
-        live[instruction.name] = own
+                most, peak, at_peak = here, i, added
+        end = last_use.get(instruction.name, i)
+        lifetimes.append((i, end, own))
         size += _total_bytes(own)
-        for name in [name for name in live if last_use.get(name, i) <= i]:
-            size -= _total_bytes(live.pop(name))
-    return best
+        freed[end] += _total_bytes(own)
+        size -= freed[i]
+    return [*(buffer for begin, end, own in lifetimes if begin < peak <= end for buffer in own), *at_peak]
 
 
 def _new_buffers(instruction: Instruction, donated: Collection[int | None] = ()) -> Iterable[LiveBuffer]:
@@ -126,23 +128,11 @@ def _total_bytes(buffers: list[LiveBuffer]) -> int:
     return sum(buffer.bytes for buffer in buffers)
 
 
-def _buffer_owners(computation: Computation) -> dict[str, frozenset[str]]:
-    """Return for each instruction those whose buffers hold its result, looking through aliases."""
-    found: dict[str, frozenset[str]] = {}
-    for instruction in computation.instructions:
-        own = frozenset([instruction.name])
-        others = (found.get(name, frozenset()) for name in instruction.operands)
-        found[instruction.name] = own.union(*others) if _is_alias(instruction) else own
-    return found
-
-
-def _last_uses(computation: Computation, owners: dict[str, frozenset[str]]) -> dict[str, int]:
-    """Return for each instruction the index of the last one that reads its buffers."""
-    last: dict[str, int] = {}
-    for i, instruction in enumerate(computation.instructions):
+def _last_uses(computation: Computation) -> dict[str, int]:
+    """Return for each instruction the index of the last one that reads its buffers, looking through aliases."""
+    last = {computation.root.name: len(computation.instructions)}
+    for i, instruction in reversed(list(enumerate(computation.instructions))):
+        use = max(i, last.get(instruction.name, i)) if _is_alias(instruction) else i
         for name in instruction.operands:
-            for owner in owners.get(name, ()):
-                last[owner] = i
-    for owner in owners.get(computation.root.name, ()):
-        last[owner] = len(computation.instructions)
+            last[name] = max(use, last.get(name, use))
     return last
