@@ -1,5 +1,7 @@
 """What is in HBM when it is fullest, in small scheduled programs whose buffers can be counted by hand."""
 
+import tracemalloc
+
 import pytest
 
 from keras_tpu_ext.preflight._hlo.module import Module
@@ -12,10 +14,13 @@ BIG = "f32[512,512]{1,0:T(8,128)}"
 ON_CHIP = "f32[512,512]{1,0:T(8,128)S(1)}"
 
 
-def at_peak(*lines, before=""):
+def program(*lines, before=""):
     body = "\n".join(f"  {line}" for line in lines)
-    module = Module.parse(f"{before}\nENTRY %main (p: f32[512,512]) -> f32[512,512] {{\n{body}\n}}\n")
-    return [(buffer.instruction.name, buffer.bytes) for buffer in buffers_at_peak(module)]
+    return Module.parse(f"{before}\nENTRY %main (p: f32[512,512]) -> f32[512,512] {{\n{body}\n}}\n")
+
+
+def at_peak(*lines, before=""):
+    return [(buffer.instruction.name, buffer.bytes) for buffer in buffers_at_peak(program(*lines, before=before))]
 
 
 def test_what_is_read_no_more_makes_room():
@@ -218,3 +223,14 @@ def test_a_call_needs_what_is_in_it():
 
 def test_a_program_without_temporaries_has_none():
     assert at_peak(f"ROOT %p = {BIG} parameter(0)") == []
+
+
+def test_a_long_chain_of_names_for_a_buffer_takes_little_memory():
+    names = [f"%b{i} = {BIG} bitcast(%b{i - 1})" for i in range(1, 2000)]
+    module = program(f"%p = {BIG} parameter(0)", f"%b0 = {BIG} negate(%p)", *names, f"ROOT %r = {BIG} negate(%b1999)")
+    tracemalloc.start()
+    try:
+        assert [buffer.instruction.name for buffer in buffers_at_peak(module)] == ["b0", "r"]
+        assert tracemalloc.get_traced_memory()[1] < 10 * MIB
+    finally:
+        tracemalloc.stop()
