@@ -58,8 +58,8 @@ def published_steps() -> Iterator[str]:
 
 def large_decoders() -> Iterator[str]:
     """Yield a row for each decoder larger than a chip: the estimate, and what was measured."""
-    yield "| decoder | slice | sequences per chip | memory per chip | estimated tokens/s | measured | ratio |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    yield "| decoder | slice | libtpu | sequences per chip | memory per chip | estimated tokens/s | measured | by it |"
+    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"
     lines = (ROOT / "benchmarks" / "results" / "large_decoders.txt").read_text().splitlines()
     for row in (row for line in lines if line.startswith("{") for row in json.loads(line)["rows"]):
         estimated, measured, ratio = row["estimated"], "", ""
@@ -69,8 +69,22 @@ def large_decoders() -> Iterator[str]:
                 measured += f" with {row['measured_each']}"
             ratio = "" if estimated is None else f"{estimated / row['measured']:.2f}"
         told = f"{row['needed'] / GIB:.1f} GiB{'' if row['fits'] else ': does not fit'}"
-        cells = row["what"], row["target"], f"{row['each']} of {row['length']:,}", told
+        cells = row["what"], row["target"], row["libtpu"], f"{row['each']} of {row['length']:,}", told
         yield f"| {' | '.join(cells)} | {'' if estimated is None else f'{estimated:,.0f}'} | {measured} | {ratio} |"
+
+
+def gemma_layouts() -> Iterator[str]:
+    """Yield a row for each Gemma and layout: the step, the memory, and what the report took."""
+    yield "| model | shard | step | memory per chip | report took | on cores | memory for it |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    lines = (ROOT / "benchmarks" / "results" / "gemma_layouts.txt").read_text().splitlines()
+    rows = [json.loads(line) for line in lines if line.startswith("{")]
+    shards = {"auto": '`"auto"`', "fsdp": '`"fsdp"`', "keras-hub": "keras-hub's map"}
+    for row in sorted(rows, key=lambda row: (row["what"], list(shards).index(row["shard"]))):
+        what = row["what"] if row["what"].endswith("in full") else f"{row['what']} with LoRA"
+        step, needed = f"{1e3 * row['estimated']:.0f} ms", f"{row['needed'] / GIB:.1f} GiB"
+        took = f"{row['seconds']:.0f} s", str(row["cores"]), f"{row['at_once_gib']:.1f} GiB"
+        yield f"| {what} | {shards[row['shard']]} | {step} | {needed} | {' | '.join(took)} |"
 
 
 def corrections() -> Iterator[str]:
@@ -326,6 +340,7 @@ TABLES = {
         attention_kernel,
         published_steps,
         large_decoders,
+        gemma_layouts,
         corrections,
         held_out,
         published_rates,
