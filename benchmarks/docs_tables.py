@@ -58,7 +58,7 @@ def published_steps() -> Iterator[str]:
 
 def large_decoders() -> Iterator[str]:
     """Yield a row for each decoder larger than a chip: the estimate, and what was measured."""
-    yield "| decoder | slice | libtpu | sequences per chip | memory per chip | estimated tokens/s | measured | by it |"
+    yield "| decoder | slice | libtpu | sequences | memory per chip | estimated tokens/s | measured | ratio |"
     yield "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"
     lines = (ROOT / "benchmarks" / "results" / "large_decoders.txt").read_text().splitlines()
     for row in (row for line in lines if line.startswith("{") for row in json.loads(line)["rows"]):
