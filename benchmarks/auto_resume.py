@@ -22,8 +22,8 @@ import keras
 import numpy as np
 
 import keras_tpu_ext as kte
-from keras_tpu_ext.callbacks._resumable_fit import ResumableFit
-from keras_tpu_ext.callbacks._saver import Saver
+from keras_tpu_ext.resume.resumable_fit import ResumableFit
+from keras_tpu_ext.resume.saver import Saver
 
 CLASSES = 1000
 EVERY = 100  # steps from one save to the next

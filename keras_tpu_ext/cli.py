@@ -16,7 +16,6 @@ from typing import Any
 from keras_tpu_ext import _runtime, data
 from keras_tpu_ext._parity.batches import synthetic_batch
 from keras_tpu_ext._parity.function_reference import call, check_compiled_model, parse_reference
-from keras_tpu_ext._resume_report import ResumeReport, resume_report
 from keras_tpu_ext._runtime.common.layouts import batch_axis_of
 from keras_tpu_ext.doctor import DoctorReport, doctor
 from keras_tpu_ext.errors import ArgumentError, KteError
@@ -24,6 +23,7 @@ from keras_tpu_ext.parity import ParityReport, check_function
 from keras_tpu_ext.preflight import PreflightReport, preflight
 from keras_tpu_ext.preflight._batch import batch_spec, with_batch_size
 from keras_tpu_ext.preflight.targets import parse_target
+from keras_tpu_ext.resume.report import ResumeReport, resume_report
 from keras_tpu_ext_command import parse_arguments
 
 # Python arguments, as named in messages, whose flag has another name.

@@ -10,13 +10,13 @@ from typing import Any
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._checkpoint import CheckpointFolder
 from keras_tpu_ext._runtime.common.protocols import RunningFit
 from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext._storage import folder_of
-from keras_tpu_ext.callbacks._leaving import SESSIONS, say
-from keras_tpu_ext.callbacks._resumable_fit import Left, ResumableFit
 from keras_tpu_ext.errors import ArgumentError, ScopeError
+from keras_tpu_ext.resume.checkpoint import CheckpointFolder
+from keras_tpu_ext.resume.leaving import SESSIONS, say
+from keras_tpu_ext.resume.resumable_fit import Left, ResumableFit
+from keras_tpu_ext.resume.storage import folder_of
 
 
 class AutoResume(_runtime.keras.callbacks.Callback):

@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext import _checkpoint
-from keras_tpu_ext._checkpoint import read, write
-from keras_tpu_ext._resume_report import resume_report
-from keras_tpu_ext._storage import folder_of
-from keras_tpu_ext.callbacks import _schedule
-from keras_tpu_ext.callbacks._callback_state import CallbackStates
 from keras_tpu_ext.errors import ArgumentError, CheckpointError, ResumeWarning, ScopeError
+from keras_tpu_ext.resume import checkpoint, schedule
+from keras_tpu_ext.resume.callback_state import CallbackStates
+from keras_tpu_ext.resume.checkpoint import read, write
+from keras_tpu_ext.resume.report import resume_report
+from keras_tpu_ext.resume.storage import folder_of
 from kind_of_keras import IS_KERAS2
 from small_fits import Killed, KilledAt
 
@@ -389,7 +388,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
 
 def test_it_leaves_before_the_deadline(tmp_path, monkeypatch, capsys):
     seconds = iter(range(0, 1000, 10))
-    monkeypatch.setattr(_schedule, "seconds_of_process", lambda: next(seconds))
+    monkeypatch.setattr(schedule, "seconds_of_process", lambda: next(seconds))
     first = Trained(tmp_path, deadline_s=95, every_s=600)
     assert not first.resume.finished
     assert first.counting.batches < EPOCHS * BATCHES
@@ -408,8 +407,8 @@ def test_before_the_last_step_of_an_epoch_it_counts_the_validation_too(tmp_path,
         def on_test_begin(self, logs=None):
             now[0] += 50
 
-    monkeypatch.setattr(_schedule, "seconds_of_process", lambda: now[0])
-    monkeypatch.setattr(_schedule, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(schedule, "seconds_of_process", lambda: now[0])
+    monkeypatch.setattr(schedule, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     # Ours hears of the end of a validation after that.
     monkeypatch.setattr(kte.callbacks.AutoResume, "on_test_begin", lambda self, logs=None: None)
     first = Trained(tmp_path, callbacks=[Clock()], deadline_s=100, every_s=600)
@@ -501,7 +500,7 @@ def test_an_object_store_that_cannot_be_read_loses_nothing(tmp_path, monkeypatch
 def test_a_checkpoint_of_a_newer_version_is_refused_and_stays(tmp_path, monkeypatch):
     Trained(tmp_path, killed_at=10)
     names = sorted(os.listdir(tmp_path))
-    monkeypatch.setattr(_checkpoint, "FORMAT", 0)
+    monkeypatch.setattr(checkpoint, "FORMAT", 0)
     with pytest.raises(CheckpointError, match=r"newer version of keras_tpu_ext.*Upgrade this package"):
         Trained(tmp_path)
     assert sorted(os.listdir(tmp_path)) == names

@@ -15,15 +15,15 @@ import keras
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext import _runtime, _storage
-from keras_tpu_ext._checkpoint import CheckpointFolder
-from keras_tpu_ext._resume_report import resume_report
+from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common import worker_signals
-from keras_tpu_ext.callbacks import _leaving, _saver, _steps_heard
-from keras_tpu_ext.callbacks._leaving import Interruption
-from keras_tpu_ext.callbacks._schedule import Schedule
-from keras_tpu_ext.callbacks._steps_heard import StepsHeard
 from keras_tpu_ext.errors import ResumeWarning
+from keras_tpu_ext.resume import leaving, saver, steps_heard, storage
+from keras_tpu_ext.resume.checkpoint import CheckpointFolder
+from keras_tpu_ext.resume.leaving import Interruption
+from keras_tpu_ext.resume.report import resume_report
+from keras_tpu_ext.resume.schedule import Schedule
+from keras_tpu_ext.resume.steps_heard import StepsHeard
 from small_fits import Calling, fit, model
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
@@ -71,7 +71,7 @@ def test_a_signal_to_all_processes_loses_no_batch_of_a_worker(number):
 
 TERMINATED = """
 import multiprocessing, time
-from keras_tpu_ext.callbacks._leaving import Interruption
+from keras_tpu_ext.resume.leaving import Interruption
 
 def work(number):
     end = time.monotonic() + number / 2000
@@ -353,7 +353,7 @@ def test_a_signal_saves_where_nobody_reads_what_is_printed(tmp_path, monkeypatch
     def broken(*args, **kwargs):
         raise BrokenPipeError
 
-    monkeypatch.setattr(_leaving, "print", broken, raising=False)
+    monkeypatch.setattr(leaving, "print", broken, raising=False)
     saving = kte.callbacks.AutoResume(tmp_path)
     fit([Calling(2, interrupt), saving])
     assert not saving.finished
@@ -362,7 +362,7 @@ def test_a_signal_saves_where_nobody_reads_what_is_printed(tmp_path, monkeypatch
 
 def test_a_new_fit_waits_for_what_the_one_before_still_writes(tmp_path, monkeypatch, capsys):
     """In a notebook a second Ctrl-C ends `fit`, and not the process."""
-    write, may_write = _storage._LocalFolder.write, threading.Event()
+    write, may_write = storage._LocalFolder.write, threading.Event()
 
     def late_write(*args):
         may_write.wait(60)
@@ -371,7 +371,7 @@ def test_a_new_fit_waits_for_what_the_one_before_still_writes(tmp_path, monkeypa
     def press():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_storage._LocalFolder, "write", late_write)
+    monkeypatch.setattr(storage._LocalFolder, "write", late_write)
     with pytest.raises(KeyboardInterrupt):
         fit([Calling(2, press), kte.callbacks.AutoResume(tmp_path, every_s=0)])
     assert not list(tmp_path.iterdir())
@@ -460,7 +460,7 @@ def test_the_error_of_a_callback_in_another_thread_is_raised_and_nothing_after_i
 
 @pytest.mark.runtimes("keras3_jax")
 def test_a_callback_that_is_slow_in_another_thread_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(_steps_heard, "_LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr(steps_heard, "_LONGEST_WAIT_S", 0.1)
     slowly = Counting(lambda: time.sleep(0.7))
     fit([slowly, CallingLater(2, interrupt), kte.callbacks.AutoResume(tmp_path)])
     assert resume_report(str(tmp_path)).newest.batches == 3
@@ -597,7 +597,7 @@ def test_a_second_interruption_while_a_thread_starts_leaves_nothing_to_wait_for(
         patch.setattr(threading.Thread, "start", pressed)
         with pytest.raises(KeyboardInterrupt):
             fit([kte.callbacks.AutoResume(tmp_path, every_s=0)])
-    assert not _saver._under_way
+    assert not saver._under_way
     again = kte.callbacks.AutoResume(tmp_path)
     fit([again])
     assert again.finished

@@ -16,14 +16,13 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext import _checkpoint, _storage
-from keras_tpu_ext._checkpoint import CannotWriteError, encode
-from keras_tpu_ext._resume_report import resume_report
 from keras_tpu_ext._runtime.training.indexed_batches import indexed
-from keras_tpu_ext.callbacks import _schedule
-from keras_tpu_ext.callbacks._callback_state import CallbackStates
-from keras_tpu_ext.callbacks._saver import Saver
 from keras_tpu_ext.errors import ArgumentError, ResumeWarning
+from keras_tpu_ext.resume import checkpoint, schedule, storage
+from keras_tpu_ext.resume.callback_state import CallbackStates
+from keras_tpu_ext.resume.checkpoint import CannotWriteError, encode
+from keras_tpu_ext.resume.report import resume_report
+from keras_tpu_ext.resume.saver import Saver
 from kind_of_keras import IS_KERAS2
 from small_fits import Calling, Killed, X, fit, kill, model
 
@@ -87,7 +86,7 @@ def test_what_only_looks_like_an_array_is_not_kept_and_told(kind, is_nested, tmp
 
 
 def newest(directory):
-    folder = _checkpoint.CheckpointFolder(str(directory))
+    folder = checkpoint.CheckpointFolder(str(directory))
     found, content = folder.read_newest()
     return content, found
 
@@ -279,7 +278,7 @@ def test_callbacks_that_are_told_later_are_waited_for(tmp_path):
 
     with pytest.raises(Killed):
         train(tmp_path, Late(), CallingLate(7, kill), keep=99)
-    contents = [_checkpoint.read(_storage.folder_of(str(tmp_path)), name.name) for name in tmp_path.iterdir()]
+    contents = [checkpoint.read(storage.folder_of(str(tmp_path)), name.name) for name in tmp_path.iterdir()]
     assert any(content["batches"] for content in contents)
     for content in contents:
         assert dict(content["callbacks"])["Late"].get("batches", 0) == content["batches"]
@@ -323,7 +322,7 @@ def test_a_process_that_was_forked_in_fit_can_be_terminated(tmp_path):
 
 
 def test_what_a_write_takes_already_counts_before_a_deadline(tmp_path):
-    saver = Saver(_checkpoint.CheckpointFolder(str(tmp_path)))
+    saver = Saver(checkpoint.CheckpointFolder(str(tmp_path)))
     saver.begin(lambda: time.sleep(0.3))
     time.sleep(0.2)
     assert saver.is_writing()
@@ -335,16 +334,16 @@ def test_what_a_write_takes_already_counts_before_a_deadline(tmp_path):
 
 @pytest.mark.exhaustive
 def test_a_first_save_that_lasts_makes_it_leave_earlier(tmp_path, monkeypatch):
-    stock, whole = _storage._LocalFolder.write, []
+    stock, whole = storage._LocalFolder.write, []
 
     def slow(*args):
         time.sleep(1)
         stock(*args)
         whole.append(time.monotonic() - begun)
 
-    monkeypatch.setattr(_storage._LocalFolder, "write", slow)
+    monkeypatch.setattr(storage._LocalFolder, "write", slow)
     begun = time.monotonic()
-    monkeypatch.setattr(_schedule, "seconds_of_process", lambda: time.monotonic() - begun)
+    monkeypatch.setattr(schedule, "seconds_of_process", lambda: time.monotonic() - begun)
     paced = [Calling(batch, lambda: time.sleep(0.1)) for batch in range(200)]
     saving, _ = train(tmp_path, *paced, epochs=50, every_s=600, deadline_s=8)
     assert not saving.finished
@@ -356,7 +355,7 @@ def test_no_error_of_the_thread_that_writes_ends_a_training(error, tmp_path, mon
     def fail(*args):
         raise error
 
-    monkeypatch.setattr(_checkpoint, "write", fail)
+    monkeypatch.setattr(checkpoint, "write", fail)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         saving, made = train(tmp_path)
@@ -370,14 +369,14 @@ def test_no_error_of_the_thread_that_writes_ends_a_training(error, tmp_path, mon
 
 def test_what_could_not_be_saved_before_it_left_is_told(tmp_path, monkeypatch, capsys):
     writes = itertools.count()
-    stock = _checkpoint.write
+    stock = checkpoint.write
 
     def fail_after_the_first(*args):
         if next(writes):
             raise OSError(28, "No space left on device")
         stock(*args)
 
-    monkeypatch.setattr(_checkpoint, "write", fail_after_the_first)
+    monkeypatch.setattr(checkpoint, "write", fail_after_the_first)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         train(tmp_path, Calling(6, lambda: os.kill(os.getpid(), signal.SIGTERM)))
@@ -399,7 +398,7 @@ def test_copies_of_saves_that_failed_are_given_up(tmp_path, monkeypatch):
     def kernels():
         return sum(array.shape == (4, 1) for array in jax.live_arrays())
 
-    monkeypatch.setattr(_storage._LocalFolder, "write", fail)
+    monkeypatch.setattr(storage._LocalFolder, "write", fail)
     monkeypatch.setattr(gc, "collect", lambda *args: 0)
     gc.disable()
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._checkpoint import FRAMEWORKS, CannotWriteError, encode, is_array
+from keras_tpu_ext.resume.checkpoint import FRAMEWORKS, CannotWriteError, encode, is_array
 
 # Attributes that Keras sets in a callback, which are not part of its state.
 OF_KERAS = ("model", "_model", "params", "validation_data")

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._checkpoint import CannotWriteError, CheckpointFolder, Found
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.protocols import Place, ResumableData, RunningFit, SavedVariable
 from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext.callbacks._callback_state import OF_KERAS, CallbackStates
-from keras_tpu_ext.callbacks._saver import Saver
-from keras_tpu_ext.callbacks._schedule import Schedule
-from keras_tpu_ext.callbacks._steps_heard import StepsHeard
 from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
+from keras_tpu_ext.resume.callback_state import OF_KERAS, CallbackStates
+from keras_tpu_ext.resume.checkpoint import CannotWriteError, CheckpointFolder, Found
+from keras_tpu_ext.resume.saver import Saver
+from keras_tpu_ext.resume.schedule import Schedule
+from keras_tpu_ext.resume.steps_heard import StepsHeard
 
 
 class Left(BaseException):

@@ -12,11 +12,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from keras_tpu_ext import _checkpoint, _storage
-from keras_tpu_ext._checkpoint import CannotWriteError, CheckpointFolder
-from keras_tpu_ext._resume_report import resume_report
-from keras_tpu_ext._storage import folder_of
 from keras_tpu_ext.errors import CheckpointError
+from keras_tpu_ext.resume import checkpoint, storage
+from keras_tpu_ext.resume.checkpoint import CannotWriteError, CheckpointFolder
+from keras_tpu_ext.resume.report import resume_report
+from keras_tpu_ext.resume.storage import folder_of
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
@@ -37,11 +37,11 @@ def the_same(one, other):
 
 
 def write(path, value):
-    _checkpoint.write(folder_of(str(path.parent)), path.name, value)
+    checkpoint.write(folder_of(str(path.parent)), path.name, value)
 
 
 def read(path):
-    return _checkpoint.read(folder_of(str(path.parent)), path.name)
+    return checkpoint.read(folder_of(str(path.parent)), path.name)
 
 
 @pytest.fixture(params=["local", "object store"])
@@ -136,7 +136,7 @@ def test_what_cannot_be_read_now_is_not_damaged(error, at, tmp_path, monkeypatch
             return super().read(size)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_storage, "open", lambda path, mode: Failing(path, mode), raising=False)
+        patch.setattr(storage, "open", lambda path, mode: Failing(path, mode), raising=False)
         with pytest.raises(OSError, match=r"Input/output error|not enough memory"):
             folder.read_newest()
     assert not folder.damaged
@@ -215,7 +215,7 @@ def test_what_an_object_store_refuses_is_an_error_of_files(error, monkeypatch):
 def test_one_of_a_newer_version_is_refused(tmp_path):
     path = tmp_path / "one.zip"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("checkpoint.json", json.dumps({"format": _checkpoint.FORMAT + 1, "content": 1}))
+        archive.writestr("checkpoint.json", json.dumps({"format": checkpoint.FORMAT + 1, "content": 1}))
     with pytest.raises(CheckpointError, match=r"newer version.*Upgrade this package"):
         read(path)
 

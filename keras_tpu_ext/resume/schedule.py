@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from keras_tpu_ext.callbacks._leaving import Interruption, seconds_of_process
-from keras_tpu_ext.callbacks._saver import Saver
+from keras_tpu_ext.resume.leaving import Interruption, seconds_of_process
+from keras_tpu_ext.resume.saver import Saver
 
 # An epoch is saved at its end if it lasted this many times the seconds of a save.
 _LEAST = 20

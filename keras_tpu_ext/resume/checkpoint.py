@@ -20,8 +20,8 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 
-from keras_tpu_ext._storage import Folder, folder_of
 from keras_tpu_ext.errors import CheckpointError
+from keras_tpu_ext.resume.storage import Folder, folder_of
 
 # Dicts, lists, tuples, strings, numbers, None, arrays, bytes, and functions of frameworks.
 Content: TypeAlias = Any

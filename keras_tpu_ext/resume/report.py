@@ -7,10 +7,10 @@ import os
 import time
 from typing import Any
 
-from keras_tpu_ext._checkpoint import CheckpointFolder, read_summary, size_text
 from keras_tpu_ext._repr import HtmlText
-from keras_tpu_ext._storage import Folder
 from keras_tpu_ext.errors import CheckpointError
+from keras_tpu_ext.resume.checkpoint import CheckpointFolder, read_summary, size_text
+from keras_tpu_ext.resume.storage import Folder
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from keras_tpu_ext._checkpoint import CheckpointFolder, Content, Found
+from keras_tpu_ext.resume.checkpoint import CheckpointFolder, Content, Found
 
 # Writes in progress in this process, by folder: a `fit` that was ended at once leaves them behind.
 _under_way: dict[str, Future[Found]] = {}
