@@ -51,6 +51,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
+def plain(value: str) -> str:
+    """Return a text of a file without control characters, shortened."""
+    return shown(value)[1:-1] if len(value) <= _SHOWN else f"{shown(value)[1:]}"
+
+
 def integer(minimum: int = 0, maximum: int = LARGEST) -> Check:
     """Return the check of an integer from `minimum` to `maximum`."""
     bounds = f"of at least {minimum}" if maximum == LARGEST else f"from {minimum} to {maximum}"
@@ -101,12 +106,12 @@ def optional(check: Check) -> Check:
 
 
 def list_of(check: Check) -> Check:
-    """Return the check of a list, which returns a tuple."""
+    """Return the check of a list."""
 
-    def check_all(value: Any, where: str) -> tuple[Any, ...]:
-        if not isinstance(value, list):
+    def check_all(value: Any, where: str) -> list[Any]:
+        if not isinstance(value, (list, tuple)):
             raise MismatchError(where, "a list", value)
-        return tuple([check(one, f"{where}[{number}]") for number, one in enumerate(value)])
+        return [check(one, f"{where}[{number}]") for number, one in enumerate(value)]
 
     return check_all
 
@@ -115,7 +120,7 @@ def row(*checks: Check) -> Check:
     """Return the check of a list with one value for each of `checks`, which returns a tuple."""
 
     def check_all(value: Any, where: str) -> tuple[Any, ...]:
-        if not isinstance(value, list) or len(value) != len(checks):
+        if not isinstance(value, (list, tuple)) or len(value) != len(checks):
             raise MismatchError(where, f"a list of {len(checks)}", value)
         pairs = enumerate(zip(checks, value, strict=True))
         return tuple([check(one, f"{where}[{number}]") for number, (check, one) in pairs])

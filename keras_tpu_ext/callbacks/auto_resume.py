@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -93,6 +94,7 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         deadline_s: float | str | None = None,
         margin: float = 2.0,
         keep: int = 2,
+        on_changed_data: str = "raise",
     ) -> None:
         super().__init__()
         name = type(self).__name__
@@ -101,7 +103,12 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         self.deadline_s = _deadline(name, deadline_s)
         self.margin = check.number(name, "margin", margin, minimum=1, example=2.0)
         self.keep = check.integer(name, "keep", keep, example=2)
+        self.on_changed_data = check.one_of(
+            name, "on_changed_data", on_changed_data, ("raise", "restart_epoch"), example='"raise"'
+        )
         self.finished = False
+        # A callback that changes the current folder must not split the checkpoints over two.
+        self._path = self.directory if "://" in self.directory else os.path.abspath(self.directory)
         self._fit: ResumableFit | None = None
 
     @contextlib.contextmanager
@@ -114,10 +121,11 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         _refuse_others_like_it(others)
         self.finished = False
         fit = self._fit = ResumableFit(
-            CheckpointFolder(self.directory, self.keep),
+            CheckpointFolder(self._path, self.keep),
             every_s=self.every_s,
             deadline_s=self.deadline_s,
             margin=self.margin,
+            restarts_epoch=self.on_changed_data == "restart_epoch",
             say=_say,
         )
         try:
@@ -149,6 +157,11 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         """Note the number of batches."""
         if self._fit is not None:
             self._fit.after_batch(batch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Warn of a loss that is no finite number."""
+        if self._fit is not None and not math.isfinite((logs or {}).get("loss", 0.0)):
+            self._fit.warn_that_it_diverged()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Note when validation begins."""

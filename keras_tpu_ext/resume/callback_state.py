@@ -6,14 +6,15 @@ import contextlib
 import json
 import weakref
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.resume.checkpoint import FRAMEWORKS, CannotWriteError, encode, is_array
+from keras_tpu_ext.resume.encoding import CannotWriteError, encode, is_array
 
+_FRAMEWORKS = ("jax", "keras", "keras_tpu_ext", "numpy", "tensorflow", "tensorflow_addons", "tf_keras")
 # Attributes that Keras sets in a callback, which are not part of its state.
 OF_KERAS = ("model", "_model", "params", "validation_data")
 # Bytes of arrays in an attribute; a larger one is recognized by a sample of its values.
@@ -24,12 +25,28 @@ _ROWS = "the rows of a CSVLogger"
 State = Mapping[str, Any]
 
 
+class NotKept(NamedTuple):
+    """Attributes of a callback that do not outlive an interruption.
+
+    Attributes:
+        unwritable: Those that no checkpoint can hold.
+        unlike: Those that are not restored: they were not there when training began, were of another type, or hold
+            a text that the callback did not have then, and that may be a path.
+    """
+
+    unwritable: list[str]
+    unlike: list[str]
+
+
 class CallbackStates:
     """The state of the callbacks of one `fit`, or of its `PyDataset`.
 
     A callback with `get_state()` and `set_state(state)` defines its own state. For any other it is the attributes
-    that have changed since training began; this is right for Keras's own, and for most. The file of a `CSVLogger` is
+    that have changed since training began; this is right for Keras's own, and for most. The rows of a `CSVLogger` are
     kept too.
+
+    A file may come from anybody. So only attributes are restored that a callback has when training begins, with
+    values of the same type, and no texts but those that it has then: never a function, and never a path.
 
     Args:
         callbacks: The callbacks, after their `on_train_begin`.
@@ -45,10 +62,11 @@ class CallbackStates:
         self._variables = variables
         kept = self._kept()
         self._before = [{} if _tells(one) else self._fingerprints(one, kept) for one in self._callbacks]
-        self.not_kept: dict[str, list[str]] = {}  # attributes of the user's callbacks
+        self._fresh = [{} if _tells(one) else self._forms(one) for one in self._callbacks]
+        self.not_kept: dict[str, NotKept] = {}  # of the user's callbacks
 
     def read(self) -> list[tuple[str, State]]:
-        """Return the name and the state of each callback; `not_kept` then lists what no checkpoint can hold.
+        """Return the name and the state of each callback; `not_kept` then lists what does not outlive it.
 
         Returns:
             For each callback its class and its state, which no longer changes.
@@ -56,8 +74,8 @@ class CallbackStates:
         self.not_kept = {}
         kept = self._kept()
         return [
-            (type(one).__qualname__, _copied(self._of(one, before, kept)))
-            for one, before in zip(self._callbacks, self._before, strict=True)
+            (type(one).__qualname__, _copied(self._of(number, one, kept)))
+            for number, one in enumerate(self._callbacks)
         ]
 
     def assign(self, saved: Sequence[tuple[str, State]]) -> list[str]:
@@ -65,39 +83,43 @@ class CallbackStates:
 
         A state is given to the callback of the same class, the first one to the first.
         """
-        left = list(self._callbacks)
+        left = dict(enumerate(self._callbacks))
         without = []
         for name, state in saved:
-            found = next((one for one in left if type(one).__qualname__ == name), None)
-            if found is None:
+            number = next((one for one, callback in left.items() if type(callback).__qualname__ == name), None)
+            if number is None:
                 without += [name] if state else []
                 continue
-            left.remove(found)
+            found = left.pop(number)
             if _tells(found):
                 if "state" in state:
                     found.set_state(state["state"])
-            else:
-                own = {attribute: value for attribute, value in state.items() if attribute != _ROWS}
-                vars(found).update(_copied(own))
-                if state.get(_ROWS) is not None:
-                    _write_rows(found, state[_ROWS])
+                continue
+            own = {one: value for one, value in state.items() if self._fits(number, one, value)}
+            if "min_delta" in own and getattr(found, "monitor_op", found) is None:
+                found._set_monitor_op()  # which changes the sign of `min_delta`, once
+            vars(found).update(_copied(own))
+            if _is_csv_logger(found) and isinstance(state.get(_ROWS), bytes):
+                _write_rows(found, state[_ROWS])
         return without
 
-    def _of(self, callback: Any, before: Mapping[str, Any], kept_elsewhere: set[int]) -> State:
+    def _of(self, number: int, callback: Any, kept_elsewhere: set[int]) -> State:
         if _tells(callback):
             state = callback.get_state()
             try:
                 _encoded(state)
             except _CANNOT_BE_KEPT:
-                self.not_kept[type(callback).__qualname__] = ["what its get_state() returned"]
+                self.not_kept[type(callback).__qualname__] = NotKept(["what its get_state() returned"], [])
                 return {}
             return {"state": state}
         now = self._fingerprints(callback, kept_elsewhere)
-        changed = [name for name in now if now[name] != before.get(name)]
+        changed = [name for name in now if now[name] != self._before[number].get(name)]
         lost = [name for name in changed if now[name][0] == _NOT_KEPT]
-        if lost and type(callback).__module__.partition(".")[0] not in FRAMEWORKS:
-            self.not_kept[type(callback).__qualname__] = lost
-        kept = {name: vars(callback)[name] for name in changed if name not in lost}
+        values = {name: vars(callback)[name] for name in changed if name not in lost}
+        kept = {name: value for name, value in values.items() if self._fits(number, name, value)}
+        unlike = [name for name in values if name not in kept]
+        if (lost or unlike) and type(callback).__module__.partition(".")[0] not in _FRAMEWORKS:
+            self.not_kept[type(callback).__qualname__] = NotKept(lost, unlike)
         return {**kept, _ROWS: _read_rows(callback)} if _is_csv_logger(callback) else kept
 
     def _kept(self) -> set[int]:
@@ -106,6 +128,54 @@ class CallbackStates:
     def _fingerprints(self, callback: Any, kept: set[int]) -> dict[str, Any]:
         own = list(vars(callback).items())  # other threads may add to it
         return {name: _fingerprint(value) for name, value in own if name not in self._but and id(value) not in kept}
+
+    def _forms(self, callback: Any) -> dict[str, _Form]:
+        kept = self._kept()
+        own = list(vars(callback).items())
+        return {name: _form(value) for name, value in own if name not in self._but and id(value) not in kept}
+
+    def _fits(self, number: int, name: str, value: Any) -> bool:
+        """Return whether a callback may be given a value of an attribute, compared with what it had."""
+        fresh, form = self._fresh[number].get(name), _form(value)
+        if fresh is None or "" in (fresh.kind, form.kind):
+            return False
+        return (form.kind == fresh.kind or "None" in (form.kind, fresh.kind)) and form.texts <= fresh.texts
+
+
+class _Form(NamedTuple):
+    """The form of an attribute's value.
+
+    Attributes:
+        kind: The type, where all numbers and their arrays are one; empty if no checkpoint can hold it.
+        texts: All texts and bytes in it, but for the keys of dicts.
+    """
+
+    kind: str
+    texts: frozenset[str | bytes]
+
+
+def _form(value: Any) -> _Form:
+    try:
+        _encoded(value)
+        texts = frozenset(_texts(value))
+    except _CANNOT_BE_KEPT:
+        return _Form("", frozenset())
+    is_number = isinstance(value, (bool, int, float)) or (is_array(value) and not _is_text(value))
+    return _Form("None" if value is None else "number" if is_number else type(value).__name__, texts)
+
+
+def _texts(value: Any) -> Iterator[str | bytes]:
+    if isinstance(value, (str, bytes)):
+        yield value
+    elif _is_text(value):
+        yield from np.unique(value).tolist()
+    elif type(value) in (list, tuple, set, dict):
+        for one in list(value.values() if isinstance(value, dict) else value):
+            yield from _texts(one)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "US"
 
 
 def _copied(value: Any) -> Any:

@@ -1,47 +1,162 @@
-"""Files that hold the state of a training: complete or absent, and checked when they are read.
-
-A checkpoint is a zip archive with a checksum for each part: `checkpoint.json`, its arrays as `.npy` files, and any
-bytes. NumPy and zip readers of other programs can read it.
-"""
+"""Checkpoints: complete or absent, and data only: whatever stands in one, nothing of it is imported or called."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
-import importlib
-import io
-import json
 import math
+import os
 import re
-import sys
-import zipfile
-from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from keras_tpu_ext import _schema
+from keras_tpu_ext._runtime.common.protocols import Place, SavedVariable
+from keras_tpu_ext._runtime.common.random_state import check_random_state
+from keras_tpu_ext._schema import MismatchError
 from keras_tpu_ext.errors import CheckpointError
+from keras_tpu_ext.resume import tensor_file
+from keras_tpu_ext.resume.data_spec import DATA_SPEC, DataSpec
+from keras_tpu_ext.resume.encoding import CannotWriteError, Content, decode, encode
 from keras_tpu_ext.resume.storage import Folder, folder_of
 
-# Dicts, lists, tuples, strings, numbers, None, arrays, bytes, and functions of frameworks.
-Content: TypeAlias = Any
-
-FORMAT = 1
-_CONTENT = "checkpoint.json"
-_NAME = re.compile(r"checkpoint-(\d+)\.zip")
-# Functions of these packages are written by name.
-FRAMEWORKS = ("jax", "keras", "keras_tpu_ext", "numpy", "tensorflow", "tensorflow_addons", "tf_keras")
-# NumPy cannot write dtypes of other packages, such as bfloat16; their bytes are written as integers.
-_REGISTERED = 2  # NumPy's `isbuiltin` of such a dtype
-_INTEGERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
-
-
-class CannotWriteError(TypeError):
-    """A checkpoint cannot hold an object."""
+FORMAT = 2
+_LAST_TIME = 2**37  # the year 6325: what a file claims may be anything
+_NAME = re.compile(r"checkpoint-(\d{6,12})\.safetensors")
+_OLD_NAME = re.compile(r"checkpoint-(\d+)\.zip")  # of format 1, which could name functions
 
 
 class DamagedError(CheckpointError):
     """A checkpoint is damaged."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """The state of a training.
+
+    Attributes:
+        keras: The Keras that saved it.
+        framework: The framework, `"JAX"` or `"TensorFlow"`.
+        epochs: The `epochs` argument of `fit`.
+        epoch: The epoch to resume in, from 0.
+        batch: Number of batches of that epoch that were trained on.
+        batches: The same for all epochs together.
+        finished: Whether training had reached its end.
+        diverged: Whether the loss was no finite number any more.
+        time: When it was saved, in seconds since 1970.
+        variables: The variables that training changes.
+        callbacks: The class and the state of each callback.
+        history: The attributes `epoch` and `history` of `History`.
+        place: The position in the data.
+        data: What is known of the data.
+        data_state: The class and the state of a `PyDataset`.
+        seed: The seed that was set for shuffles without their own, or `None`.
+    """
+
+    keras: str
+    framework: str
+    epochs: int
+    epoch: int
+    batch: int
+    batches: int
+    finished: bool
+    diverged: bool
+    time: float
+    variables: list[SavedVariable]
+    callbacks: Sequence[tuple[str, Mapping[str, Any]]]
+    history: Mapping[str, Any]
+    place: Place
+    data: DataSpec
+    data_state: Sequence[tuple[str, Mapping[str, Any]]]
+    seed: int | None
+
+    def to_content(self) -> dict[str, Content]:
+        """Return it as plain values."""
+        content = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        content["variables"] = [one._asdict() for one in self.variables]
+        content["callbacks"] = [list(one) for one in self.callbacks]
+        content["data_state"] = [list(one) for one in self.data_state]
+        return {**content, "place": self.place._asdict(), "data": self.data._asdict()}
+
+    @classmethod
+    def from_content(cls, content: Content) -> Checkpoint:
+        """Return the checkpoint that `to_content` described.
+
+        Raises:
+            MismatchError: If it described none.
+        """
+        found = _CHECKPOINT(content, "")
+        if found["batch"] > found["batches"]:
+            raise MismatchError("batch", f"no more than batches, {found['batches']}", found["batch"])
+        return cls(**found)
+
+
+def _anything(value: Any, where: str) -> Any:
+    return value
+
+
+def _array(value: Any, where: str) -> Any:
+    if not isinstance(value, np.ndarray):
+        raise MismatchError(where, "an array", value)
+    return value
+
+
+def _variable(value: Any, where: str) -> SavedVariable:
+    found = SavedVariable(**_VARIABLE(value, where))
+    if found.per_replica and not found.value.ndim:
+        raise MismatchError(where, "one with the values of all replicas", value)
+    return found
+
+
+_VARIABLE = _schema.fields(
+    {
+        "role": _schema.one_of("weight", "optimizer", "metric", "step", "random"),
+        "path": _schema.text,
+        "value": _array,
+        "per_replica": _schema.boolean,
+    }
+)
+_PLACE = _schema.fields(
+    {
+        "batch": _schema.integer(),
+        "read": _schema.integer(),
+        "iterator": _anything,
+        "random": _schema.optional(check_random_state),
+        "random_at_start": _schema.optional(check_random_state),
+        "rows": _schema.integer(),
+        "passes": _schema.integer(),
+        "unread": _schema.integer(),
+        "draws": _schema.boolean,
+        "size": _schema.optional(_schema.integer()),
+    }
+)
+_STATES = _schema.list_of(_schema.row(_schema.text, _schema.mapping(_anything)))
+_CHECKPOINT = _schema.fields(
+    {
+        "keras": _schema.text,
+        "framework": _schema.text,
+        "epochs": _schema.integer(),
+        "epoch": _schema.integer(),
+        "batch": _schema.integer(),
+        "batches": _schema.integer(),
+        "finished": _schema.boolean,
+        "diverged": _schema.boolean,
+        "time": _schema.number,
+        "variables": _schema.list_of(_variable),
+        "callbacks": _STATES,
+        "history": _schema.fields(
+            {"epoch": _schema.list_of(_schema.integer()), "history": _schema.mapping(_schema.list_of(_anything))}
+        ),
+        "place": lambda value, where: Place(**_PLACE(value, where)),
+        "data": lambda value, where: DataSpec(**DATA_SPEC(value, where)),
+        "data_state": _STATES,
+        "seed": _schema.optional(_schema.integer(maximum=2**31)),
+    }
+)
 
 
 class Found(NamedTuple):
@@ -50,10 +165,12 @@ class Found(NamedTuple):
     Attributes:
         number: Number of checkpoints written before it.
         name: Its name.
+        diverged: Whether its loss is no finite number; known of one that was just written.
     """
 
     number: int
     name: str
+    diverged: bool = False
 
 
 class CheckpointFolder:
@@ -73,276 +190,161 @@ class CheckpointFolder:
         self.folder = folder_of(path)
         self._keep = keep
         self._damaged: set[str] = set()
+        self._diverged: dict[str, bool] = {}
 
     def find(self) -> list[Found]:
         """Return the checkpoints, the newest first."""
-        matches = [match for match in map(_NAME.fullmatch, self.folder.names()) if match]
-        return sorted((Found(int(match[1]), match[0]) for match in matches), reverse=True)
+        return [found for found in self._names() if self.folder.is_file(found.name)]
 
-    def read_newest(self) -> tuple[Found, Content] | tuple[None, None]:
+    def read_newest(self) -> tuple[Found, Checkpoint] | tuple[None, None]:
         """Return the newest complete checkpoint, and its content; `damaged` then names the newer ones.
 
         Raises:
-            CheckpointError: If it is of a newer version of this package.
+            CheckpointError: If it is of another version of this package.
             OSError: If it cannot be read, which does not say that it is damaged.
         """
         for found in self.find():
             try:
-                return found, read(self.folder, found.name)
+                newest = read(self.folder, found.name)
             except DamagedError:
                 self._damaged.add(found.name)
+            else:
+                self._diverged[found.name] = newest.diverged
+                return found, newest
+        if not self._damaged:
+            self.refuse_old()
         return None, None
+
+    def refuse_old(self) -> None:
+        """Refuse a folder whose checkpoints are of the format before.
+
+        Raises:
+            CheckpointError: If it is one.
+        """
+        old = sorted(filter(_OLD_NAME.fullmatch, self.folder.names()))
+        if old:
+            raise CheckpointError(
+                f"{self.folder.path_of(old[-1])} is of format 1, which could run code when it was read; this version "
+                f"of keras_tpu_ext reads format {FORMAT} only. To go on with it, use the version that wrote it; to "
+                "start anew, give AutoResume another directory."
+            )
 
     @property
     def damaged(self) -> list[str]:
         """The names of checkpoints that could not be read, in order."""
         return sorted(self._damaged)
 
-    def write(self, content: Content) -> Found:
+    def last_before_it_diverged(self) -> str | None:
+        """Return the name of the newest checkpoint with a finite loss; `None` if there is none."""
+        return next((found.name for found in self.find() if not self._is_diverged(found.name)), None)
+
+    def write(self, checkpoint: Checkpoint) -> Found:
         """Write a checkpoint and remove those that need not be kept; return the new one.
 
+        The newest one with a finite loss is kept, too.
+
         Raises:
+            CannotWriteError: If a checkpoint cannot hold something in it.
             OSError: If it cannot be written; then nothing of it stays.
         """
-        before = self.find()
-        number = before[0].number + 1 if before else 0
-        name = f"checkpoint-{number:06d}.zip"
-        write(self.folder, name, content)
+        before, there = self.find(), self._names()
+        number = there[0].number + 1 if there else 0
+        name = f"checkpoint-{number:06d}.safetensors"
+        write(self.folder, name, checkpoint)
+        self._diverged[name] = checkpoint.diverged
         whole = [found.name for found in before if found.name not in self._damaged]
-        for old in [*self._damaged, *whole[self._keep - 1 :]]:
+        kept = whole[: self._keep - 1]
+        if checkpoint.diverged and all(map(self._is_diverged, kept)):
+            kept += [one for one in whole if not self._is_diverged(one)][:1]
+        for old in [*self._damaged, *(one for one in whole if one not in kept)]:
             self.folder.remove(old)
         self._damaged.clear()
-        return Found(number, name)
+        return Found(number, name, checkpoint.diverged)
+
+    def _names(self) -> list[Found]:
+        matches = [match for match in map(_NAME.fullmatch, self.folder.names()) if match]
+        return sorted((Found(int(match[1]), match[0]) for match in matches), reverse=True)
+
+    def _is_diverged(self, name: str) -> bool:
+        if name not in self._diverged:
+            try:
+                self._diverged[name] = _read(self.folder, name, values=False).diverged
+            except (CheckpointError, OSError):
+                return True
+        return self._diverged[name]
 
 
-def write(folder: Folder, name: str, content: Content) -> None:
+def write(folder: Folder, name: str, checkpoint: Checkpoint) -> None:
     """Write a checkpoint.
 
     Args:
         folder: The folder to write to.
         name: Its name.
-        content: Its content.
-
-    Raises:
-        CannotWriteError: If a checkpoint cannot hold something in `content`.
-        OSError: If it cannot be written; then nothing of it stays.
-    """
-    members: list[bytes | np.ndarray] = []
-    text = json.dumps({"format": FORMAT, "content": encode(content, members)}).encode()
-
-    def fill(file: BinaryIO) -> None:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for number, member in enumerate(members):
-                _write_member(archive, number, member)
-            archive.writestr(_CONTENT, text)
-
-    folder.write(name, fill)
-
-
-def read(folder: Folder, name: str) -> Content:
-    """Return what a checkpoint holds.
-
-    Raises:
-        CheckpointError: If it is of a newer version of this package.
-        DamagedError: If it is damaged.
-        OSError: If it cannot be read, which does not say that it is damaged.
-    """
-    path = folder.path_of(name)
-    with folder.open(name) as file, _explaining_damage(path), zipfile.ZipFile(_Reading(file)) as archive:
-        header = json.loads(archive.read(_CONTENT))
-        if header["format"] > FORMAT:
-            raise CheckpointError(
-                f"{path} was written by a newer version of keras_tpu_ext: its format is {header['format']}, and this "
-                f"version reads up to {FORMAT}. Upgrade this package, or give AutoResume another directory."
-            )
-        return decode(header["content"], _Members(archive))
-
-
-def read_summary(folder: Folder, name: str) -> Content:
-    """Return the content of a checkpoint, with `None` for arrays and bytes, after checking all of it.
-
-    Raises:
-        DamagedError: If it is damaged.
-        OSError: If it cannot be read, which does not say that it is damaged.
-    """
-    path = folder.path_of(name)
-    with folder.open(name) as file, _explaining_damage(path), zipfile.ZipFile(_Reading(file)) as archive:
-        damaged = archive.testzip()
-        if damaged is not None:
-            raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
-        return decode(json.loads(archive.read(_CONTENT))["content"], None)
-
-
-@contextlib.contextmanager
-def _explaining_damage(path: str) -> Iterator[None]:
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except _CannotReadError as error:
-        raise error.reason from None
-    except MemoryError as error:
-        raise OSError(errno.ENOMEM, "there is not enough memory to read it", path) from error
-    except Exception as error:  # a file with damaged bytes may raise anything
-        raise DamagedError(f"{path} is damaged, or no checkpoint of keras_tpu_ext: {error}") from error
-
-
-class _CannotReadError(Exception):
-    """A disk does not return the bytes of a file. Not an OSError, because zipfile takes that for damage."""
-
-    def __init__(self, reason: OSError) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class _Reading:
-    """An open file that distinguishes read failures from errors that its bytes cause in a reader.
-
-    Args:
-        file: The file. Its bytes determine the positions to read from, so an impossible position is damage.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
-
-    def read(self, size: int = -1) -> bytes:
-        """Return the next bytes.
-
-        Raises:
-            _CannotReadError: If they cannot be read.
-        """
-        try:
-            return self._file.read(size)
-        except OSError as error:
-            raise _CannotReadError(error) from error
-
-
-def encode(content: Content, members: list[bytes | np.ndarray]) -> Any:
-    """Return the JSON form of `content`; arrays and bytes are added to `members`.
+        checkpoint: Its content.
 
     Raises:
         CannotWriteError: If a checkpoint cannot hold something in it.
+        OSError: If it cannot be written; then nothing of it stays.
     """
-    if content is None or type(content) in (bool, int, float, str):
-        return content
-    if type(content) is list:
-        return [encode(one, members) for one in content]
-    if type(content) is tuple:
-        return {"tuple": [encode(one, members) for one in content]}
-    if type(content) is dict:
-        return {"dict": [[encode(name, members), encode(value, members)] for name, value in content.items()]}
-    if type(content) is set:
-        return {"set": [encode(one, members) for one in sorted(content, key=repr)]}
-    if isinstance(content, bytes):
-        members.append(content)
-        return {"bytes": len(members) - 1}
-    if is_array(content):
-        return _encode_array(content, members)
-    if callable(content):
-        return {"function": _name_of(content)}
-    raise _cannot_write(content)
-
-
-def is_array(content: Any) -> bool:
-    """Return whether `content` is an in-memory array, of NumPy or of a framework, that nothing else writes into.
-
-    Memory maps, datasets of a file, tables and variables do not count, although they convert to arrays.
-    """
-    kind = type(content)
-    if kind is np.ndarray or isinstance(content, np.generic):
-        dtype = content.dtype
-        is_raw = dtype.kind == "V" and dtype.isbuiltin != _REGISTERED
-        return not (dtype.hasobject or dtype.names or is_raw)
-    is_tensor = kind.__module__.partition(".")[0] in ("jax", "jaxlib", "tensorflow")
-    return is_tensor and hasattr(content, "__array__") and not hasattr(content, "assign")
-
-
-def decode(encoded: Any, members: _Members | None) -> Content:
-    """Return the content that `encode` was given; without `members`, `None` for arrays and bytes."""
-    if isinstance(encoded, list):
-        return [decode(one, members) for one in encoded]
-    if not isinstance(encoded, dict):
-        return encoded
-    if "array" in encoded:
-        return None if members is None else members.array(**encoded)
-    ((kind, value),) = encoded.items()
-    if kind == "bytes":
-        return None if members is None else members.read(value)
-    if kind == "function":
-        return _function_of(value)
-    if kind == "dict":
-        return {decode(name, members): decode(one, members) for name, one in value}
-    return {"tuple": tuple, "set": set}[kind](decode(one, members) for one in value)
-
-
-def _encode_array(content: Any, members: list[bytes | np.ndarray]) -> dict[str, Any]:
+    arrays: list[np.ndarray] = []
+    content = {"format": FORMAT, "checkpoint": encode(checkpoint.to_content(), arrays)}
     try:
-        array = np.asarray(content)
-    except MemoryError:
-        raise
-    except Exception:  # a JAX random key, a dataset in a TensorFlow tensor
-        raise _cannot_write(content) from None
-    if array.dtype.hasobject:  # a TensorFlow string
-        raise _cannot_write(content)
-    members.append(array)
-    scalar = isinstance(content, np.generic)
-    return {"array": len(members) - 1, "dtype": array.dtype.name, "scalar": scalar}
+        folder.write(name, lambda file: tensor_file.write(file, content, arrays))
+    except tensor_file.TooLargeError as error:
+        raise CannotWriteError(str(error)) from None
 
 
-def _write_member(archive: zipfile.ZipFile, number: int, member: bytes | np.ndarray) -> None:
-    if isinstance(member, bytes):
-        archive.writestr(str(number), member)
-        return
-    if member.dtype.isbuiltin == _REGISTERED:
-        member = np.ascontiguousarray(member).view(_INTEGERS[member.dtype.itemsize]).reshape(member.shape)
-    with archive.open(f"{number}.npy", "w", force_zip64=True) as file:
-        np.lib.format.write_array(file, member, allow_pickle=False)
-
-
-class _Members:
-    """The arrays and bytes of an open checkpoint."""
-
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive = archive
-
-    def read(self, number: int) -> bytes:
-        """Return bytes, checked."""
-        return self._archive.read(str(number))
-
-    def array(self, array: int, dtype: str, scalar: bool) -> Any:
-        """Return an array, checked."""
-        # Reading to the end checks the checksum.
-        found = np.load(io.BytesIO(self._archive.read(f"{array}.npy")), allow_pickle=False)
-        found = found if found.dtype.name == dtype else found.view(np.dtype(dtype))
-        return found[()] if scalar else found
-
-
-def _name_of(function: Any) -> str:
-    """Return `"module:name"` of a function of a framework.
+def read(folder: Folder, name: str) -> Checkpoint:
+    """Return a checkpoint.
 
     Raises:
-        CannotWriteError: If it is not one.
+        CheckpointError: If it is of another version of this package.
+        DamagedError: If it is damaged.
+        OSError: If it cannot be read, which does not say that it is damaged.
     """
-    module = getattr(function, "__module__", None) or ("numpy" if isinstance(function, np.ufunc) else "")
-    name = f"{module}:{getattr(function, '__qualname__', getattr(function, '__name__', ''))}"
-    if module.partition(".")[0] not in FRAMEWORKS or _function_of(name) is not function:
-        raise _cannot_write(function)
-    return name
+    return _read(folder, name, values=True)
 
 
-def _cannot_write(content: Any) -> CannotWriteError:
-    return CannotWriteError(f"{type(content).__module__}.{type(content).__qualname__}")
+def read_summary(folder: Folder, name: str) -> Checkpoint:
+    """Return a checkpoint whose arrays are zero, after checking all of it; see `read`."""
+    with _opened(folder, name) as file:
+        file.check()
+    return _read(folder, name, values=False)
 
 
-def _function_of(name: str) -> Any:
-    module, _, path = name.partition(":")
-    if module.partition(".")[0] not in FRAMEWORKS or module.partition(".")[0] not in sys.modules:
-        return None
-    found: Any = importlib.import_module(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    return found
+def _read(folder: Folder, name: str, *, values: bool) -> Checkpoint:
+    with _opened(folder, name) as file:
+        found = _schema.fields({"format": _schema.integer(), "checkpoint": _anything})(file.content, "")
+        if found["format"] != FORMAT:
+            raise CheckpointError(
+                f"{folder.path_of(name)} was written by another version of keras_tpu_ext: its format is "
+                f"{found['format']}, and this version reads {FORMAT}. Upgrade this package, or give AutoResume "
+                "another directory."
+            )
+        return Checkpoint.from_content(decode(found["checkpoint"], file, values=values))
+
+
+@contextlib.contextmanager
+def _opened(folder: Folder, name: str) -> Iterator[tensor_file.TensorFile]:
+    path = folder.path_of(name)
+    try:
+        with folder.open(name) as file:
+            yield tensor_file.TensorFile(file, _size_of(file))
+    except MismatchError as error:
+        raise DamagedError(f"{path} is damaged, or no checkpoint of keras_tpu_ext: {error}") from error
+    except MemoryError as error:
+        raise OSError(errno.ENOMEM, "there is not enough memory to read it", path) from error
+
+
+def _size_of(file: BinaryIO) -> int:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return size
+
+
+def time_text(seconds: float) -> str:
+    """Return seconds since 1970 as local date and time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(min(max(seconds, 0), _LAST_TIME)))
 
 
 def size_text(size: float) -> str:

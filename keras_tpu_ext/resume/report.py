@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from typing import Any
 
 from keras_tpu_ext._repr import HtmlText
+from keras_tpu_ext._schema import plain
 from keras_tpu_ext.errors import CheckpointError
-from keras_tpu_ext.resume.checkpoint import CheckpointFolder, read_summary, size_text
+from keras_tpu_ext.resume.checkpoint import CheckpointFolder, read_summary, size_text, time_text
 from keras_tpu_ext.resume.storage import Folder
 
 
@@ -26,6 +26,7 @@ class CheckpointSummary:
         batches: The same for all epochs together.
         saved: When it was saved, in seconds since 1970.
         finished: Whether training had reached its end.
+        diverged: Whether the loss was no finite number any more.
         framework: The framework, `"JAX"` or `"TensorFlow"`.
     """
 
@@ -37,6 +38,7 @@ class CheckpointSummary:
     batches: int = 0
     saved: float = 0.0
     finished: bool = False
+    diverged: bool = False
     framework: str = ""
 
 
@@ -75,7 +77,7 @@ class ResumeReport(HtmlText):
     def _verdict(self) -> str:
         newest = self.newest
         if newest is None:
-            return "no checkpoint is whole" if self.checkpoints else "no checkpoint"
+            return "no checkpoint can be used" if self.checkpoints else "no checkpoint"
         if newest.finished:
             return f"finished after {newest.epoch} epochs, {newest.batches:,} batches"
         return f"goes on at epoch {newest.epoch + 1}, batch {newest.batch:,} ({newest.batches:,} batches in all)"
@@ -88,27 +90,31 @@ def resume_report(directory: str) -> ResumeReport:
         directory: The folder, or the URL, that was given to `AutoResume`.
 
     Raises:
-        CheckpointError: If there is no such folder.
+        CheckpointError: If there is no such folder, or its checkpoints are of the format before.
     """
     checkpoints = CheckpointFolder(directory)
     if not checkpoints.folder.exists():
         raise CheckpointError(f"there is no folder {directory}. Write the one that AutoResume was given.")
-    return ResumeReport(directory, tuple(_summary(checkpoints.folder, found.name) for found in checkpoints.find()))
+    found = checkpoints.find()
+    if not found:
+        checkpoints.refuse_old()
+    return ResumeReport(directory, tuple(_summary(checkpoints.folder, one.name) for one in found))
 
 
 def _summary(folder: Folder, name: str) -> CheckpointSummary:
     path, size = folder.path_of(name), folder.size_of(name)
     try:
-        content = read_summary(folder, name)
-    except CheckpointError as error:
+        found = read_summary(folder, name)
+    except (CheckpointError, OSError) as error:
         return CheckpointSummary(path, size, damage=str(error.__cause__ or error))
-    names = ("epoch", "batch", "batches", "finished", "framework")
-    return CheckpointSummary(path, size, saved=content["time"], **{one: content[one] for one in names})
+    names = ("epoch", "batch", "batches", "finished", "diverged", "framework")
+    return CheckpointSummary(path, size, saved=found.time, **{one: getattr(found, one) for one in names})
 
 
 def _line(one: CheckpointSummary) -> str:
     name = f"  {os.path.basename(one.path)}  {size_text(one.size):>8}"
     if one.damage:
-        return f"{name}  damaged: {one.damage}"
-    saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.saved))
-    return f"{name}  epoch {one.epoch + 1}, batch {one.batch:,}  saved {saved}  {one.framework}"
+        return f"{name}  cannot be used: {one.damage}"
+    diverged = "  its loss is no finite number" if one.diverged else ""
+    framework = plain(one.framework)
+    return f"{name}  epoch {one.epoch + 1}, batch {one.batch:,}  saved {time_text(one.saved)}  {framework}{diverged}"

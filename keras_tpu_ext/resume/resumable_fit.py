@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -15,10 +16,14 @@ import numpy as np
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.protocols import Place, ResumableData, RunningFit, SavedVariable
-from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._schema import plain
 from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
 from keras_tpu_ext.resume.callback_state import OF_KERAS, CallbackStates
-from keras_tpu_ext.resume.checkpoint import CannotWriteError, CheckpointFolder, Found
+from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
+from keras_tpu_ext.resume.data_spec import DataSpec, SeenBatches, data_spec, differences
+from keras_tpu_ext.resume.encoding import CannotWriteError
+from keras_tpu_ext.resume.lock import FolderLock
 from keras_tpu_ext.resume.saver import Saver
 from keras_tpu_ext.resume.schedule import Schedule
 from keras_tpu_ext.resume.steps_heard import StepsHeard
@@ -36,6 +41,7 @@ class ResumableFit:
         every_s: Seconds between saves.
         deadline_s: Seconds from the start of the process at which it ends; `None` if it does not.
         margin: It stops before the deadline by this many times the seconds of a save and a step.
+        restarts_epoch: Whether to begin the interrupted epoch anew if the data are others, or else to refuse them.
         say: Prints a line.
 
     Attributes:
@@ -49,23 +55,20 @@ class ResumableFit:
         every_s: float,
         deadline_s: float | None,
         margin: float,
+        restarts_epoch: bool,
         say: Callable[[str], None],
     ) -> None:
         self._folder = folder
+        self._restarts_epoch = restarts_epoch
         self._say = say
-        self._saver = Saver(folder)
+        self._lock = FolderLock(folder.folder, say)
+        self._saver = Saver(folder, self._lock)
         self._saver.wait_for_others()
         self._schedule = Schedule(every_s=every_s, deadline_s=deadline_s, margin=margin, saver=self._saver)
-        self._found: Found | None
-        self._saved: Any
-        try:
-            self._found, self._saved = folder.read_newest()
-        except OSError as error:
-            raise CheckpointError(
-                f"AutoResume cannot read what is in {folder.path}: {error}. Nothing there was changed. Start again "
-                "when it can be read, or give AutoResume another directory."
-            ) from error
+        self._found: Found | None = None
+        self._saved: Checkpoint | None = None
         self._data: ResumableData
+        self._seen: SeenBatches
         self._model: Model
         self._others: list[Any]
         self._states: CallbackStates
@@ -75,7 +78,8 @@ class ResumableFit:
         self._batch = 0  # batches of this epoch before the current execution
         self._steps = StepsHeard()  # of this epoch
         self._is_first_batch = True
-        self._history: dict[str, Any] | None = None
+        self._history: Mapping[str, Any] | None = None
+        self._place: Place | None = None  # where the data are resumed
         self._told: set[str] = set()
         self._is_chief = _runtime.devices.is_chief()
         self._processes = 1
@@ -87,51 +91,110 @@ class ResumableFit:
     def around(self, call: RunningFit, model: Model, others: list[Any]) -> Iterator[None]:
         """Keras runs `fit` inside the block, with these other callbacks."""
         self._model, self._others = model, others
-        if self._is_chief:
-            self._prepare()
-        self._check_same_checkpoint()
-        self._epochs = epochs = int(call.arguments.get("epochs", 1))
-        first_epoch, seed = None, None
-        given = call.arguments.get("x")
-        given = given.dataset if isinstance(given, GivesPaddedBatches) else given
-        self._datasets = [given] if isinstance(given, _runtime.PyDataset) else []
-        if self._saved is not None:
-            self._check(self._saved)
-            # It may have ended before its last epoch, such as by EarlyStopping; or `fit` now has fewer epochs.
-            is_finished = self._saved["finished"] and self._saved["epochs"] >= epochs
-            self.finished = is_finished or self._saved["epoch"] >= epochs
-            first_epoch = epochs if self.finished else self._saved["epoch"]
-            seed = self._saved["seed"]
-            self._say(self._where())
         with contextlib.ExitStack() as stack:
             stack.push(self._wait_for_saver)
+            if self._is_chief:
+                self._prepare()
+            self._read()
+            self._check_same_checkpoint()
+            self._epochs = epochs = int(call.arguments.get("epochs", 1))
+            first_epoch, seed = None, None
+            given = call.arguments.get("x")
+            given = given.dataset if isinstance(given, GivesPaddedBatches) else given
+            self._datasets = [given] if isinstance(given, _runtime.PyDataset) else []
+            saved, spec = self._saved, data_spec(call)
+            self._seen = SeenBatches(spec, None if saved is None else saved.data)
+            if saved is not None:
+                self._check(saved)
+                # It may have ended before its last epoch, such as by EarlyStopping; or `fit` now has fewer epochs.
+                is_finished = saved.finished and saved.epochs >= epochs
+                self.finished = is_finished or saved.epoch >= epochs
+                first_epoch = epochs if self.finished else saved.epoch
+                seed = saved.seed
+                self._say(self._where(saved))
+                if not self.finished:
+                    self._place = self._place_in(saved, spec)
             self._data = stack.enter_context(_runtime.training_state.reading_batches(call, first_epoch, seed))
+            self._data.see = self._see
             stack.enter_context(self._schedule.interruption.heeding_signals())
+            with self._telling_refusals():
+                yield
+
+    @contextlib.contextmanager
+    def _telling_refusals(self) -> Iterator[None]:
+        """Raise the error of the thread that reads the data, which a framework puts into another one."""
+        try:
             yield
+        except Exception as error:
+            refusal = error if isinstance(error, CheckpointError) else self._data.refusal
+            if refusal is None or refusal is not self._data.refusal:
+                raise
+            raise self._refusal_of_data([str(refusal)]) from refusal
 
     def _wait_for_saver(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is not KeyboardInterrupt:  # raised by the second Ctrl-C, which ends `fit` at once
             self._saver.close()
+        self._saver.release()
 
     def _prepare(self) -> None:
-        """Report problems with the folder before training starts."""
-        path = self._folder.path
+        """Take the folder for this process, and report problems with it before training starts."""
         try:
             self._folder.folder.prepare()
+            self._lock.acquire()
+            self._folder.folder.remove_unfinished()
         except OSError as error:
             raise CheckpointError(
-                f"AutoResume cannot write into {path}: {error}. Give it a folder that can be written: on Kaggle "
-                'AutoResume("/kaggle/working/checkpoints").'
+                f"AutoResume cannot write into {self._folder.path}: {error}. Give it a folder that can be written, "
+                'on Kaggle AutoResume("/kaggle/working/checkpoints").'
+            ) from error
+
+    def _read(self) -> None:
+        path = self._folder.path
+        try:
+            self._found, self._saved = self._folder.read_newest()
+        except OSError as error:
+            raise CheckpointError(
+                f"AutoResume cannot read what is in {path}: {error}. Nothing there was changed. Start again when it "
+                "can be read, or give AutoResume another directory."
             ) from error
         damaged = self._folder.damaged
-        if damaged:
+        if damaged and self._is_chief:
             where = "begins anew" if self._found is None else f"goes on from {self._found.name}"
             are = "is" if len(damaged) == 1 else "are"
             _warn(f"in {path} {' and '.join(damaged)} {are} damaged, so this {where}")
 
+    def _place_in(self, saved: Checkpoint, spec: DataSpec) -> Place | None:
+        """Return the position in the data to resume at; `None` for the start of the epoch."""
+        place, batch = saved.place, saved.batch
+        changes = differences(saved.data, spec)
+        steps = spec.steps_per_epoch or spec.batches
+        if not changes and steps is not None and batch > steps:
+            changes = [f"{batch} batches of epoch {saved.epoch + 1}, now {steps} in all"]
+        if not changes and max(place.passes, place.unread) > 2 * self._epochs + 2:
+            changes = [f"{place.passes} passes over the data, now {self._epochs} epochs"]
+        if not changes:
+            return place
+        if not self._restarts_epoch:
+            raise self._refusal_of_data(changes)
+        _warn(f"the data are others than when this was saved ({'; '.join(changes)}), so it begins the epoch anew")
+        return None
+
+    def _refusal_of_data(self, changes: list[str]) -> CheckpointError:
+        return CheckpointError(
+            f"AutoResume cannot go on from {self._folder.path}: the data are others than when it was saved: "
+            f"{'; '.join(changes)}. Give `fit` the data of before. To go on with these at the start of the epoch, "
+            'write AutoResume(..., on_changed_data="restart_epoch"); to start anew, give it another directory.'
+        )
+
+    def _see(self, batch: Nest, rows: int) -> None:
+        """Note a batch that is read, perhaps in another thread."""
+        changes = self._seen.see(batch, rows)
+        if changes and not self._restarts_epoch:
+            self._data.refuse(CheckpointError("; ".join(changes)))
+
     def _check_same_checkpoint(self) -> None:
         """Refuse to resume if processes that train together have found different checkpoints."""
-        batches = self._gather(0 if self._saved is None else self._saved["batches"] + 1)
+        batches = self._gather(0 if self._saved is None else self._saved.batches + 1)
         self._processes = len(batches)
         if len(set(batches)) > 1:
             found = " and ".join(f"{one - 1:,} batches" if one else "none" for one in batches)
@@ -151,10 +214,10 @@ class ResumableFit:
         saved = self._saved
         if saved is None:
             return
-        if not self.finished:
-            of_data = functools.partial(self._states_of_data.assign, saved.get("data", []))
-            self._data.resume(Place(*saved["place"]), saved["batch"], of_data)
-        if saved["finished"] or self.finished:  # saved before the start of an epoch, not after it; or no epoch starts
+        if self._place is not None:
+            of_data = functools.partial(self._states_of_data.assign, saved.data_state)
+            self._data.resume(self._place, saved.batch, of_data)
+        if saved.finished or self.finished:  # saved before the start of an epoch, not after it; or no epoch starts
             self._resume()
 
     def _variables(self) -> list[Any]:
@@ -283,37 +346,41 @@ class ResumableFit:
         if not self._steps.wait():
             return False
         try:
-            content = self._content(place, variables)
+            checkpoint = self._checkpoint(place, variables)
         except Exception as error:
             self._saver.fail(error)
             return True
         self._warn_of_what_is_lost()
-        self._saver.begin(functools.partial(_on_host, content))
+        self._saver.begin(functools.partial(_on_host, checkpoint))
         self._schedule.end_save()
         return True
 
-    def _content(self, place: Place, variables: list[SavedVariable]) -> dict[str, Any]:
+    def _checkpoint(self, place: Place, variables: list[SavedVariable]) -> Checkpoint:
         history = self._model.history
-        return {
-            "keras": _runtime.message_terms.keras,
-            "framework": _runtime.message_terms.framework,
-            "epochs": self._epochs,
-            "epoch": self._epoch,
-            "batch": self._batch,
-            "batches": self._before_epoch + self._batch,
-            "finished": self.finished,
-            "time": time.time(),
-            "variables": [tuple(one) for one in variables],
-            "callbacks": self._states.read(),
-            "history": {"epoch": list(history.epoch), "history": {k: list(v) for k, v in history.history.items()}},
-            "place": tuple(place),
-            "data": self._states_of_data.read(),
-            "seed": self._data.seed,
-        }
+        return Checkpoint(
+            keras=_runtime.message_terms.keras,
+            framework=_runtime.message_terms.framework,
+            epochs=self._epochs,
+            epoch=self._epoch or 0,
+            batch=self._batch,
+            batches=self._before_epoch + self._batch,
+            finished=self.finished,
+            diverged=_is_not_finite(history.history.get("loss", [0.0])[-1:]),
+            time=time.time(),
+            variables=list(variables),
+            callbacks=self._states.read(),
+            history={"epoch": list(history.epoch), "history": {k: list(v) for k, v in history.history.items()}},
+            place=place,
+            data=self._seen.spec(),
+            data_state=self._states_of_data.read(),
+            seed=self._data.seed,
+        )
 
     def _finish_writing(self) -> None:
         try:
             self._saver.finish()
+            if self._saver.last is not None and self._saver.last.diverged:
+                self.warn_that_it_diverged()
         except Exception as error:  # of a disk, a store, a device: none of them must end the training
             is_plain = isinstance(error, (OSError, CannotWriteError))
             self._is_on_host |= not is_plain  # copies on the device may have taken too much memory
@@ -329,49 +396,67 @@ class ResumableFit:
     def _resume(self) -> None:
         """Restore the saved state."""
         saved, self._saved = self._saved, None
+        assert saved is not None, "it was found"
         try:
-            _runtime.training_state.assign(self._model, [SavedVariable(*one) for one in saved["variables"]])
+            _runtime.training_state.assign(self._model, saved.variables)
         except CheckpointError as error:
             raise CheckpointError(
                 f"AutoResume found a checkpoint of another model in {self._folder.path}: {error}. To go on, build "
                 "and compile the model as it was; to start anew, give AutoResume another directory."
             ) from error
-        without = self._states.assign(saved["callbacks"])
+        without = [plain(name) for name in self._states.assign(saved.callbacks)]
         if without and self._is_chief:  # other processes lack callbacks that only write
             were = "was" if len(without) == 1 else "were"
             _warn(f"{' and '.join(without)} {were} there when this was saved: what is known there is left out")
-        self._history = saved["history"]
+        self._history = saved.history
         self._restore_history()
-        self._before_epoch, self._batch = saved["batches"] - saved["batch"], saved["batch"]
+        self._before_epoch, self._batch = saved.batches - saved.batch, saved.batch
+        if self._place is None and not self.finished:  # the epoch begins anew
+            self._before_epoch, self._batch = saved.batches, 0
+            self._model.reset_metrics()
 
     def _restore_history(self) -> None:
         assert self._history is not None, "it was found with what was saved"
         self._model.history.epoch = list(self._history["epoch"])
         self._model.history.history = {name: list(values) for name, values in self._history["history"].items()}
 
-    def _where(self) -> str:
-        saved = self._saved
-        ago = _duration(time.time() - saved["time"])
-        what = f"{saved['batches']} batches in all, saved {ago} ago in {self._folder.path}"
+    def _where(self, saved: Checkpoint) -> str:
+        ago = _duration(time.time() - saved.time)
+        what = f"{saved.batches} batches in all, saved {ago} ago in {self._folder.path}"
         if self.finished:
-            came = "is finished" if saved["finished"] else f"has come to epoch {saved['epoch'] + 1} already"
-            needed = saved["epochs"] if saved["finished"] else saved["epoch"]
+            came = "is finished" if saved.finished else f"has come to epoch {saved.epoch + 1} already"
+            needed = saved.epochs if saved.finished else saved.epoch
             return (
                 f"this training {came}, with {what}: nothing is trained. For a new one give AutoResume another "
                 f"directory; to go on, give `fit` more epochs than {needed}."
             )
-        return f"goes on at epoch {saved['epoch'] + 1}, batch {saved['batch']} ({what})."
+        return f"goes on at epoch {saved.epoch + 1}, batch {saved.batch} ({what})."
 
-    def _check(self, saved: Any) -> None:
+    def warn_that_it_diverged(self) -> None:
+        """Warn, once, that the loss is no finite number, and which checkpoint is from before."""
+        if "diverged" in self._told:
+            return
+        self._told.add("diverged")
+        last = self._folder.last_before_it_diverged() if self._is_chief else None
+        kept = (
+            "no checkpoint has a finite one"
+            if last is None
+            else (f"{last} is the last checkpoint with a finite one, and is kept: to go on from it, remove the later")
+        )
+        _warn(f"the loss is no finite number any more; {kept}")
+
+    def _check(self, saved: Checkpoint) -> None:
         """Refuse what was saved on another Keras, or on another framework."""
-        was, now = saved["keras"], _runtime.message_terms.keras
+        if saved.diverged:
+            self.warn_that_it_diverged()
+        was, now = plain(saved.keras), _runtime.message_terms.keras
         if was != now:
             raise CheckpointError(
                 f"AutoResume cannot go on from {self._folder.path}: it was saved by {was}, whose optimizers and "
                 f"metrics have other variables than those of {now}. To go on, use that Keras; to start anew, give "
                 "AutoResume another directory."
             )
-        was, now = saved["framework"], _runtime.message_terms.framework
+        was, now = plain(saved.framework), _runtime.message_terms.framework
         if was != now:
             raise CheckpointError(
                 f"AutoResume cannot go on from {self._folder.path}: it was saved on {was}, which draws other random "
@@ -390,22 +475,38 @@ class ResumableFit:
         if not_kept and "model" not in self._told:
             self._told.add("model")
             _warn(f"after an interruption this training goes on with others than {not_kept}")
-        for name, attributes in {**self._states.not_kept, **self._states_of_data.not_kept}.items():
-            if name not in self._told:
-                self._told.add(name)
+        for name, lost in {**self._states.not_kept, **self._states_of_data.not_kept}.items():
+            if name in self._told:
+                continue
+            self._told.add(name)
+            cure = "Give it get_state(), which returns numbers, strings, arrays, lists or dicts, and set_state(state)"
+            if lost.unwritable:
                 _warn(
-                    f"{name} keeps {' and '.join(attributes)}, which no checkpoint can hold: after an interruption "
-                    "it begins anew. Give it get_state(), which returns numbers, strings, arrays, lists or "
-                    "dicts, and set_state(state)"
+                    f"{name} keeps {' and '.join(lost.unwritable)}, which no checkpoint can hold: after an "
+                    f"interruption it begins anew. {cure}"
+                )
+            if lost.unlike:
+                _warn(
+                    f"{name} keeps {' and '.join(lost.unlike)}, which no checkpoint restores: attributes that it has "
+                    "not when training begins, that are then of another type, or that hold a new text, which might "
+                    f"be a path. {cure}"
                 )
 
 
-def _on_host(content: dict[str, Any]) -> dict[str, Any]:
+def _on_host(checkpoint: Checkpoint) -> Checkpoint:
     """Copy the variables to the host, and release their copies on the device."""
-    variables = content["variables"]
-    for number, (role, path, value, per_replica) in enumerate(variables):
-        variables[number] = role, path, np.asarray(value), per_replica
-    return content
+    variables = checkpoint.variables
+    for number, one in enumerate(variables):
+        variables[number] = one._replace(value=np.asarray(one.value))
+    losses = [one.value for one in variables if one.role == "metric" and "loss" in one.path]
+    return dataclasses.replace(checkpoint, diverged=checkpoint.diverged or _is_not_finite(losses))
+
+
+def _is_not_finite(values: Sequence[Any]) -> bool:
+    try:
+        return not all(np.isfinite(value).all() for value in values)
+    except TypeError:  # a user's metric may be anything
+        return False
 
 
 def _warn(text: str) -> None:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from keras_tpu_ext.resume.checkpoint import CheckpointFolder, Content, Found
+from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
+from keras_tpu_ext.resume.lock import FolderLock
 
 # Writes in progress in this process, by folder: a `fit` that was ended at once leaves them behind.
 _under_way: dict[str, Future[Found]] = {}
@@ -21,14 +22,16 @@ class Saver:
 
     Args:
         folder: The folder to write to.
+        lock: The right to write there.
 
     Attributes:
         last: The last complete checkpoint.
         has_failed: Whether the last write that ended has failed.
     """
 
-    def __init__(self, folder: CheckpointFolder) -> None:
+    def __init__(self, folder: CheckpointFolder, lock: FolderLock) -> None:
         self._folder = folder
+        self._lock = lock
         self._writing: Future[Found] | None = None
         self._seconds = 0.0  # of the last one
         self._begun = 0.0  # when the last one did
@@ -50,16 +53,16 @@ class Saver:
         """The seconds that a write takes: those of the last one, or those of the current one so far."""
         return max(self._seconds, time.monotonic() - self._begun) if self.is_writing() else self._seconds
 
-    def begin(self, content: Callable[[], Content]) -> None:
+    def begin(self, checkpoint: Callable[[], Checkpoint]) -> None:
         """Begin to write a checkpoint; `finish` the previous one.
 
         Args:
-            content: Returns the content of the checkpoint; called in the thread.
+            checkpoint: Returns the checkpoint; called in the thread.
         """
         self._writing, self._begun = Future(), time.monotonic()
         _under_way[os.path.abspath(self._folder.path)] = self._writing
         try:
-            threading.Thread(target=self._write, args=(content, self._writing), name="AutoResume").start()
+            threading.Thread(target=self._write, args=(checkpoint, self._writing), name="AutoResume").start()
         except Exception as error:  # there are too many threads
             self._fail(self._writing, error)
         except BaseException:  # the second Ctrl-C
@@ -93,11 +96,19 @@ class Saver:
         if self._writing is not None:
             self._writing.exception()
 
-    def _write(self, content: Callable[[], Content], writing: Future[Found]) -> None:
+    def release(self) -> None:
+        """Let others write into the folder, once the current write has ended."""
+        if self._writing is None:
+            self._lock.release()
+        else:
+            self._writing.add_done_callback(lambda writing: self._lock.release())
+
+    def _write(self, checkpoint: Callable[[], Checkpoint], writing: Future[Found]) -> None:
         if not writing.set_running_or_notify_cancel():
             return
         try:
-            found = self._folder.write(content())
+            self._lock.check()
+            found = self._folder.write(checkpoint())
         except BaseException as error:
             self._fail(writing, error)
             return

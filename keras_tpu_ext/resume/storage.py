@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, Protocol
@@ -17,15 +18,20 @@ class Folder(Protocol):
 
     Attributes:
         path: Its path.
+        is_local: Whether it is a folder of this machine.
     """
 
     path: str
+    is_local: bool
 
     def exists(self) -> bool:
         """Return whether it exists."""
 
     def names(self) -> list[str]:
-        """Return the names of its files."""
+        """Return the names of what is in it."""
+
+    def is_file(self, name: str) -> bool:
+        """Return whether something in it is a file, and no folder or pipe."""
 
     def path_of(self, name: str) -> str:
         """Return the path of a file in it."""
@@ -40,7 +46,7 @@ class Folder(Protocol):
             OSError: If it cannot be.
         """
 
-    def write(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
+    def write(self, name: str, fill: Callable[[BinaryIO], object]) -> None:
         """Let a function write a file, which is then complete or absent.
 
         Raises:
@@ -51,11 +57,14 @@ class Folder(Protocol):
         """Remove a file, if it is there."""
 
     def prepare(self) -> None:
-        """Create the folder, and remove partial files that a killed process left behind.
+        """Create the folder.
 
         Raises:
             OSError: If nothing can be written there.
         """
+
+    def remove_unfinished(self) -> None:
+        """Remove partial files that a killed process left behind; no other may be writing."""
 
 
 def folder_of(path: str) -> Folder:
@@ -69,7 +78,9 @@ def folder_of(path: str) -> Folder:
 
 
 class _LocalFolder:
-    """A folder of this machine: files are written under another name, synced to the disk, and then renamed."""
+    """A folder of this machine: files are written under a name of their own, synced to the disk, and then renamed."""
+
+    is_local = True
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -80,6 +91,9 @@ class _LocalFolder:
     def names(self) -> list[str]:
         return os.listdir(self.path) if self.exists() else []
 
+    def is_file(self, name: str) -> bool:
+        return os.path.isfile(self.path_of(name))
+
     def path_of(self, name: str) -> str:
         return os.path.join(self.path, name)
 
@@ -89,10 +103,10 @@ class _LocalFolder:
     def open(self, name: str) -> BinaryIO:
         return open(self.path_of(name), "rb")
 
-    def write(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
+    def write(self, name: str, fill: Callable[[BinaryIO], object]) -> None:
         os.makedirs(self.path or ".", exist_ok=True)
         path = self.path_of(name)
-        aside = f"{path}{_UNFINISHED}"
+        aside = f"{path}.{os.getpid()}-{secrets.token_hex(4)}{_UNFINISHED}"
         try:
             with open(aside, "wb") as file:
                 fill(file)
@@ -113,6 +127,8 @@ class _LocalFolder:
         os.makedirs(self.path, exist_ok=True)
         with tempfile.TemporaryFile(dir=self.path):
             pass
+
+    def remove_unfinished(self) -> None:
         for name in self.names():
             if name.endswith(_UNFINISHED):
                 with contextlib.suppress(OSError):
@@ -131,6 +147,8 @@ class _LocalFolder:
 class _ObjectStore:
     """A folder of an object store, in which a file exists once all of it has been sent."""
 
+    is_local = False
+
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/")
         self._files, self._inside = importlib.import_module("fsspec").core.url_to_fs(self.path)
@@ -147,6 +165,10 @@ class _ObjectStore:
             return []
         return [str(path).rstrip("/").rpartition("/")[2] for path in found]
 
+    def is_file(self, name: str) -> bool:
+        with _as_os_error():
+            return bool(self._files.isfile(f"{self._inside}/{name}"))
+
     def path_of(self, name: str) -> str:
         return f"{self.path}/{name}"
 
@@ -162,7 +184,7 @@ class _ObjectStore:
             with open(local, "rb") as file:
                 yield file
 
-    def write(self, name: str, fill: Callable[[BinaryIO], None]) -> None:
+    def write(self, name: str, fill: Callable[[BinaryIO], object]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             local = os.path.join(folder, "file")
             with open(local, "wb") as file:
@@ -177,6 +199,9 @@ class _ObjectStore:
     def prepare(self) -> None:
         self.write(_PROBE, lambda file: None)
         self.remove(_PROBE)
+
+    def remove_unfinished(self) -> None:
+        pass  # there are none
 
 
 _PROBE = "keras_tpu_ext-writes-here"

@@ -1,5 +1,6 @@
 """A training that goes on after an interruption, beside the one that was never interrupted."""
 
+import dataclasses
 import errno
 import functools
 import importlib.util
@@ -467,7 +468,7 @@ def test_other_threads_train_without_signals(tmp_path):
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     Trained(tmp_path, killed_at=10)
-    newest, before = sorted(tmp_path.glob("*.zip"), reverse=True)
+    newest, before = sorted(tmp_path.glob("*.safetensors"), reverse=True)
     newest.write_bytes(newest.read_bytes()[:-100])
     with pytest.warns(ResumeWarning, match=rf"{newest.name} is damaged.*goes on from {before.name}"):
         last = Trained(tmp_path)
@@ -492,7 +493,7 @@ def test_an_object_store_that_cannot_be_read_loses_nothing(tmp_path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(type(memory), "get_file", refusing)
-        with pytest.raises(CheckpointError, match=r"cannot read what is in .*no network\. Nothing there was changed"):
+        with pytest.raises(CheckpointError, match=r"cannot write into .*no network"):
             Trained(url)
     assert Trained(url).outcome() == uninterrupted("arrays")
 
@@ -501,7 +502,7 @@ def test_a_checkpoint_of_a_newer_version_is_refused_and_stays(tmp_path, monkeypa
     Trained(tmp_path, killed_at=10)
     names = sorted(os.listdir(tmp_path))
     monkeypatch.setattr(checkpoint, "FORMAT", 0)
-    with pytest.raises(CheckpointError, match=r"newer version of keras_tpu_ext.*Upgrade this package"):
+    with pytest.raises(CheckpointError, match=r"another version of keras_tpu_ext.*Upgrade this package"):
         Trained(tmp_path)
     assert sorted(os.listdir(tmp_path)) == names
 
@@ -558,7 +559,7 @@ def test_a_checkpoint_of_another_keras_or_framework_is_refused(what, message, tm
     Trained(tmp_path, killed_at=10)
     folder = folder_of(str(tmp_path))
     newest = max(folder.names())
-    write(folder, newest, {**read(folder, newest), what: "another one"})
+    write(folder, newest, dataclasses.replace(read(folder, newest), **{what: "another one"}))
     with pytest.raises(CheckpointError, match=rf"cannot go on from .*{message}.*give AutoResume another directory"):
         Trained(tmp_path)
 

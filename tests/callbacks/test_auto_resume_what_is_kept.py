@@ -20,11 +20,13 @@ from keras_tpu_ext._runtime.training.indexed_batches import indexed
 from keras_tpu_ext.errors import ArgumentError, ResumeWarning
 from keras_tpu_ext.resume import checkpoint, schedule, storage
 from keras_tpu_ext.resume.callback_state import CallbackStates
-from keras_tpu_ext.resume.checkpoint import CannotWriteError, encode
+from keras_tpu_ext.resume.encoding import CannotWriteError, encode
+from keras_tpu_ext.resume.lock import FolderLock
 from keras_tpu_ext.resume.report import resume_report
 from keras_tpu_ext.resume.saver import Saver
 from kind_of_keras import IS_KERAS2
 from small_fits import Calling, Killed, X, fit, kill, model
+from some_checkpoint import some_checkpoint
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 LATER = pytest.mark.exhaustive
@@ -82,7 +84,7 @@ def test_what_only_looks_like_an_array_is_not_kept_and_told(kind, is_nested, tmp
     with pytest.warns(ResumeWarning, match=r"Keeping keeps kept, which no checkpoint can hold: .* Give it get_state"):
         train(tmp_path / "checkpoints", Keeping(value(), value))
     content, _ = newest(tmp_path / "checkpoints")
-    assert next(state for name, state in content["callbacks"] if name == "Keeping") == {"batches": 8}
+    assert next(state for name, state in content.callbacks if name == "Keeping") == {"batches": 8}
 
 
 def newest(directory):
@@ -279,16 +281,16 @@ def test_callbacks_that_are_told_later_are_waited_for(tmp_path):
     with pytest.raises(Killed):
         train(tmp_path, Late(), CallingLate(7, kill), keep=99)
     contents = [checkpoint.read(storage.folder_of(str(tmp_path)), name.name) for name in tmp_path.iterdir()]
-    assert any(content["batches"] for content in contents)
+    assert any(content.batches for content in contents)
     for content in contents:
-        assert dict(content["callbacks"])["Late"].get("batches", 0) == content["batches"]
+        assert dict(content.callbacks)["Late"].get("batches", 0) == content.batches
 
 
 def test_fewer_epochs_than_were_trained_lose_nothing(tmp_path, capsys):
     is_written = Calling(8, lambda: time.sleep(1))
     with pytest.raises(Killed):
         train(tmp_path, is_written, Calling(10, kill), epochs=5)
-    names, batches = sorted(os.listdir(tmp_path)), newest(tmp_path)[0]["batches"]
+    names, batches = sorted(os.listdir(tmp_path)), newest(tmp_path)[0].batches
     assert batches >= 8
     capsys.readouterr()
     saving, made = train(tmp_path, Calling(99, kill), Calling(99, kill), epochs=1)
@@ -322,8 +324,9 @@ def test_a_process_that_was_forked_in_fit_can_be_terminated(tmp_path):
 
 
 def test_what_a_write_takes_already_counts_before_a_deadline(tmp_path):
-    saver = Saver(checkpoint.CheckpointFolder(str(tmp_path)))
-    saver.begin(lambda: time.sleep(0.3))
+    folder = checkpoint.CheckpointFolder(str(tmp_path))
+    saver = Saver(folder, FolderLock(folder.folder, print))
+    saver.begin(lambda: (time.sleep(0.3), some_checkpoint())[1])
     time.sleep(0.2)
     assert saver.is_writing()
     assert saver.seconds >= 0.2
@@ -381,7 +384,10 @@ def test_what_could_not_be_saved_before_it_left_is_told(tmp_path, monkeypatch, c
         warnings.simplefilter("always")
         train(tmp_path, Calling(6, lambda: os.kill(os.getpid(), signal.SIGTERM)))
     printed = capsys.readouterr().out
-    assert "stopped, as SIGTERM asked it to, and could not save. checkpoint-000000.zip is the last one" in printed
+    assert (
+        "stopped, as SIGTERM asked it to, and could not save. checkpoint-000000.safetensors is the last one"
+        in printed
+    )
     assert "to continue from here" not in printed
     last = [str(one.message) for one in told if issubclass(one.category, ResumeWarning)][-1]
     assert "No space left" in last

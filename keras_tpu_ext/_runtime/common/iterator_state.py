@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from keras_tpu_ext._runtime.common.types import Dataset, IteratorState, Nest
+from keras_tpu_ext.errors import CheckpointError
 
 _SHUFFLE = re.compile(rb"([\w:\[\]]+)@@(?:[\w@]+@@)?epoch_num_random_samples@@")
 _CURE = (
@@ -21,6 +22,7 @@ _CURE = (
 )
 _OF_THE_DISK = "ResourceExhaustedError", "PermissionDeniedError", "NotFoundError", "UnavailableError"
 _IGNORE_EXTERNAL_STATE = 1  # its graph is requested, but not run
+_FILES = ("iterator.index", "iterator.data-00000-of-00001")  # that TensorFlow writes
 
 
 class CannotSaveError(Exception):
@@ -95,25 +97,37 @@ def save_iterator(iterator: Iterator[Nest]) -> IteratorState:
         except tensorflow.errors.OpError as error:
             reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", str(error.message).strip().splitlines()[0])
             raise CannotSaveError(f"{reason.rstrip('.')}. {_CURE}") from error
-        return {name: _read(os.path.join(folder, name)) for name in sorted(os.listdir(folder))}
+        return [_read(os.path.join(folder, name)) for name in _FILES]
 
 
 def restore_iterator(iterator: Iterator[Nest], state: IteratorState) -> None:
-    """Restore a state that `save_iterator` returned for an iterator over the same data."""
+    """Restore a state that `save_iterator` returned for an iterator over the same data.
+
+    Raises:
+        CheckpointError: If it is no state of such an iterator.
+    """
     tensorflow = _tensorflow_of(iterator)
-    if tensorflow is None:
-        iterator.set_state(state)  # type: ignore[attr-defined]
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        for name, content in state.items():
-            with open(os.path.join(folder, name), "wb") as file:
-                file.write(content)
-        tensorflow.train.Checkpoint(iterator=iterator).read(os.path.join(folder, "iterator")).assert_consumed()
+    try:
+        if tensorflow is None:
+            iterator.set_state(state)  # type: ignore[attr-defined]
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in zip(_FILES, state, strict=True):
+                with open(os.path.join(folder, name), "wb") as file:
+                    file.write(content)
+            tensorflow.train.Checkpoint(iterator=iterator).read(os.path.join(folder, "iterator")).assert_consumed()
+    except OSError:
+        raise
+    except Exception as error:  # of TensorFlow, Grain or a user's iterator, each in its own way
+        raise CheckpointError(
+            f"the position in the data that was saved is none of this {type(iterator).__name__} "
+            f"({type(error).__name__}: {error})"
+        ) from error
 
 
 def _shuffles_in(state: IteratorState) -> set[bytes]:
     """Return the shuffles whose random generators a state includes, by the names that TensorFlow saves them under."""
-    return set(itertools.chain.from_iterable(_SHUFFLE.findall(content) for content in state.values()))
+    return set(itertools.chain.from_iterable(_SHUFFLE.findall(content) for content in state))
 
 
 def _count_shuffles(tensorflow: ModuleType, dataset: Dataset) -> int:

@@ -30,6 +30,7 @@ from keras_tpu_ext._runtime.common.types import (
     Tensor,
     Variable,
 )
+from keras_tpu_ext.errors import CheckpointError
 
 _T = TypeVar("_T")
 ChooseMesh: TypeAlias = "Callable[[Model, Nest], dict[str, int] | None]"
@@ -479,12 +480,19 @@ class ResumableData(Protocol):
         not_exact: Why the data may continue with other random numbers or in a different order; empty if it does not.
         read_again: Number of batches that were read again to return to the saved position.
         seconds: How long that took.
+        see: Called with each batch that is read, and its number of rows, in the thread that reads.
+        refusal: Why `fit` cannot go on, after an error in that thread; else `None`.
     """
 
     seed: int | None
     not_exact: str
     read_again: int
     seconds: float
+    see: Callable[[Nest, int], None]
+    refusal: CheckpointError | None
+
+    def refuse(self, error: CheckpointError) -> None:
+        """Raise an error that ends `fit`, from whichever thread reads the batches."""
 
     def resume(self, place: Place, batch: int, restore: Callable[[], object] = lambda: None) -> None:
         """Let the first epoch start where another process stopped; call this before that epoch begins.

@@ -15,6 +15,7 @@ _KERAS = chosen().split("_")[0]
 _names = importlib.import_module(f"{__name__}.{_KERAS}")
 
 builtin_models: Any = _names.builtin_models
+dtype_of: Any = _names.dtype_of
 compiled_with: Any = _names.compiled_with
 save_as: Any = _names.save_as
 LossScaleOptimizer: Any = _names.LossScaleOptimizer

@@ -74,6 +74,11 @@ def path_of(variable: Variable) -> str:
     return str(variable.name.removesuffix(":0"))
 
 
+def dtype_of(variable: Variable) -> str:
+    """Return the name of a variable's dtype."""
+    return str(variable.dtype.base_dtype.name)
+
+
 def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = False) -> Any:
     """Return a variable that no gradient changes.
 

@@ -85,6 +85,11 @@ def path_of(variable: Variable) -> str:
     return str(variable.path)
 
 
+def dtype_of(variable: Variable) -> str:
+    """Return the name of a variable's dtype."""
+    return str(keras.backend.standardize_dtype(variable.dtype))
+
+
 def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = False) -> Any:
     """Return a variable that no gradient changes.
 

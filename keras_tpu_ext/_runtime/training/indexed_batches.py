@@ -13,6 +13,7 @@ from keras_tpu_ext._runtime.common.random_state import random_state
 from keras_tpu_ext._runtime.common.types import Dataset, Nest, RandomState
 from keras_tpu_ext._runtime.common.worker_signals import heed_signals_in_worker, shared_with_worker
 from keras_tpu_ext._runtime.compat import PyDataset
+from keras_tpu_ext.errors import CheckpointError
 
 
 class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore]
@@ -67,6 +68,9 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         Args:
             first: The number of the batch to begin with.
             order: The order of the pass; `None` to draw it, if it is to be shuffled.
+
+        Raises:
+            CheckpointError: If `order` is no order of the batches.
         """
         if self._has_begun:
             return
@@ -77,6 +81,8 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
             if not self.is_in_epoch:
                 self.restore = None
         size = self.size()
+        if order is not None and not _is_order(order, size):
+            raise CheckpointError(f"the order of the batches that was saved is none of {size} batches")
         if order is None and self._shuffle and size is not None:
             self._order = list(range(size))
             random.shuffle(self._order)
@@ -135,6 +141,11 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
     def size(self) -> int | None:
         """Return the number of batches of a whole pass; `None` if it has no end."""
         return self._batches.num_batches if hasattr(self._batches, "num_batches") else len(self._batches)
+
+
+def _is_order(order: object, size: int | None) -> bool:
+    is_list = isinstance(order, list) and all(type(one) is int for one in order)
+    return is_list and sorted(order) == list(range(size or 0))  # type: ignore[call-overload]
 
 
 class IndexedPaddedBatches(IndexedBatches, GivesPaddedBatches):

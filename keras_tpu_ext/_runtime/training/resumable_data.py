@@ -20,6 +20,7 @@ from keras_tpu_ext._runtime.common.types import IteratorState, Nest, RandomState
 from keras_tpu_ext._runtime.compat import tree
 from keras_tpu_ext._runtime.training.batch_source import Source
 from keras_tpu_ext._runtime.training.indexed_batches import IndexedBatches
+from keras_tpu_ext.errors import CheckpointError
 
 
 class ResumablePasses:
@@ -43,6 +44,8 @@ class ResumablePasses:
         not_exact: See `ResumableData`.
         read_again: Number of batches that were read again to return to the saved position.
         seconds: How long that took.
+        see: Called with each batch that is read, and its number of rows.
+        refusal: Why `fit` cannot go on, after an error in the thread that reads; else `None`.
         last_take: When a state of the data was last taken from which the next passes are known.
         seconds_of_take: How long it took to take it.
     """
@@ -66,6 +69,13 @@ class ResumablePasses:
         self.not_exact = ""
         self.read_again = 0
         self.seconds = 0.0
+        self.see: Callable[[Nest, int], None] = lambda batch, rows: None
+        self.refusal: CheckpointError | None = None
+
+    def refuse(self, error: CheckpointError) -> None:
+        """Raise an error that ends `fit`, from whichever thread reads the batches."""
+        self.refusal = error
+        raise error
 
     def resume(self, place: Place, batch: int, restore: Callable[[], object] = lambda: None) -> None:
         """Let the first epoch start where another process stopped; see `ResumableData`."""
@@ -255,10 +265,14 @@ class _Pass:
             try:
                 batch = self._next.pop() if self._next else next(self._iterator)
             except StopIteration:
+                if self._is_resumed and self._read == self.resumed_at:
+                    self._data.refuse(_ended(self._read))
                 return
             self._data.draws |= fingerprint_of_random_state() != before
             self._read += 1
-            self._rows = max(self._rows, _rows_of(batch))
+            rows = _rows_of(batch)
+            self._rows = max(self._rows, rows)
+            self._data.see(batch, rows)
             if self._read == self.resumed_at + 1 and self._source.depends_on_earlier:
                 self._take_early()
             yield batch
@@ -268,7 +282,10 @@ class _Pass:
         self.is_open = True
         if self._is_resumed:
             begun = time.monotonic()
-            self._data.read_again = self._resume()
+            try:
+                self._data.read_again = self._resume()
+            except CheckpointError as error:
+                self._data.refuse(error)
             self._data.seconds = time.monotonic() - begun
             return
         self._random_at_start = random_state()
@@ -296,7 +313,11 @@ class _Pass:
             self._source.make_iterators(begin.unread)
             self._iterator, _ = self._source.open()
         self._random_at_start = random_state() if begin.passes else begin.random_at_start
-        read += self._skip(begin.batch if begin.passes else begin.batch - begin.read)
+        missing = begin.batch if begin.passes else begin.batch - begin.read
+        skipped = self._skip(missing)
+        if skipped < missing:
+            raise _ended(begin.batch - missing + skipped)
+        read += skipped
         if self._data.begins_before_epoch:  # callbacks may draw numbers until then
             self._data.random = None if self._data.draws else random_state()
         elif not begin.batch:
@@ -348,6 +369,10 @@ class _Pass:
             except OSError:  # the previous state works too: more is read again
                 pass
         return None, False
+
+
+def _ended(batches: int) -> CheckpointError:
+    return CheckpointError(f"the data have ended after {batches:,} batches, and more were there when it was saved")
 
 
 # After an interruption, reading again may take this many times as long as taking a state of the data.

@@ -1,0 +1,192 @@
+"""What is known of the data of a training without reading them, so that others are not taken for them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_tpu_ext import _runtime, _schema
+from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
+from keras_tpu_ext._runtime.common.protocols import RunningFit
+from keras_tpu_ext._runtime.common.types import Nest
+
+_BATCH_SIZE = 32  # of Keras, for arrays
+
+
+class DataSpec(NamedTuple):
+    """The data of a `fit`; what is unknown is `None`.
+
+    Attributes:
+        kind: `"arrays"`, or the class of the data.
+        batches: Number of batches of a pass.
+        steps_per_epoch: The argument of `fit`.
+        rows: Number of rows of a pass.
+        batch_size: Number of rows of a batch.
+        elements: The dtype and shape, without its first dimension, of each part of a batch.
+        first_batch: Digest of the first rows of arrays.
+    """
+
+    kind: str
+    batches: int | None = None
+    steps_per_epoch: int | None = None
+    rows: int | None = None
+    batch_size: int | None = None
+    elements: Any = None
+    first_batch: str | None = None
+
+
+DATA_SPEC = _schema.fields(
+    {
+        "kind": _schema.text,
+        "batches": _schema.optional(_schema.integer()),
+        "steps_per_epoch": _schema.optional(_schema.integer()),
+        "rows": _schema.optional(_schema.integer()),
+        "batch_size": _schema.optional(_schema.integer()),
+        "elements": _schema.optional(
+            _schema.list_of(_schema.row(_schema.text, _schema.list_of(_schema.optional(_schema.integer()))))
+        ),
+        "first_batch": _schema.optional(_schema.text),
+    }
+)
+_WORDS = {
+    "kind": "data of the kind {}",
+    "batches": "{} batches",
+    "steps_per_epoch": "steps_per_epoch={}",
+    "rows": "{} rows",
+    "batch_size": "batches of {} rows",
+    "elements": "parts of a batch {}",
+    "first_batch": "a first batch with the digest {}",
+}
+
+
+def data_spec(call: RunningFit) -> DataSpec:
+    """Return what the arguments of a `fit` say of its data."""
+    data: Any = call.arguments.get("x")
+    steps = call.arguments.get("steps_per_epoch")
+    if isinstance(data, _runtime.PyDataset):
+        inner = data.dataset if isinstance(data, GivesPaddedBatches) else data
+        size = inner.num_batches if hasattr(inner, "num_batches") else len(inner)
+        return DataSpec(type(inner).__name__, size, steps)
+    if hasattr(data, "element_spec"):
+        leaves = list(_leaves(data.element_spec))
+        cardinality = int(data.cardinality()) if hasattr(data, "cardinality") else -1
+        sizes = {leaf.shape[0] for leaf in leaves if len(leaf.shape)}
+        batch_size = sizes.pop() if len(sizes) == 1 else None
+        return DataSpec(
+            "tf.data.Dataset", None if cardinality < 0 else cardinality, steps, None, batch_size, _elements(leaves)
+        )
+    arrays = list(_leaves([call.arguments.get(name) for name in ("x", "y", "sample_weight")]))
+    if not arrays or not all(len(one.shape) for one in arrays) or isinstance(data, Iterator):
+        return DataSpec(type(data).__name__, steps_per_epoch=steps)
+    batch_size = int(call.arguments.get("batch_size") or _BATCH_SIZE)
+    split = float(call.arguments.get("validation_split") or 0.0)
+    rows = math.floor(int(arrays[0].shape[0]) * (1 - split))
+    return DataSpec(
+        "arrays",
+        math.ceil(rows / batch_size),
+        steps,
+        rows,
+        batch_size,
+        _elements(arrays),
+        _digest([one[: min(rows, batch_size)] for one in arrays]),
+    )
+
+
+def differences(was: DataSpec, now: DataSpec) -> list[str]:
+    """Return in words what differs between two specs, as far as both are known."""
+    pairs = [(name, getattr(was, name), getattr(now, name)) for name in DataSpec._fields]
+    return [
+        f"{_WORDS[name].format(_schema.shown(old))}, now {_schema.shown(new)}"
+        for name, old, new in pairs
+        if old is not None and new is not None and not _fit(name, old, new)
+    ]
+
+
+def _fit(name: str, old: Any, new: Any) -> bool:
+    if name != "elements":
+        return bool(old == new)
+    if len(old) != len(new):
+        return False
+    return all(
+        one[0] == other[0] and len(one[1]) == len(other[1]) and all(map(_same_size, one[1], other[1]))
+        for one, other in zip(old, new, strict=True)
+    )
+
+
+def _same_size(old: int | None, new: int | None) -> bool:
+    return old is None or new is None or old == new
+
+
+class SeenBatches:
+    """What the batches of a `fit` say that its arguments do not: their parts, and their size if it is always one.
+
+    Args:
+        spec: What the arguments say.
+        before: What was known when the training was saved; `None` for a new one.
+    """
+
+    def __init__(self, spec: DataSpec, before: DataSpec | None) -> None:
+        self._spec = spec
+        self._before = before
+        self._elements: Any = None if before is None else before.elements
+        self._sizes: set[int] = set() if before is None or before.batch_size is None else {before.batch_size}
+        self._number = 0
+        self._is_shorter = True
+
+    def see(self, batch: Nest, rows: int) -> list[str]:
+        """Note a batch, and return in words how it differs from those before an interruption."""
+        self._number += 1
+        if len(self._sizes) <= _FEW_SIZES:
+            self._sizes.add(rows)
+        if self._number > _TELLING:
+            return []
+        elements = [(name, [None] * len(sizes)) for name, sizes in _elements(list(_leaves(batch)))]
+        now = self._spec._replace(elements=elements, batch_size=None)
+        if self._elements is None:
+            self._elements = elements
+        if self._before is None:
+            return []
+        before = self._before.batch_size or rows
+        self._is_shorter &= rows < before  # the last of a pass may be
+        if rows > before or (self._is_shorter and self._number == _TELLING):
+            now = now._replace(batch_size=rows)
+        return differences(self._before, now)
+
+    def spec(self) -> DataSpec:
+        """Return what is known."""
+        spec = self._spec
+        if spec.elements is None:
+            spec = spec._replace(elements=self._elements)
+        if spec.batch_size is None and self._number >= _TELLING and len(self._sizes) <= _FEW_SIZES:
+            spec = spec._replace(batch_size=max(self._sizes))
+        return spec
+
+
+_TELLING = 2  # batches
+_FEW_SIZES = 2  # of batches: one, and that of the last of a pass
+
+
+def _leaves(nest: Nest) -> Iterator[Any]:
+    for leaf in _runtime.tree.flatten(nest):
+        if leaf is not None and hasattr(leaf, "dtype") and getattr(leaf, "shape", None) is not None:
+            yield leaf
+
+
+def _elements(leaves: list[Any]) -> list[tuple[str, list[int | None]]]:
+    names = [getattr(leaf.dtype, "name", str(leaf.dtype)) for leaf in leaves]
+    shapes = [[None if size is None else int(size) for size in leaf.shape[1:]] for leaf in leaves]
+    return list(zip(names, shapes, strict=True))
+
+
+def _digest(arrays: list[Any]) -> str | None:
+    digest = hashlib.sha256()
+    try:
+        for array in arrays:
+            digest.update(np.ascontiguousarray(array).tobytes())
+    except Exception:  # what only looks like an array
+        return None
+    return digest.hexdigest()[:16]

@@ -1,0 +1,268 @@
+"""One writer: a folder of checkpoints belongs to one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import NamedTuple
+
+from keras_tpu_ext import _schema
+from keras_tpu_ext._schema import MismatchError
+from keras_tpu_ext.errors import CheckpointError
+from keras_tpu_ext.resume.checkpoint import time_text
+from keras_tpu_ext.resume.storage import Folder
+
+fcntl: ModuleType | None = None
+with contextlib.suppress(ImportError):  # not on Windows
+    import fcntl
+
+_LOCK, _RECORD = "keras_tpu_ext.lock", "keras_tpu_ext.owner.json"
+_BEAT_S = 10.0
+_WATCHED_S = 2.5 * _BEAT_S  # an owner that lives shows it in this time
+_LARGEST = 10_000  # bytes of an owner's record
+
+
+class Owner(NamedTuple):
+    """The process that writes into a folder.
+
+    Attributes:
+        host: Its machine.
+        pid: Its number there.
+        since: When it began, in seconds since 1970.
+        token: A random text.
+        beats: Number of times that it has shown that it lives; on storage without locks.
+    """
+
+    host: str
+    pid: int
+    since: float
+    token: str
+    beats: int = 0
+
+    @classmethod
+    def here(cls) -> Owner:
+        """Return this process."""
+        return cls(socket.gethostname(), os.getpid(), time.time(), secrets.token_hex(8))
+
+
+_owner = _schema.fields(
+    {
+        "host": _schema.text,
+        "pid": _schema.integer(),
+        "since": _schema.number,
+        "token": _schema.text,
+        "beats": _schema.integer(),
+    }
+)
+
+
+class HeldError(CheckpointError):
+    """Another process writes into the folder.
+
+    Args:
+        path: The folder.
+        owner: The process; `None` if it does not tell.
+    """
+
+    def __init__(self, path: str, owner: Owner | None) -> None:
+        who = "another process"
+        if owner is not None:
+            who = f"process {owner.pid} on {_schema.plain(owner.host)}, since {time_text(owner.since)},"
+        super().__init__(
+            f"AutoResume cannot write into {path}: {who} does so. Two trainings cannot share a folder. Wait until "
+            "it has ended, or end it; or give AutoResume another directory."
+        )
+
+
+class FolderLock:
+    """The right of this process to write into a folder; it ends with the process.
+
+    On a disk it is a lock of the system. Where there are none, as in an object store, it is a file that names the
+    owner and that the owner writes again every 10 seconds; who finds one watches it for 25 seconds.
+
+    Args:
+        folder: The folder.
+        say: Prints a line, before it waits.
+    """
+
+    def __init__(self, folder: Folder, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._say = say
+        self._owner = Owner.here()
+        self._file: int | None = None
+        self._beating: _Heartbeat | None = None
+
+    def acquire(self) -> None:
+        """Take the right.
+
+        Raises:
+            HeldError: If another process has it, or another `fit` of this process.
+            OSError: If nothing can be written there.
+        """
+        if self._folder.is_local and fcntl is not None:
+            with contextlib.suppress(_NoLocksError):
+                self._file = _lock(self._folder, self._owner)
+                return
+        self._beating = _Heartbeat(self._folder, self._owner, self._say)
+
+    def check(self) -> None:
+        """Check that no other process has taken the folder over, which took this one for dead.
+
+        Raises:
+            HeldError: If one has.
+        """
+        if self._beating is not None:
+            self._beating.check()
+
+    def release(self) -> None:
+        """Give the right back."""
+        if self._file is not None:
+            _open_locks.discard(self._file)
+            with contextlib.suppress(OSError):
+                os.remove(self._folder.path_of(_LOCK))
+            os.close(self._file)
+            self._file = None
+        if self._beating is not None:
+            self._beating.end()
+            self._beating = None
+
+
+class _NoLocksError(Exception):
+    """A file system has no locks."""
+
+
+_open_locks: set[int] = set()
+
+
+def _close_in_child() -> None:
+    """Close the locks in a forked process: as long as one of them is open, the folder is locked."""
+    for file in _open_locks:
+        with contextlib.suppress(OSError):
+            os.close(file)
+    _open_locks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _lock(folder: Folder, owner: Owner) -> int:
+    """Return the open file that is the lock of a folder."""
+    assert fcntl is not None, "it was imported"
+    path = folder.path_of(_LOCK)
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            found = _parsed(os.pread(file, _LARGEST, 0))
+            os.close(file)
+            raise HeldError(folder.path, found) from None
+        except OSError as error:
+            os.close(file)
+            raise _NoLocksError from error
+        if _is_at(path, file):
+            break
+        os.close(file)  # of one that has just been given back and removed
+    os.ftruncate(file, 0)
+    os.pwrite(file, _text_of(owner), 0)
+    _open_locks.add(file)
+    return file
+
+
+def _is_at(path: str, file: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file))
+    except FileNotFoundError:
+        return False
+
+
+class _Heartbeat:
+    """A file that names the owner of a folder, and a thread that writes it again and again.
+
+    Raises:
+        HeldError: If another process writes one, too.
+    """
+
+    def __init__(self, folder: Folder, owner: Owner, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._owner = owner
+        self._has_ended = threading.Event()
+        self._refuse_living(say)
+        self._write(owner)
+        try:
+            self.check()
+        except OSError:
+            self._folder.remove(_RECORD)
+            raise
+        self._thread = threading.Thread(target=self._beat, name="AutoResume, owner", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Check that the file is that of this process."""
+        found = self._read()
+        if found is not None and found.token != self._owner.token:
+            self._has_ended.set()
+            raise HeldError(self._folder.path, found)
+
+    def end(self) -> None:
+        """End the thread and remove the file, if it is still that of this process."""
+        self._has_ended.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            found = self._read()
+            if found is not None and found.token == self._owner.token:
+                self._folder.remove(_RECORD)
+
+    def _refuse_living(self, say: Callable[[str], None]) -> None:
+        first = self._read()
+        if first is None:
+            return
+        say(f"watching for {_WATCHED_S:.0f} s whether process {first.pid} still writes into {self._folder.path}.")
+        end = time.monotonic() + _WATCHED_S
+        while time.monotonic() < end:
+            time.sleep(_BEAT_S / 10)
+            now = self._read()
+            if now is None:  # given back
+                return
+            if now != first:
+                raise HeldError(self._folder.path, now)
+
+    def _beat(self) -> None:
+        owner = self._owner
+        while not self._has_ended.wait(_BEAT_S):
+            owner = owner._replace(beats=owner.beats + 1)
+            with contextlib.suppress(OSError, HeldError):  # OSError: of a network, for a while
+                self.check()
+                self._write(owner)
+
+    def _read(self) -> Owner | None:
+        if _RECORD not in self._folder.names():
+            return None
+        try:
+            with self._folder.open(_RECORD) as file:
+                found = _parsed(file.read(_LARGEST))
+        except FileNotFoundError:
+            return None
+        return found or Owner("a process that does not tell", 0, 0, "")
+
+    def _write(self, owner: Owner) -> None:
+        self._folder.write(_RECORD, lambda file: file.write(_text_of(owner)))
+
+
+def _text_of(owner: Owner) -> bytes:
+    return json.dumps(owner._asdict()).encode()
+
+
+def _parsed(text: bytes) -> Owner | None:
+    try:
+        return Owner(**_owner(_schema.parse_json(text), ""))
+    except MismatchError:
+        return None
