@@ -90,8 +90,10 @@ class Checkpoint:
             MismatchError: If it described none.
         """
         found = _CHECKPOINT(content, "")
-        if found["batch"] > found["batches"]:
-            raise MismatchError("batch", f"no more than batches, {found['batches']}", found["batch"])
+        place = found["place"]
+        for name, batch in (("batch", found["batch"]), ("place.batch", place.batch), ("place.read", place.read)):
+            if batch > found["batches"]:
+                raise MismatchError(name, f"no more than batches, {found['batches']}", batch)
         return cls(**found)
 
 

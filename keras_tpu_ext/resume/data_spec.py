@@ -137,6 +137,11 @@ class SeenBatches:
         self._number = 0
         self._is_shorter = True
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether other data than before an interruption may not have shown yet."""
+        return self._before is not None and self._number < _TELLING
+
     def see(self, batch: Nest, rows: int) -> list[str]:
         """Note a batch, and return in words how it differs from those before an interruption."""
         self._number += 1

@@ -168,7 +168,7 @@ class ResumableFit:
         place, batch = saved.place, saved.batch
         changes = differences(saved.data, spec)
         steps = spec.steps_per_epoch or spec.batches
-        if not changes and steps is not None and batch > steps:
+        if not changes and steps is not None and (batch > steps or place.batch > (saved.epoch + 1) * steps):
             changes = [f"{batch} batches of epoch {saved.epoch + 1}, now {steps} in all"]
         if not changes and max(place.passes, place.unread) > 2 * self._epochs + 2:
             changes = [f"{place.passes} passes over the data, now {self._epochs} epochs"]
@@ -303,7 +303,7 @@ class ResumableFit:
     def _save_if_due(self, *, is_epoch: bool = False) -> None:
         why = self._schedule.leaves()
         leaves = bool(why)
-        is_due = leaves or self._schedule.is_due(is_epoch=is_epoch)
+        is_due = leaves or (self._schedule.is_due(is_epoch=is_epoch) and not self._seen.is_unsure)
         if self._processes > 1:
             is_due = is_due and self._is_chief
             leaves, is_due = self._schedule.agree(self._gather, leaves=leaves, is_due=is_due)

@@ -302,7 +302,7 @@ class _Pass:
         if not begin.passes:
             self._source.make_iterators(begin.unread)
         self._iterator, first = self._source.open(begin.read, begin.iterator)
-        read = self._skip(begin.read - first)
+        read = self._skip_all(begin.read - first, first)
         if begin.random is not None:
             set_random_state(begin.random)
         if begin.passes:
@@ -313,11 +313,8 @@ class _Pass:
             self._source.make_iterators(begin.unread)
             self._iterator, _ = self._source.open()
         self._random_at_start = random_state() if begin.passes else begin.random_at_start
-        missing = begin.batch if begin.passes else begin.batch - begin.read
-        skipped = self._skip(missing)
-        if skipped < missing:
-            raise _ended(begin.batch - missing + skipped)
-        read += skipped
+        first = 0 if begin.passes else begin.read
+        read += self._skip_all(begin.batch - first, first)
         if self._data.begins_before_epoch:  # callbacks may draw numbers until then
             self._data.random = None if self._data.draws else random_state()
         elif not begin.batch:
@@ -328,6 +325,13 @@ class _Pass:
     def _skip(self, batches: int | None = None) -> int:
         """Read up to `batches` batches, or all there are, and return how many there were."""
         return sum(1 for _ in itertools.islice(self._iterator, batches))
+
+    def _skip_all(self, batches: int, first: int) -> int:
+        """Read `batches` batches, from number `first` on, and return how many these are."""
+        read = self._skip(batches)
+        if read < batches:
+            raise _ended(first + read)
+        return read
 
     def _take_early(self) -> None:
         """Take a state at the start of a pass, unless there is one from which little has to be read again."""
