@@ -41,6 +41,9 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     second Ctrl-C ends `fit` at once. Checkpoints are written in the background; each is complete or absent, and if
     one was damaged later, the one before it is used.
 
+    Training goes on only with the same model and the same data; `on_changed_data` allows other data. A checkpoint is
+    data: nothing in it is imported, called or used as a path. One process at a time may write into the folder.
+
     The model must have the step of this package: made in a `strategy_scope()`, or a `TPUModel`. If several processes
     train together, on JAX, the chief writes for all, into a folder that all can see; they save and stop before the
     same step. Keras 2 layers draw the same random numbers again only after
@@ -53,7 +56,10 @@ class AutoResume(_runtime.keras.callbacks.Callback):
         deadline_s: Seconds from the start of the process after which the session is ended from outside, `"kaggle"` (9
             hours), `"colab"` (12 hours), or `None` for no deadline. Defaults to `None`.
         margin: `fit` stops when less time is left than `margin` times that of a save and a step. Defaults to 2.0.
-        keep: Number of checkpoints to keep. Defaults to 2, so that one is left if the newest is damaged.
+        keep: Number of checkpoints to keep. Defaults to 2, so that one is left if the newest is damaged. The last one
+            with a finite loss is kept, too.
+        on_changed_data: What to do if `fit` gets other data than before the interruption: `"raise"` (default) an
+            error, or `"restart_epoch"`, to begin the interrupted epoch anew with them.
 
     Attributes:
         finished: Whether training has reached its end; `False` if `fit` returned before it.
@@ -61,7 +67,8 @@ class AutoResume(_runtime.keras.callbacks.Callback):
     Raises:
         ArgumentError: If an argument is invalid; from `fit`, if its dataset is already distributed, or is a
             `PyDataset` with workers that has no end or is cut short by `steps_per_epoch`.
-        CheckpointError: From `fit`, if the folder has a checkpoint of another model.
+        CheckpointError: From `fit`, if the folder has a checkpoint of another model, of other data or of another
+            version of this package, or if another process writes into it.
         ClusterError: From `fit`, if processes that train together find different checkpoints.
         NotForThisKerasError: From `fit`, if several processes train together on TensorFlow.
         ScopeError: From `fit`, if the model does not have the step of this package.

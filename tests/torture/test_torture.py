@@ -49,6 +49,7 @@ class Run:
         times: When each step was done, and at 0 when training began.
         first: After how many steps it has begun.
         outcome: What came of it, if it came to its end.
+        refusal: The error of one that was not let in; else empty.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Run:
         self._process.start()
         theirs.close()
         self.times: dict[int, float] = {}
-        self.finished, self.outcome = False, None
+        self.finished, self.outcome, self.refusal = False, None, ""
 
     def until_begun(self) -> None:
         """Wait until it trains."""
@@ -90,7 +91,7 @@ class Run:
     def until_end(self) -> None:
         """Wait until it ends, by itself or not."""
         try:
-            while self.outcome is None:
+            while self.outcome is None and not self.refusal:
                 self._receive()
         except DiedError:
             pass
@@ -109,6 +110,8 @@ class Run:
             raise DiedError from None
         if what == "end":
             self.finished, self.outcome = about
+        elif what == "refused":
+            (self.refusal,) = about
         else:
             number, self.times[number] = about[0], about[1]
 
@@ -214,6 +217,36 @@ def test_a_training_that_is_killed_ends_as_if_it_had_not_been(kind, tmp_path):
     told = f"{len(kills)} kills, {by_term} of them by SIGTERM; {torture.ended} trainings ended, all equal"
     _note(f"{kind}: {told}; at most {lost:.2f} s lost, saving every {training.EVERY_S} s")
     assert lost < training.EVERY_S + SLACK_S
+
+
+@pytest.mark.runtimes("keras3_jax")
+def test_of_two_processes_in_one_folder_one_trains_and_the_other_is_refused(tmp_path):
+    """Each is started at a random moment of the other's life: while it starts, trains, saves or ends."""
+    draw = random.Random(f"{SEED} two")
+    whole = Run("arrays", None)
+    whole.until_end()
+    seconds = max(whole.times.values()) - whole.times[0]
+    refused, ended = 0, 0
+    for number in range(KILLS):
+        folder = str(tmp_path / str(number))
+        first = Run("arrays", folder)
+        time.sleep(draw.uniform(0, 1.5 * seconds))
+        second = Run("arrays", folder)
+        runs = [first, second]
+        for run in runs:
+            run.until_end()
+        told = [run.refusal for run in runs if run.refusal]
+        assert all("Two trainings cannot share a folder" in text for text in told), told
+        assert len(told) < 2
+        refused += len(told)
+        for run in runs:
+            if not run.refusal:  # the second goes on where the first has ended
+                assert run.finished
+                assert_same(run.outcome, whole.outcome)
+                ended += 1
+    assert refused
+    assert ended + refused == 2 * KILLS
+    _note(f"two processes in one folder: {KILLS} pairs; {refused} refused, {ended} trainings ended, all equal")
 
 
 @pytest.mark.parametrize("by_keras", [False, True])

@@ -173,7 +173,7 @@ def train(
         name: Of a kind of training.
         directory: Of its checkpoints; `None` to train without `AutoResume`.
         pipe: Takes `("begun", 0, time)` when it begins, `("step", number, time)` after each step, and in the end
-            `("end", whether it is finished, what came of it)`.
+            `("end", whether it is finished, what came of it)`, or `("refused", error)` if it is not let in.
         dies_in: A function of `os`, and in which of its calls this process is to be killed.
         by_keras: Whether to save with Keras's `BackupAndRestore`, every 5 batches.
     """
@@ -188,19 +188,23 @@ def train(
         resume = keras.callbacks.BackupAndRestore(directory, save_freq=5)
     elif directory is not None:
         resume = kte.callbacks.AutoResume(directory, every_s=EVERY_S)
-    history = model.fit(
-        **kind.data(),
-        epochs=EPOCHS,
-        verbose=0,
-        validation_data=(X[:100], Y[:100]),
-        callbacks=[
-            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
-            keras.callbacks.EarlyStopping(monitor="loss", patience=2, restore_best_weights=True),
-            keras.callbacks.ReduceLROnPlateau(monitor="val_loss", patience=0, factor=0.5),
-            witness,
-            *([] if resume is None else [resume]),
-        ],
-    )
+    try:
+        history = model.fit(
+            **kind.data(),
+            epochs=EPOCHS,
+            verbose=0,
+            validation_data=(X[:100], Y[:100]),
+            callbacks=[
+                keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+                keras.callbacks.EarlyStopping(monitor="loss", patience=2, restore_best_weights=True),
+                keras.callbacks.ReduceLROnPlateau(monitor="val_loss", patience=0, factor=0.5),
+                witness,
+                *([] if resume is None else [resume]),
+            ],
+        )
+    except kte.errors.CheckpointError as error:
+        pipe.send(("refused", str(error)))
+        return
     outcome = {
         "weights": hashlib.sha256(b"".join(np.asarray(value).tobytes() for value in model.get_weights())).hexdigest(),
         "optimizer": float(model.optimizer.learning_rate.numpy()),
