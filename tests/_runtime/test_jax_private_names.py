@@ -7,6 +7,7 @@ import pytest
 from keras.src.backend.jax.trainer import JAXEpochIterator
 from keras.src.models.model import Trainer
 
+from jax_processes import free_port
 from keras_tpu_ext._runtime.common import private_names
 from keras_tpu_ext._runtime.compat.keras3 import VERSION, execution
 from keras_tpu_ext._runtime.jax.scope import _METHODS
@@ -24,7 +25,16 @@ def epochs():
     return JAXEpochIterator(x=np.ones((4, 2)), batch_size=2)
 
 
+def client_of_service():
+    from jax._src import distributed
+
+    # JAX before 0.6 has it in `xla_extension`.
+    return (getattr(distributed, "_jax", None) or distributed.xla_extension).DistributedRuntimeClient
+
+
 ATTRIBUTES = {
+    "DistributedRuntimeClient.key_value_dir_get": lambda: client_of_service().key_value_dir_get,
+    "DistributedRuntimeClient.key_value_set": lambda: client_of_service().key_value_set,
     "JAXEpochIterator.data_adapter": lambda: epochs().data_adapter.get_numpy_iterator,
     "LossFunctionWrapper.fn": lambda: keras.losses.MeanSquaredError().fn,
     "Layer._loss_ids": lambda: isinstance(keras.layers.Dense(1)._loss_ids, set),
@@ -54,6 +64,25 @@ def test_the_distributed_service_shows_its_client():
     from jax._src import distributed
 
     assert distributed.global_state.client is None, mend("global_state.client")
+    assert distributed.global_state.process_id == 0, mend("global_state.process_id")
+
+
+def test_the_distributed_service_keeps_values_by_folders():
+    from jax._src import distributed
+
+    library = getattr(distributed, "_jax", None) or distributed.xla_extension
+    address = f"127.0.0.1:{free_port()}"
+    service = library.get_distributed_runtime_service(address, 1)
+    client = library.get_distributed_runtime_client(address, 0)
+    client.connect()
+    try:
+        assert client.key_value_dir_get("folder/") == []
+        client.key_value_set("folder/0", "text")
+        client.key_value_set("folder2/0", "text")
+        assert client.key_value_dir_get("folder/") == [("folder/0", "text")], mend("Client.key_value_dir_get")
+    finally:
+        client.shutdown()
+        service.shutdown()
 
 
 def test_a_variable_shows_its_layout(scope8):

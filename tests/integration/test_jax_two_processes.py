@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import re
 import signal
-import socket
 import subprocess
-import sys
-import textwrap
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+
+from jax_processes import free_port, said, start
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
 
@@ -103,25 +99,6 @@ RESUMED = (
 RESUMED_SHARDED = RESUMED.replace("strategy_scope() as scope", 'strategy_scope(shard="fsdp") as scope')
 
 
-def start(program: str, number: int, port: str, *arguments: str) -> subprocess.Popen[str]:
-    package = Path(importlib.util.find_spec("keras_tpu_ext").origin).parents[1]
-    path = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program), str(number), port, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"},
-        cwd=path.split(os.pathsep)[0],
-    )
-
-
-def free_port() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return str(one.getsockname()[1])
-
-
 def kept(process: subprocess.Popen[str]) -> tuple[dict, str]:
     """Return what a process has kept, and the lines that Keras printed."""
     out, err = process.communicate(timeout=300)
@@ -129,11 +106,6 @@ def kept(process: subprocess.Popen[str]) -> tuple[dict, str]:
     lines = out.splitlines()
     found = [line for line in lines if line.startswith("KEPT ")]
     return json.loads(found[0].removeprefix("KEPT ")), "\n".join(line for line in lines if " - loss:" in line)
-
-
-def said(process: subprocess.Popen[str], beginning: str) -> str | None:
-    """Read what a process prints until a line that begins so (collectives print lines of their own)."""
-    return next((line for line in process.stdout if line.startswith(beginning)), None)
 
 
 @pytest.mark.exhaustive

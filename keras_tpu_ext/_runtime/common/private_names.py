@@ -99,6 +99,7 @@ KERAS3_TENSORFLOW = (
 
 KERAS3_JAX = (
     "jax._src.distributed:global_state.client",
+    "jax._src.distributed:global_state.process_id",
     "jax._src.interpreters.mlir:module_to_bytecode",
     "jax._src.xla_bridge:backends_are_initialized",
     "keras.layers:GroupQueryAttention._compute_attention",
@@ -117,6 +118,8 @@ KERAS3_JAX = (
     "keras.src.trainers.data_adapters.data_adapter_utils:is_tensorflow_sparse",
     "keras.src.trainers.data_adapters.data_adapter_utils:scipy_sparse_to_jax_sparse",
     "keras.src.trainers.data_adapters.data_adapter_utils:tf_sparse_to_jax_sparse",
+    "DistributedRuntimeClient.key_value_dir_get",
+    "DistributedRuntimeClient.key_value_set",
     "JAXEpochIterator.data_adapter",
     "Layer._loss_ids",
     "LossFunctionWrapper.fn",

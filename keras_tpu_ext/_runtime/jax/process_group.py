@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.jax.gather import reading_shards
+from keras_tpu_ext._runtime.jax.peer_failure import end_with_peers
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext.errors import ClusterError
 
@@ -54,13 +55,17 @@ class JaxProcessGroup(ProcessGroup):
         """Return a context for reading variables with shards on other processes; all processes must read them."""
         return contextlib.nullcontext() if num_workers() == 1 else reading_shards()
 
+    def end_with_peers(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which this process ends if an error ends another one."""
+        return end_with_peers()
+
     @contextlib.contextmanager
     def explain_peer_failure(self) -> Iterator[None]:
         """Turn JAX's errors about an unreachable process into a `ClusterError`."""
         try:
             yield
         except (ValueError, RuntimeError) as error:
-            if num_workers() == 1 or not _LOST.search(str(error)):
+            if num_workers() == 1 or isinstance(error, ClusterError) or not _LOST.search(str(error)):
                 raise
             raise ClusterError(
                 f"This process ({jax.process_index()} of {num_workers()}) can no longer reach another one, which has "

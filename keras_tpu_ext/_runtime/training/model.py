@@ -195,10 +195,12 @@ class ExactModel:
 
     def _write(self: Any, save: Callable[..., None], filepath: Any, args: Any, kwargs: Any) -> None:
         group = self._kte_process_group()
-        with group.explain_peer_failure(), group.reading_shards():
+        together = self._saves_together()
+        ending = group.end_with_peers() if together else contextlib.nullcontext()
+        with group.explain_peer_failure(), ending, group.reading_shards():
             if group.is_chief():
                 save(filepath, *args, **kwargs)
-            elif self._saves_together():
+            elif together:
                 # Saving makes the same reads in the same order as on the chief; nothing else surely makes them all.
                 with tempfile.TemporaryDirectory() as folder:
                     save(os.path.join(folder, os.path.basename(str(filepath))), *args, **kwargs)

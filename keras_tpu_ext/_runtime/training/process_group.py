@@ -48,6 +48,10 @@ class ProcessGroup:
         """Return a context in which the end of another process raises a `ClusterError` that suggests a fix."""
         raise NotImplementedError
 
+    def end_with_peers(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context, entered by all processes, in which this one ends if an error ends another one."""
+        return contextlib.nullcontext()
+
     def reading_shards(self) -> contextlib.AbstractContextManager[None]:
         """Return a context for reading variables with shards on other processes; all processes must read them."""
         return contextlib.nullcontext()
@@ -64,7 +68,7 @@ class ProcessGroup:
         Raises:
             ClusterError: If another process ends, or restores a different backup.
         """
-        with self.explain_peer_failure(), patched(self._restore_patches(call, adapter)):
+        with self.explain_peer_failure(), self.end_with_peers(), patched(self._restore_patches(call, adapter)):
             if self.is_chief():
                 yield
                 return
