@@ -1,4 +1,4 @@
-"""Locks the groups of pyproject.toml, each in a file of `locks/`: all packages that it needs, with versions and hashes.
+"""Locks the groups of pyproject.toml, each in a file of `locks/`: all that it needs, with versions and hashes.
 
 python .ci/locks.py UV [--upgrade]    writes the locks; --upgrade takes the newest versions that the groups allow
 python .ci/locks.py                   checks, offline, that they fit pyproject.toml
@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+
+import tomllib  # new in Python 3.11
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
