@@ -14,10 +14,11 @@ TF := .envs/keras3-tf
 JAX := .envs/keras3-jax
 BOTH := .envs/keras3-both
 ORBAX := .envs/keras3-orbax
-# Keras 2, and TensorFlow Addons: on the last TensorFlow that they were made for, which needs Python 3.11, and on a new one.
+# Keras 2, and TensorFlow Addons, which needs Python 3.11 or older: on the last TensorFlow that they were made for, and on
+# a new one.
 TF215 := .envs/keras2-tf215
 TF221 := .envs/keras2-tf221
-PYTHON215 ?= $(or $(filter 3.11,$(PYTHON)),$(shell for p in $(PYTHON) python3.11; do \
+KERAS2_PYTHON ?= $(or $(filter 3.11,$(PYTHON)),$(shell for p in $(PYTHON) python3.11; do \
 	$$p -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" 2>/dev/null && echo $$p && break; done))
 # The TPU compiler, beside everything that preflight lowers with.
 COMPILER := .envs/keras3-compiler
@@ -95,13 +96,13 @@ test-tpu-kernels: $(TPU_KERNELS)/.ready
 	@echo "TensorFlow with kernels for TPUs:"
 	TPU_SKIP_MDS_QUERY=1 $(TPU_KERNELS)/bin/python -m pytest $(PYTEST) tests/compiler/test_tensorflow_tpu_kernels.py
 
-test-keras2-tf215: $(if $(PYTHON215),$(TF215)/.ready)
+test-keras2-tf215: $(if $(KERAS2_PYTHON),$(TF215)/.ready)
 	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"
-	$(if $(PYTHON215),$(TF215)/bin/python -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.11")
+	$(if $(KERAS2_PYTHON),$(TF215)/bin/python -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.11")
 
-test-keras2-tf221: $(TF221)/.ready
+test-keras2-tf221: $(if $(KERAS2_PYTHON),$(TF221)/.ready)
 	@echo "Keras 2 on TensorFlow 2.21, with tf-keras and TensorFlow Addons:"
-	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest $(PYTEST)
+	$(if $(KERAS2_PYTHON),TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.11")
 
 ALL := -m pytest --tier=exhaustive -n 2
 
@@ -242,7 +243,7 @@ $(UV): locks/tools.txt
 # An environment has what its locks say, and this package.
 .SECONDEXPANSION:
 .envs/%/.ready: $$(wildcard locks/$$*.txt locks/$$*-alone.txt) | $(UV)
-	$(UV) venv --quiet --clear --python $(if $(findstring $(TF215),$@),$(PYTHON215),$(PYTHON)) $(@D)
+	$(UV) venv --quiet --clear --python $(if $(findstring keras2,$@),$(KERAS2_PYTHON),$(PYTHON)) $(@D)
 	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --require-hashes $(addprefix --requirement ,$^)
 	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --build-constraints locks/build.txt \
 		--require-build-hashes --editable .
