@@ -186,7 +186,7 @@ keras-tests-tensorflow: $(BOTH)/.ready
 # Mutation testing: which of the faults in tests/faults the gate catches, on each runtime. Many hours; what is in
 # out/faults.jsonl already is not run again.
 faults: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
-	$(PYTHON) tests/faults/run.py
+	$(TF)/bin/python tests/faults/run.py
 
 # A short suite on every version that this release says it works with (docs/versions.md), and on the nightlies.
 versions: $(UV)
