@@ -6,6 +6,7 @@ python .ci/locks.py                   checks, offline, that they fit pyproject.t
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -37,13 +38,16 @@ def requirements(group: str) -> Iterator[str]:
 
 
 def write(uv: str, *options: str) -> None:
-    """Write all locks."""
+    """Write all locks; one that stays as it was keeps its time, so that make leaves its environment alone."""
     for name, file in LOCKS.items():
+        before = (file.read_bytes(), file.stat().st_mtime_ns) if file.exists() else (b"", 0)
         alone = ["--no-deps"] if name == "peers" or name.endswith("-alone") else []
         command = [uv, "pip", "compile", "--quiet", "--universal", "--generate-hashes"]
         command += ["--python-version", PYTHON, "--fork-strategy", "fewest", "--custom-compile-command", "make lock"]
         command += ["--output-file", str(file), *(f"--group={group}" for group in groups(name)), *alone, *options]
         subprocess.run(command, cwd=ROOT, check=True)
+        if file.read_bytes() == before[0]:
+            os.utime(file, ns=(before[1], before[1]))
 
 
 def check() -> str:
