@@ -4,32 +4,32 @@
 # Both set up what they need under .envs/, and nothing outside it.
 
 comma := ,
-SUITABLE = import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))
-PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
-	$$p -c "$(SUITABLE)" 2>/dev/null && echo $$p && break; done)
-ifeq ($(strip $(PYTHON)),)
-$(error This needs Python 3.10, 3.11 or 3.12, and none of them was found. Write: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11)
-endif
+SUITABLE = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+# The pinned Keras and JAX need Python 3.11 or later: where there is none, uv gets it.
+PYTHON ?= $(or $(shell for p in python3 python3.12 python3.11; do \
+	$$p -c "$(SUITABLE)" 2>/dev/null && echo $$p && break; done),3.11)
 
 UV := .envs/tools/bin/uv
 TF := .envs/keras3-tf
 JAX := .envs/keras3-jax
 BOTH := .envs/keras3-both
 ORBAX := .envs/keras3-orbax
-# Keras 2, and TensorFlow Addons: on the last TensorFlow that they were made for, which needs Python 3.11 or older, and
-# on a new one.
+# Keras 2, and TensorFlow Addons, which needs Python 3.11 or older: on the last TensorFlow that they were made for, and on
+# a new one.
 TF215 := .envs/keras2-tf215
 TF221 := .envs/keras2-tf221
-PYTHON215 ?= $(shell for p in $(PYTHON) python3.11 python3.10; do \
-	$$p -c "import sys; sys.exit(sys.version_info[:2] > (3, 11))" 2>/dev/null && echo $$p && break; done)
+KERAS2_PYTHON ?= $(or $(filter 3.11,$(PYTHON)),$(shell for p in $(PYTHON) python3.11; do \
+	$$p -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" 2>/dev/null && echo $$p && break; done))
 # The TPU compiler, beside everything that preflight lowers with.
 COMPILER := .envs/keras3-compiler
 # TensorFlow with kernels for TPUs.
 TPU_KERNELS := .envs/keras3-tpu-kernels
+BUILD := .envs/build
 LINT := .envs/lint
 DOCS := .envs/docs
 VERSIONS = $(UV) run --no-project --python $(PYTHON) tests/versions/run.py $(UV) $(PYTHON)
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+export UV_PYTHON_INSTALL_DIR ?= $(CURDIR)/.envs/python
 # Trust what the machine trusts, a company's proxy say, as pip does.
 export UV_SYSTEM_CERTS ?= 1
 # Keep what Python compiles, whatever is set here: else each of the many processes of the tests compiles TensorFlow anew.
@@ -43,7 +43,7 @@ JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS="--xla_backend_optimization_level=0 --x
 	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions torture torture-jax torture-tensorflow torture-keras2 keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle docs clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions torture torture-jax torture-tensorflow torture-keras2 keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle lock docs clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
@@ -66,8 +66,10 @@ lint: $(LINT)/.ready
 	$(LINT)/bin/mypy
 	$(LINT)/bin/mypy tests/type_checking/user_script.py
 	$(LINT)/bin/python benchmarks/docs_tables.py --check
+	$(LINT)/bin/python .ci/locks.py
 	$(LINT)/bin/zizmor --offline --quiet --persona=pedantic .github
 	$(LINT)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(LINT)/bin/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(LINT)/bin/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
 	$(LINT)/bin/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 
@@ -94,13 +96,13 @@ test-tpu-kernels: $(TPU_KERNELS)/.ready
 	@echo "TensorFlow with kernels for TPUs:"
 	TPU_SKIP_MDS_QUERY=1 $(TPU_KERNELS)/bin/python -m pytest $(PYTEST) tests/compiler/test_tensorflow_tpu_kernels.py
 
-test-keras2-tf215: $(if $(PYTHON215),$(TF215)/.ready)
+test-keras2-tf215: $(if $(KERAS2_PYTHON),$(TF215)/.ready)
 	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"
-	$(if $(PYTHON215),$(TF215)/bin/python -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.10 or 3.11")
+	$(if $(KERAS2_PYTHON),$(TF215)/bin/python -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.11")
 
-test-keras2-tf221: $(TF221)/.ready
+test-keras2-tf221: $(if $(KERAS2_PYTHON),$(TF221)/.ready)
 	@echo "Keras 2 on TensorFlow 2.21, with tf-keras and TensorFlow Addons:"
-	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest $(PYTEST)
+	$(if $(KERAS2_PYTHON),TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.11")
 
 ALL := -m pytest --tier=exhaustive -n 2
 
@@ -184,7 +186,7 @@ keras-tests-tensorflow: $(BOTH)/.ready
 # Mutation testing: which of the faults in tests/faults the gate catches, on each runtime. Many hours; what is in
 # out/faults.jsonl already is not run again.
 faults: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
-	$(PYTHON) tests/faults/run.py
+	$(TF)/bin/python tests/faults/run.py
 
 # A short suite on every version that this release says it works with (docs/versions.md), and on the nightlies.
 versions: $(UV)
@@ -195,10 +197,10 @@ test-oldest-%: $(UV)
 	$(VERSIONS) oldest-$*
 
 # What is published: the wheel and the sources, and how PyPI will show the README.
-dist: $(UV)
+dist: $(BUILD)/.ready
 	rm -rf dist
-	$(UV) build --quiet --python $(PYTHON) --out-dir dist
-	$(UV) run --quiet --no-project --python $(PYTHON) --with 'twine==7.0.0' twine check --strict dist/*
+	$(UV) build --quiet --python $(PYTHON) --build-constraints locks/build.txt --require-hashes --out-dir dist
+	$(BUILD)/bin/twine check --strict dist/*
 
 # What one uploads to Kaggle, into out/kaggle; its two kernels are run here, offline, with the versions of the image. With
 # KAGGLE_USERNAME the metadata has your name there; KAGGLE=--store keeps what the kernels printed in examples/.
@@ -225,52 +227,26 @@ benchmarks: $(TF)/.ready $(JAX)/.ready $(BOTH)/.ready $(COMPILER)/.ready .envs/p
 	JAX_PLATFORMS=cpu KERAS_BACKEND=jax $(COMPILER)/bin/python benchmarks/resnet50_layers.py
 	KERAS_BACKEND=tensorflow $(COMPILER)/bin/python benchmarks/resnet50_layers.py --targets v5e-8
 
-$(UV):
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .envs/tools 'uv>=0.8'
+# What pyproject.toml pins, with all that it needs, into locks/. LOCK=--upgrade takes the newest versions of the rest.
+lock: $(UV)
+	$(UV) run --no-project --python $(PYTHON) .ci/locks.py $(UV) $(LOCK)
 
-.envs/keras3-%/.ready: pyproject.toml | $(UV)
-	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
-	$(UV) pip install --quiet --python $(@D)/bin/python --group keras3-$* --group test
-	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --editable .
+$(UV): locks/tools.txt
+	$(or $(shell command -v $(PYTHON)),python3) -m pip install --quiet --disable-pip-version-check --upgrade \
+		--target .envs/tools --require-hashes --requirement $<
 	@touch $@
 
-.envs/peers/.ready: pyproject.toml | $(UV)
-	$(UV) pip install --quiet --python $(PYTHON) --no-deps --target $(@D) --group peers
+.envs/peers/.ready: locks/peers.txt | $(UV)
+	$(UV) pip install --quiet --python $(PYTHON) --no-deps --require-hashes --target $(@D) --requirement $<
 	@touch $@
 
-$(TF215)/.ready: pyproject.toml | $(UV)
-	$(UV) venv --quiet --clear --python $(PYTHON215) $(@D)
-	$(UV) pip install --quiet --python $(@D)/bin/python --group keras2-tf215 --group test
-	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --editable .
-	@touch $@
-
-$(BOTH)/.ready: pyproject.toml | $(UV)
-	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
-	$(UV) pip install --quiet --python $(@D)/bin/python --group keras3-both --group test
-	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --group keras3-both-alone --editable .
-	@touch $@
-
-$(COMPILER)/.ready: pyproject.toml | $(UV)
-	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
-	$(UV) pip install --quiet --python $(@D)/bin/python --group keras3-compiler --group test
-	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --group keras3-compiler-alone --editable .
-	@touch $@
-
-$(TF221)/.ready: pyproject.toml | $(UV)
-	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
-	$(UV) pip install --quiet --python $(@D)/bin/python --group keras2-tf221 --group test
-	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --group keras2-tf221-alone --editable .
-	@touch $@
-
-$(LINT)/.ready: pyproject.toml | $(UV)
-	$(UV) venv --quiet --clear --python $(PYTHON) $(LINT)
-	$(UV) pip install --quiet --python $(LINT)/bin/python --group lint
-	@touch $@
-
-$(DOCS)/.ready: pyproject.toml | $(UV)
-	$(UV) venv --quiet --clear --python $(PYTHON) $(DOCS)
-	$(UV) pip install --quiet --python $(DOCS)/bin/python --group docs
-	$(UV) pip install --quiet --python $(DOCS)/bin/python --no-deps --editable .
+# An environment has what its locks say, and this package.
+.SECONDEXPANSION:
+.envs/%/.ready: $$(wildcard locks/$$*.txt locks/$$*-alone.txt) | $(UV)
+	$(UV) venv --quiet --clear --python $(if $(findstring keras2,$@),$(KERAS2_PYTHON),$(PYTHON)) $(@D)
+	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --require-hashes $(addprefix --requirement ,$^)
+	$(UV) pip install --quiet --python $(@D)/bin/python --no-deps --build-constraints locks/build.txt \
+		--require-build-hashes --editable .
 	@touch $@
 
 # The site, into out/site; what it warns of, a link that leads nowhere say, is an error.

@@ -26,12 +26,14 @@ def main(uv: str, python: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         environment = home / "env" / "bin" / "python"
-        call(uv, "build", "--quiet", "--wheel", "--python", python, "--out-dir", home / "dist")
+        locked = ("--build-constraints", "locks/build.txt", "--require-hashes")
+        call(uv, "build", "--quiet", "--wheel", "--python", python, *locked, "--out-dir", home / "dist")
         (wheel,) = (home / "dist").glob("*.whl")
         if not wheel.name.endswith("-py3-none-any.whl"):
             sys.exit(f"The wheel must be pure Python; this one is {wheel.name}.")
         call(uv, "venv", "--quiet", "--seed", "--python", python, home / "env")
-        call(uv, "pip", "install", "--quiet", "--python", environment, "--group", "keras3-tf")
+        locked = ("--require-hashes", "--requirement", "locks/keras3-tf.txt")
+        call(uv, "pip", "install", "--quiet", "--python", environment, *locked)
         before = call(environment, "-m", "pip", "freeze").splitlines()
         call(environment, "-m", "pip", "install", "--quiet", "--no-index", wheel)
         after = call(environment, "-m", "pip", "freeze").splitlines()

@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from run import HERE, ROOT, CommandError, Environment, call, find_python, make
+from run import BUILD, HERE, ROOT, CommandError, Environment, call, find_python, make
 
 OUT = ROOT / "out" / "kaggle"
 EXAMPLES = ROOT / "examples"
@@ -125,7 +125,7 @@ def build(uv: str, python: str, user: str) -> None:
     """Write the folders that are uploaded."""
     shutil.rmtree(OUT, ignore_errors=True)
     dataset = OUT / "dataset"
-    call(uv, "build", "--quiet", "--wheel", "--no-create-gitignore", "--python", python, "--out-dir", dataset)
+    call(uv, *BUILD, "--no-create-gitignore", "--python", python, "--out-dir", dataset)
     write_json(
         dataset / "dataset-metadata.json",
         {"title": DATASET, "id": f"{user}/{DATASET}", "licenses": [{"name": "apache-2.0"}]},

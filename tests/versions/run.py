@@ -50,6 +50,7 @@ SUITE = (
     "(test_it_goes_on_in_the_middle and (arrays or tf.data))",
 )
 TOOLS = ("pytest", "hypothesis", "matplotlib", "pillow", "scikit-learn", "tensorboard")
+BUILD = ("build", "--quiet", "--wheel", "--build-constraints", "locks/build.txt", "--require-hashes")
 NOT_RUN = "not run"
 SHOWN = {
     "tensorflow": ("keras", "keras-nightly", "tensorflow-cpu", "tf-nightly-cpu"),
@@ -115,7 +116,7 @@ def main() -> int:
         )
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        call(options.uv, "build", "--quiet", "--wheel", "--python", options.python, "--out-dir", folder)
+        call(options.uv, *BUILD, "--python", options.python, "--out-dir", folder)
         (wheel,) = Path(folder).glob("*.whl")
         for environment in environments:
             if environment.name in (options.names or [environment.name]):
