@@ -24,6 +24,7 @@ import numpy as np
 import keras_tpu_ext as kte
 from keras_tpu_ext.resume.resumable_fit import ResumableFit
 from keras_tpu_ext.resume.saver import Saver
+from keras_tpu_ext.resume.schedule import Schedule
 
 CLASSES = 1000
 EVERY = 100  # steps from one save to the next
@@ -99,7 +100,8 @@ class Turns:
 
     def save_by_steps(self) -> None:
         """Let it save by steps and not by the clock, and note how long that takes; the save at the end is none."""
-        ResumableFit._is_due = lambda fit, is_epoch: fit._batch > 0 and fit._batch % EVERY == 0  # type: ignore[method-assign]
+        Schedule.begin_step = _counting(Schedule.begin_step)  # type: ignore[method-assign]
+        Schedule.is_due = lambda schedule, *, is_epoch: not is_epoch and schedule.steps % EVERY == 0  # type: ignore[method-assign,attr-defined]
         ResumableFit._save = _timed(ResumableFit._save, self.stood_still, lambda fit: not fit.finished)
         Saver._write = _timed(Saver._write, self.wrote, lambda saver: True)
 
@@ -109,10 +111,18 @@ class Turns:
         return epoch.seconds
 
 
+def _counting(method: Any) -> Any:
+    def counting(self: Any, *args: Any, **options: Any) -> Any:
+        self.steps = getattr(self, "steps", -1) + 1
+        return method(self, *args, **options)
+
+    return counting
+
+
 def _timed(method: Any, seconds: list[float], counts: Any) -> Any:
-    def timed(self: Any, *args: Any) -> Any:
+    def timed(self: Any, *args: Any, **options: Any) -> Any:
         counted, begun = counts(self), time.perf_counter()
-        result = method(self, *args)
+        result = method(self, *args, **options)
         if counted:
             seconds.append(time.perf_counter() - begun)
         return result
