@@ -122,12 +122,12 @@ class ResumableFit:
 
     @contextlib.contextmanager
     def _telling_refusals(self) -> Iterator[None]:
-        """Raise the error of the thread that reads the data, which a framework puts into another one."""
+        """Complete errors of what reads the data; of another thread, a framework puts them into its own."""
         try:
             yield
         except Exception as error:
             refusal = error if isinstance(error, CheckpointError) else self._data.refusal
-            if refusal is None or refusal is not self._data.refusal:
+            if refusal is None or str(refusal).startswith("AutoResume"):
                 raise
             raise self._refusal_of_data([str(refusal)]) from refusal
 
@@ -180,10 +180,11 @@ class ResumableFit:
         return None
 
     def _refusal_of_data(self, changes: list[str]) -> CheckpointError:
+        restart = 'To begin the epoch anew with these, write AutoResume(..., on_changed_data="restart_epoch"); to'
         return CheckpointError(
             f"AutoResume cannot go on from {self._folder.path}: the data are others than when it was saved: "
-            f"{'; '.join(changes)}. Give `fit` the data of before. To go on with these at the start of the epoch, "
-            'write AutoResume(..., on_changed_data="restart_epoch"); to start anew, give it another directory.'
+            f"{'; '.join(changes)}. Give `fit` the data of before. {'To' if self._restarts_epoch else restart} start "
+            "anew, give it another directory."
         )
 
     def _see(self, batch: Nest, rows: int) -> None:

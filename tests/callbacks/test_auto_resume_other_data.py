@@ -124,7 +124,9 @@ def test_other_data_are_refused(kind, tmp_path):
         CheckpointError, match=rf"the data are others than when it was saved: .*({message})"
     ) as caught:
         train(tmp_path, after())
-    assert 'write AutoResume(..., on_changed_data="restart_epoch"); to start anew, give it' in str(caught.value)
+    assert 'with these, write AutoResume(..., on_changed_data="restart_epoch"); to start anew, give it' in str(
+        caught.value
+    )
     assert sorted(os.listdir(tmp_path)) == names
     assert train(tmp_path, before())[0].finished, "nothing was lost"
 

@@ -22,7 +22,7 @@ from keras_tpu_ext.resume.report import resume_report
 from small_fits import X, model
 from some_checkpoint import some_checkpoint
 
-pytestmark = pytest.mark.gate_on("keras3_jax")
+pytestmark = pytest.mark.runtimes("keras3_jax")  # the same code reads them everywhere
 NAME = "checkpoint-000000.safetensors"
 MEMORY = 50  # bytes that a byte of a file may take, and
 LEAST_MEMORY = 2_000_000  # of any file
