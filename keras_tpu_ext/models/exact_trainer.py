@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._schema import shown
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
 from keras_tpu_ext.models.logits_check import probabilities_taken_for_logits
 from keras_tpu_ext.models.loss_scale import LossScale, resolve_loss_scale
@@ -93,9 +94,18 @@ class ExactTrainer(_runtime.TrainStep):
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compile the model as when it was saved."""
-        optimizer = config.get("optimizer")
+        """Compile the model as when it was saved.
+
+        Raises:
+            ArgumentError: If what a file says of it is nothing that this package writes.
+        """
+        optimizer = config.get("optimizer") if isinstance(config, dict) else None
         own = optimizer.get(_KEY, {}) if isinstance(optimizer, dict) else {}
+        if not (isinstance(config, dict) and isinstance(own, dict) and own.keys() <= _DEFAULTS.keys()):
+            raise ArgumentError(
+                f"the file's arguments of compile must be an object, and ours {', '.join(_DEFAULTS)}; got "
+                f"{shown(config if optimizer is None else own)}. Load it with compile=False, and compile it anew."
+            )
         super().compile_from_config({**config, **own})
 
 

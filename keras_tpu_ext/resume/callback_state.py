@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import weakref
 import zlib
@@ -137,6 +138,8 @@ class CallbackStates:
     def _fits(self, number: int, name: str, value: Any) -> bool:
         """Return whether a callback may be given a value of an attribute, compared with what it had."""
         fresh, form = self._fresh[number].get(name), _form(value)
+        if fresh is None and name not in self._but and not name.startswith("__"):  # a default that its class has
+            fresh = _form(inspect.getattr_static(type(self._callbacks[number]), name, _Form))
         if fresh is None or "" in (fresh.kind, form.kind):
             return False
         return (form.kind == fresh.kind or "None" in (form.kind, fresh.kind)) and form.texts <= fresh.texts

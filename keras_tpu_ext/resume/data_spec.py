@@ -150,14 +150,16 @@ class SeenBatches:
         if self._number > _TELLING:
             return []
         elements = [(name, [None] * len(sizes)) for name, sizes in _elements(list(_leaves(batch)))]
-        now = self._spec._replace(elements=elements, batch_size=None)
         if self._elements is None:
             self._elements = elements
         if self._before is None:
             return []
+        now = DataSpec(self._spec.kind)
+        if self._spec.elements is None:
+            now = now._replace(elements=elements)
         before = self._before.batch_size or rows
         self._is_shorter &= rows < before  # the last of a pass may be
-        if rows > before or (self._is_shorter and self._number == _TELLING):
+        if self._spec.batch_size is None and (rows > before or (self._is_shorter and self._number == _TELLING)):
             now = now._replace(batch_size=rows)
         return differences(self._before, now)
 
