@@ -73,7 +73,8 @@ def data_spec(call: RunningFit) -> DataSpec:
         return DataSpec(type(inner).__name__, size, steps)
     if hasattr(data, "element_spec"):
         leaves = list(_leaves(data.element_spec))
-        cardinality = int(data.cardinality()) if hasattr(data, "cardinality") else -1
+        count = getattr(data, "cardinality", None)
+        cardinality = int(count()) if callable(count) else -1  # not of a distributed dataset, which is refused later
         sizes = {leaf.shape[0] for leaf in leaves if len(leaf.shape)}
         batch_size = sizes.pop() if len(sizes) == 1 else None
         return DataSpec(
@@ -134,13 +135,17 @@ class SeenBatches:
         self._before = before
         self._elements: Any = None if before is None else before.elements
         self._sizes: set[int] = set() if before is None or before.batch_size is None else {before.batch_size}
-        self._number = 0
+        self._number = self._confirmed = 0
         self._is_shorter = True
 
     @property
     def is_unsure(self) -> bool:
         """Whether other data than before an interruption may not have shown yet."""
-        return self._before is not None and self._number < _TELLING
+        return self._before is not None and self._confirmed < _TELLING
+
+    def confirm(self) -> None:
+        """Note that a batch is as those before an interruption."""
+        self._confirmed += 1
 
     def see(self, batch: Nest, rows: int) -> list[str]:
         """Note a batch, and return in words how it differs from those before an interruption."""

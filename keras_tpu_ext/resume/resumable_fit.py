@@ -192,6 +192,7 @@ class ResumableFit:
         changes = self._seen.see(batch, rows)
         if changes and not self._restarts_epoch:
             self._data.refuse(CheckpointError("; ".join(changes)))
+        self._seen.confirm()
 
     def _check_same_checkpoint(self) -> None:
         """Refuse to resume if processes that train together have found different checkpoints."""
