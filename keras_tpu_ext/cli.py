@@ -165,6 +165,7 @@ def _tfrecords_report(options: argparse.Namespace) -> data.WrittenRecords:
         quality=options.quality,
         shuffle=not options.no_shuffle,
         seed=options.seed,
+        max_pixels=options.max_pixels,
         on_error="skip" if options.skip_errors else "raise",
         progress=not options.quiet,
     )
