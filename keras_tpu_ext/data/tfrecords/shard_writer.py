@@ -202,8 +202,9 @@ class ShardWriter:
             cause = "its header is of none of them"
             if pixels:
                 needed = f"have at most {self._max_pixels} pixels"
-                fault = f"has {height} x {width} (height x width), {pixels} in all. Write max_pixels={pixels} "
-                fault += f"(--max-pixels {pixels}) to decode it"
+                fault = (
+                    f"has {height} x {width} (height x width), {pixels} in all. Write max_pixels={pixels} to take it"
+                )
         except tf.errors.OpError as error:
             cause = _cause(error)
         if self._skips:
