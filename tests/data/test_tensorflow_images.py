@@ -213,8 +213,8 @@ def test_what_claims_too_many_pixels_is_raised_by_its_size(tmp_path):
     for content, shape, pixels in CLAIMS.values():
         text = _decoding.describe_fault(tf, content, 10**8).numpy().decode()
         assert text == (
-            f"is too large to be decoded. It must have at most 100000000 pixels; what came has {shape} (height x width), "
-            f"{pixels} in all. Write max_pixels={pixels} to decode it."
+            f"is too large to be decoded. It must have at most 100000000 pixels; what came has {shape} (height x "
+            f"width), {pixels} in all. Write max_pixels={pixels} to decode it."
         )
 
 

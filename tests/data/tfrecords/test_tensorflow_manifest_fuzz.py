@@ -63,7 +63,7 @@ def test_a_manifest(photos, tmp_path, pytestconfig, number, reader):
         assert found == (right if is_ours else (right[0], (-1, -1)))
         return "right" if is_ours else "another program's"
 
-    fuzzing.each(pytestconfig, fuzzing.mutated(valid), tally, read)
+    fuzzing.each(pytestconfig, fuzzing.mutated(valid), tally, read, share=4)
     assert tally.counts["told"] > 100
 
 
@@ -82,7 +82,7 @@ def test_a_manifest_of_what_is_written(photos, tmp_path, pytestconfig):
         assert (found.records, found.shards, found.shards_now) == (report.records, report.shards, 0)
         return "right"
 
-    fuzzing.each(pytestconfig, fuzzing.mutated(valid), tally, read)
+    fuzzing.each(pytestconfig, fuzzing.mutated(valid), tally, read, share=4)
     assert tally.counts["told"] > 100
 
 
@@ -119,5 +119,5 @@ def test_what_a_killed_run_has_left(photos, tmp_path, pytestconfig, begun, name)
         assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
         return "written again" if report.shards_now else "right"
 
-    fuzzing.each(pytestconfig, fuzzing.mutated(valid), tally, read)
+    fuzzing.each(pytestconfig, fuzzing.mutated(valid), tally, read, share=10)
     assert set(tally.counts) == {"right", "told" if name == "unfinished.json" else "written again"}
