@@ -25,7 +25,7 @@ from keras_tpu_ext._versions import NEWEST_TESTED
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
 from keras_tpu_ext.preflight.targets import Target
 
-_CACHE_VERSION = 3
+_CACHE_VERSION = 4
 _CACHE_BYTES = 1 << 28  # unpacked; a file that holds more is never read
 _WORKER = Path(__file__).with_name("_compile_worker.py")
 _FACTS = {
@@ -38,8 +38,10 @@ _FACTS = {
     "versions": mapping(text),
 }
 # What is in a cached file, for a step that compiles and for one that does not.
-_IS_COMPILED = fields({"hlo": text, "facts": fields(_FACTS), "error": one_of("")})
-_IS_TOO_LARGE = fields({"hlo": one_of(""), "facts": fields({"versions": mapping(text)}), "error": text})
+_IS_COMPILED = fields({"hlo": text, "sha256": text, "facts": fields(_FACTS), "error": one_of("")})
+_IS_TOO_LARGE = fields(
+    {"hlo": one_of(""), "sha256": text, "facts": fields({"versions": mapping(text)}), "error": text}
+)
 # Variables that describe this machine's own TPU, which the compiler must not look for.
 _TPU_VARIABLES = ("TPU_", "CLOUD_TPU_", "MEGASCALE_", "XRT_")
 
@@ -218,8 +220,13 @@ def _read_cache(path: Path) -> Compiled | None:
         found = (_IS_TOO_LARGE if has_failed else _IS_COMPILED)(found, "")
     except (OSError, EOFError, zlib.error, MismatchError):  # missing, damaged or changed
         return None
-    is_whole = "RESOURCE_EXHAUSTED" in found["error"] if has_failed else "\nENTRY " in found["hlo"]
-    return Compiled(**found, from_cache=True) if is_whole else None
+    if found.pop("sha256") != _digest(found["hlo"]) or (has_failed and "RESOURCE_EXHAUSTED" not in found["error"]):
+        return None
+    return Compiled(**found, from_cache=True)
+
+
+def _digest(hlo: str) -> str:
+    return hashlib.sha256(hlo.encode(errors="surrogatepass")).hexdigest()
 
 
 def _write_cache(path: Path, compiled: Compiled) -> None:
@@ -227,7 +234,8 @@ def _write_cache(path: Path, compiled: Compiled) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}")
         with gzip.open(part, "wt", compresslevel=3) as file:
-            json.dump({"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}, file)
+            content = {"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}
+            json.dump({**content, "sha256": _digest(compiled.hlo)}, file)
         part.replace(path)
     except OSError:  # a full or read-only disk must not lose the result
         return

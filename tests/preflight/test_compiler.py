@@ -1,6 +1,7 @@
 """The process of the compiler: its time limit, its messages and what is kept, with a worker of the test's own."""
 
 import gzip
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -187,7 +188,7 @@ OTHER = {
     "a list": lambda data: gzip.compress(b"[]"),
     "a list of facts": changed(facts=[]),
     "a number as program": changed(hlo=3),
-    "a text that is no program": changed(hlo="x"),
+    "another program": changed(hlo=hlo_of("another")),
     "a text as size": changed(argument_bytes="100"),
     "a size below 0": changed(code_bytes=-1),
     "a size that is too large": changed(output_bytes=2**70),
@@ -398,4 +399,5 @@ def test_the_kept_file_is_plain_data(worker, tmp_path):
     found = compiled(cache_dir=tmp_path / "c")
     (kept,) = (tmp_path / "c").iterdir()
     with gzip.open(kept, "rt") as file:
-        assert json.load(file) == {"hlo": found.hlo, "facts": found.facts, "error": ""}
+        digest = hashlib.sha256(found.hlo.encode()).hexdigest()
+        assert json.load(file) == {"hlo": found.hlo, "facts": found.facts, "error": "", "sha256": digest}
