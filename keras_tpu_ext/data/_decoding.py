@@ -28,14 +28,13 @@ def decode_image(tf: Any, content: Any, size: tuple[int, int], crop: str | None,
     """
 
     def within(shape: Any) -> Any:
-        fits = (shape[2] >= 1) & (shape[2] <= max_pixels)
-        with tf.control_dependencies([tf.debugging.Assert(fits, [shape])]):
-            return tf.identity(content)
+        # Decoding nothing is an error, too, and needs no control flow as tf.debugging.Assert does.
+        return tf.where((shape[2] >= 1) & (shape[2] <= max_pixels), content, "")
 
     pixels = tf.cond(
         _begins(tf, content, _JPEG),
-        lambda: _cropped_jpeg(tf, within(_jpeg_shape(tf, content)), size, crop, seed),
-        lambda: _cropped_other(tf, within(_other_shape(tf)(content)), size, crop, seed),
+        lambda: _cropped_jpeg(tf, content, within(_jpeg_shape(tf, content)), size, crop, seed),
+        lambda: _cropped_other(tf, within(_other_shape(tf, content)), size, crop, seed),
     )
     return _resized(tf, pixels, size)
 
@@ -46,7 +45,7 @@ def image_shape(tf: Any, content: Any) -> Any:
     The pixels of a GIF are those of all its frames, which TensorFlow decodes before it takes the first.
     """
     is_jpeg = _begins(tf, content, _JPEG)
-    return tf.cond(is_jpeg, lambda: _jpeg_shape(tf, content), lambda: _other_shape(tf)(content))
+    return tf.cond(is_jpeg, lambda: _jpeg_shape(tf, content), lambda: _other_shape(tf, content))
 
 
 def blank_image(tf: Any, size: tuple[int, int]) -> Any:
@@ -63,39 +62,40 @@ def _jpeg_shape(tf: Any, content: Any) -> Any:
     return tf.stack([height, width, height * width])
 
 
-@functools.cache
-def _other_shape(tf: Any) -> Any:
-    """Return the function of PNG, GIF and BMP, which takes a second to trace."""
-    signature = [tf.TensorSpec([], tf.string)]
-    return tf.function(lambda content: _shape_of_other(tf, content), signature, autograph=False)
-
-
-def _shape_of_other(tf: Any, content: Any) -> Any:
+def _other_shape(tf: Any, content: Any) -> Any:
     head = tf.strings.join([tf.strings.substr(content, 0, 32), bytes(32)])  # long enough for any of them
 
     def integers(place: int, little_endian: bool) -> Any:
         pair = tf.io.decode_raw(tf.strings.substr(head, place, 8), tf.int32, little_endian=little_endian)
         return tf.unstack(tf.cast(pair, tf.int64), 2)
 
-    def png() -> Any:
-        width, height = integers(16, False)
-        is_first = tf.equal(tf.strings.substr(head, 12, 4), b"IHDR")
-        return tf.where(is_first, _shape(tf, height, width), tf.zeros([3], tf.int64))
-
-    def bmp() -> Any:
-        width, height = integers(18, True)
-        return _shape(tf, tf.abs(height), width)  # negative if the first row is the top
-
-    known = {_PNG: png, _GIF: lambda: _gif_shape(tf, content), _BMP: bmp}
-    cases = [(_begins(tf, content, start), shape) for start, shape in known.items()]
-    return tf.case(cases, default=lambda: tf.zeros([3], tf.int64))
+    none = tf.zeros([3], tf.int64)
+    width, height = integers(16, False)
+    is_png = tf.equal(tf.strings.substr(head, 0, 8), _PNG) & tf.equal(tf.strings.substr(head, 12, 4), b"IHDR")
+    png = tf.where(is_png, _shape(tf, height, width), none)
+    width, height = integers(18, True)
+    bmp = _shape(tf, tf.abs(height), width)  # negative if the first row is the top
+    shape = tf.where(_begins(tf, content, _BMP), bmp, png)
+    return tf.cond(_begins(tf, content, _GIF), lambda: _gif_shape(tf)(content), lambda: shape)
 
 
 def _shape(tf: Any, height: Any, width: Any) -> Any:
     return tf.stack([height, width, tf.maximum(height, 0) * tf.maximum(width, 0)])
 
 
-def _gif_shape(tf: Any, content: Any) -> Any:
+@functools.cache
+def _gif_shape(tf: Any) -> Any:
+    """Return the shape function of GIF.
+
+    It is traced once, and never inlined: its operations would be scheduled for each JPEG too, as dead ones.
+    """
+    signature, options = [tf.TensorSpec([], tf.string)], {"_noinline": True}
+    return tf.function(
+        lambda content: _walk_gif(tf, content), signature, autograph=False, experimental_attributes=options
+    )
+
+
+def _walk_gif(tf: Any, content: Any) -> Any:
     """Return the shape of the image that TensorFlow makes of a GIF, as large as its largest frame.
 
     It steps from block to block, as of https://www.w3.org/Graphics/GIF/spec-gif89a.txt
@@ -138,11 +138,11 @@ def _gif_shape(tf: Any, content: Any) -> Any:
     return tf.stack([height, width, tf.maximum(pixels, height * width)])
 
 
-def _cropped_jpeg(tf: Any, content: Any, size: tuple[int, int], crop: str | None, seed: Any) -> Any:
+def _cropped_jpeg(tf: Any, content: Any, bounded: Any, size: tuple[int, int], crop: str | None, seed: Any) -> Any:
     if crop is None:
-        return tf.io.decode_jpeg(content, channels=3)
+        return tf.io.decode_jpeg(bounded, channels=3)
     window = _window(tf, tf.io.extract_jpeg_shape(content), size, crop, seed)
-    return tf.io.decode_and_crop_jpeg(content, window, channels=3)
+    return tf.io.decode_and_crop_jpeg(bounded, window, channels=3)
 
 
 def _cropped_other(tf: Any, content: Any, size: tuple[int, int], crop: str | None, seed: Any) -> Any:
