@@ -1411,8 +1411,8 @@ _DATA = (
     Fault(
         "images-have-no-bound",
         "data/_decoding.py",
-        "fits = (shape[2] >= 1) & (shape[2] <= max_pixels)",
-        "fits = shape[2] >= 1",
+        "(shape[2] >= 1) & (shape[2] <= max_pixels), content",
+        "(shape[2] >= 1), content",
         ("keras3_tf",),
         ("tests/data/test_tensorflow_images.py",),
     ),
