@@ -150,6 +150,9 @@ def _add_tfrecords(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--quality", type=_integer(1, 100), default=95, help="of the JPEGs that --size makes (default: 95)"
     )
+    command.add_argument(
+        "--max-pixels", type=_integer(1), default=100_000_000, help="the most of an image (default: 100000000)"
+    )
     command.add_argument("--no-labels", action="store_true", help="the folder has no class folders")
     command.add_argument("--no-shuffle", action="store_true", help="keep the order of the paths")
     command.add_argument("--seed", type=int, default=0, help="for the order of the records (default: 0)")

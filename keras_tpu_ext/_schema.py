@@ -89,6 +89,13 @@ def text(value: Any, where: str) -> str:
     return value
 
 
+def file_name(value: Any, where: str) -> str:
+    """Check the name of a file in the same folder: never a path."""
+    if type(value) is not str or value in ("", ".", "..") or "/" in value or "\\" in value or "\0" in value:
+        raise MismatchError(where, "the plain name of a file", value)
+    return value
+
+
 def one_of(*values: str) -> Check:
     """Return the check of one of some texts."""
 
@@ -128,13 +135,13 @@ def row(*checks: Check) -> Check:
     return check_all
 
 
-def mapping(check: Check) -> Check:
-    """Return the check of an object whose values all have one check."""
+def mapping(check: Check, keys: Check = text) -> Check:
+    """Return the check of an object whose values all have one check, as have its keys."""
 
     def check_all(value: Any, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise MismatchError(where, "an object", value)
-        return {name: check(one, f"{where}[{shown(name)}]") for name, one in value.items()}
+        return {keys(name, f"a key of {where}"): check(one, f"{where}[{shown(name)}]") for name, one in value.items()}
 
     return check_all
 

@@ -58,7 +58,7 @@ def _message(error: Exception, options: argparse.Namespace) -> str:
 
     def as_flag(match: re.Match[str]) -> str:
         name = _FLAGS.get(match[1], match[1])
-        return f"--{name} {match[2]}" if name in options else match[0]
+        return f"--{name.replace('_', '-')} {match[2]}" if name in options else match[0]
 
     return re.sub(r"\b(\w+)=([\w.]+)", as_flag, str(error).splitlines()[0])
 
@@ -165,6 +165,7 @@ def _tfrecords_report(options: argparse.Namespace) -> data.WrittenRecords:
         quality=options.quality,
         shuffle=not options.no_shuffle,
         seed=options.seed,
+        max_pixels=options.max_pixels,
         on_error="skip" if options.skip_errors else "raise",
         progress=not options.quiet,
     )

@@ -147,7 +147,7 @@ class Tally:
         return sorted((str(path), path.stat().st_mtime_ns) for path in paths)
 
 
-def each(config, strategy, tally, read):
+def each(config, strategy, tally, read, *, share=1):
     """Count what `read` makes of many values of a strategy: always the same ones, more with `--tier=exhaustive`.
 
     Args:
@@ -155,8 +155,9 @@ def each(config, strategy, tally, read):
         strategy: Such as `mutated(valid)`.
         tally: Counts the outcomes, and notes them at the end.
         read: Returns the name of the outcome for a value; what it raises is a failure.
+        share: How many tests share the cases of `--tier=exhaustive`.
     """
-    cases = EXHAUSTIVE_CASES if config.getoption("tier") == "exhaustive" else CASES
+    cases = EXHAUSTIVE_CASES // share if config.getoption("tier") == "exhaustive" else CASES
     health = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large]
     settings = hypothesis.settings(max_examples=cases, database=None, suppress_health_check=health)
     settings(hypothesis.given(strategy)(lambda value: tally.count(read, value)))()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+
 import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_sample_images
@@ -15,6 +18,22 @@ def photographs():
 
 def jpeg(pixels, quality=90):
     return tf.io.encode_jpeg(pixels, quality=quality).numpy()
+
+
+def claimed_png(height, width=None):
+    """Return a PNG of one pixel whose header claims more."""
+    whole = tf.io.encode_png(np.zeros((1, 1, 3), "uint8")).numpy()
+    header = b"IHDR" + struct.pack(">II", width or height, height) + whole[24:29]
+    return whole[:12] + header + struct.pack(">I", zlib.crc32(header)) + whole[33:]
+
+
+def gif(*frames, screen=(1, 1)):
+    """Return a GIF with frames that claim to be of these heights and widths, and have one pixel."""
+    found = b"GIF89a" + struct.pack("<HHBBB", *screen[::-1], 0x80, 0, 0) + bytes(6)
+    for height, width in frames:
+        found += b"\x21\xfe\x02hi\0" + b"\x2c" + struct.pack("<HHHHB", 0, 0, width, height, 0x80) + bytes(6)
+        found += b"\x02\x02\x44\x01\0"
+    return found + b";"
 
 
 def write_crops(folder, per_class, *, height=72, width=96, seed=0):

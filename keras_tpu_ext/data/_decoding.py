@@ -1,17 +1,22 @@
-"""Decodes the bytes of an image to pixels, without decoding what a crop leaves out."""
+"""Decodes the bytes of an image to pixels, without decoding what a crop leaves out, or what is too large."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 CROPS = ("center", "random", None)
-_JPEG = b"\xff\xd8\xff"
+MAX_PIXELS = 100_000_000  # 300 MB
+# In the order in which TensorFlow looks for them.
+_JPEG, _PNG, _GIF, _BMP = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM"
 # The window of a random crop, as in Szegedy et al., "Going Deeper with Convolutions" (2014).
 _AREA, _ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
-def decode_image(tf: Any, content: Any, size: tuple[int, int], crop: str | None, seed: Any) -> Any:
+def decode_image(tf: Any, content: Any, size: tuple[int, int], crop: str | None, seed: Any, max_pixels: int) -> Any:
     """Decode, crop and resize an image to uint8 of shape (*size, 3).
+
+    An image that is none of the four kinds, or has more than `max_pixels`, is an error before it is decoded.
 
     Args:
         tf: TensorFlow.
@@ -19,14 +24,28 @@ def decode_image(tf: Any, content: Any, size: tuple[int, int], crop: str | None,
         size: Height and width.
         crop: One of `CROPS`.
         seed: Two int64, the seed of a random crop.
+        max_pixels: The most pixels that are decoded.
     """
-    is_jpeg = tf.equal(tf.strings.substr(content, 0, len(_JPEG)), _JPEG)
+
+    def within(shape: Any) -> Any:
+        # Decoding nothing is an error, too, and needs no control flow as tf.debugging.Assert does.
+        return tf.where((shape[2] >= 1) & (shape[2] <= max_pixels), content, "")
+
     pixels = tf.cond(
-        is_jpeg,
-        lambda: _cropped_jpeg(tf, content, size, crop, seed),
-        lambda: _cropped_other(tf, content, size, crop, seed),
+        _begins(tf, content, _JPEG),
+        lambda: _cropped_jpeg(tf, content, within(_jpeg_shape(tf, content)), size, crop, seed),
+        lambda: _cropped_other(tf, within(_other_shape(tf, content)), size, crop, seed),
     )
     return _resized(tf, pixels, size)
+
+
+def image_shape(tf: Any, content: Any) -> Any:
+    """Return height, width and number of pixels as the header has them; int64, and 0 pixels if it is no image.
+
+    The pixels of a GIF are those of all its frames, which TensorFlow decodes before it takes the first.
+    """
+    is_jpeg = _begins(tf, content, _JPEG)
+    return tf.cond(is_jpeg, lambda: _jpeg_shape(tf, content), lambda: _other_shape(tf, content))
 
 
 def blank_image(tf: Any, size: tuple[int, int]) -> Any:
@@ -34,11 +53,96 @@ def blank_image(tf: Any, size: tuple[int, int]) -> Any:
     return tf.zeros([*size, 3], tf.uint8)
 
 
-def _cropped_jpeg(tf: Any, content: Any, size: tuple[int, int], crop: str | None, seed: Any) -> Any:
+def _begins(tf: Any, content: Any, start: bytes) -> Any:
+    return tf.equal(tf.strings.substr(content, 0, len(start)), start)
+
+
+def _jpeg_shape(tf: Any, content: Any) -> Any:
+    height, width, _ = tf.unstack(tf.cast(tf.io.extract_jpeg_shape(content), tf.int64))
+    return tf.stack([height, width, height * width])
+
+
+def _other_shape(tf: Any, content: Any) -> Any:
+    head = tf.strings.join([tf.strings.substr(content, 0, 32), bytes(32)])  # long enough for any of them
+
+    def integers(place: int, little_endian: bool) -> Any:
+        pair = tf.io.decode_raw(tf.strings.substr(head, place, 8), tf.int32, little_endian=little_endian)
+        return tf.unstack(tf.cast(pair, tf.int64), 2)
+
+    none = tf.zeros([3], tf.int64)
+    width, height = integers(16, False)
+    is_png = tf.equal(tf.strings.substr(head, 0, 8), _PNG) & tf.equal(tf.strings.substr(head, 12, 4), b"IHDR")
+    png = tf.where(is_png, _shape(tf, height, width), none)
+    width, height = integers(18, True)
+    bmp = _shape(tf, tf.abs(height), width)  # negative if the first row is the top
+    shape = tf.where(_begins(tf, content, _BMP), bmp, png)
+    return tf.cond(_begins(tf, content, _GIF), lambda: _gif_shape(tf)(content), lambda: shape)
+
+
+def _shape(tf: Any, height: Any, width: Any) -> Any:
+    return tf.stack([height, width, tf.maximum(height, 0) * tf.maximum(width, 0)])
+
+
+@functools.cache
+def _gif_shape(tf: Any) -> Any:
+    """Return the shape function of GIF.
+
+    It is traced once, and never inlined: its operations would be scheduled for each JPEG too, as dead ones.
+    """
+    signature, options = [tf.TensorSpec([], tf.string)], {"_noinline": True}
+    return tf.function(
+        lambda content: _walk_gif(tf, content), signature, autograph=False, experimental_attributes=options
+    )
+
+
+def _walk_gif(tf: Any, content: Any) -> Any:
+    """Return the shape of the image that TensorFlow makes of a GIF, as large as its largest frame.
+
+    It steps from block to block, as of https://www.w3.org/Graphics/GIF/spec-gif89a.txt
+    """
+    raw = tf.io.decode_raw(tf.strings.join([content, b"\0"]), tf.uint8)
+    size = tf.size(raw, tf.int64) - 1
+
+    def byte(place: Any) -> Any:
+        return tf.cast(tf.gather(raw, tf.minimum(place, size)), tf.int64)  # 0 behind the end
+
+    def size_at(place: Any) -> Any:
+        parts = tf.unstack(byte(place + tf.range(4, dtype=tf.int64)))
+        return parts[2] + 256 * parts[3], parts[0] + 256 * parts[1]  # height, width
+
+    def colors_at(place: Any) -> Any:
+        flags = byte(place)
+        return tf.where(flags < 128, tf.zeros_like(flags), 6 * 2 ** (flags % 8))  # 3 bytes of each
+
+    def next_data(place: Any, _: Any) -> Any:
+        # Nearly all data is in blocks of 255 bytes.
+        lengths = byte(place + 256 * tf.range(256, dtype=tf.int64))
+        place += 256 * tf.reduce_sum(tf.math.cumprod(tf.cast(tf.equal(lengths, 255), tf.int64)))
+        length = byte(place)
+        return place + length + 1, length
+
+    def next_block(place: Any, height: Any, width: Any, pixels: Any) -> Any:
+        kind = byte(place)
+        is_frame, is_extension = tf.equal(kind, 0x2C), tf.equal(kind, 0x21)
+        zero = tf.constant(0, tf.int64)
+        tall, wide = (tf.where(is_frame, side, zero) for side in size_at(place + 5))
+        data = tf.where(is_frame, place + 11 + colors_at(place + 9), place + 2)
+        start = tf.where(is_frame | is_extension, data, size)
+        one = tf.constant(1, tf.int64)
+        after, _ = tf.while_loop(lambda place, length: (length > 0) & (place < size), next_data, (start, one))
+        return after, tf.maximum(height, tall), tf.maximum(width, wide), pixels + tall * wide
+
+    first = 13 + colors_at(tf.constant(10, tf.int64))
+    begin = (first, *size_at(tf.constant(6, tf.int64)), tf.constant(0, tf.int64))
+    _, height, width, pixels = tf.while_loop(lambda place, *_: place < size, next_block, begin)
+    return tf.stack([height, width, tf.maximum(pixels, height * width)])
+
+
+def _cropped_jpeg(tf: Any, content: Any, bounded: Any, size: tuple[int, int], crop: str | None, seed: Any) -> Any:
     if crop is None:
-        return tf.io.decode_jpeg(content, channels=3)
+        return tf.io.decode_jpeg(bounded, channels=3)
     window = _window(tf, tf.io.extract_jpeg_shape(content), size, crop, seed)
-    return tf.io.decode_and_crop_jpeg(content, window, channels=3)
+    return tf.io.decode_and_crop_jpeg(bounded, window, channels=3)
 
 
 def _cropped_other(tf: Any, content: Any, size: tuple[int, int], crop: str | None, seed: Any) -> Any:
@@ -77,15 +181,37 @@ def _resized(tf: Any, pixels: Any, size: tuple[int, int]) -> Any:
     return tf.ensure_shape(tf.cond(fits, lambda: tf.identity(pixels), resize), [*size, 3])
 
 
-def describe_fault(tf: Any, content: Any) -> Any:
-    """Return a sentence about bytes that are not an image."""
+def describe_fault(tf: Any, content: Any, max_pixels: int) -> Any:
+    """Return a sentence about bytes that are not an image, or are one that is too large."""
     length = tf.strings.length(content)
     head = tf.cast(tf.io.decode_raw(tf.strings.substr(content, 0, tf.minimum(length, 4)), tf.uint8), tf.int32)
-    known = tf.equal(tf.strings.substr(content, 0, len(_JPEG)), _JPEG)
     needed = "cannot be decoded. It must be a whole JPEG, PNG, BMP or GIF image; what came "
     begins = tf.strings.join(
         ["begins with the bytes ", tf.strings.reduce_join(tf.strings.as_string(head), separator=" ")]
     )
-    what = tf.where(known, "begins as a JPEG does and is damaged or cut off", begins)
+    what = tf.where(_begins(tf, content, _JPEG), "begins as a JPEG does and is damaged or cut off", begins)
     bytes_long = tf.strings.join(["has ", tf.strings.as_string(length), " bytes and ", what, "."])
-    return tf.strings.join([needed, tf.where(length > 0, bytes_long, "is empty, 0 bytes.")])
+    text = tf.strings.join([needed, tf.where(length > 0, bytes_long, "is empty, 0 bytes.")])
+    too_large = describe_size(tf, tf.data.Dataset.from_tensors(content), max_pixels)
+    return tf.where(tf.equal(too_large, ""), text, too_large)
+
+
+def describe_size(tf: Any, contents: Any, max_pixels: int) -> Any:
+    """Return a sentence about an image that is too large; empty if it is not.
+
+    Args:
+        tf: TensorFlow.
+        contents: A dataset of the bytes of the image; whatever fails in it is no image.
+        max_pixels: The most pixels that are decoded.
+    """
+    shapes = contents.map(lambda content: image_shape(tf, content)).ignore_errors()
+    shape = shapes.reduce(tf.zeros([3], tf.int64), lambda before, shape: shape)
+    height, width, pixels = tf.unstack(tf.strings.as_string(shape))
+    text = tf.strings.join(
+        [
+            f"is too large to be decoded. It must have at most {max_pixels} pixels; what came has ",
+            *(height, " x ", width, " (height x width), ", pixels, " in all. Write max_pixels=", pixels),
+            " to decode it.",
+        ]
+    )
+    return tf.where(shape[2] > max_pixels, text, "")

@@ -69,13 +69,18 @@ def list_shards(tf: Any, function: str, source: Any) -> tuple[str, ...]:
     path = os.fspath(source)
     if not tf.io.gfile.isdir(path):
         return _matching(tf, function, path)
-    found = sorted(name for name in tf.io.gfile.listdir(path) if _SHARD.search(name))
+    found = sorted(name for name in tf.io.gfile.listdir(path) if is_shard(name))
     if not found:
         raise ArgumentError(
             f"{function} looked in the folder {path!r} for files named *.tfrecord, *.tfrecords or *.tfrec, and it "
             f'has none. Write {function}("{path}/*", ...) where they have other names.'
         )
     return tuple(os.path.join(path, name) for name in found)
+
+
+def is_shard(name: str) -> bool:
+    """Return whether a file has the name of a TFRecord file."""
+    return _SHARD.search(name) is not None
 
 
 def _image_paths(tf: Any, function: str, source: Any, *, flat: bool) -> tuple[tuple[str, ...], str]:

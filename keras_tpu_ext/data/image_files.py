@@ -26,6 +26,7 @@ def images(
     shuffle: bool = False,
     seed: int = 0,
     repeat: bool = False,
+    max_pixels: int = _decoding.MAX_PIXELS,
     on_error: str = "raise",
     drop_remainder: bool = False,
     shard: tuple[int, int] | None = None,
@@ -59,6 +60,9 @@ def images(
         seed: Seed of the order and the random windows. Defaults to 0: all processes that train together must have the
             same order.
         repeat: Whether to repeat the data endlessly; `fit` then needs `steps_per_epoch`. Defaults to `False`.
+        max_pixels: The most pixels of an image, as its header says (of a GIF: in all its frames). A larger one is not
+            decoded, and is treated as one that cannot be. Defaults to 100,000,000, which take 300 MB while they are
+            decoded; up to 64 images are decoded at once.
         on_error: What to do with a file that cannot be read or decoded: `"raise"` (default), or `"skip"`, which
             leaves it out; `kte.data.skipped(dataset)` reports it, as does a line on the standard error at the end of
             each pass. If nothing at all can be read, that is an error, too.
@@ -73,8 +77,8 @@ def images(
     Raises:
         ArgumentError: If there are no files, `labels` do not fit them, or an argument is invalid.
         MissingExtraError: If TensorFlow is not installed.
-        tensorflow.errors.InvalidArgumentError: While iterating, if a file cannot be read or decoded; the message
-            names it.
+        tensorflow.errors.InvalidArgumentError: While iterating, if a file cannot be read or decoded, or has too many
+            pixels; the message names it.
 
     Example:
         ```python
@@ -100,6 +104,7 @@ def images(
     size = height_and_width("images", size)
     one_of("images", "crop", crop, _decoding.CROPS)
     one_of("images", "on_error", on_error, ("raise", "skip"))
+    max_pixels = integer("images", "max_pixels", max_pixels, example=_decoding.MAX_PIXELS)
     index, count = checked_shard("images", shard)
     tf = tensorflow("images")
     files = list_images(tf, "images", source, labels)
@@ -107,8 +112,8 @@ def images(
     part = files.shard(index, count)
     ledger = Ledger(tf, skips=on_error == "skip")
     order = Order(shuffle, integer("images", "seed", seed, minimum=0, example=0), crop == "random")
-    records = _decoded(tf, _numbered(tf, part, order), part, size, crop)
-    messages = _messages(tf, part)
+    records = _decoded(tf, _numbered(tf, part, order), part, size, crop, max_pixels)
+    messages = _messages(tf, part, max_pixels)
     batches = _lost_records.batch_records(tf, records, batch_size, messages, ledger, drop_remainder=drop_remainder)
     if part.labels is None:
         batches = batches.map(lambda pixels, label: pixels)
@@ -141,7 +146,7 @@ def _numbered(tf: Any, files: Files, order: Order) -> Any:
     return _lost_records.number_records(tf, with_seeds(tf, ended, order).batch(_lost_records.BLOCK).map(named))
 
 
-def _decoded(tf: Any, numbered: Any, files: Files, size: tuple[int, int], crop: str | None) -> Any:
+def _decoded(tf: Any, numbered: Any, files: Files, size: tuple[int, int], crop: str | None, max_pixels: int) -> Any:
     paths = tf.constant(files.paths)
     labels = tf.constant(files.labels or (0,) * len(files.paths), tf.int32)
 
@@ -150,7 +155,7 @@ def _decoded(tf: Any, numbered: Any, files: Files, size: tuple[int, int], crop: 
         pixels = tf.cond(
             _lost_records.is_end(tf, position, neighbours),
             lambda: _decoding.blank_image(tf, size),
-            lambda: _decoding.decode_image(tf, tf.io.read_file(paths[number]), size, crop, seed),
+            lambda: _decoding.decode_image(tf, tf.io.read_file(paths[number]), size, crop, seed, max_pixels),
         )
         return position, neighbours, (pixels, labels[tf.maximum(number, 0)])
 
@@ -162,7 +167,7 @@ def _decoded(tf: Any, numbered: Any, files: Files, size: tuple[int, int], crop: 
     return decoded.ignore_errors(log_warning=True)
 
 
-def _messages(tf: Any, files: Files) -> _lost_records.Messages:
+def _messages(tf: Any, files: Files, max_pixels: int) -> _lost_records.Messages:
     paths = tf.constant(files.paths)
 
     def fault(name: Any) -> Any:
@@ -170,7 +175,7 @@ def _messages(tf: Any, files: Files) -> _lost_records.Messages:
         came, found = content.reduce((tf.constant(""), tf.constant(False)), lambda before, content: (content, True))
         return tf.cond(
             found,
-            lambda: _decoding.describe_fault(tf, came),
+            lambda: _decoding.describe_fault(tf, came, max_pixels),
             lambda: tf.constant("cannot be read: it must be a file that is there and that this process may read."),
         )
 

@@ -20,12 +20,28 @@ from typing import Any
 
 from keras_tpu_ext._progress import wait_for
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
+from keras_tpu_ext._schema import MismatchError, fields, integer, mapping, number, one_of, optional, parse_json, text
 from keras_tpu_ext._versions import NEWEST_TESTED
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
 from keras_tpu_ext.preflight.targets import Target
 
-_CACHE_VERSION = 3
+_CACHE_VERSION = 4
+_CACHE_BYTES = 1 << 28  # unpacked; a file that holds more is never read
 _WORKER = Path(__file__).with_name("_compile_worker.py")
+_FACTS = {
+    "devices": integer(1),
+    "device_kind": text,
+    "compile_seconds": number,
+    **dict.fromkeys(("argument_bytes", "output_bytes", "aliased_bytes", "temporary_bytes", "code_bytes"), integer()),
+    "flops": optional(number),
+    "accessed_bytes": optional(number),
+    "versions": mapping(text),
+}
+# What is in a cached file, for a step that compiles and for one that does not.
+_IS_COMPILED = fields({"hlo": text, "sha256": text, "facts": fields(_FACTS), "error": one_of("")})
+_IS_TOO_LARGE = fields(
+    {"hlo": one_of(""), "sha256": text, "facts": fields({"versions": mapping(text)}), "error": text}
+)
 # Variables that describe this machine's own TPU, which the compiler must not look for.
 _TPU_VARIABLES = ("TPU_", "CLOUD_TPU_", "MEGASCALE_", "XRT_")
 
@@ -193,11 +209,24 @@ def _cache_key(program: bytes, job: dict[str, Any], versions: dict[str, str], ar
 
 def _read_cache(path: Path) -> Compiled | None:
     try:
-        with gzip.open(path, "rt") as file:
-            found = json.load(file)
-        return Compiled(found["hlo"], found["facts"], found["error"], from_cache=True)
-    except (OSError, EOFError, zlib.error, ValueError, KeyError):  # missing or damaged
+        if not path.is_file():  # opening a FIFO would wait for its writer
+            return None
+        with gzip.open(path) as file:
+            content = file.read(_CACHE_BYTES + 1)
+        if len(content) > _CACHE_BYTES:
+            return None
+        found = parse_json(content)
+        has_failed = isinstance(found, dict) and found.get("error") != ""
+        found = (_IS_TOO_LARGE if has_failed else _IS_COMPILED)(found, "")
+    except (OSError, EOFError, zlib.error, MismatchError):  # missing, damaged or changed
         return None
+    if found.pop("sha256") != _digest(found["hlo"]) or (has_failed and "RESOURCE_EXHAUSTED" not in found["error"]):
+        return None
+    return Compiled(**found, from_cache=True)
+
+
+def _digest(hlo: str) -> str:
+    return hashlib.sha256(hlo.encode(errors="surrogatepass")).hexdigest()
 
 
 def _write_cache(path: Path, compiled: Compiled) -> None:
@@ -205,7 +234,8 @@ def _write_cache(path: Path, compiled: Compiled) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}")
         with gzip.open(part, "wt", compresslevel=3) as file:
-            json.dump({"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}, file)
+            content = {"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}
+            json.dump({**content, "sha256": _digest(compiled.hlo)}, file)
         part.replace(path)
     except OSError:  # a full or read-only disk must not lose the result
         return

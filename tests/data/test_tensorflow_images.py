@@ -2,14 +2,19 @@
 
 import gc
 import resource
+import struct
+import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 import keras_tpu_ext as kte
-from sample_images import CLASSES, in_time, photographs, plain_pixels, rows, write_crops
+from keras_tpu_ext.data import _decoding
+from sample_images import CLASSES, claimed_png, gif, in_time, jpeg, photographs, plain_pixels, rows, write_crops
 
 PER_CLASS, BATCH, SIZE = 20, 7, (32, 24)
 pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
@@ -177,6 +182,113 @@ def test_bad_files_are_skipped_and_counted(folder, capfd):
     assert dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
 
 
+def bmp(height, width):
+    """Return a BMP whose header has this height and width, and one pixel."""
+    return b"BM" + struct.pack("<IIIIiiHH", 58, 0, 54, 40, width, height, 1, 24) + bytes(28)
+
+
+CLAIMS = {
+    "png": (claimed_png(60_000), "60000 x 60000", 3_600_000_000),
+    "wide png": (claimed_png(2, 10**8), "2 x 100000000", 2 * 10**8),
+    "bmp": (bmp(20_000, 30_000), "20000 x 30000", 6 * 10**8),
+    "bmp from its top": (bmp(-20_000, 30_000), "20000 x 30000", 6 * 10**8),
+    "screen of a gif": (gif((1, 1), screen=(20_000, 30_000)), "20000 x 30000", 6 * 10**8),
+    "frame of a gif": (gif((20_000, 30_000)), "20000 x 30000", 6 * 10**8),
+    "second frame of a gif": (gif((1, 1), (20_000, 30_000)), "20000 x 30000", 6 * 10**8 + 1),
+    "all frames of a gif": (gif(*[(9_000, 9_000)] * 2), "9000 x 9000", 2 * 9_000**2),
+    "jpeg": (
+        jpeg(np.zeros((1, 1, 3), "uint8")).replace(b"\0\x11\x08\0\1\0\1", b"\0\x11\x08\xff\0\xff\0"),
+        "65280 x 65280",
+        65280**2,
+    ),
+}
+
+
+def test_what_claims_too_many_pixels_is_raised_by_its_size(tmp_path):
+    path = tmp_path / "1.png"
+    path.write_bytes(CLAIMS["png"][0])
+    with pytest.raises(AssertionFailed) as raised:
+        in_time(images([path], labels=None))
+    assert f"keras_tpu_ext.data.images: {path} is too large to be decoded." in str(raised.value)
+    for content, shape, pixels in CLAIMS.values():
+        text = _decoding.describe_fault(tf, content, 10**8).numpy().decode()
+        assert text == (
+            f"is too large to be decoded. It must have at most 100000000 pixels; what came has {shape} (height x "
+            f"width), {pixels} in all. Write max_pixels={pixels} to decode it."
+        )
+
+
+def test_what_claims_too_many_pixels_is_skipped_and_counted(folder):
+    for name, (content, *_) in CLAIMS.items():
+        (folder / "china" / f"{name}.png").write_bytes(content)
+    dataset = images(folder, on_error="skip")
+    assert len(rows(in_time(dataset))[1]) == 2 * PER_CLASS
+    assert kte.data.skipped(dataset).failed == len(CLAIMS)
+
+
+@pytest.mark.exhaustive
+def test_what_is_too_large_is_not_decoded(tmp_path):
+    """A process that decodes it takes 1.2 GB more."""
+    tall = np.zeros((20_000, 20_000, 1), "uint8")
+    (tmp_path / "large.png").write_bytes(tf.io.encode_png(tall).numpy())
+    (tmp_path / "small.png").write_bytes(tf.io.encode_png(tall[:32, :24]).numpy())
+    program = f"""
+import pathlib
+import keras_tpu_ext as kte
+
+def peak(max_pixels, number):
+    batches = kte.data.images({str(tmp_path)!r}, labels=None, batch_size=1, on_error="skip", max_pixels=max_pixels)
+    assert len(list(batches)) == number
+    status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) // 1024
+
+start, bounded, whole = peak(1000, 1), peak(100_000_000, 1), peak(400_000_000, 2)
+assert bounded - start < 200, (start, bounded)
+assert whole - bounded > 900, (bounded, whole)  # so it would have been seen
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    "crop", ["center", *(pytest.param(crop, marks=pytest.mark.exhaustive) for crop in ("random", None))]
+)
+def test_the_bound_is_that_of_the_caller(tmp_path, crop):
+    pixels = photographs()[0][:40, :50]
+    one, two = Image.fromarray(pixels), Image.fromarray(255 - pixels)
+    one.save(tmp_path / "0.gif", save_all=True, append_images=[two])
+    for number, kind in enumerate(("bmp", "jpg", "png"), 1):
+        one.save(tmp_path / f"{number}.{kind}")
+    Image.fromarray(pixels[:39]).save(tmp_path / "4.png")
+    for most, left in {4000: [0, 1, 2, 3, 4], 3999: [1, 2, 3, 4], 1999: [4]}.items():
+        dataset = images(tmp_path / "*", labels=range(5), crop=crop, max_pixels=most, on_error="skip")
+        assert rows(in_time(dataset))[1].tolist() == left
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_the_frames_of_a_gif_are_counted_through_all_its_blocks(tmp_path, cut_off):
+    rng = np.random.default_rng(0)
+    frames = [Image.fromarray(rng.integers(0, 256, (90, 70, 3), "uint8")) for _ in range(5)]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    content = (tmp_path / "a.gif").read_bytes()
+    content = content[: len(content) * 7 // 10] if cut_off else content
+    counted = 4 if cut_off else 5
+    assert _decoding.image_shape(tf, content).numpy().tolist() == [90, 70, counted * 90 * 70]
+
+
+def test_a_kind_that_is_none_of_the_four_is_a_fault(tmp_path):
+    webp = b"RIFF\x1a\0\0\0WEBPVP8L\r\0\0\0/\0\0\0\x10\x07\x10\x11\x11\x88\x88\xfe\x07\0"
+    contents = [webp, b"BM", b"GIF8", tf.io.encode_png(np.zeros((32, 24, 3), "uint8")).numpy()]
+    for number, content in enumerate(contents):
+        (tmp_path / f"{number}.png").write_bytes(content)
+    dataset = images(tmp_path, labels=None, on_error="skip")
+    assert [len(batch) for batch in in_time(dataset)] == [1]
+    assert kte.data.skipped(dataset).failed == 3
+    text = _decoding.describe_fault(tf, webp, 10**8).numpy().decode()
+    assert text.startswith(
+        "cannot be decoded. It must be a whole JPEG, PNG, BMP or GIF image; what came has 34 bytes"
+    )
+
+
 @pytest.mark.exhaustive
 def test_more_bad_files_in_a_row_than_have_names_are_counted(tmp_path):
     write_crops(tmp_path, 60)
@@ -250,6 +362,7 @@ ARGUMENTS = [
     ({"batch_size": 0}, "images: `batch_size` must be an integer of at least 1; got 0. Write batch_size=128."),
     ({"size": (1, 2, 3)}, r"images: `size` must be \(height, width\) in pixels; got \(1, 2, 3\)"),
     ({"crop": "middle"}, '`crop` must be "center", "random" or None; got \'middle\'. Write crop="center"'),
+    ({"max_pixels": 0}, "images: `max_pixels` must be an integer of at least 1; got 0. Write max_pixels=100000000."),
     ({"on_error": "ignore"}, '`on_error` must be "raise" or "skip"; got \'ignore\''),
     ({"shard": (2, 2)}, r"`shard` must be \(index, count\), with index from 0 to count - 1; got \(2, 2\)"),
     ({"seed": -1}, "`seed` must be an integer of at least 0; got -1"),

@@ -1387,8 +1387,8 @@ _DATA = (
     Fault(
         "going-on-without-skipping-keeps-what-was-skipped",
         "data/tfrecords/shard_writer.py",
-        'return None if found is not None and found["skipped"] and not self._skips else found',
-        "return found",
+        "if (skipped and not self._skips) or difference(self._tf, path, written):",
+        "if difference(self._tf, path, written):",
         ("keras3_tf",),
         ("tests/data/tfrecords/test_tensorflow_write_tfrecords.py",),
     ),
@@ -1399,6 +1399,22 @@ _DATA = (
         "random.Random(0).shuffle(order)",
         ("keras3_tf",),
         ("tests/data/tfrecords/test_tensorflow_write_tfrecords.py",),
+    ),
+    Fault(
+        "shards-are-not-compared-with-the-manifest",
+        "data/tfrecords/manifest.py",
+        'return "" if found == shard else "begins with other bytes than those that were written"',
+        'return ""',
+        ("keras3_tf",),
+        ("tests/data/tfrecords/test_tensorflow_tfrecords.py",),
+    ),
+    Fault(
+        "images-have-no-bound",
+        "data/_decoding.py",
+        "(shape[2] >= 1) & (shape[2] <= max_pixels), content",
+        "(shape[2] >= 1), content",
+        ("keras3_tf",),
+        ("tests/data/test_tensorflow_images.py",),
     ),
     Fault(
         "manifest-is-not-believed",

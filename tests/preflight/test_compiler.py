@@ -1,11 +1,14 @@
 """The process of the compiler: its time limit, its messages and what is kept, with a worker of the test's own."""
 
 import gzip
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import os
+import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -35,9 +38,13 @@ errors = {"wrong": "ValueError: no such thing", "large": "RESOURCE_EXHAUSTED: to
 if program in errors:
     result = {"error": errors[program]}
 else:
-    (folder / "module.hlo").write_text(f"HLO of {program}")
+    (folder / "module.hlo").write_text(f"HloModule {program}\\n\\nENTRY %main () -> () {{\\n}}\\n")
     names = ("LIBTPU_INIT_ARGS", "TPU_NAME", "JAX_PLATFORMS", "MEGASCALE_X")
-    result = {"job": job, "environment": {name: os.environ.get(name) for name in names}}
+    asked = {"job": job, "environment": {name: os.environ.get(name) for name in names}}
+    pathlib.Path(os.environ["RUNS"] + ".json").write_text(json.dumps(asked))
+    result = {"devices": 8, "device_kind": "TPU v5 lite", "compile_seconds": 1.5, "flops": 1e9}
+    result |= {"accessed_bytes": None, "argument_bytes": 100, "output_bytes": 30, "aliased_bytes": 20}
+    result |= {"temporary_bytes": 4, "code_bytes": 5}
 (folder / "result.json").write_text(json.dumps(result))
 """
 
@@ -58,6 +65,14 @@ def worker(monkeypatch, tmp_path):
     return does
 
 
+def asked(tmp_path, what):
+    return json.loads((tmp_path / "runs.json").read_text())[what]
+
+
+def hlo_of(program):
+    return f"HloModule {program}\n\nENTRY %main () -> () {{\n}}\n"
+
+
 def runs(tmp_path):
     return len((tmp_path / "runs").read_text())
 
@@ -70,11 +85,11 @@ def step(program, **changes):
     return LoweredStep(**{**vars(STEP), "program": program, **changes})
 
 
-def test_the_worker_is_asked_for_the_slice_and_its_answer_comes_back(worker):
+def test_the_worker_is_asked_for_the_slice_and_its_answer_comes_back(worker, tmp_path):
     found = compiled(step(b"p", partitions=False, results=2), target=V4)
-    assert (found.hlo, found.error, found.from_cache) == ("HLO of p", "", False)
+    assert (found.hlo, found.error, found.from_cache) == (hlo_of("p"), "", False)
     job = {"topology": "v4:2x2x1", "options": {"chip_config_name": "megacore"}, "partitions": False, "results": 2}
-    assert found.facts["job"] == job
+    assert asked(tmp_path, "job") == job
     assert found.facts["versions"] == VERSIONS
 
 
@@ -82,13 +97,14 @@ def test_what_the_compiler_says_is_no_error_of_this_process(worker):
     assert compiled(step(b"wrong")) == Compiled("", {"versions": VERSIONS}, "ValueError: no such thing")
 
 
-def test_what_a_machine_says_of_its_own_tpu_is_not_for_the_worker(worker, monkeypatch):
+def test_what_a_machine_says_of_its_own_tpu_is_not_for_the_worker(worker, tmp_path, monkeypatch):
     monkeypatch.setenv("TPU_NAME", "local")
     monkeypatch.setenv("MEGASCALE_X", "1")
     monkeypatch.setenv("JAX_PLATFORMS", "tpu")
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--flag")
     expected = {"LIBTPU_INIT_ARGS": "--flag", "TPU_NAME": None, "JAX_PLATFORMS": "cpu", "MEGASCALE_X": None}
-    assert compiled().facts["environment"] == expected
+    compiled()
+    assert asked(tmp_path, "environment") == expected
 
 
 # What is kept
@@ -156,7 +172,40 @@ def other_json(data):
     return gzip.compress(b'{"hlo": ""}')
 
 
-@pytest.mark.parametrize("spoiled", [cut, flipped, no_json, other_json, bytes.upper])
+def changed(**changes):
+    """Return what puts other values into a kept file; of facts, where the name is one of them."""
+
+    def spoil(data):
+        found = json.loads(gzip.decompress(data))
+        for name, value in changes.items():
+            (found if name in found else found["facts"])[name] = value
+        return gzip.compress(json.dumps(found).encode())
+
+    return spoil
+
+
+OTHER = {
+    "a list": lambda data: gzip.compress(b"[]"),
+    "a list of facts": changed(facts=[]),
+    "a number as program": changed(hlo=3),
+    "another program": changed(hlo=hlo_of("another")),
+    "a text as size": changed(argument_bytes="100"),
+    "a size below 0": changed(code_bytes=-1),
+    "a size that is too large": changed(output_bytes=2**70),
+    "no number as time": changed(compile_seconds=float("nan")),
+    "versions that are none": changed(versions={"jax": 1}),
+    "an unknown fact": changed(facts={}, more=1),
+    "an error of another kind": changed(hlo="", facts={"versions": VERSIONS}, error="ValueError: no such thing"),
+    "an error and a program": changed(error="RESOURCE_EXHAUSTED: too large"),
+    "no text": lambda data: gzip.compress(b"\xff\xfe\xff"),
+    "a deep list": lambda data: gzip.compress(b"[" * 100_000),
+}
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [cut, flipped, no_json, other_json, bytes.upper, *(pytest.param(OTHER[name], id=name) for name in OTHER)],
+)
 def test_a_kept_file_that_is_not_whole_is_made_anew(worker, tmp_path, spoiled):
     first = compiled(cache_dir=tmp_path / "c")
     (kept,) = (tmp_path / "c").iterdir()
@@ -166,9 +215,38 @@ def test_a_kept_file_that_is_not_whole_is_made_anew(worker, tmp_path, spoiled):
     assert runs(tmp_path) == 2
 
 
+def test_a_kept_file_is_not_unpacked_beyond_the_bound(worker, tmp_path, monkeypatch):
+    """Two megabytes may hold gigabytes: what is read of them is counted."""
+    compiled(cache_dir=tmp_path / "c")
+    (kept,) = (tmp_path / "c").iterdir()
+    monkeypatch.setattr(_compiler, "_CACHE_BYTES", 10**6)
+    with gzip.open(kept, "wb", compresslevel=1) as file:
+        for _ in range(512):
+            file.write(bytes(2**20))
+    tracemalloc.start()
+    assert not compiled(cache_dir=tmp_path / "c").from_cache
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20 * 2**20
+    assert compiled(cache_dir=tmp_path / "c").from_cache
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_folder_or_a_pipe_with_the_name_of_a_kept_file_is_no_entry(worker, tmp_path, make):
+    compiled(cache_dir=tmp_path / "c")
+    (kept,) = (tmp_path / "c").iterdir()
+    kept.unlink()
+    make(kept)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(compiled(cache_dir=tmp_path / "c")), daemon=True)
+    thread.start()
+    thread.join(60)  # opening a pipe that nobody writes into waits for ever
+    assert [(one.hlo, one.from_cache) for one in found] == [(hlo_of("a program"), False)]
+
+
 def test_a_folder_that_cannot_be_written_loses_no_result(worker, tmp_path):
     (tmp_path / "file").write_text("")
-    assert compiled(cache_dir=tmp_path / "file" / "c").hlo == "HLO of a program"
+    assert compiled(cache_dir=tmp_path / "file" / "c").hlo == hlo_of("a program")
 
 
 def test_a_program_that_came_from_other_lines_is_the_same_and_one_of_other_layers_is_not(worker, tmp_path):
@@ -258,7 +336,7 @@ def test_an_end_without_a_result_is_told_with_the_last_lines(worker, tmp_path, s
 
 def test_what_it_prints_is_no_hindrance(worker):
     worker("print('x' * 10_000_000)\n" + WRITES)
-    assert compiled().hlo == "HLO of a program"
+    assert compiled().hlo == hlo_of("a program")
 
 
 UNREADABLE = """
@@ -321,4 +399,5 @@ def test_the_kept_file_is_plain_data(worker, tmp_path):
     found = compiled(cache_dir=tmp_path / "c")
     (kept,) = (tmp_path / "c").iterdir()
     with gzip.open(kept, "rt") as file:
-        assert json.load(file) == {"hlo": found.hlo, "facts": found.facts, "error": ""}
+        digest = hashlib.sha256(found.hlo.encode()).hexdigest()
+        assert json.load(file) == {"hlo": found.hlo, "facts": found.facts, "error": "", "sha256": digest}

@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 from typing import Any
 
+from keras_tpu_ext import _schema
 from keras_tpu_ext._repr import HtmlText
 from keras_tpu_ext.errors import ArgumentError
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 PLAN = "unfinished.json"
+_HEAD_BYTES = 1024
+
+# Format 1 has only the number of records for each shard.
+SHARD = {"records": _schema.integer(), "bytes": _schema.integer(), "head": _schema.text}
+_FIELDS = {
+    "format": _schema.integer(1, FORMAT),
+    "records": _schema.integer(1),
+    "class_names": _schema.list_of(_schema.text),
+    "labelled": _schema.boolean,
+    "size": _schema.optional(_schema.integer(1)),
+    "plan": _schema.text,
+    "skipped": _schema.list_of(_schema.text),
+}
+_OURS = {"format", "shards", "records", "plan"}  # another program's manifest.json has none of them
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A shard as its writer left it.
+
+    Attributes:
+        records: Number of records.
+        bytes: Size of the file; `None` if it is unknown (format 1).
+        head: SHA-256 of the first KiB of the file.
+    """
+
+    records: int
+    bytes: int | None = None
+    head: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +51,7 @@ class Manifest:
     """The manifest of a whole set of shards.
 
     Attributes:
-        shards: Number of records by the name of the file.
+        shards: The shards by the names of their files.
         class_names: The names of the labels; empty if unknown.
         labelled: Whether records have a label.
         size: Pixels of the short side of resized images; `None` if they were not resized.
@@ -28,18 +59,21 @@ class Manifest:
         skipped: Sources that could not be read and were left out.
     """
 
-    shards: dict[str, int]
+    shards: dict[str, Shard]
     class_names: tuple[str, ...] = ()
     labelled: bool = True
     size: int | None = None
     plan: str = ""
     skipped: tuple[str, ...] = ()
 
+    @property
+    def records(self) -> int:
+        """Number of records in all shards."""
+        return sum(shard.records for shard in self.shards.values())
+
     def to_json(self) -> str:
         """Return the text of the file."""
-        return json.dumps(
-            {"format": FORMAT, "records": sum(self.shards.values()), **dataclasses.asdict(self)}, indent=1
-        )
+        return json.dumps({"format": FORMAT, "records": self.records, **dataclasses.asdict(self)}, indent=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,35 +118,72 @@ class WrittenRecords(HtmlText):
         return "\n".join([*lines, f'Read them with kte.data.tfrecords("{self.folder}", batch_size=128)'])
 
 
-def read_manifest(tf: Any, folder: str) -> Manifest | None:
-    """Return the manifest in `folder`, or `None`.
+def read_manifest(tf: Any, function: str, folder: str) -> Manifest | None:
+    """Return the manifest in `folder`, or `None` if there is none, or another program's.
 
     Raises:
-        ArgumentError: If there is one that cannot be parsed.
+        ArgumentError: If it is damaged, or of a newer format; the message begins with `function`.
     """
-    values = read_json(tf, os.path.join(folder, MANIFEST))
-    if values is None or "format" not in values:  # another file with this name
-        return None
-    if values["format"] != FORMAT:
-        raise ArgumentError(
-            f"{os.path.join(folder, MANIFEST)!r} needs to have the format {FORMAT}; it has {values['format']!r}. "
-            "Write the shards again with this version, or install the version of keras-tpu-ext that wrote them."
-        )
-    names = {field.name for field in dataclasses.fields(Manifest)}
-    known: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in names
-    }
-    return Manifest(**known)
-
-
-def read_json(tf: Any, path: str) -> dict[str, Any] | None:
-    """Return the JSON object in a file, or `None` if there is none."""
+    path = os.path.join(folder, MANIFEST)
     try:
-        with tf.io.gfile.GFile(path, "r") as file:
-            values = json.loads(file.read())
-    except (tf.errors.NotFoundError, ValueError):
+        content = read_file(tf, path)
+        return None if content is None else _parse_manifest(_schema.parse_json(content))
+    except _schema.MismatchError as error:
+        raise ArgumentError(
+            f"{function} needs {path!r} to be the manifest that write_tfrecords wrote; {error}. Copy the folder "
+            "again, or write the set again into another one. To read the shards without their counts, remove that "
+            "file."
+        ) from None
+
+
+def _parse_manifest(values: Any) -> Manifest | None:
+    if not isinstance(values, dict) or not _OURS & values.keys():
         return None
-    return values if isinstance(values, dict) else None
+    number = _FIELDS["format"](values.get("format"), "format")
+    shard = _schema.integer() if number == 1 else _schema.fields(SHARD)
+    shards = _schema.mapping(shard, keys=_schema.file_name)
+    found = _schema.fields({**_FIELDS, "shards": shards})(values, "")
+    del found["format"]
+    records = found.pop("records")
+    found["shards"] = {name: Shard(one) if number == 1 else Shard(**one) for name, one in found["shards"].items()}
+    manifest = Manifest(**found)
+    if records != manifest.records:
+        raise _schema.MismatchError("records", f"the sum of those of the shards, {manifest.records}", records)
+    return manifest
+
+
+def shard_of(tf: Any, path: str, records: int) -> Shard:
+    """Return the shard that a file with so many records is."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return Shard(records, file.size(), hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest())
+
+
+def difference(tf: Any, path: str, shard: Shard) -> str:
+    """Return how a file differs from what its writer left; empty if it does not."""
+    if shard.bytes is None:
+        return ""
+    try:
+        found = shard_of(tf, path, shard.records)
+    except tf.errors.OpError:
+        return "cannot be read"
+    if found.bytes != shard.bytes:
+        return f"has {found.bytes} bytes and not {shard.bytes}"
+    return "" if found == shard else "begins with other bytes than those that were written"
+
+
+def read_file(tf: Any, path: str) -> bytes | None:
+    """Return the bytes of a file, or `None` if it is not there.
+
+    Raises:
+        MismatchError: If it cannot be read.
+    """
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return bytes(file.read())
+    except tf.errors.NotFoundError:
+        return None
+    except tf.errors.OpError as error:
+        raise _schema.MismatchError("it", "a file that can be read", error.message) from None
 
 
 def write_atomically(tf: Any, path: str, text: str) -> None:

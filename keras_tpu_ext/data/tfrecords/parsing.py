@@ -18,6 +18,7 @@ class Parser:
         values: Maps a record and its seed to values.
         zeros: Returns zeros of the same shapes.
         needed: A description of a valid record.
+        describe: Maps a record that cannot be used to a sentence; empty if there is nothing to say but `needed`.
         features: Names of the features that a record must have; empty if unknown.
         is_image: Whether records are images.
     """
@@ -25,6 +26,7 @@ class Parser:
     values: Callable[[Any, Any], Any]
     zeros: Callable[[], Any]
     needed: str
+    describe: Callable[[Any], Any]
     features: tuple[str, ...]
     is_image: bool
 
@@ -37,6 +39,7 @@ def make_parser(
     parse: Callable[[Any], Any] | None,
     size: tuple[int, int],
     crop: str | None,
+    max_pixels: int,
 ) -> Parser:
     """Return the parser for the arguments of `tfrecords`.
 
@@ -50,10 +53,10 @@ def make_parser(
         )
     if parse is not None:
         zeros = _zeros_of(tf, parse, "parse", "tf.ensure_shape(x, [28, 28]) in it")
-        return Parser(lambda record, _: parse(record), zeros, "what `parse` takes", (), False)
+        return Parser(lambda record, _: parse(record), zeros, "what `parse` takes", lambda _: "", (), False)
     if features is not None:
         return _of_features(tf, features)
-    return _of_images(tf, image, label, size, crop)
+    return _of_images(tf, image, label, size, crop, max_pixels)
 
 
 def _of_features(tf: Any, features: dict[str, Any]) -> Parser:
@@ -64,10 +67,12 @@ def _of_features(tf: Any, features: dict[str, Any]) -> Parser:
     words = [f"{name!r} ({feature.dtype.name}, shape {tuple(feature.shape)})" for name, feature in features.items()]
     required = tuple(name for name, feature in features.items() if feature.default_value is None)
     needed = f"a tf.train.Example with {' and '.join(words)}"
-    return Parser(lambda record, _: parse(record), zeros, needed, required, False)
+    return Parser(lambda record, _: parse(record), zeros, needed, lambda _: "", required, False)
 
 
-def _of_images(tf: Any, image: str, label: str | None, size: tuple[int, int], crop: str | None) -> Parser:
+def _of_images(
+    tf: Any, image: str, label: str | None, size: tuple[int, int], crop: str | None, max_pixels: int
+) -> Parser:
     wanted = {image: tf.io.FixedLenFeature([], tf.string)}
     needed = f"a tf.train.Example with {image!r} (the bytes of a JPEG, PNG, BMP or GIF image)"
     if label is not None:
@@ -76,14 +81,20 @@ def _of_images(tf: Any, image: str, label: str | None, size: tuple[int, int], cr
 
     def values(record: Any, seed: Any) -> Any:
         found = tf.io.parse_single_example(record, wanted)
-        pixels = _decoding.decode_image(tf, found[image], size, crop, seed)
+        pixels = _decoding.decode_image(tf, found[image], size, crop, seed, max_pixels)
         return pixels if label is None else (pixels, tf.cast(found[label], tf.int32))
 
     def zeros() -> Any:
         pixels = _decoding.blank_image(tf, size)
         return pixels if label is None else (pixels, tf.constant(0, tf.int32))
 
-    return Parser(values, zeros, needed, tuple(wanted), True)
+    def describe(record: Any) -> Any:
+        contents = tf.data.Dataset.from_tensors(record).map(
+            lambda record: tf.io.parse_single_example(record, wanted)[image]
+        )
+        return _decoding.describe_size(tf, contents, max_pixels)
+
+    return Parser(values, zeros, needed, describe, tuple(wanted), True)
 
 
 def _zeros_of(tf: Any, parse: Callable[[Any], Any], name: str, write: str) -> Callable[[], Any]:

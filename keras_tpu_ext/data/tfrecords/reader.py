@@ -36,6 +36,7 @@ def tfrecords(
     shuffle: bool | int = False,
     seed: int = 0,
     repeat: bool = False,
+    max_pixels: int = _decoding.MAX_PIXELS,
     on_error: str = "raise",
     drop_remainder: bool = False,
     shard: tuple[int, int] | None = None,
@@ -49,7 +50,8 @@ def tfrecords(
 
     A damaged file is detected, even a truncated one: TensorFlow takes some truncations for the end of the file. It
     gives up the rest of a file after the damage; how many records that is can be known only if the manifest of
-    `write_tfrecords` is beside the shards.
+    `write_tfrecords` is beside the shards. With it, a shard that is missing, added, changed or swapped with another
+    is detected too, when the folder is opened.
 
     Args:
         source: A folder of shards (`*.tfrecord`, `*.tfrecords`, `*.tfrec`), a pattern, or a list of paths; on a disk
@@ -67,6 +69,8 @@ def tfrecords(
             Defaults to `False`.
         seed: Seed of the order and the random windows. Defaults to 0.
         repeat: Whether to repeat the data endlessly; `fit` then needs `steps_per_epoch`. Defaults to `False`.
+        max_pixels: The most pixels of an image, as in `images`; it does not bound `features` and `parse`. Defaults to
+            100,000,000.
         on_error: What to do with a record that cannot be read, or lacks what was requested: `"raise"` (default), or
             `"skip"`, which leaves it out and counts it, as in `images`.
         drop_remainder: Whether to drop the last batch if it is short. Defaults to `False`.
@@ -81,8 +85,8 @@ def tfrecords(
         skip.
 
     Raises:
-        ArgumentError: If there are no files, or fewer than hosts; if the first record lacks the features; if an
-            argument is invalid.
+        ArgumentError: If there are no files, or fewer than hosts; if the manifest is damaged, or the shards are not
+            those that it describes; if the first record lacks the features; if an argument is invalid.
         MissingExtraError: If TensorFlow is not installed.
         tensorflow.errors.InvalidArgumentError: While iterating, if something cannot be read; the message names file
             and record.
@@ -109,12 +113,14 @@ def tfrecords(
     one_of("tfrecords", "crop", crop, _decoding.CROPS)
     one_of("tfrecords", "on_error", on_error, ("raise", "skip"))
     one_of("tfrecords", "compression", compression, (None, "GZIP", "ZLIB"))
+    max_pixels = integer("tfrecords", "max_pixels", max_pixels, example=_decoding.MAX_PIXELS)
     buffer = _BUFFER if shuffle is True else integer("tfrecords", "shuffle", int(shuffle), minimum=0, example=True)
     tf = tensorflow("tfrecords")
     paths, manifest = find_shards(tf, source)
-    shards = make_shards(tf, paths, manifest, checked_shard("tfrecords", shard), compression or "")
-    parser = make_parser(tf, image, label, features, parse, pixels, crop)
     ledger = Ledger(tf, skips=on_error == "skip")
+    part = checked_shard("tfrecords", shard)
+    shards = make_shards(tf, paths, manifest, part, compression or "", skips=ledger.skips)
+    parser = make_parser(tf, image, label, features, parse, pixels, crop, max_pixels)
     if not ledger.skips:
         check_first_record(tf, shards.paths[0], shards.compression, parser)
     seed = integer("tfrecords", "seed", seed, minimum=0, example=0)
@@ -123,8 +129,7 @@ def tfrecords(
     messages = _messages(tf, shards, parser)
     batches = _lost_records.batch_records(tf, records, batch_size, messages, ledger, drop_remainder=drop_remainder)
     number = None if ledger.skips else number_of_batches(shards.records, batch_size, drop_remainder)
-    count = 1 if shard is None else shard[1]
-    dataset = finalize(tf, batches, number, ledger, repeat=repeat, shards=count, threads=CYCLE_LENGTH)
+    dataset = finalize(tf, batches, number, ledger, repeat=repeat, shards=part[1], threads=CYCLE_LENGTH)
     dataset.class_names = [] if manifest is None else list(manifest.class_names)
     return dataset
 
@@ -178,9 +183,11 @@ def _messages(tf: Any, shards: Shards, parser: Parser) -> _lost_records.Messages
         return tf.cond(name[1] >= 0, lambda: of_record(name), lambda: of_rest(name))
 
     def of_record(name: Any) -> Any:
-        length = text(tf.strings.length(one_record(tf, shards, name)))
+        record = one_record(tf, shards, name)
+        length, cause = text(tf.strings.length(record)), parser.describe(record)
         needed = f"cannot be used. It must be {parser.needed}; what came is a record of"
-        return tf.strings.join([needed, length, "bytes that is not that."], separator=" ")
+        plain = tf.strings.join([needed, length, "bytes that is not that."], separator=" ")
+        return tf.where(tf.equal(cause, ""), plain, cause)
 
     def of_rest(name: Any) -> Any:
         count = counts[name[0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -10,21 +11,29 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from keras_tpu_ext.data._listing import Files
+from keras_tpu_ext import _schema
+from keras_tpu_ext.data import _decoding
+from keras_tpu_ext.data._listing import Files, parallel_map
 from keras_tpu_ext.data.tfrecords.manifest import (
     MANIFEST,
     PLAN,
+    SHARD,
     Manifest,
+    Shard,
     WrittenRecords,
-    read_json,
+    difference,
+    read_file,
     read_manifest,
+    shard_of,
     write_atomically,
 )
 from keras_tpu_ext.data.tfrecords.shard_plan import Plan
+from keras_tpu_ext.data.tfrecords.shards import check_names
 from keras_tpu_ext.errors import ArgumentError
 
 _PARALLEL_READS = 16  # files read and checked ahead of the one being written
 _TEMPORARY, _DONE = ".tmp", ".done.json"
+_IS_DONE = _schema.fields({**SHARD, "skipped": _schema.list_of(_schema.text)})
 
 
 class ShardWriter:
@@ -36,15 +45,19 @@ class ShardWriter:
         folder: The folder to write to.
         size: Pixels of the short side, or `None`.
         quality: JPEG quality of resized images.
+        max_pixels: The most pixels of an image.
         skips: Whether to leave out images that cannot be decoded.
     """
 
-    def __init__(self, tf: Any, plan: Plan, folder: str, size: int | None, quality: int, *, skips: bool) -> None:
+    def __init__(
+        self, tf: Any, plan: Plan, folder: str, size: int | None, quality: int, max_pixels: int, *, skips: bool
+    ) -> None:
         self._tf = tf
         self._plan = plan
         self._folder = folder
         self._size = size
         self._quality = quality
+        self._max_pixels = max_pixels
         self._skips = skips
 
     def run(self, show: Callable[[int], None]) -> WrittenRecords:
@@ -53,8 +66,9 @@ class ShardWriter:
         manifest = self._claim_folder()
         if manifest is not None:
             return self._report(manifest, 0)
-        written, done, skipped = 0, 0, []
-        shards = {}
+        written, done = 0, 0
+        shards: dict[str, Shard] = {}
+        skipped: list[str] = []
         for shard in range(plan.shards):
             found = self._finished(shard)
             if found is None:
@@ -62,8 +76,8 @@ class ShardWriter:
                 written += 1
             done += len(plan.files_of(shard))
             show(done)
-            shards[plan.name(shard)] = found["records"]
-            skipped += found["skipped"]
+            shards[plan.name(shard)] = found[0]
+            skipped += found[1]
         files = plan.files
         manifest = Manifest(
             shards, files.class_names, files.labels is not None, self._size, plan.identity, tuple(skipped)
@@ -84,12 +98,13 @@ class ShardWriter:
         """
         gfile = self._tf.io.gfile
         gfile.makedirs(self._folder)
-        manifest = read_manifest(self._tf, self._folder)
+        manifest = read_manifest(self._tf, "write_tfrecords", self._folder)
         if manifest is not None and manifest.plan == self._plan.identity:
+            self._check_finished(manifest)
             self._clean()
             return manifest
-        begun = read_json(self._tf, self._path(PLAN))
-        if manifest is not None or (begun is not None and begun.get("plan") != self._plan.identity):
+        begun = self._begun()
+        if manifest is not None or begun not in (None, self._plan.identity):
             state = "was written" if manifest is not None else "was begun"
             raise ArgumentError(
                 f"write_tfrecords needs an empty folder, or one it began with the same files and options; in "
@@ -106,15 +121,50 @@ class ShardWriter:
             write_atomically(self._tf, self._path(PLAN), json.dumps({"plan": self._plan.identity}))
         return None
 
-    def _finished(self, shard: int) -> dict[str, Any] | None:
-        """Return the counts of a shard that an earlier run has finished."""
-        path = self._path(self._plan.name(shard))
-        found = read_json(self._tf, path + _DONE) if self._tf.io.gfile.exists(path) else None
-        return None if found is not None and found["skipped"] and not self._skips else found
+    def _check_finished(self, manifest: Manifest) -> None:
+        check_names("write_tfrecords", self._folder, manifest, self._tf.io.gfile.listdir(self._folder))
+        names = sorted(manifest.shards)
+        faults = parallel_map(lambda name: difference(self._tf, self._path(name), manifest.shards[name]), names)
+        for name, fault in zip(names, faults, strict=True):
+            if fault:
+                raise ArgumentError(
+                    f"write_tfrecords needs {self._path(name)!r} to be the file that it wrote; it {fault}. Write to "
+                    "another folder, or remove this one."
+                )
 
-    def _write(self, shard: int, show: Callable[[int], None]) -> dict[str, Any]:
+    def _begun(self) -> str | None:
+        """Return the identity of the set that an earlier run has begun in the folder."""
+        path = self._path(PLAN)
+        try:
+            content = read_file(self._tf, path)
+            if content is None:
+                return None
+            return str(_schema.fields({"plan": _schema.text})(_schema.parse_json(content), "")["plan"])
+        except _schema.MismatchError as error:
+            raise ArgumentError(
+                f"write_tfrecords needs {path!r} to be the plan of a set that it began; {error}. Write to another "
+                "folder, or remove this one."
+            ) from None
+
+    def _finished(self, shard: int) -> tuple[Shard, list[str]] | None:
+        """Return a shard that an earlier run has finished, and what it left out."""
         path = self._path(self._plan.name(shard))
-        records, skipped = 0, []
+        try:
+            found = _IS_DONE(_schema.parse_json(read_file(self._tf, path + _DONE) or b""), "")
+        except _schema.MismatchError:  # there is none, or it is damaged
+            return None
+        skipped = list(found.pop("skipped"))
+        sources = [self._plan.files.paths[number] for number in self._plan.files_of(shard)]
+        written = Shard(**found)
+        if not set(skipped).issubset(sources) or written.records + len(skipped) != len(sources):
+            return None
+        if (skipped and not self._skips) or difference(self._tf, path, written):
+            return None
+        return written, skipped
+
+    def _write(self, shard: int, show: Callable[[int], None]) -> tuple[Shard, list[str]]:
+        path = self._path(self._plan.name(shard))
+        records, skipped = 0, list[str]()
         with self._tf.io.TFRecordWriter(path + _TEMPORARY) as file:
             for number, (source, record) in enumerate(self._records(self._plan.files_of(shard))):
                 if record is None:
@@ -123,11 +173,11 @@ class ShardWriter:
                     file.write(record)
                     records += 1
                 show(number + 1)
-        found = {"records": records, "skipped": skipped}
+        written = shard_of(self._tf, path + _TEMPORARY, records)
         # First the counts, then the file itself: a file that exists always has its counts.
-        write_atomically(self._tf, path + _DONE, json.dumps(found))
+        write_atomically(self._tf, path + _DONE, json.dumps({**dataclasses.asdict(written), "skipped": skipped}))
         self._tf.io.gfile.rename(path + _TEMPORARY, path, overwrite=True)
-        return found
+        return written, skipped
 
     def _records(self, numbers: tuple[int, ...]) -> Iterator[tuple[str, bytes | None]]:
         """Yield paths and records in order, some of them made ahead."""
@@ -143,17 +193,26 @@ class ShardWriter:
     def _record(self, number: int) -> tuple[str, bytes | None]:
         tf, files = self._tf, self._plan.files
         path = files.paths[number]
+        needed, fault = "be a whole JPEG, PNG, BMP or GIF image", "is not: {}. Mend or remove it"
         try:
-            content = self._checked(tf.io.read_file(path))
+            content = tf.io.read_file(path)
+            height, width, pixels = (int(one) for one in _decoding.image_shape(tf, content))
+            if 1 <= pixels <= self._max_pixels:
+                return path, _example(tf, files, number, self._checked(content))
+            cause = "its header is of none of them"
+            if pixels:
+                needed = f"have at most {self._max_pixels} pixels"
+                fault = (
+                    f"has {height} x {width} (height x width), {pixels} in all. Write max_pixels={pixels} to take it"
+                )
         except tf.errors.OpError as error:
-            if self._skips:
-                return path, None
-            raise ArgumentError(
-                f"write_tfrecords needs every file to be a whole JPEG, PNG, BMP or GIF image; {path!r} is not: "
-                f'{_cause(error)}. Mend or remove it, or write on_error="skip" '
-                "(--skip-errors) to leave such files out and have them counted."
-            ) from error
-        return path, _example(tf, files, number, content)
+            cause = _cause(error)
+        if self._skips:
+            return path, None
+        raise ArgumentError(
+            f"write_tfrecords needs every file to {needed}; {path!r} {fault.format(cause)}, or write "
+            'on_error="skip" (--skip-errors) to leave such files out and have them counted.'
+        )
 
     def _checked(self, content: Any) -> bytes:
         """Return the bytes of an image, resized if asked for; raises if it cannot be decoded."""
@@ -168,7 +227,7 @@ class ShardWriter:
         return bytes(tf.io.encode_jpeg(smaller, quality=self._quality).numpy())
 
     def _check_some(self, manifest: Manifest) -> None:
-        if not sum(manifest.shards.values()):
+        if not manifest.records:
             raise ArgumentError(
                 f"write_tfrecords needs at least one image that can be decoded; none of {len(manifest.skipped)} can, "
                 f"such as {manifest.skipped[0]!r}. Leave out --skip-errors to see what is the matter with it."
@@ -182,10 +241,8 @@ class ShardWriter:
             gfile.remove(self._path(name))
 
     def _report(self, manifest: Manifest, written: int) -> WrittenRecords:
-        records = sum(manifest.shards.values())
-        return WrittenRecords(
-            self._folder, records, len(manifest.shards), written, manifest.class_names, manifest.skipped
-        )
+        shards = len(manifest.shards)
+        return WrittenRecords(self._folder, manifest.records, shards, written, manifest.class_names, manifest.skipped)
 
 
 def _show_after(show: Callable[[int], None], before: int, number: int) -> None:

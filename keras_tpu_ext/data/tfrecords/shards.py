@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterable
 from typing import Any
 
-from keras_tpu_ext.data._listing import list_shards, parallel_map
+from keras_tpu_ext.data._listing import is_shard, list_shards, parallel_map
 from keras_tpu_ext.data._lost_records import BLOCK
 from keras_tpu_ext.data._tensorflow import without_autograph
-from keras_tpu_ext.data.tfrecords.manifest import MANIFEST, PLAN, Manifest, read_manifest
+from keras_tpu_ext.data.tfrecords.manifest import MANIFEST, PLAN, Manifest, Shard, difference, read_manifest
 from keras_tpu_ext.errors import ArgumentError
 
 CYCLE_LENGTH = 16  # files read at once
@@ -50,42 +51,64 @@ def find_shards(tf: Any, source: Any) -> tuple[tuple[str, ...], Manifest | None]
     """Return the paths of shards, and their manifest if there is one.
 
     Raises:
-        ArgumentError: If there are none, or some are missing.
+        ArgumentError: If there are none, or if they are not those of the manifest.
     """
     folder = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
     if folder and tf.io.gfile.isdir(folder):
-        manifest = read_manifest(tf, folder)
+        manifest = read_manifest(tf, "tfrecords", folder)
         if manifest is None and tf.io.gfile.exists(os.path.join(folder, PLAN)):
             raise ArgumentError(
                 f"tfrecords found {os.path.join(folder, PLAN)!r}: the shards in this folder are not all written yet. "
                 "Run `keras-tpu-ext tfrecords` again with the same arguments; it goes on where it was."
             )
         if manifest is not None:
-            return _of_manifest(tf, folder, manifest), manifest
+            check_names("tfrecords", folder, manifest, tf.io.gfile.listdir(folder))
+            return tuple(os.path.join(folder, name) for name in sorted(manifest.shards)), manifest
     paths = list_shards(tf, "tfrecords", source)
-    folders = {os.path.dirname(path) for path in paths}
-    return paths, read_manifest(tf, folders.pop()) if len(folders) == 1 else None
+    folder = os.path.dirname(paths[0])
+    is_one = all(os.path.dirname(path) == folder for path in paths)
+    manifest = read_manifest(tf, "tfrecords", folder) if is_one else None
+    names = {os.path.basename(path) for path in paths}
+    if manifest is None or not names & manifest.shards.keys():  # it is of other files in this folder
+        return paths, None
+    check_names("tfrecords", folder, manifest, names | manifest.shards.keys())
+    return paths, manifest
 
 
-def _of_manifest(tf: Any, folder: str, manifest: Manifest) -> tuple[str, ...]:
-    there = set(tf.io.gfile.listdir(folder))
-    missing = sorted(set(manifest.shards) - there)
-    if missing:
+def check_names(function: str, folder: str, manifest: Manifest, there: Iterable[str]) -> None:
+    """Check that the files of a folder are those of its manifest.
+
+    Raises:
+        ArgumentError: If one is missing, or there is another shard.
+    """
+    path, known = os.path.join(folder, MANIFEST), manifest.shards.keys()
+    if missing := sorted(known - set(there)):
         raise ArgumentError(
-            f"tfrecords needs all {len(manifest.shards)} shards that {os.path.join(folder, MANIFEST)!r} names; "
-            f"{len(missing)} are not there, such as {missing[0]!r}. Bring them, or write a pattern for those that "
-            f'are: tfrecords("{folder}/*.tfrecord", ...).'
+            f"{function} needs all {len(known)} shards that {path!r} names; {len(missing)} are not there, such as "
+            f"{missing[0]!r}. Bring them, or write a pattern for those that are: "
+            f'tfrecords("{folder}/*.tfrecord", ...).'
         )
-    return tuple(os.path.join(folder, name) for name in sorted(manifest.shards))
+    if others := sorted(name for name in set(there) - known if is_shard(name)):
+        raise ArgumentError(
+            f"{function} needs the shards to be those that {path!r} names; {others[0]!r} is not one of them. Move it "
+            "to another folder, or remove the manifest to read all shards without their counts."
+        )
 
 
 def make_shards(
-    tf: Any, paths: tuple[str, ...], manifest: Manifest | None, part: tuple[int, int], compression: str
+    tf: Any,
+    paths: tuple[str, ...],
+    manifest: Manifest | None,
+    part: tuple[int, int],
+    compression: str,
+    *,
+    skips: bool = False,
 ) -> Shards:
     """Return the files of one of `part[1]` hosts, with their sizes and counts.
 
     Raises:
-        ArgumentError: If there are fewer files than hosts.
+        ArgumentError: If there are fewer files than hosts; if one is not as its manifest says, unless `skips`: then
+            reading it marks its end as lost.
     """
     index, count = part
     if len(paths) < count:
@@ -94,10 +117,20 @@ def make_shards(
             f"{paths[0]!r}. Write the data again with more: keras-tpu-ext tfrecords FOLDER OUT --shards {count}"
         )
     own = paths[index::count]
-    counts = {} if manifest is None else manifest.shards
+    known = [None if manifest is None else manifest.shards.get(os.path.basename(path)) for path in own]
 
-    sizes = tuple(parallel_map(lambda path: _size(tf, path, compression), own))
-    return Shards(own, sizes, tuple(counts.get(os.path.basename(path), -1) for path in own), compression)
+    def size(path: str, shard: Shard | None) -> int:
+        fault = "" if shard is None else difference(tf, path, shard)
+        if fault and not skips:
+            raise ArgumentError(
+                f"tfrecords needs {path!r} to be the file that {MANIFEST} beside it describes; it {fault}: it was "
+                "cut off, changed or renamed. Copy it again or write the set again, or write "
+                'on_error="skip" to read what can be read and have the rest counted.'
+            )
+        return _DAMAGED if fault else _size(tf, path, compression)
+
+    sizes = tuple(parallel_map(lambda pair: size(*pair), zip(own, known, strict=True)))
+    return Shards(own, sizes, tuple(-1 if shard is None else shard.records for shard in known), compression)
 
 
 def _size(tf: Any, path: str, compression: str) -> int:

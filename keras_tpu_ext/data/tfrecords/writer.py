@@ -10,6 +10,7 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._arguments import integer, one_of, optional
+from keras_tpu_ext.data._decoding import MAX_PIXELS
 from keras_tpu_ext.data._listing import list_images
 from keras_tpu_ext.data._tensorflow import tensorflow
 from keras_tpu_ext.data.tfrecords.manifest import WrittenRecords
@@ -27,6 +28,7 @@ def write_tfrecords(
     quality: int = 95,
     shuffle: bool = True,
     seed: int = 0,
+    max_pixels: int = MAX_PIXELS,
     on_error: str = "raise",
     progress: bool = True,
 ) -> WrittenRecords:
@@ -49,16 +51,17 @@ def write_tfrecords(
         quality: Quality of these JPEGs, from 1 to 100. Defaults to 95.
         shuffle: Whether to mix the classes; reading in order does not mix them. Defaults to `True`.
         seed: Seed of that order. Defaults to 0.
-        on_error: `"raise"` (default), or `"skip"` to leave out images that cannot be decoded; the manifest lists
-            their names.
+        max_pixels: The most pixels of an image, as in `images`. Defaults to 100,000,000.
+        on_error: `"raise"` (default), or `"skip"` to leave out images that cannot be decoded or are larger; the
+            manifest lists their names.
         progress: Whether to show a progress bar on the standard error. Defaults to `True`.
 
     Returns:
         A `WrittenRecords`.
 
     Raises:
-        ArgumentError: If there are no images; if one cannot be decoded; if `folder` has other shards, or some of a
-            run with other sources or options; if an argument is invalid.
+        ArgumentError: If there are no images; if one cannot be decoded or is too large; if `folder` has other shards,
+            damaged ones, or some of a run with other sources or options; if an argument is invalid.
         MissingExtraError: If TensorFlow is not installed.
 
     Example:
@@ -80,11 +83,14 @@ def write_tfrecords(
     optional(integer, "write_tfrecords", "shards", shards, example=8)
     optional(integer, "write_tfrecords", "size", size, example=256)
     integer("write_tfrecords", "quality", quality, maximum=100, example=95)
+    max_pixels = integer("write_tfrecords", "max_pixels", max_pixels, example=MAX_PIXELS)
     tf = tensorflow("write_tfrecords")
     files = list_images(tf, "write_tfrecords", source, labels)
     options = {"size": size, "quality": quality, "shuffle": shuffle, "seed": seed}
+    if max_pixels != MAX_PIXELS:  # sets that were begun before there was this option stay the same
+        options["max_pixels"] = max_pixels
     plan = make_plan(tf, files, shards, options)
-    writer = ShardWriter(tf, plan, os.fspath(folder), size, quality, skips=on_error == "skip")
+    writer = ShardWriter(tf, plan, os.fspath(folder), size, quality, max_pixels, skips=on_error == "skip")
     with _bar(len(plan.order), progress) as show:
         return writer.run(show)
 

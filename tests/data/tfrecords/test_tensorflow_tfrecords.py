@@ -1,5 +1,6 @@
 """`kte.data.tfrecords`."""
 
+import json
 import os
 import struct
 
@@ -8,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import keras_tpu_ext as kte
-from sample_images import in_time, jpeg, photographs, plain_pixels, rows, write_crops
+from sample_images import claimed_png, in_time, jpeg, photographs, plain_pixels, rows, write_crops
 
 FILES, EACH, BATCH, SIZE = 3, 20, 7, (24, 24)
 NUMBER = FILES * EACH
@@ -177,11 +178,16 @@ def test_the_manifest_knows_how_many_are_lost(tmp_path):
     path = sorted((tmp_path / "out").glob("*.tfrecord"))[1]
     dataset = tfrecords(tmp_path / "out")
     assert len(dataset) == len(list(dataset)) == 3
+    whole = path.stat().st_size
     cut_at(4, 0)(path)  # where TensorFlow and the bytes see no damage
     with pytest.raises(
         AssertionFailed, match=r"from record 4 on cannot.* The manifest needs 10 records, and 4 came\."
     ):
-        in_time(tfrecords(tmp_path / "out"))
+        in_time(dataset)
+    text = f"'{path}' to be the file that .* it has {path.stat().st_size} bytes and not {whole}: it was cut off, cha"
+    for source in (tmp_path / "out", [path], tmp_path / "out" / "*.tfrecord"):
+        with pytest.raises(kte.errors.ArgumentError, match=text):
+            tfrecords(source)
     dataset = tfrecords(tmp_path / "out", on_error="skip")
     in_time(dataset)
     report = kte.data.skipped(dataset)
@@ -191,6 +197,170 @@ def test_the_manifest_knows_how_many_are_lost(tmp_path):
         kte.errors.ArgumentError, match=f"all 2 shards that .*; 1 are not there, such as '{path.name}'"
     ):
         tfrecords(tmp_path / "out")
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A set of two shards with as many records each."""
+    write_crops(tmp_path / "photos", 6)
+    kte.data.write_tfrecords(tmp_path / "photos", tmp_path / "out", shards=2, progress=False)
+    return tmp_path / "out"
+
+
+def shards_of(folder):
+    return sorted(folder.glob("*.tfrecord"))
+
+
+def swapped(folder):
+    one, two = shards_of(folder)
+    one.rename(folder / "x")
+    two.rename(one)
+    (folder / "x").rename(two)
+
+
+def with_changed_start(folder):
+    flipped_at(0, 300)(shards_of(folder)[0])
+
+
+def with_an_extra(folder):
+    (folder / "extra.tfrecord").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            lambda folder: shards_of(folder)[0].unlink(),
+            r"needs all 2 shards that .*; 1 are not there, such as 'data-0",
+        ),
+        (
+            with_an_extra,
+            r"needs the shards to be those that .*manifest.json' names; 'extra.tfrecord' is not one .*Move",
+        ),
+        (swapped, r"needs '.*data-00000-of-00002.tfrecord' to be the file .* it has \d+ bytes and not \d+"),
+        (with_changed_start, r"needs '.*data-00000-of-00002.tfrecord' to be the file .* it begins with other bytes"),
+    ],
+)
+def test_shards_that_are_not_those_of_the_manifest_are_told(written, change, text):
+    change(written)
+    with pytest.raises(kte.errors.ArgumentError, match=f"^tfrecords {text}"):
+        tfrecords(written)
+    with pytest.raises(
+        kte.errors.ArgumentError, match=f"^write_tfrecords {text.replace('to be the file .* it', '.*')}"
+    ):
+        kte.data.write_tfrecords(written.parent / "photos", written, shards=2, progress=False)
+
+
+def test_a_pattern_may_leave_out_shards_and_has_no_others(written):
+    one, _ = shards_of(written)
+    assert len(tfrecords([one])) == 1
+    with_an_extra(written)
+    with pytest.raises(kte.errors.ArgumentError, match=r"'extra.tfrecord' is not one of them"):
+        tfrecords(written / "*.tfrecord")
+    write(written / "extra.tfrecord", [example(image=crop_of(0), label=7)])
+    assert rows(tfrecords(written / "extra.tfrecord"))[1].tolist() == [7]  # the manifest is not about it
+
+
+def test_a_shard_of_another_set_is_told_of_while_skipping(written):
+    one, two = shards_of(written)
+    one.write_bytes(two.read_bytes())
+    dataset = tfrecords(written, on_error="skip")
+    in_time(dataset)
+    report = kte.data.skipped(dataset)
+    assert report.places == (f"{one}, from record 6 on",)
+    assert not report.ok
+
+
+def with_shard(manifest, change):
+    """Change what a manifest says of its first shard."""
+    name = min(manifest["shards"])
+    return manifest | {"shards": {**manifest["shards"], name: {**manifest["shards"][name], **change}}}
+
+
+MANIFESTS = [
+    (lambda _: '{"format": 2,', r"the text must be JSON \(.*\); got b'{\"format\": 2,'"),
+    (lambda _: b"\xff\xfe", r"the text must be JSON"),
+    (lambda _: '{"format": 2, "format": 1}', r"the text must be JSON \(a key stands there twice\)"),
+    (
+        lambda _: {"format": 1},
+        r"it must be an object with the key 'records'; got an object with the keys \['format'\]",
+    ),
+    (lambda _: {"shards": {}}, r"format must be an integer from 1 to 2; got None"),
+    (lambda found: found | {"format": 3}, r"format must be an integer from 1 to 2; got 3"),
+    (lambda found: found | {"format": True}, r"format must be an integer from 1 to 2; got True"),
+    (lambda found: found | {"more": 1}, r"it must be an object with no other keys than .*; got 'more'"),
+    (lambda found: found | {"shards": {}}, r"records must be the sum of those of the shards, 0; got 12"),
+    (lambda found: found | {"records": 13}, r"records must be the sum of those of the shards, 12; got 13"),
+    (lambda found: found | {"class_names": "cat"}, r"class_names must be a list; got 'cat'"),
+    (lambda found: with_shard(found, {"records": "6"}), r"shards\['data-0.*'\].records must be an int.* 0; got '6'"),
+    (lambda found: with_shard(found, {"records": -6}), r"shards.*.records must be an integer of at least 0; got -6"),
+    (
+        lambda found: with_shard(found, {"records": 2**70}),
+        r"shards.*.records must be an int.* 0; got 11805916207",
+    ),
+    (lambda found: found | {"shards": {"../x": {}}}, r"a key of shards must be the plain name of a file; got '../x'"),
+    (lambda found: found | {"shards": {"": {}}}, r"a key of shards must be the plain name of a file; got ''"),
+    (lambda found: found | {"shards": {"..": {}}}, r"a key of shards must be the plain name of a file; got '..'"),
+    (lambda found: found | {"shards": {"a\\b": {}}}, r"a key of shards must be the plain name of a file; got 'a"),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), MANIFESTS)
+def test_a_manifest_that_is_none_is_told(written, change, text):
+    path = written / "manifest.json"
+    content = change(json.loads(path.read_text()))
+    content = json.dumps(content) if isinstance(content, dict) else content
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    shards_of(written)[0].unlink()  # nothing may be read without a word
+    what = (
+        f"needs '{path}' to be the manifest that write_tfrecords wrote; {text}.*Copy the folder again, or write the"
+    )
+    with pytest.raises(kte.errors.ArgumentError, match=f"^tfrecords {what}"):
+        tfrecords(written)
+    with pytest.raises(kte.errors.ArgumentError, match=f"^tfrecords {what}"):
+        tfrecords(written / "*.tfrecord")
+    with pytest.raises(kte.errors.ArgumentError, match=f"^write_tfrecords {what}"):
+        kte.data.write_tfrecords(written.parent / "photos", written, shards=2, progress=False)
+
+
+def test_a_manifest_of_format_1_is_read(written):
+    path = written / "manifest.json"
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps(found | {"format": 1, "shards": dict.fromkeys(found["shards"], 6)}))
+    assert len(tfrecords(written)) == 2
+    cut_at(4, 0)(shards_of(written)[1])
+    with pytest.raises(AssertionFailed, match=r"The manifest needs 6 records, and 4 came"):
+        in_time(tfrecords(written))
+
+
+@pytest.mark.parametrize("content", ['{"name": "an app", "icons": []}', "[]", "3"])
+def test_a_manifest_of_another_program_is_ignored(folder, content):
+    (folder / "manifest.json").write_text(content)
+    assert rows(tfrecords(folder))[1].tolist() == order(FILES, EACH)
+
+
+def test_an_image_that_is_too_large_is_raised_or_skipped(folder):
+    write(folder / "3.tfrecord", [example(image=crop_of(0), label=90), example(image=claimed_png(60_000), label=91)])
+    with pytest.raises(AssertionFailed) as raised:
+        in_time(tfrecords(folder))
+    text = str(raised.value).replace("\\", "")
+    assert (
+        f"{folder}/3.tfrecord, record 1 is too large to be decoded. It must have at most 100000000 pixels; what"
+        in text
+    )
+    assert "came has 60000 x 60000 (height x width), 3600000000 in all. Write max_pixels=3600000000" in text
+    dataset = tfrecords(folder, on_error="skip")
+    assert sorted(rows(in_time(dataset))[1]) == [*range(NUMBER), 90]
+    assert kte.data.skipped(dataset).places == (f"{folder}/3.tfrecord, record 1",)
+
+
+def test_the_bound_is_that_of_the_caller(folder):
+    height, width, _ = tf.io.decode_jpeg(crop_of(0)).shape
+    assert len(rows(tfrecords(folder, max_pixels=height * width))[1]) == NUMBER
+    with pytest.raises(
+        AssertionFailed, match=f"at most {height * width - 1} pixels; .* Write max_pixels={height * width}"
+    ):
+        in_time(tfrecords(folder, max_pixels=height * width - 1))
 
 
 BAD = {
@@ -271,6 +441,7 @@ ARGUMENTS = [
     ({"features": {"x": tf.io.VarLenFeature(tf.int64)}}, "features to give dense tensors whose shapes are all known"),
     ({"parse": lambda record: tf.io.decode_raw(record, tf.uint8)}, r"parse to give dense .*Write tf.ensure_shape"),
     ({"compression": "zip"}, '`compression` must be None, "GZIP" or "ZLIB"; got \'zip\''),
+    ({"max_pixels": 0}, "`max_pixels` must be an integer of at least 1; got 0. Write max_pixels=100000000"),
     ({"shuffle": -1}, "`shuffle` must be an integer of at least 0; got -1"),
 ]
 

@@ -1,5 +1,6 @@
 """`kte.data.write_tfrecords` and `keras-tpu-ext tfrecords`."""
 
+import hashlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import tensorflow as tf
 import keras_tpu_ext as kte
 from keras_tpu_ext import cli
 from keras_tpu_ext.data.tfrecords import shard_writer
-from sample_images import CLASSES, rows, write_crops
+from sample_images import CLASSES, claimed_png, rows, write_crops
 
 pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,8 +54,11 @@ def test_files_are_copied_and_read_back(photos, tmp_path):
         assert record["image"].bytes_list.value[0] == (photos / name).read_bytes()
         assert record["label"].int64_list.value[0] == CLASSES.index(name.split("/")[0])
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["format"] == 1
-    assert manifest["shards"] == {f"data-0000{number}-of-00004.tfrecord": 10 for number in range(4)}
+    assert (manifest["format"], manifest["records"], len(manifest["shards"])) == (2, 40, 4)
+    for name, shard in manifest["shards"].items():
+        content = (tmp_path / "out" / name).read_bytes()
+        head = hashlib.sha256(content[:1024]).hexdigest()
+        assert shard == {"records": 10, "bytes": len(content), "head": head}
     assert len(list((tmp_path / "out").iterdir())) == 5  # nothing of the work is left
     dataset = kte.data.tfrecords(tmp_path / "out", batch_size=16, size=24)
     assert dataset.class_names == list(CLASSES)
@@ -147,6 +151,61 @@ def test_who_goes_on_without_skipping_is_told_of_what_was_skipped(photos, tmp_pa
     assert (report.records, report.shards_now) == (39, 0)
 
 
+@pytest.fixture
+def begun(photos, tmp_path, monkeypatch):
+    """A folder in which everything is written but the manifest."""
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_writer.ShardWriter, "_check_some", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(photos, tmp_path / "out")
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("content", ["", '{"plan"', "[]", "{}", '{"plan": 3}', "null"])
+def test_a_damaged_plan_is_told(photos, begun, content):
+    (begun / "unfinished.json").write_text(content)
+    what = (
+        f"needs '{begun}/unfinished.json' to be the plan of a set that it began; .* Write to another folder, or rem"
+    )
+    with pytest.raises(kte.errors.ArgumentError, match=f"^write_tfrecords {what}"):
+        write(photos, begun)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"records": 10, "skipped": []}', None])
+def test_a_shard_whose_counts_are_damaged_is_written_again(photos, tmp_path, begun, content):
+    path = begun / "data-00001-of-00004.tfrecord.done.json"
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps(found | {"records": 9}) if content is None else content)
+    assert write(photos, begun).shards_now == 1
+    write(photos, tmp_path / "whole")
+    assert contents(begun) == contents(tmp_path / "whole")
+
+
+def test_a_shard_that_was_cut_off_is_written_again(photos, tmp_path, begun):
+    path = begun / "data-00001-of-00004.tfrecord"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert write(photos, begun).shards_now == 1
+    write(photos, tmp_path / "whole")
+    assert contents(begun) == contents(tmp_path / "whole")
+
+
+def test_images_that_are_too_large_are_raised_or_counted(photos, tmp_path, capsys):
+    path = photos / "china" / "large.png"
+    path.write_bytes(claimed_png(60_000))
+    arguments = ["tfrecords", str(photos), str(tmp_path / "out"), "--quiet"]
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert (
+        f"needs every file to have at most 100000000 pixels; '{path}' has 60000 x 60000 (height x width), 36" in error
+    )
+    assert "3600000000 in all. Write --max-pixels 3600000000 to take it, or write on_error=" in error
+    assert write(photos, tmp_path / "out2", on_error="skip").skipped == (str(path),)
+    with pytest.raises(kte.errors.ArgumentError, match="a set was written from other ones"):
+        write(photos, tmp_path / "out2", on_error="skip", max_pixels=1000)
+    assert cli.main([*arguments[:2], str(tmp_path / "out3"), "--quiet", "--skip-errors", "--max-pixels", "1000"]) == 2
+    assert "none of 41 can" in capsys.readouterr().err
+
+
 def interrupted(*_):
     raise KeyboardInterrupt
 
@@ -193,6 +252,7 @@ def test_the_bar_is_on_the_standard_error(photos, tmp_path, capsys):
         ({"shards": 0}, "`shards` must be an integer of at least 1; got 0. Write shards=8"),
         ({"size": 0}, "`size` must be an integer of at least 1; got 0. Write size=256"),
         ({"quality": 101}, "`quality` must be an integer from 1 to 100; got 101"),
+        ({"max_pixels": 0}, "`max_pixels` must be an integer of at least 1; got 0. Write max_pixels=100000000"),
         ({"on_error": "stop"}, '`on_error` must be "raise" or "skip"; got \'stop\''),
     ],
 )
