@@ -10,7 +10,9 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext.errors import CheckpointError, ResumeWarning
+from keras_tpu_ext.resume.lock import FolderLock
 from keras_tpu_ext.resume.report import resume_report
+from keras_tpu_ext.resume.storage import folder_of
 from kind_of_keras import IS_KERAS2
 from small_fits import Calling, Killed, kill
 
@@ -262,3 +264,14 @@ def test_a_least_improvement_is_that_of_before(mode, tmp_path):
     stopping, again = trained(tmp_path / "killed")
     assert again == history
     assert (stopping.min_delta, stopping.best, stopping.wait) == (expected.min_delta, expected.best, expected.wait)
+
+
+def test_a_second_training_in_the_folder_is_refused(tmp_path):
+    first = FolderLock(folder_of(str(tmp_path)), print)
+    first.acquire()
+    who = rf"process {os.getpid()} on .+, since \d{{4}}-.+"
+    with pytest.raises(CheckpointError, match=rf"cannot write into .*: {who} does so\. Two trainings cannot share"):
+        train(tmp_path, arrays())
+    first.release()
+    assert train(tmp_path, arrays())[0].finished
+    assert not [name for name in os.listdir(tmp_path) if "lock" in name]

@@ -16,6 +16,7 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 PLAN = "unfinished.json"
 _HEAD_BYTES = 1024
+_LARGEST = 100_000_000  # bytes of a manifest
 
 # Format 1 has only the number of records for each shard.
 SHARD = {"records": _schema.integer(), "bytes": _schema.integer(), "head": _schema.text}
@@ -146,6 +147,7 @@ def _parse_manifest(values: Any) -> Manifest | None:
     del found["format"]
     records = found.pop("records")
     found["shards"] = {name: Shard(one) if number == 1 else Shard(**one) for name, one in found["shards"].items()}
+    found.update({name: tuple(found[name]) for name in ("class_names", "skipped")})
     manifest = Manifest(**found)
     if records != manifest.records:
         raise _schema.MismatchError("records", f"the sum of those of the shards, {manifest.records}", records)
@@ -175,10 +177,14 @@ def read_file(tf: Any, path: str) -> bytes | None:
     """Return the bytes of a file, or `None` if it is not there.
 
     Raises:
-        MismatchError: If it cannot be read.
+        MismatchError: If it cannot be read, or is larger than 100 MB.
     """
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise _schema.MismatchError("it", "a file", "a folder or a pipe")
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
+            if file.size() > _LARGEST:
+                raise _schema.MismatchError("it", f"a file of at most {_LARGEST:,} bytes", file.size())
             return bytes(file.read())
     except tf.errors.NotFoundError:
         return None
