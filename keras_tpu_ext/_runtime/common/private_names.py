@@ -8,6 +8,7 @@ foreign attribute with an underscore in the package is listed here, and that the
 
 # Under every backend.
 KERAS3 = (
+    "keras.callbacks:EarlyStopping._set_monitor_op",
     "keras.layers:BatchNormalization._moments",
     "keras.src.api_export:REGISTERED_OBJS_TO_NAMES",
     "keras.src.backend.common.variables:AutocastScope",
