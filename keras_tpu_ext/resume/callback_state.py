@@ -21,7 +21,7 @@ OF_KERAS = ("model", "_model", "params", "validation_data")
 # Bytes of arrays in an attribute; a larger one is recognized by a sample of its values.
 _LARGE = 2**24
 _SAMPLE = 2**16
-_ROWS = "the rows of a CSVLogger"
+_ROWS, _COLUMNS = "the rows of a CSVLogger", "its columns"
 
 State = Mapping[str, Any]
 
@@ -100,8 +100,8 @@ class CallbackStates:
             if "min_delta" in own and getattr(found, "monitor_op", found) is None:
                 found._set_monitor_op()  # which changes the sign of `min_delta`, once
             vars(found).update(_copied(own))
-            if _is_csv_logger(found) and isinstance(state.get(_ROWS), bytes):
-                _write_rows(found, state[_ROWS])
+            if _is_csv_logger(found):
+                _restore_csv(found, state.get(_ROWS), state.get(_COLUMNS))
         return without
 
     def _of(self, number: int, callback: Any, kept_elsewhere: set[int]) -> State:
@@ -121,7 +121,9 @@ class CallbackStates:
         unlike = [name for name in values if name not in kept]
         if (lost or unlike) and type(callback).__module__.partition(".")[0] not in _FRAMEWORKS:
             self.not_kept[type(callback).__qualname__] = NotKept(lost, unlike)
-        return {**kept, _ROWS: _read_rows(callback)} if _is_csv_logger(callback) else kept
+        if _is_csv_logger(callback):
+            return {**kept, _ROWS: _read_rows(callback), _COLUMNS: callback.keys}
+        return kept
 
     def _kept(self) -> set[int]:
         return {id(variable) for variable in self._variables()}
@@ -210,14 +212,17 @@ def _read_rows(logger: Any) -> bytes | None:
     return None
 
 
-def _write_rows(logger: Any, rows: bytes) -> None:
-    """Restore the file of a `CSVLogger`, without later rows, after the logger has reopened it."""
-    logger.csv_file.close()
-    with open(logger.filename, "wb") as file:
-        file.write(rows)
-    given, logger.append = logger.append, True
-    logger.on_train_begin()
-    logger.append = given
+def _restore_csv(logger: Any, rows: Any, columns: Any) -> None:
+    """Restore the file of a `CSVLogger`, without later rows, after the logger has reopened it, and its columns."""
+    if isinstance(rows, bytes):
+        logger.csv_file.close()
+        with open(logger.filename, "wb") as file:
+            file.write(rows)
+        given, logger.append = logger.append, True
+        logger.on_train_begin()
+        logger.append = given
+    if isinstance(columns, list) and all(type(one) is str for one in columns):
+        logger.keys = list(columns)
 
 
 def _still(value: Any) -> Any:

@@ -145,7 +145,16 @@ class Trained:
     """One process: what is left of it."""
 
     def __init__(
-        self, directory, kind="arrays", *, killed_at=None, callbacks=None, epochs=EPOCHS, made=None, **resume
+        self,
+        directory,
+        kind="arrays",
+        *,
+        killed_at=None,
+        callbacks=None,
+        epochs=EPOCHS,
+        made=None,
+        validation_freq=1,
+        **resume,
     ):
         keras.utils.set_random_seed(3)
         made = model() if made is None else made()
@@ -160,7 +169,12 @@ class Trained:
             warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
             try:
                 self.history = made.fit(
-                    **DATA[kind](), epochs=epochs, verbose=0, validation_data=(X, Y), callbacks=callbacks
+                    **DATA[kind](),
+                    epochs=epochs,
+                    verbose=0,
+                    validation_data=(X, Y),
+                    validation_freq=validation_freq,
+                    callbacks=callbacks,
                 )
             except Killed:
                 self.was_killed = True
@@ -429,6 +443,24 @@ def test_the_file_of_a_csv_logger_has_no_row_twice(tmp_path):
         later.unlink()
     assert logged("resumed", folder) == expected
     assert logged("resumed", folder) == expected, "of a finished training"
+
+
+def test_the_columns_of_a_csv_logger_keep_their_order(tmp_path):
+    """Keras sorts those that it sees at first, and adds those of a validation that comes later."""
+
+    def logged(name, directory, **options):
+        logger = keras.callbacks.CSVLogger(tmp_path / f"{name}.csv")
+        Trained(directory, callbacks=[logger], made=lambda: model(metrics=[late]), validation_freq=2, **options)
+        logger.csv_file.close()
+        return (tmp_path / f"{name}.csv").read_bytes()
+
+    def late(y_true, y_pred):
+        return y_pred - y_true
+
+    late.__name__ = "w"  # behind the names of validation, which begin with "val_"
+    expected = logged("whole", None)
+    logged("resumed", tmp_path / "folder", killed_at=BATCHES + 2)
+    assert logged("resumed", tmp_path / "folder") == expected
 
 
 def test_what_a_callback_knows_does_not_change_while_it_is_written():
