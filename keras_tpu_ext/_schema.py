@@ -70,7 +70,8 @@ def integer(minimum: int = 0, maximum: int = LARGEST) -> Check:
 
 def number(value: Any, where: str) -> float:
     """Check a finite number."""
-    if type(value) not in (int, float) or not math.isfinite(value):
+    is_number = type(value) is float or (type(value) is int and abs(value) <= LARGEST)
+    if not is_number or not math.isfinite(value):
         raise MismatchError(where, "a finite number", value)
     return float(value)
 

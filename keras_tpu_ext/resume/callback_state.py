@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import inspect
 import json
@@ -13,6 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common.random_state import (
+    is_generator,
+    is_state_of_generator,
+    set_state_of_generator,
+    state_of_generator,
+)
+from keras_tpu_ext.errors import CheckpointError
 from keras_tpu_ext.resume.encoding import CannotWriteError, encode, is_array
 
 _FRAMEWORKS = ("jax", "keras", "keras_tpu_ext", "numpy", "tensorflow", "tensorflow_addons", "tf_keras")
@@ -21,6 +29,7 @@ OF_KERAS = ("model", "_model", "params", "validation_data")
 # Bytes of arrays in an attribute; a larger one is recognized by a sample of its values.
 _LARGE = 2**24
 _SAMPLE = 2**16
+_MOST_TEXTS = 10**6
 _ROWS, _COLUMNS = "the rows of a CSVLogger", "its columns"
 
 State = Mapping[str, Any]
@@ -53,18 +62,33 @@ class CallbackStates:
         callbacks: The callbacks, after their `on_train_begin`.
         but: Names of attributes that are not state.
         variables: Returns the variables that are kept in the checkpoint anyway.
+        names: Returns the names of what is logged, which may be keys of dicts.
     """
 
     def __init__(
-        self, callbacks: Sequence[Any], *, but: Sequence[str] = (), variables: Callable[[], list[Any]] = list
+        self,
+        callbacks: Sequence[Any],
+        *,
+        but: Sequence[str] = (),
+        variables: Callable[[], list[Any]] = list,
+        names: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self._callbacks = list(callbacks)
+        self._names = names
         self._but = but
         self._variables = variables
         kept = self._kept()
         self._before = [{} if _tells(one) else self._fingerprints(one, kept) for one in self._callbacks]
         self._fresh = [{} if _tells(one) else self._forms(one) for one in self._callbacks]
         self.not_kept: dict[str, NotKept] = {}  # of the user's callbacks
+
+    def begin_epoch(self) -> None:
+        """Note attributes that the first epoch's begin has made: those are made again after an interruption."""
+        kept = self._kept()
+        for number, one in enumerate(self._callbacks):
+            if not _tells(one):
+                self._before[number] = {**self._fingerprints(one, kept), **self._before[number]}
+                self._fresh[number] = {**self._forms(one), **self._fresh[number]}
 
     def read(self) -> list[tuple[str, State]]:
         """Return the name and the state of each callback; `not_kept` then lists what does not outlive it.
@@ -97,9 +121,14 @@ class CallbackStates:
                     found.set_state(state["state"])
                 continue
             own = {one: value for one, value in state.items() if self._fits(number, one, value)}
+            _check_best_weights(found, own)
             if "min_delta" in own and getattr(found, "monitor_op", found) is None:
                 found._set_monitor_op()  # which changes the sign of `min_delta`, once
-            vars(found).update(_copied(own))
+            for one, value in _copied(own).items():
+                if is_generator(vars(found).get(one)):
+                    set_state_of_generator(vars(found)[one], value)
+                else:
+                    vars(found)[one] = value
             if _is_csv_logger(found):
                 _restore_csv(found, state.get(_ROWS), state.get(_COLUMNS))
         return without
@@ -116,7 +145,10 @@ class CallbackStates:
         now = self._fingerprints(callback, kept_elsewhere)
         changed = [name for name in now if now[name] != self._before[number].get(name)]
         lost = [name for name in changed if now[name][0] == _NOT_KEPT]
-        values = {name: vars(callback)[name] for name in changed if name not in lost}
+        if hasattr(callback, "_set_monitor_op"):
+            lost = [name for name in lost if name != "monitor_op"]  # it is found again
+        values = {name: vars(callback)[name] for name in changed if now[name][0] != _NOT_KEPT}
+        values = {name: state_of_generator(one) if is_generator(one) else one for name, one in values.items()}
         kept = {name: value for name, value in values.items() if self._fits(number, name, value)}
         unlike = [name for name in values if name not in kept]
         if (lost or unlike) and type(callback).__module__.partition(".")[0] not in _FRAMEWORKS:
@@ -130,7 +162,10 @@ class CallbackStates:
 
     def _fingerprints(self, callback: Any, kept: set[int]) -> dict[str, Any]:
         own = list(vars(callback).items())  # other threads may add to it
-        return {name: _fingerprint(value) for name, value in own if name not in self._but and id(value) not in kept}
+        here = type(callback).__module__
+        return {
+            name: _fingerprint(value, here) for name, value in own if name not in self._but and id(value) not in kept
+        }
 
     def _forms(self, callback: Any) -> dict[str, _Form]:
         kept = self._kept()
@@ -139,48 +174,79 @@ class CallbackStates:
 
     def _fits(self, number: int, name: str, value: Any) -> bool:
         """Return whether a callback may be given a value of an attribute, compared with what it had."""
+        own = vars(self._callbacks[number]).get(name)
+        if is_generator(own):
+            return is_state_of_generator(own, value)
         fresh, form = self._fresh[number].get(name), _form(value)
         if fresh is None and name not in self._but and not name.startswith("__"):  # a default that its class has
             fresh = _form(inspect.getattr_static(type(self._callbacks[number]), name, _Form))
         if fresh is None or "" in (fresh.kind, form.kind):
             return False
-        return (form.kind == fresh.kind or "None" in (form.kind, fresh.kind)) and form.texts <= fresh.texts
+        is_kind = form.kind == fresh.kind or "None" in (form.kind, fresh.kind)
+        if not is_kind or not form.texts <= fresh.texts:
+            return False
+        return form.keys <= fresh.keys or form.keys <= fresh.keys | self._names()
 
 
 class _Form(NamedTuple):
     """The form of an attribute's value.
 
     Attributes:
-        kind: The type, where all numbers and their arrays are one; empty if no checkpoint can hold it.
+        kind: The type, where all numbers are one; empty if no checkpoint can hold it.
         texts: All texts and bytes in it, but for the keys of dicts.
+        keys: Those of dicts.
     """
 
     kind: str
-    texts: frozenset[str | bytes]
+    texts: frozenset[str | bytes] = frozenset()
+    keys: frozenset[str | bytes] = frozenset()
 
 
 def _form(value: Any) -> _Form:
     try:
         _encoded(value)
-        texts = frozenset(_texts(value))
+        texts, keys = frozenset(_texts(value)), frozenset(_texts(value, keys=True))
     except _CANNOT_BE_KEPT:
-        return _Form("", frozenset())
-    is_number = isinstance(value, (bool, int, float)) or (is_array(value) and not _is_text(value))
-    return _Form("None" if value is None else "number" if is_number else type(value).__name__, texts)
+        return _Form("")
+    if value is None:
+        return _Form("None")
+    if is_array(value) and not _is_text(value):
+        return _Form("array" if np.ndim(value) else "number")
+    return _Form("number" if isinstance(value, (bool, int, float)) else type(value).__name__, texts, keys)
 
 
-def _texts(value: Any) -> Iterator[str | bytes]:
+def _texts(value: Any, *, keys: bool = False) -> Iterator[str | bytes]:
+    """Yield the texts in a value, in the keys of its dicts or elsewhere."""
     if isinstance(value, (str, bytes)):
-        yield value
+        yield from () if keys else (value,)
     elif _is_text(value):
-        yield from np.unique(value).tolist()
+        if not keys:
+            unique = np.unique(value)
+            if unique.size > _MOST_TEXTS:
+                raise CannotWriteError("too many texts to compare")
+            yield from unique.tolist()
     elif type(value) in (list, tuple, set, dict):
         for one in list(value.values() if isinstance(value, dict) else value):
+            yield from _texts(one, keys=keys)
+        for one in list(value) if keys and isinstance(value, dict) else ():
             yield from _texts(one)
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "US"
+
+
+def _check_best_weights(callback: Any, state: State) -> None:
+    """Check that an `EarlyStopping` gets weights of its model.
+
+    Raises:
+        CheckpointError: If they are others.
+    """
+    best = state.get("best_weights")
+    if best is None or not isinstance(callback, _runtime.keras.callbacks.EarlyStopping):
+        return
+    if [np.shape(one) for one in best] != [np.shape(one) for one in callback.model.get_weights()]:
+        raise CheckpointError("the best weights of its EarlyStopping are none of this model")
 
 
 def _copied(value: Any) -> Any:
@@ -232,12 +298,32 @@ def _still(value: Any) -> Any:
     return [_still(one) for one in list(value)] if type(value) is list else value
 
 
-def _fingerprint(value: Any) -> tuple[Any, Any]:
-    """Return a value that differs for different inputs; it begins with `_NOT_KEPT` if no checkpoint can hold them."""
+def _fingerprint(value: Any, here: str = "") -> tuple[Any, Any]:
+    """Return a value that differs for different inputs; it begins with `_NOT_KEPT` if no checkpoint can hold them.
+
+    Args:
+        value: The value.
+        here: The module of the callback: objects of its classes are looked into.
+    """
+    if is_generator(value):
+        value = state_of_generator(value)
+    inside = _inside(value, here)
     try:
+        if inside is not None:
+            return _NOT_KEPT, (_Identity(value), _fingerprint_of(_still(inside)))
         return _fingerprint_of(_still(value))
     except RecursionError:  # such as of an object that holds itself
         return _NOT_KEPT, _Identity(value)
+
+
+def _inside(value: Any, here: str) -> Any:
+    """Return what changes in an object that no checkpoint can hold; `None` if that is unknown."""
+    if isinstance(value, (list, tuple, set, dict)) and type(value) not in (list, tuple, set, dict):
+        return dict(value) if isinstance(value, dict) else list(value)
+    if isinstance(value, collections.deque) or (isinstance(value, np.ndarray) and value.dtype.hasobject):
+        return list(value)
+    is_own = here and type(value).__module__ == here and not isinstance(value, (type, _runtime.keras.layers.Layer))
+    return dict(vars(value)) if is_own and hasattr(value, "__dict__") else None
 
 
 def _fingerprint_of(value: Any) -> tuple[Any, Any]:

@@ -26,7 +26,8 @@ from keras_tpu_ext.resume.storage import Folder, folder_of
 
 FORMAT = 2
 _LAST_TIME = 2**37  # the year 6325: what a file claims may be anything
-_NAME = re.compile(r"checkpoint-(\d{6,12})\.safetensors")
+_NAME = re.compile(r"checkpoint-(\d{6,9})\.safetensors")
+_LAST_NUMBER = 10**9 - 10**6  # what claims a later one is none of ours, and leaves no room for the next
 _OLD_NAME = re.compile(r"checkpoint-(\d+)\.zip")  # of format 1, which could name functions
 
 
@@ -265,7 +266,8 @@ class CheckpointFolder:
 
     def _names(self) -> list[Found]:
         matches = [match for match in map(_NAME.fullmatch, self.folder.names()) if match]
-        return sorted((Found(int(match[1]), match[0]) for match in matches), reverse=True)
+        found = (Found(int(match[1]), match[0]) for match in matches)
+        return sorted((one for one in found if one.number < _LAST_NUMBER), reverse=True)
 
     def _is_diverged(self, name: str) -> bool:
         if name not in self._diverged:

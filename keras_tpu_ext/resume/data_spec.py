@@ -198,7 +198,10 @@ def _digest(arrays: list[Any]) -> str | None:
     digest = hashlib.sha256()
     try:
         for array in arrays:
-            digest.update(np.ascontiguousarray(array).tobytes())
+            rows = np.ascontiguousarray(array)
+            if rows.dtype.hasobject:  # a sparse matrix: its bytes are an address
+                return None
+            digest.update(rows.tobytes())
     except Exception:  # what only looks like an array
         return None
     return digest.hexdigest()[:16]

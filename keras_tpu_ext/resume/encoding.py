@@ -17,6 +17,8 @@ from keras_tpu_ext.resume import tensor_file
 from keras_tpu_ext.resume.tensor_file import TensorFile
 
 Content: TypeAlias = Any  # plain values
+_MOST_KEYS = 1000
+_LARGE = 2**256  # Python cannot compare larger integers with a float
 
 
 class CannotWriteError(TypeError):
@@ -29,7 +31,7 @@ def encode(content: Content, arrays: list[np.ndarray]) -> Any:
     Raises:
         CannotWriteError: If something in it is not plain.
     """
-    if content is None or type(content) in (bool, int, float, str):
+    if content is None or type(content) in (bool, float, str) or (type(content) is int and abs(content) < _LARGE):
         return content
     if type(content) is list:
         return [encode(one, arrays) for one in content]
@@ -89,6 +91,8 @@ class _Decoder:
         if isinstance(encoded, list):
             return [self.decode(one) for one in encoded]
         if not isinstance(encoded, dict):
+            if type(encoded) is int and abs(encoded) >= _LARGE:
+                raise MismatchError("an integer", "one of at most 256 bits", type(encoded))
             return encoded
         if len(encoded) != 1:
             raise MismatchError("a value", "one of the kinds of a checkpoint", encoded)
@@ -97,9 +101,12 @@ class _Decoder:
             return self._array(kind, value)
         if kind == "dict":
             pairs = _schema.list_of(_schema.row(_as_it_is, _as_it_is))(value, "a dict")
+            _check_hashes([name for name, _ in pairs])
             return {self._hashable(name): self.decode(one) for name, one in pairs}
         if kind == "set":
-            return {self._hashable(one) for one in _schema.list_of(_as_it_is)(value, "a set")}
+            values = _schema.list_of(_as_it_is)(value, "a set")
+            _check_hashes(values)
+            return {self._hashable(one) for one in values}
         if kind == "tuple":
             return tuple([self.decode(one) for one in _schema.list_of(_as_it_is)(value, "a tuple")])
         raise MismatchError("a value", "one of the kinds of a checkpoint", encoded)
@@ -124,6 +131,14 @@ class _Decoder:
         except TypeError:
             raise MismatchError("a key", "a value that cannot change", encoded) from None
         return value
+
+
+def _check_hashes(keys: list[Any]) -> None:
+    """Check that few keys can have one hash in common: with many, Python takes the square of their number."""
+    if any(type(one) is int and abs(one) > _schema.LARGEST for one in keys):
+        raise MismatchError("a key", "an integer of 64 bits", "a larger one")
+    if sum(type(one) not in (int, str) for one in keys) > _MOST_KEYS:
+        raise MismatchError("the keys", f"at most {_MOST_KEYS} that are no texts or integers", keys)
 
 
 def _as_it_is(value: Any, where: str) -> Any:

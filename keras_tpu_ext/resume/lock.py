@@ -118,6 +118,9 @@ class FolderLock:
         Raises:
             HeldError: If one has.
         """
+        if self._file is not None and not _is_at(self._folder.path_of(_LOCK), self._file):
+            self.release()  # somebody has removed it
+            self.acquire()
         if self._beating is not None:
             self._beating.check()
 
@@ -125,8 +128,10 @@ class FolderLock:
         """Give the right back."""
         if self._file is not None:
             _open_locks.discard(self._file)
+            path = self._folder.path_of(_LOCK)
             with contextlib.suppress(OSError):
-                os.remove(self._folder.path_of(_LOCK))
+                if _is_at(path, self._file):
+                    os.remove(path)
             os.close(self._file)
             self._file = None
         if self._beating is not None:
@@ -171,6 +176,9 @@ def _lock(folder: Folder, owner: Owner) -> int:
         if _is_at(path, file):
             break
         os.close(file)  # of one that has just been given back and removed
+    if os.fstat(file).st_nlink != 1:  # a link to another file, which must not be written
+        os.close(file)
+        raise OSError(f"{path} is a link")
     os.ftruncate(file, 0)
     os.pwrite(file, _text_of(owner), 0)
     _open_locks.add(file)

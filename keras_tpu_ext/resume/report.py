@@ -102,8 +102,9 @@ def resume_report(directory: str) -> ResumeReport:
 
 
 def _summary(folder: Folder, name: str) -> CheckpointSummary:
-    path, size = folder.path_of(name), folder.size_of(name)
+    path, size = folder.path_of(name), 0
     try:
+        size = folder.size_of(name)
         found = read_summary(folder, name)
     except (CheckpointError, OSError) as error:
         return CheckpointSummary(path, size, damage=str(error.__cause__ or error))

@@ -112,8 +112,8 @@ class ResumableFit:
                 first_epoch = epochs if self.finished else saved.epoch
                 seed = saved.seed
                 self._say(self._where(saved))
-                if not self.finished:
-                    self._place = self._place_in(saved, spec)
+                place = self._place_in(saved, spec)
+                self._place = None if self.finished else place
             self._data = stack.enter_context(_runtime.training_state.reading_batches(call, first_epoch, seed))
             self._data.see = self._see
             stack.enter_context(self._schedule.interruption.heeding_signals())
@@ -211,7 +211,7 @@ class ResumableFit:
 
     def begin(self) -> None:
         """Note the state of callbacks when training begins; if nothing is left to do, restore the final state."""
-        self._states = CallbackStates(self._others, but=OF_KERAS, variables=self._variables)
+        self._states = CallbackStates(self._others, but=OF_KERAS, variables=self._variables, names=self._names)
         self._states_of_data = CallbackStates(self._datasets, variables=self._variables)
         saved = self._saved
         if saved is None:
@@ -222,12 +222,25 @@ class ResumableFit:
         if saved.finished or self.finished:  # saved before the start of an epoch, not after it; or no epoch starts
             self._resume()
 
+    def _names(self) -> frozenset[str]:
+        """Return the names of what this model logs."""
+        model = self._model
+        try:
+            of_metrics = model.get_metrics_result() if hasattr(model, "get_metrics_result") else model.metrics_names
+        except Exception:  # a metric of the user's own may raise anything
+            of_metrics = ()
+        names = {"loss", "lr", "learning_rate", *of_metrics}
+        return frozenset([*names, *(f"val_{name}" for name in names)])
+
     def _variables(self) -> list[Any]:
         return [variable for _, variable in _runtime.training_state.all_variables(self._model)]
 
     def begin_epoch(self, epoch: int) -> None:
         """Resume in the middle of an epoch if it was saved there, and save at the start of every later epoch."""
         is_first = self._epoch is None
+        if is_first:
+            self._states.begin_epoch()
+            self._states_of_data.begin_epoch()
         self._before_epoch += self._steps.batches
         self._epoch, self._batch, self._steps = epoch, 0, StepsHeard()
         if self._saved is not None:
@@ -507,7 +520,7 @@ def _on_host(checkpoint: Checkpoint) -> Checkpoint:
 def _is_not_finite(values: Sequence[Any]) -> bool:
     try:
         return not all(np.isfinite(value).all() for value in values)
-    except TypeError:  # a user's metric may be anything
+    except (TypeError, ValueError):  # a user's metric may be anything
         return False
 
 

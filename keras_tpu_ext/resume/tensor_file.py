@@ -20,7 +20,7 @@ import numpy as np
 from keras_tpu_ext import _schema
 from keras_tpu_ext._schema import MismatchError
 
-LARGEST_HEADER = 100_000_000  # bytes, as of safetensors; Python objects of JSON take up to some 40 times that
+LARGEST_HEADER = 25_000_000  # bytes; Python objects of JSON take up to 100 times that
 _CHUNK = 1 << 24
 _MOST_DIMENSIONS = 32
 _TEXT, _DIGEST, _NAME = "keras_tpu_ext", "keras_tpu_ext.sha256", "array-{}"
@@ -37,7 +37,7 @@ _OF_ML_DTYPES = [kind for name, kind in vars(ml_dtypes).items() if isinstance(ki
 # The dtypes that an array may have, by their names in a file; text, bytes and dates by their own.
 _NUMBERS: list[Any] = [*_NAMES, "complex64", "complex128", np.longdouble, np.clongdouble, *_OF_ML_DTYPES]
 _DTYPES: dict[str, np.dtype] = {np.dtype(kind).name: np.dtype(kind) for kind in _NUMBERS}
-_WORDS = re.compile(r"<U[1-9]\d{0,8}|\|S[1-9]\d{0,8}|<[mM]8(\[(\d{1,6})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?")
+_WORDS = re.compile(r"<U[1-9]\d{0,7}|\|S[1-9]\d{0,7}|<[mM]8(\[(\d{1,6})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?")
 _LAST_CODE_POINT = 0x10FFFF
 
 _tensor = _schema.fields(
@@ -73,7 +73,7 @@ def write(file: BinaryIO, content: Any, arrays: Sequence[np.ndarray]) -> None:
         arrays: The arrays, of dtypes that are storable.
 
     Raises:
-        TooLargeError: If the header would be larger than 100 MB.
+        TooLargeError: If the header would be larger than 25 MB.
     """
     table: dict[str, Any] = {}
     rows, end = [], 0

@@ -1,7 +1,10 @@
 """A training that is started again with other data, another model, in another folder, or that has diverged."""
 
+import collections
 import importlib.util
 import os
+import random
+import time
 import warnings
 
 import keras
@@ -275,3 +278,108 @@ def test_a_second_training_in_the_folder_is_refused(tmp_path):
     first.release()
     assert train(tmp_path, arrays())[0].finished
     assert not [name for name in os.listdir(tmp_path) if "lock" in name]
+
+
+def test_a_finished_training_is_none_of_other_data(tmp_path):
+    """As in a loop over folds that forgot to give each its folder."""
+    assert train(tmp_path, arrays(X[:48]))[0].finished
+    with pytest.raises(CheckpointError, match="the data are others than when it was saved"):
+        train(tmp_path, arrays(X[48:]))
+
+
+def test_a_notebook_cell_with_a_nested_model_that_runs_again(tmp_path):
+    def nested():
+        layers = [keras.layers.Dense(4) for _ in range(2)]
+        with kte.strategy_scope(require="cpu", replicas=2):
+            inner = [keras.Sequential([layer]) for layer in layers[::-1]]
+            made = keras.Sequential([keras.Input((4,)), *inner])
+            made.compile("adam", "mse")
+        return made
+
+    with pytest.raises(Killed):
+        train(tmp_path, arrays(), 9, made=nested())
+    assert train(tmp_path, arrays(), made=nested())[0].finished
+
+
+GENERATORS = {
+    "Generator": lambda: np.random.default_rng(0),
+    "RandomState": lambda: np.random.RandomState(0),
+    "Random": lambda: random.Random(0),
+    "Mersenne Twister": lambda: np.random.Generator(np.random.MT19937(0)),
+}
+
+
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_data_that_draw_from_a_generator_of_their_own(kind, tmp_path):
+    class Drawing(Batches):
+        def __init__(self):
+            super().__init__()
+            self.rows, self.rng = list(range(len(X))), GENERATORS[kind]()
+
+        def __getitem__(self, index):
+            rows = X[self.rows[index * 16 : (index + 1) * 16]]
+            return rows, rows
+
+        def on_epoch_end(self):
+            self.rng.shuffle(self.rows)
+
+    with pytest.raises(Killed):
+        train(tmp_path / "killed", {"x": Drawing()}, 9)
+    _, again = train(tmp_path / "killed", {"x": Drawing()})
+    _, whole = train(tmp_path / "whole", {"x": Drawing()})
+    assert [value.tobytes() for value in again.get_weights()] == [value.tobytes() for value in whole.get_weights()]
+
+
+class Sampler:
+    def __init__(self):
+        self.order = [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: collections.Counter(), lambda value: value.update("a")),
+        (lambda: collections.deque([1]), lambda value: value.append(2)),
+        (lambda: np.array(["a", None], object), lambda value: value.__setitem__(0, "b")),
+        (Sampler, lambda value: value.order.reverse()),
+    ],
+    ids=["Counter", "deque", "array of objects", "an object of its own"],
+)
+def test_what_changes_in_place_and_cannot_be_kept_is_told(make, change, tmp_path):
+    class Having(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.kept = make()
+
+        def on_epoch_end(self, epoch, logs=None):
+            change(self.kept)
+
+    with pytest.warns(ResumeWarning, match="Having keeps kept, which no checkpoint can hold"):
+        train(tmp_path, arrays(), callbacks=[Having()])
+
+
+def test_what_is_made_at_the_beginning_of_each_epoch_is_not_told(tmp_path):
+    """It warns of nothing: a warning is an error here."""
+
+    class History(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.logs = []
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.begun = time.time()
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.logs.append({name: float(value) for name, value in logs.items()})
+
+    class Stopping(keras.callbacks.EarlyStopping):
+        pass
+
+    def callbacks():
+        return [History(), Stopping(monitor="loss", min_delta=0.01)]
+
+    with pytest.raises(Killed):
+        train(tmp_path, arrays(), 9, callbacks=callbacks())
+    history, stopping = callbacks()
+    train(tmp_path, arrays(), callbacks=[history, stopping])
+    assert [list(one) for one in history.logs] == [["loss"]] * 3

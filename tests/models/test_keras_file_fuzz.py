@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import keras_tpu_ext as kte
 from fuzzing import Tally, each, mutated
 
-pytestmark = pytest.mark.runtimes("keras3_jax")
+pytestmark = [pytest.mark.runtimes("keras3_jax"), pytest.mark.filterwarnings("ignore::UserWarning")]  # of Keras
 X = np.ones((4, 3), "float32")
 
 

@@ -24,7 +24,7 @@ from some_checkpoint import some_checkpoint
 
 pytestmark = pytest.mark.runtimes("keras3_jax")  # the same code reads them everywhere
 NAME = "checkpoint-000000.safetensors"
-MEMORY = 50  # bytes that a byte of a file may take, and
+MEMORY = 100  # bytes that a byte of a file may take, and
 LEAST_MEMORY = 2_000_000  # of any file
 
 

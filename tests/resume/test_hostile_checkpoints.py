@@ -35,6 +35,8 @@ class Mine(keras.callbacks.Callback):
         self.notes = {"at": f"{folder}/notes"}
         self.names = np.array(["a", "b"])
         self.raw = b"a"
+        self.scores = {"loss": 0.0}
+        self.rng = np.random.default_rng(5)
         self.count = 0
         self.hook = len
         self.nothing = None
@@ -163,6 +165,14 @@ NO_EFFECT = {
     "a path in bytes": put("Mine", raw=b"stolen"),
     "a path where there was nothing": put("Mine", nothing=lambda folder: f"{folder}/stolen"),
     "a list for a number": put("Mine", count=[1]),
+    "an array for a number": put("Mine", count=np.ones(3)),
+    "an array for a number of Keras's": put("EarlyStopping", wait=np.ones(3)),
+    "a path in a key": put("Mine", scores=lambda folder: {f"{folder}/stolen": 1e9}),
+    "a number for a generator": put("Mine", rng=3),
+    "a state of a generator that NumPy would read beyond": put(
+        "Mine", rng={"bit_generator": "MT19937", "state": {"key": np.zeros(624, "uint32"), "pos": 10**9}}
+    ),
+    "texts without number": put("Mine", nothing=np.arange(10).astype("S4")),
     ORDER: data(paths=lambda folder: [f"{folder}/stolen{number}.npy" for number in range(4)]),
     "a method of a PyDataset": data(on_epoch_end=1),
     "callbacks that are not there": lambda content, folder: content["callbacks"].append(["os.system", {"x": "y"}]),
@@ -190,6 +200,10 @@ REFUSED = {
     "no array": variable(value="os.system"),
     "replicas of a number": variable(value=np.float32(1)[()], per_replica=True),
     "an epoch before the first": top(epoch=-5),
+    "best weights of another model": put("EarlyStopping", best_weights=[np.ones(3)], best=-1e9),
+    "a time beyond all": top(time=10**400),
+    "an integer beyond all": put("EarlyStopping", wait=10**400),
+    "keys with one hash": put("EarlyStopping", best={k * (2**61 - 1): 0 for k in range(100)}),
     "a history of texts": top(history="os.system"),
     "a key of its own": top(on_load="os.system"),
     "batches beyond the data": top(batch=2**40, batches=2**50),
@@ -259,12 +273,12 @@ def _encoded(stock, value, arrays):
     tags = []
 
     def out(one):
-        if isinstance(one, Tag):
-            tags.append(one.tag)
+        if isinstance(one, Tag) or (type(one) is int and abs(one) > 2**62):
+            tags.append(one.tag if isinstance(one, Tag) else one)
             return f"tag {len(tags) - 1}"
         if type(one) in (list, tuple):
             return type(one)(map(out, one))
-        return {name: out(inner) for name, inner in one.items()} if type(one) is dict else one
+        return {out(name): out(inner) for name, inner in one.items()} if type(one) is dict else one
 
     def back(one):
         if isinstance(one, str) and one.startswith("tag "):
@@ -283,7 +297,7 @@ def check_harmless(outcome, before, folder):
     assert not {name for name in set(sys.modules) - before if "keras" not in name and "jax" not in name}
     assert outcome.rows.paths == sorted(outcome.rows.paths) or set(outcome.rows.paths) == set(Rows(folder).paths)
     fresh = Mine(folder)
-    for name in ("best", "older", "notes", "raw", "nothing", "hook"):
+    for name in ("best", "older", "notes", "raw", "nothing", "hook", "scores"):
         assert getattr(outcome.mine, name) == getattr(fresh, name)
     assert outcome.mine.names.tolist() == fresh.names.tolist()
     assert outcome.mine.model is outcome.model

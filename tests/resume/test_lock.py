@@ -98,6 +98,33 @@ def test_a_copy_of_the_folder_does_not_end_it(tmp_path):
     own.release()
 
 
+@pytest.mark.skipif(lock.fcntl is None, reason="there are no such locks on this system")
+def test_a_lock_whose_file_is_removed_is_taken_again(tmp_path):
+    first, second = (FolderLock(folder_of(str(tmp_path)), print) for _ in range(2))
+    first.acquire()
+    os.remove(tmp_path / "keras_tpu_ext.lock")
+    first.check()
+    with pytest.raises(HeldError):
+        second.acquire()
+    os.remove(tmp_path / "keras_tpu_ext.lock")
+    second.acquire()
+    with pytest.raises(HeldError):
+        first.check()
+    first.release()
+    assert os.listdir(tmp_path) == ["keras_tpu_ext.lock"], "it is the second's"
+    second.release()
+
+
+@pytest.mark.skipif(lock.fcntl is None, reason="there are no such locks on this system")
+def test_a_lock_that_is_a_link_is_not_written(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    os.link(tmp_path / "precious", tmp_path / "folder" / "keras_tpu_ext.lock")
+    with pytest.raises(OSError, match="is a link"):
+        FolderLock(folder_of(str(tmp_path / "folder")), print).acquire()
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
 @pytest.mark.parametrize("content", [None, b"", b"[]", b"\xff", json.dumps({"pid": "x"}).encode()])
 def test_a_dead_owner_is_found_out(content, folder):
     """On storage without locks: its file stays as it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 
@@ -37,12 +38,13 @@ def check_random_state(value: object, where: str) -> RandomState:
 
 
 def _is_python(state: object) -> bool:
-    if not (isinstance(state, tuple) and len(state) == 3 and state[0] == 3):
+    if not (isinstance(state, tuple) and len(state) == 3 and type(state[0]) is int):
         return False
-    _, words, gauss = state
+    version, words, gauss = state
     is_state = isinstance(words, tuple) and len(words) == _WORDS + 1 and all(type(one) is int for one in words)
     return (
         is_state
+        and version == random.Random.VERSION
         and all(0 <= one < 2**32 for one in words)
         and words[-1] <= _WORDS
         and (gauss is None or type(gauss) is float)
@@ -50,23 +52,60 @@ def _is_python(state: object) -> bool:
 
 
 def _is_numpy(state: object) -> bool:
-    if not (isinstance(state, tuple) and len(state) == 5 and state[0] == "MT19937"):
+    if not (isinstance(state, tuple) and len(state) == 5 and type(state[0]) is str):
         return False
-    _, key, position, has_gauss, gauss = state
+    name, key, position, has_gauss, gauss = state
     is_key = isinstance(key, np.ndarray) and key.dtype == np.uint32 and key.shape == (_WORDS,)
     is_position = type(position) is int and 0 <= position <= _WORDS
-    return is_key and is_position and has_gauss in (0, 1) and type(gauss) is float
+    is_gauss = type(has_gauss) is int and has_gauss in (0, 1) and type(gauss) is float
+    return name == "MT19937" and is_key and is_position and is_gauss
+
+
+def _is_place(value: object, last: int) -> bool:
+    return type(value) is int and 0 <= value <= last
 
 
 def _is_like(value: object, other: object) -> bool:
     """Return whether a state has the form of another one, of a generator that NumPy was given."""
     if isinstance(value, dict) and isinstance(other, dict):
-        return list(value) == list(other) and all(_is_like(value[name], other[name]) for name in other)
+        is_place = _is_place(value.get("pos", 0), _WORDS) and _is_place(value.get("buffer_pos", 0), 4)
+        return list(value) == list(other) and is_place and all(_is_like(value[name], other[name]) for name in other)
     if type(value) is int and type(other) is int:
         return 0 <= value < 2**128
     if isinstance(value, np.ndarray) and isinstance(other, np.ndarray):
         return value.dtype == other.dtype and value.shape == other.shape
     return type(value) is type(other) and (type(value) is float or (type(value) is str and value == other))
+
+
+def is_generator(value: object) -> bool:
+    """Return whether `value` is a random generator of Python or NumPy."""
+    return type(value) in (random.Random, np.random.Generator, np.random.RandomState)
+
+
+def state_of_generator(generator: Any) -> RandomState:
+    """Return the state of a generator, as plain values."""
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.get_state()
+
+
+def is_state_of_generator(generator: Any, value: object) -> bool:
+    """Return whether a value of a file is a state of such a generator."""
+    if isinstance(generator, random.Random):
+        return _is_python(value)
+    return _is_numpy(value) or _is_like(value, state_of_generator(generator))
+
+
+def set_state_of_generator(generator: Any, state: RandomState) -> None:
+    """Set the state of a generator."""
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
 
 
 def fingerprint_of_random_state() -> tuple[object, ...]:

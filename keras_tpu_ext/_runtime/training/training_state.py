@@ -37,7 +37,9 @@ def check_same(saved: Sequence[SavedVariable], variables: Sequence[tuple[str, Va
         if len(were) != len(are):
             raise CheckpointError(f"it has {len(were)} {words}, and this model has {len(are)}")
         old, new = [one.path for one in were], [path_of(variable) for variable in are]
-        names = zip(_without_counts(old), _without_counts(new), strict=True)
+        # Those of an optimizer are in the order of the weights, and their names end in several counts.
+        names_of = _without_any_counts if role == "optimizer" else _without_counts
+        names = zip(names_of(old), names_of(new), strict=True)
         for one, variable, (was, now) in zip(were, are, names, strict=True):
             path, shape = plain(one.path), one.value.shape[1:] if one.per_replica else one.value.shape
             if was != now:
@@ -54,7 +56,11 @@ def check_same(saved: Sequence[SavedVariable], variables: Sequence[tuple[str, Va
                 )
 
 
-_COUNT = re.compile(r"_(\d{1,9})(?=_|$)")
+_COUNT = re.compile(r"_(\d{1,9})(?=[_/]|$)")
+
+
+def _without_any_counts(paths: Sequence[str]) -> list[str]:
+    return [_COUNT.sub("", path) for path in paths]
 
 
 def _without_counts(paths: Sequence[str]) -> list[str]:
