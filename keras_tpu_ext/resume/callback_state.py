@@ -30,6 +30,7 @@ OF_KERAS = ("model", "_model", "params", "validation_data")
 _LARGE = 2**24
 _SAMPLE = 2**16
 _MOST_TEXTS = 10**6
+_FEW = 2**10  # elements of what no checkpoint can hold
 _ROWS, _COLUMNS = "the rows of a CSVLogger", "its columns"
 
 State = Mapping[str, Any]
@@ -318,10 +319,11 @@ def _fingerprint(value: Any, here: str = "") -> tuple[Any, Any]:
 
 def _inside(value: Any, here: str) -> Any:
     """Return what changes in an object that no checkpoint can hold; `None` if that is unknown."""
-    if isinstance(value, (list, tuple, set, dict)) and type(value) not in (list, tuple, set, dict):
-        return dict(value) if isinstance(value, dict) else list(value)
-    if isinstance(value, collections.deque) or (isinstance(value, np.ndarray) and value.dtype.hasobject):
-        return list(value)
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return value.flat[:: value.size // _FEW + 1].tolist()
+    is_container = isinstance(value, (list, tuple, set, dict)) and type(value) not in (list, tuple, set, dict)
+    if is_container or isinstance(value, collections.deque):
+        return [len(value), list(value.items() if isinstance(value, dict) else value)[:_FEW]]
     is_own = here and type(value).__module__ == here and not isinstance(value, (type, _runtime.keras.layers.Layer))
     return dict(vars(value)) if is_own and hasattr(value, "__dict__") else None
 
