@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from keras_tpu_ext.errors import ArgumentError, ScopeError
 from keras_tpu_ext.resume.checkpoint import CheckpointFolder
 from keras_tpu_ext.resume.leaving import SESSIONS, say
 from keras_tpu_ext.resume.resumable_fit import Left, ResumableFit
+from keras_tpu_ext.resume.saver import is_not_finite
 from keras_tpu_ext.resume.storage import folder_of
 
 
@@ -167,7 +167,7 @@ class AutoResume(_runtime.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Warn of a loss that is no finite number."""
-        if self._fit is not None and not math.isfinite((logs or {}).get("loss", 0.0)):
+        if self._fit is not None and is_not_finite([(logs or {}).get("loss", 0.0)]):
             self._fit.warn_that_it_diverged()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:

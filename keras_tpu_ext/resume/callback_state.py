@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import inspect
-import json
-import weakref
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,18 +18,16 @@ from keras_tpu_ext._runtime.common.random_state import (
 )
 from keras_tpu_ext.errors import CheckpointError
 from keras_tpu_ext.resume.encoding import CannotWriteError, encode, is_array
+from keras_tpu_ext.resume.fingerprint import CANNOT_BE_KEPT, NOT_KEPT, fingerprint
 
 _FRAMEWORKS = ("jax", "keras", "keras_tpu_ext", "numpy", "tensorflow", "tensorflow_addons", "tf_keras")
 # Attributes that Keras sets in a callback, which are not part of its state.
 OF_KERAS = ("model", "_model", "params", "validation_data")
-# Bytes of arrays in an attribute; a larger one is recognized by a sample of its values.
-_LARGE = 2**24
-_SAMPLE = 2**16
 _MOST_TEXTS = 10**6
-_FEW = 2**10  # elements of what no checkpoint can hold
 _ROWS, _COLUMNS = "the rows of a CSVLogger", "its columns"
 
-State = Mapping[str, Any]
+State: TypeAlias = Mapping[str, Any]
+Texts: TypeAlias = "frozenset[str | bytes]"
 
 
 class NotKept(NamedTuple):
@@ -78,18 +72,19 @@ class CallbackStates:
         self._names = names
         self._but = but
         self._variables = variables
-        kept = self._kept()
-        self._before = [{} if _tells(one) else self._fingerprints(one, kept) for one in self._callbacks]
-        self._fresh = [{} if _tells(one) else self._forms(one) for one in self._callbacks]
+        self._before: list[dict[str, Any]] = [{} for _ in self._callbacks]
+        self._fresh: list[dict[str, _Form]] = [{} for _ in self._callbacks]
         self.not_kept: dict[str, NotKept] = {}  # of the user's callbacks
+        self.note_attributes()
 
-    def begin_epoch(self) -> None:
-        """Note attributes that the first epoch's begin has made: those are made again after an interruption."""
+    def note_attributes(self) -> None:
+        """Note new attributes: what is there when training begins is there again after an interruption."""
         kept = self._kept()
-        for number, one in enumerate(self._callbacks):
-            if not _tells(one):
-                self._before[number] = {**self._fingerprints(one, kept), **self._before[number]}
-                self._fresh[number] = {**self._forms(one), **self._fresh[number]}
+        for callback, before, fresh in zip(self._callbacks, self._before, self._fresh, strict=True):
+            if not _tells(callback):
+                new = {name: value for name, value in self._own(callback, kept).items() if name not in before}
+                before.update({name: fingerprint(value, type(callback).__module__) for name, value in new.items()})
+                fresh.update({name: _form(value) for name, value in new.items()})
 
     def read(self) -> list[tuple[str, State]]:
         """Return the name and the state of each callback; `not_kept` then lists what does not outlive it.
@@ -138,17 +133,18 @@ class CallbackStates:
         if _tells(callback):
             state = callback.get_state()
             try:
-                _encoded(state)
-            except _CANNOT_BE_KEPT:
+                encode(state, [])
+            except CANNOT_BE_KEPT:
                 self.not_kept[type(callback).__qualname__] = NotKept(["what its get_state() returned"], [])
                 return {}
             return {"state": state}
-        now = self._fingerprints(callback, kept_elsewhere)
+        own, here = self._own(callback, kept_elsewhere), type(callback).__module__
+        now = {name: fingerprint(value, here) for name, value in own.items()}
         changed = [name for name in now if now[name] != self._before[number].get(name)]
-        lost = [name for name in changed if now[name][0] == _NOT_KEPT]
+        lost = [name for name in changed if now[name][0] == NOT_KEPT]
         if hasattr(callback, "_set_monitor_op"):
             lost = [name for name in lost if name != "monitor_op"]  # it is found again
-        values = {name: vars(callback)[name] for name in changed if now[name][0] != _NOT_KEPT}
+        values = {name: own[name] for name in changed if now[name][0] != NOT_KEPT}
         values = {name: state_of_generator(one) if is_generator(one) else one for name, one in values.items()}
         kept = {name: value for name, value in values.items() if self._fits(number, name, value)}
         unlike = [name for name in values if name not in kept]
@@ -161,32 +157,26 @@ class CallbackStates:
     def _kept(self) -> set[int]:
         return {id(variable) for variable in self._variables()}
 
-    def _fingerprints(self, callback: Any, kept: set[int]) -> dict[str, Any]:
+    def _own(self, callback: Any, kept: set[int]) -> dict[str, Any]:
+        """Return the attributes of a callback that may be state."""
         own = list(vars(callback).items())  # other threads may add to it
-        here = type(callback).__module__
-        return {
-            name: _fingerprint(value, here) for name, value in own if name not in self._but and id(value) not in kept
-        }
-
-    def _forms(self, callback: Any) -> dict[str, _Form]:
-        kept = self._kept()
-        own = list(vars(callback).items())
-        return {name: _form(value) for name, value in own if name not in self._but and id(value) not in kept}
+        return {name: value for name, value in own if name not in self._but and id(value) not in kept}
 
     def _fits(self, number: int, name: str, value: Any) -> bool:
         """Return whether a callback may be given a value of an attribute, compared with what it had."""
         own = vars(self._callbacks[number]).get(name)
         if is_generator(own):
             return is_state_of_generator(own, value)
-        fresh, form = self._fresh[number].get(name), _form(value)
+        fresh, kind = self._fresh[number].get(name), _kind(value)
         if fresh is None and name not in self._but and not name.startswith("__"):  # a default that its class has
             fresh = _form(inspect.getattr_static(type(self._callbacks[number]), name, _Form))
-        if fresh is None or "" in (fresh.kind, form.kind):
+        if fresh is None or not fresh.kind or (kind != fresh.kind and "None" not in (kind, fresh.kind)):
             return False
-        is_kind = form.kind == fresh.kind or "None" in (form.kind, fresh.kind)
-        if not is_kind or not form.texts <= fresh.texts:
+        try:
+            texts, keys = _texts(value)
+        except CANNOT_BE_KEPT:
             return False
-        return form.keys <= fresh.keys or form.keys <= fresh.keys | self._names()
+        return texts <= fresh.texts and (keys <= fresh.keys or keys <= fresh.keys | self._names())
 
 
 class _Form(NamedTuple):
@@ -199,38 +189,53 @@ class _Form(NamedTuple):
     """
 
     kind: str
-    texts: frozenset[str | bytes] = frozenset()
-    keys: frozenset[str | bytes] = frozenset()
+    texts: Texts = frozenset()
+    keys: Texts = frozenset()
 
 
 def _form(value: Any) -> _Form:
     try:
-        _encoded(value)
-        texts, keys = frozenset(_texts(value)), frozenset(_texts(value, keys=True))
-    except _CANNOT_BE_KEPT:
+        encode(value, [])
+        return _Form(_kind(value), *_texts(value))
+    except CANNOT_BE_KEPT:
         return _Form("")
+
+
+def _kind(value: Any) -> str:
     if value is None:
-        return _Form("None")
+        return "None"
     if is_array(value) and not _is_text(value):
-        return _Form("array" if np.ndim(value) else "number")
-    return _Form("number" if isinstance(value, (bool, int, float)) else type(value).__name__, texts, keys)
+        return "array" if np.ndim(value) else "number"
+    return "number" if isinstance(value, (bool, int, float)) else type(value).__name__
 
 
-def _texts(value: Any, *, keys: bool = False) -> Iterator[str | bytes]:
-    """Yield the texts in a value, in the keys of its dicts or elsewhere."""
-    if isinstance(value, (str, bytes)):
-        yield from () if keys else (value,)
-    elif _is_text(value):
-        if not keys:
+def _texts(value: Any) -> tuple[Texts, Texts]:
+    """Return the texts in a value, and those in keys of its dicts.
+
+    Raises:
+        CannotWriteError: If an array has more of them than can be compared.
+    """
+    texts: set[str | bytes] = set()
+    keys: set[str | bytes] = set()
+
+    def add(value: Any, texts: set[str | bytes]) -> None:
+        if isinstance(value, (str, bytes)):
+            texts.add(value)
+        elif _is_text(value):
             unique = np.unique(value)
             if unique.size > _MOST_TEXTS:
                 raise CannotWriteError("too many texts to compare")
-            yield from unique.tolist()
-    elif type(value) in (list, tuple, set, dict):
-        for one in list(value.values() if isinstance(value, dict) else value):
-            yield from _texts(one, keys=keys)
-        for one in list(value) if keys and isinstance(value, dict) else ():
-            yield from _texts(one)
+            texts.update(unique.tolist())
+        elif type(value) is dict:
+            for name, one in list(value.items()):
+                add(name, keys)
+                add(one, texts)
+        elif type(value) in (list, tuple, set):
+            for one in list(value):
+                add(one, texts)
+
+    add(value, texts)
+    return frozenset(texts), frozenset(keys)
 
 
 def _is_text(value: Any) -> bool:
@@ -261,9 +266,6 @@ def _copied(value: Any) -> Any:
     return value
 
 
-_NOT_KEPT = "cannot be kept"
-
-
 def _tells(callback: Any) -> bool:
     return hasattr(callback, "get_state") and hasattr(callback, "set_state")
 
@@ -290,91 +292,3 @@ def _restore_csv(logger: Any, rows: Any, columns: Any) -> None:
         logger.append = given
     if isinstance(columns, list) and all(type(one) is str for one in columns):
         logger.keys = list(columns)
-
-
-def _still(value: Any) -> Any:
-    """Return a copy whose lists and dicts, at any depth, no other thread changes."""
-    if type(value) is dict:
-        return {name: _still(one) for name, one in list(value.items())}
-    return [_still(one) for one in list(value)] if type(value) is list else value
-
-
-def _fingerprint(value: Any, here: str = "") -> tuple[Any, Any]:
-    """Return a value that differs for different inputs; it begins with `_NOT_KEPT` if no checkpoint can hold them.
-
-    Args:
-        value: The value.
-        here: The module of the callback: objects of its classes are looked into.
-    """
-    if is_generator(value):
-        value = state_of_generator(value)
-    inside = _inside(value, here)
-    try:
-        if inside is not None:
-            return _NOT_KEPT, (_Identity(value), _fingerprint_of(_still(inside)))
-        return _fingerprint_of(_still(value))
-    except RecursionError:  # such as of an object that holds itself
-        return _NOT_KEPT, _Identity(value)
-
-
-def _inside(value: Any, here: str) -> Any:
-    """Return what changes in an object that no checkpoint can hold; `None` if that is unknown."""
-    if isinstance(value, np.ndarray) and value.dtype.hasobject:
-        return value.flat[:: value.size // _FEW + 1].tolist()
-    is_container = isinstance(value, (list, tuple, set, dict)) and type(value) not in (list, tuple, set, dict)
-    if is_container or isinstance(value, collections.deque):
-        return [len(value), list(value.items() if isinstance(value, dict) else value)[:_FEW]]
-    is_own = here and type(value).__module__ == here and not isinstance(value, (type, _runtime.keras.layers.Layer))
-    return dict(vars(value)) if is_own and hasattr(value, "__dict__") else None
-
-
-def _fingerprint_of(value: Any) -> tuple[Any, Any]:
-    if type(value) is np.ndarray and is_array(value) and value.nbytes > _LARGE:
-        return id(value), zlib.crc32(_bytes(value.flat[:: value.size // _SAMPLE + 1]))
-    try:
-        encoded, members = _encoded(value)
-    except _CANNOT_BE_KEPT:
-        if type(value) in (list, tuple):
-            return _NOT_KEPT, [_fingerprint_of(one) for one in value]
-        if type(value) is dict:
-            return _NOT_KEPT, [(name, _fingerprint_of(one)) for name, one in value.items()]
-        return _NOT_KEPT, (_Identity(value), _of_variable(value))
-    return json.dumps(encoded), [zlib.crc32(_bytes(member)) for member in members]
-
-
-def _of_variable(value: Any) -> int | None:
-    """Return a number of what a variable holds; `None` of what is none, or of one that does not tell."""
-    if not hasattr(value, "assign"):
-        return None
-    with contextlib.suppress(Exception):  # one for replicas gives no array
-        return zlib.crc32(_bytes(np.asarray(value)))
-    return None
-
-
-class _Identity:
-    """Equal to that of the same object, which it does not keep alive if possible."""
-
-    def __init__(self, value: Any) -> None:
-        try:
-            self._get: Callable[[], Any] = weakref.ref(value)
-        except TypeError:
-            self._get = lambda: value
-
-    def __eq__(self, other: object) -> bool:
-        value = self._get()
-        return isinstance(other, _Identity) and value is not None and value is other._get()
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _encoded(value: Any) -> tuple[Any, list[Any]]:
-    members: list[Any] = []
-    return encode(value, members), members
-
-
-# RuntimeError is JAX's, for an array whose memory was donated to the next step.
-_CANNOT_BE_KEPT = CannotWriteError, RecursionError, RuntimeError
-
-
-def _bytes(member: Any) -> Any:
-    return member if isinstance(member, bytes) else np.ascontiguousarray(member).reshape(-1).view(np.uint8)

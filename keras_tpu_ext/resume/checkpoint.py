@@ -311,13 +311,13 @@ def read(folder: Folder, name: str) -> Checkpoint:
 
 def read_summary(folder: Folder, name: str) -> Checkpoint:
     """Return a checkpoint whose arrays are zero, after checking all of it; see `read`."""
-    with _opened(folder, name) as file:
-        file.check()
-    return _read(folder, name, values=False)
+    return _read(folder, name, values=False, checks=True)
 
 
-def _read(folder: Folder, name: str, *, values: bool) -> Checkpoint:
+def _read(folder: Folder, name: str, *, values: bool, checks: bool = False) -> Checkpoint:
     with _opened(folder, name) as file:
+        if checks:
+            file.check()
         found = _schema.fields({"format": _schema.integer(), "checkpoint": _anything})(file.content, "")
         if found["format"] != FORMAT:
             raise CheckpointError(

@@ -72,29 +72,33 @@ def data_spec(call: RunningFit) -> DataSpec:
         size = inner.num_batches if hasattr(inner, "num_batches") else len(inner)
         return DataSpec(type(inner).__name__, size, steps)
     if hasattr(data, "element_spec"):
-        leaves = list(_leaves(data.element_spec))
-        count = getattr(data, "cardinality", None)
-        cardinality = int(count()) if callable(count) else -1  # not of a distributed dataset, which is refused later
-        sizes = {leaf.shape[0] for leaf in leaves if len(leaf.shape)}
-        batch_size = sizes.pop() if len(sizes) == 1 else None
-        return DataSpec(
-            "tf.data.Dataset", None if cardinality < 0 else cardinality, steps, None, batch_size, _elements(leaves)
-        )
+        return _spec_of_dataset(data, steps)
     arrays = list(_leaves([call.arguments.get(name) for name in ("x", "y", "sample_weight")]))
     if not arrays or not all(len(one.shape) for one in arrays) or isinstance(data, Iterator):
         return DataSpec(type(data).__name__, steps_per_epoch=steps)
-    batch_size = int(call.arguments.get("batch_size") or _BATCH_SIZE)
+    return _spec_of_arrays(arrays, call, steps)
+
+
+def _spec_of_dataset(data: Any, steps: int | None) -> DataSpec:
+    leaves = list(_leaves(data.element_spec))
+    count = getattr(data, "cardinality", None)
+    batches = int(count()) if callable(count) else -1  # not of a distributed dataset, which is refused later
+    sizes = {leaf.shape[0] for leaf in leaves if len(leaf.shape)}
+    return DataSpec(
+        "tf.data.Dataset",
+        batches if batches >= 0 else None,
+        steps,
+        batch_size=sizes.pop() if len(sizes) == 1 else None,
+        elements=_elements(leaves),
+    )
+
+
+def _spec_of_arrays(arrays: list[Any], call: RunningFit, steps: int | None) -> DataSpec:
+    size = int(call.arguments.get("batch_size") or _BATCH_SIZE)
     split = float(call.arguments.get("validation_split") or 0.0)
     rows = math.floor(int(arrays[0].shape[0]) * (1 - split))
-    return DataSpec(
-        "arrays",
-        math.ceil(rows / batch_size),
-        steps,
-        rows,
-        batch_size,
-        _elements(arrays),
-        _digest([one[: min(rows, batch_size)] for one in arrays]),
-    )
+    first = _digest([one[: min(rows, size)] for one in arrays])
+    return DataSpec("arrays", math.ceil(rows / size), steps, rows, size, _elements(arrays), first)
 
 
 def differences(was: DataSpec, now: DataSpec) -> list[str]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
-
-import numpy as np
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
@@ -21,10 +18,19 @@ from keras_tpu_ext._schema import plain
 from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
 from keras_tpu_ext.resume.callback_state import OF_KERAS, CallbackStates
 from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
-from keras_tpu_ext.resume.data_spec import DataSpec, SeenBatches, data_spec, differences
+from keras_tpu_ext.resume.data_spec import SeenBatches, data_spec
 from keras_tpu_ext.resume.encoding import CannotWriteError
 from keras_tpu_ext.resume.lock import FolderLock
-from keras_tpu_ext.resume.saver import Saver
+from keras_tpu_ext.resume.lost_state import LostStateWarnings
+from keras_tpu_ext.resume.opening import (
+    changes_of_data,
+    check_framework,
+    read_folder,
+    refusal_of_data,
+    take_folder,
+    warn,
+)
+from keras_tpu_ext.resume.saver import Saver, is_not_finite, on_host
 from keras_tpu_ext.resume.schedule import Schedule
 from keras_tpu_ext.resume.steps_heard import StepsHeard
 
@@ -80,7 +86,7 @@ class ResumableFit:
         self._is_first_batch = True
         self._history: Mapping[str, Any] | None = None
         self._place: Place | None = None  # where the data are resumed
-        self._told: set[str] = set()
+        self._lost = LostStateWarnings()
         self._is_chief = _runtime.devices.is_chief()
         self._processes = 1
         self._is_on_host = False  # whether variables are copied to the host, after a failure on the device
@@ -94,8 +100,8 @@ class ResumableFit:
         with contextlib.ExitStack() as stack:
             stack.push(self._wait_for_saver)
             if self._is_chief:
-                self._prepare()
-            self._read()
+                take_folder(self._folder, self._lock)
+            self._found, self._saved = read_folder(self._folder, warns=self._is_chief)
             self._check_same_checkpoint()
             self._epochs = epochs = int(call.arguments.get("epochs", 1))
             first_epoch, seed = None, None
@@ -105,15 +111,18 @@ class ResumableFit:
             saved, spec = self._saved, data_spec(call)
             self._seen = SeenBatches(spec, None if saved is None else saved.data)
             if saved is not None:
-                self._check(saved)
+                check_framework(self._folder.path, saved)
+                if saved.diverged:
+                    self.warn_that_it_diverged()
                 # It may have ended before its last epoch, such as by EarlyStopping; or `fit` now has fewer epochs.
                 is_finished = saved.finished and saved.epochs >= epochs
                 self.finished = is_finished or saved.epoch >= epochs
                 first_epoch = epochs if self.finished else saved.epoch
                 seed = saved.seed
                 self._say(self._where(saved))
-                place = self._place_in(saved, spec)
-                self._place = None if self.finished else place
+                changes = changes_of_data(saved, spec, epochs)
+                self._accept(changes)
+                self._place = None if self.finished or changes else saved.place
             self._data = stack.enter_context(_runtime.training_state.reading_batches(call, first_epoch, seed))
             self._data.see = self._see
             stack.enter_context(self._schedule.interruption.heeding_signals())
@@ -136,56 +145,15 @@ class ResumableFit:
             self._saver.close()
         self._saver.release()
 
-    def _prepare(self) -> None:
-        """Take the folder for this process, and report problems with it before training starts."""
-        try:
-            self._folder.folder.prepare()
-            self._lock.acquire()
-            self._folder.folder.remove_unfinished()
-        except OSError as error:
-            raise CheckpointError(
-                f"AutoResume cannot write into {self._folder.path}: {error}. Give it a folder that can be written, "
-                'on Kaggle AutoResume("/kaggle/working/checkpoints").'
-            ) from error
-
-    def _read(self) -> None:
-        path = self._folder.path
-        try:
-            self._found, self._saved = self._folder.read_newest()
-        except OSError as error:
-            raise CheckpointError(
-                f"AutoResume cannot read what is in {path}: {error}. Nothing there was changed. Start again when it "
-                "can be read, or give AutoResume another directory."
-            ) from error
-        damaged = self._folder.damaged
-        if damaged and self._is_chief:
-            where = "begins anew" if self._found is None else f"goes on from {self._found.name}"
-            are = "is" if len(damaged) == 1 else "are"
-            _warn(f"in {path} {' and '.join(damaged)} {are} damaged, so this {where}")
-
-    def _place_in(self, saved: Checkpoint, spec: DataSpec) -> Place | None:
-        """Return the position in the data to resume at; `None` for the start of the epoch."""
-        place, batch = saved.place, saved.batch
-        changes = differences(saved.data, spec)
-        steps = spec.steps_per_epoch or spec.batches
-        if not changes and steps is not None and (batch > steps or place.batch > (saved.epoch + 1) * steps):
-            changes = [f"{batch} batches of epoch {saved.epoch + 1}, now {steps} in all"]
-        if not changes and max(place.passes, place.unread) > 2 * self._epochs + 2:
-            changes = [f"{place.passes} passes over the data, now {self._epochs} epochs"]
-        if not changes:
-            return place
-        if not self._restarts_epoch:
+    def _accept(self, changes: list[str]) -> None:
+        """Refuse other data, unless the epoch is to begin anew with them."""
+        if changes and not self._restarts_epoch:
             raise self._refusal_of_data(changes)
-        _warn(f"the data are others than when this was saved ({'; '.join(changes)}), so it begins the epoch anew")
-        return None
+        if changes:
+            warn(f"the data are others than when this was saved ({'; '.join(changes)}), so it begins the epoch anew")
 
     def _refusal_of_data(self, changes: list[str]) -> CheckpointError:
-        restart = 'To begin the epoch anew with these, write AutoResume(..., on_changed_data="restart_epoch"); to'
-        return CheckpointError(
-            f"AutoResume cannot go on from {self._folder.path}: the data are others than when it was saved: "
-            f"{'; '.join(changes)}. Give `fit` the data of before. {'To' if self._restarts_epoch else restart} start "
-            "anew, give it another directory."
-        )
+        return refusal_of_data(self._folder.path, changes, may_restart=not self._restarts_epoch)
 
     def _see(self, batch: Nest, rows: int) -> None:
         """Note a batch that is read, perhaps in another thread."""
@@ -239,8 +207,8 @@ class ResumableFit:
         """Resume in the middle of an epoch if it was saved there, and save at the start of every later epoch."""
         is_first = self._epoch is None
         if is_first:
-            self._states.begin_epoch()
-            self._states_of_data.begin_epoch()
+            self._states.note_attributes()
+            self._states_of_data.note_attributes()
         self._before_epoch += self._steps.batches
         self._epoch, self._batch, self._steps = epoch, 0, StepsHeard()
         if self._saved is not None:
@@ -366,7 +334,7 @@ class ResumableFit:
             self._saver.fail(error)
             return True
         self._warn_of_what_is_lost()
-        self._saver.begin(functools.partial(_on_host, checkpoint))
+        self._saver.begin(functools.partial(on_host, checkpoint))
         self._schedule.end_save()
         return True
 
@@ -380,7 +348,7 @@ class ResumableFit:
             batch=self._batch,
             batches=self._before_epoch + self._batch,
             finished=self.finished,
-            diverged=_is_not_finite(history.history.get("loss", [0.0])[-1:]),
+            diverged=is_not_finite(history.history.get("loss", [0.0])[-1:]),
             time=time.time(),
             variables=list(variables),
             callbacks=self._states.read(),
@@ -422,7 +390,7 @@ class ResumableFit:
         without = [plain(name) for name in self._states.assign(saved.callbacks)]
         if without and self._is_chief:  # other processes lack callbacks that only write
             were = "was" if len(without) == 1 else "were"
-            _warn(f"{' and '.join(without)} {were} there when this was saved: what is known there is left out")
+            warn(f"{' and '.join(without)} {were} there when this was saved: what is known there is left out")
         self._history = saved.history
         self._restore_history()
         self._before_epoch, self._batch = saved.batches - saved.batch, saved.batch
@@ -449,83 +417,16 @@ class ResumableFit:
 
     def warn_that_it_diverged(self) -> None:
         """Warn, once, that the loss is no finite number, and which checkpoint is from before."""
-        if "diverged" in self._told:
-            return
-        self._told.add("diverged")
-        last = self._folder.last_before_it_diverged() if self._is_chief else None
-        kept = (
-            "no checkpoint has a finite one"
-            if last is None
-            else (f"{last} is the last checkpoint with a finite one, and is kept: to go on from it, remove the later")
-        )
-        _warn(f"the loss is no finite number any more; {kept}")
-
-    def _check(self, saved: Checkpoint) -> None:
-        """Refuse what was saved on another Keras, or on another framework."""
-        if saved.diverged:
-            self.warn_that_it_diverged()
-        was, now = plain(saved.keras), _runtime.message_terms.keras
-        if was != now:
-            raise CheckpointError(
-                f"AutoResume cannot go on from {self._folder.path}: it was saved by {was}, whose optimizers and "
-                f"metrics have other variables than those of {now}. To go on, use that Keras; to start anew, give "
-                "AutoResume another directory."
-            )
-        was, now = plain(saved.framework), _runtime.message_terms.framework
-        if was != now:
-            raise CheckpointError(
-                f"AutoResume cannot go on from {self._folder.path}: it was saved on {was}, which draws other random "
-                f"numbers and keeps the place in the data otherwise than {now}. To go on, use {was}; to start anew, "
-                "give AutoResume another directory."
-            )
+        self._lost.warn_of_divergence(self._folder.last_before_it_diverged() if self._is_chief else None)
 
     def _warn_of_what_is_lost(self) -> None:
-        if self._data.not_exact and "data" not in self._told:
-            self._told.add("data")
-            _warn(
-                "after an interruption this training may go on in another order or with other random numbers, for "
-                f"the state of its data cannot be saved: {self._data.not_exact}"
-            )
-        not_kept = _runtime.training_state.not_kept(self._model)
-        if not_kept and "model" not in self._told:
-            self._told.add("model")
-            _warn(f"after an interruption this training goes on with others than {not_kept}")
-        for name, lost in {**self._states.not_kept, **self._states_of_data.not_kept}.items():
-            if name in self._told:
-                continue
-            self._told.add(name)
-            cure = "Give it get_state(), which returns numbers, strings, arrays, lists or dicts, and set_state(state)"
-            if lost.unwritable:
-                _warn(
-                    f"{name} keeps {' and '.join(lost.unwritable)}, which no checkpoint can hold: after an "
-                    f"interruption it begins anew. {cure}"
-                )
-            if lost.unlike:
-                _warn(
-                    f"{name} keeps {' and '.join(lost.unlike)}, which no checkpoint restores: attributes that it has "
-                    "not when training begins, that are then of another type, or that hold a new text, which might "
-                    f"be a path. {cure}"
-                )
-
-
-def _on_host(checkpoint: Checkpoint) -> Checkpoint:
-    """Copy the variables to the host, and release their copies on the device."""
-    variables = checkpoint.variables
-    for number, one in enumerate(variables):
-        variables[number] = one._replace(value=np.asarray(one.value))
-    losses = [one.value for one in variables if one.role == "metric" and "loss" in one.path]
-    return dataclasses.replace(checkpoint, diverged=checkpoint.diverged or _is_not_finite(losses))
-
-
-def _is_not_finite(values: Sequence[Any]) -> bool:
-    try:
-        return not all(np.isfinite(value).all() for value in values)
-    except (TypeError, ValueError):  # a user's metric may be anything
-        return False
-
-
-def _warn(text: str) -> None:
-    warnings.warn(f"AutoResume: {text}.", ResumeWarning, stacklevel=2)
+        if self._data.not_exact:
+            self._lost.warn_of_data(self._data.not_exact)
+        if not_kept := _runtime.training_state.not_kept(self._model):
+            self._lost.warn_of_model(not_kept)
+        for states in (self._states, self._states_of_data):
+            for name, lost in states.not_kept.items():
+                self._lost.warn_of_callback(name, lost)
 
 
 def _duration(seconds: float) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
 
 from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
 from keras_tpu_ext.resume.lock import FolderLock
@@ -124,3 +128,20 @@ class Saver:
 
     def _forget(self) -> None:
         _under_way.pop(os.path.abspath(self._folder.path), None)
+
+
+def on_host(checkpoint: Checkpoint) -> Checkpoint:
+    """Copy the variables to the host, and release their copies on the device."""
+    variables = checkpoint.variables
+    for number, one in enumerate(variables):
+        variables[number] = one._replace(value=np.asarray(one.value))
+    losses = [one.value for one in variables if one.role == "metric" and "loss" in one.path]
+    return dataclasses.replace(checkpoint, diverged=checkpoint.diverged or is_not_finite(losses))
+
+
+def is_not_finite(values: Sequence[Any]) -> bool:
+    """Return whether one of some values holds a number that is not finite."""
+    try:
+        return not all(np.isfinite(value).all() for value in values)
+    except (TypeError, ValueError):  # a user's metric may be anything
+        return False

@@ -80,11 +80,13 @@ class Outcome:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", ResumeWarning)
-            with contextlib.suppress(Killed):
-                self.model.fit(self.rows, epochs=3, verbose=0, callbacks=[*callbacks, resume])
+            try:
+                with contextlib.suppress(Killed):
+                    self.model.fit(self.rows, epochs=3, verbose=0, callbacks=[*callbacks, resume])
+            finally:  # Keras leaves it open
+                if self.log.csv_file is not None:
+                    self.log.csv_file.close()
         self.finished = resume.finished
-        if not self.log.csv_file.closed:
-            self.log.csv_file.close()
 
     @property
     def weights(self):
