@@ -129,33 +129,30 @@ def _same_size(old: int | None, new: int | None) -> bool:
 class SeenBatches:
     """What the batches of a `fit` say that its arguments do not: their parts, and their size if it is always one.
 
+    It is one if in each epoch, or pass, at most one batch is shorter: the last, or any one if batches are shuffled.
+
     Args:
         spec: What the arguments say.
-        before: What was known when the training was saved; `None` for a new one.
+        before: What was known when the training was saved; `None` for a new one, or if the data are others.
     """
 
     def __init__(self, spec: DataSpec, before: DataSpec | None) -> None:
         self._spec = spec
         self._before = before
         self._elements: Any = None if before is None else before.elements
-        self._sizes: set[int] = set() if before is None or before.batch_size is None else {before.batch_size}
-        self._number = self._confirmed = 0
-        self._is_shorter = True
+        self._size = (before and before.batch_size) or 0  # of the largest batch
+        self._number = self._confirmed = self._shorter = self._last = 0
+        self._varies = before is not None and before.batch_size is None
 
     @property
     def is_unsure(self) -> bool:
         """Whether other data than before an interruption may not have shown yet."""
         return self._before is not None and self._confirmed < _TELLING
 
-    def confirm(self) -> None:
-        """Note that a batch is as those before an interruption."""
-        self._confirmed += 1
-
-    def see(self, batch: Nest, rows: int) -> list[str]:
-        """Note a batch, and return in words how it differs from those before an interruption."""
-        self._number += 1
-        if len(self._sizes) <= _FEW_SIZES:
-            self._sizes.add(rows)
+    def see(self, batch: Nest, rows: int, index: int) -> list[str]:
+        """Note a batch, and its index in the pass; return in words how it differs from those of before."""
+        varied = self._varies
+        self._note_size(rows, index)
         if self._number > _TELLING:
             return []
         elements = [(name, [None] * len(sizes)) for name, sizes in _elements(list(_leaves(batch)))]
@@ -166,24 +163,36 @@ class SeenBatches:
         now = DataSpec(self._spec.kind)
         if self._spec.elements is None:
             now = now._replace(elements=elements)
-        before = self._before.batch_size or rows
-        self._is_shorter &= rows < before  # the last of a pass may be
-        if self._spec.batch_size is None and (rows > before or (self._is_shorter and self._number == _TELLING)):
+        if self._spec.batch_size is None and self._varies and not varied:
             now = now._replace(batch_size=rows)
-        return differences(self._before, now)
+        changes = differences(self._before, now)
+        self._confirmed += not changes
+        return changes
+
+    def _note_size(self, rows: int, index: int) -> None:
+        steps = self._spec.steps_per_epoch
+        index = index % steps if steps else index
+        if index <= self._last:
+            self._shorter = 0
+        if rows > self._size:
+            self._shorter, self._varies = self._number, self._varies or self._before is not None or self._number > 1
+            self._size = rows
+        self._shorter += rows < self._size
+        self._varies |= self._shorter > 1
+        self._last = index
+        self._number += 1
 
     def spec(self) -> DataSpec:
         """Return what is known."""
         spec = self._spec
         if spec.elements is None:
             spec = spec._replace(elements=self._elements)
-        if spec.batch_size is None and self._number >= _TELLING and len(self._sizes) <= _FEW_SIZES:
-            spec = spec._replace(batch_size=max(self._sizes))
+        if spec.batch_size is None and not self._varies and self._number >= _TELLING:
+            spec = spec._replace(batch_size=self._size)
         return spec
 
 
 _TELLING = 2  # batches
-_FEW_SIZES = 2  # of batches: one, and that of the last of a pass
 
 
 def _leaves(nest: Nest) -> Iterator[Any]:

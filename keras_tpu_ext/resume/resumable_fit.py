@@ -75,6 +75,7 @@ class ResumableFit:
         self._saved: Checkpoint | None = None
         self._data: ResumableData
         self._seen: SeenBatches
+        self._has_seen_epoch = False  # before an interruption
         self._model: Model
         self._others: list[Any]
         self._states: CallbackStates
@@ -109,7 +110,7 @@ class ResumableFit:
             given = given.dataset if isinstance(given, GivesPaddedBatches) else given
             self._datasets = [given] if isinstance(given, _runtime.PyDataset) else []
             saved, spec = self._saved, data_spec(call)
-            self._seen = SeenBatches(spec, None if saved is None else saved.data)
+            self._seen = SeenBatches(spec, None)
             if saved is not None:
                 check_framework(self._folder.path, saved)
                 if saved.diverged:
@@ -123,6 +124,9 @@ class ResumableFit:
                 changes = changes_of_data(saved, spec, epochs)
                 self._accept(changes)
                 self._place = None if self.finished or changes else saved.place
+                self._has_seen_epoch = saved.epoch > 0
+                if not changes:
+                    self._seen = SeenBatches(spec, saved.data)
             self._data = stack.enter_context(_runtime.training_state.reading_batches(call, first_epoch, seed))
             self._data.see = self._see
             stack.enter_context(self._schedule.interruption.heeding_signals())
@@ -155,12 +159,15 @@ class ResumableFit:
     def _refusal_of_data(self, changes: list[str]) -> CheckpointError:
         return refusal_of_data(self._folder.path, changes, may_restart=not self._restarts_epoch)
 
-    def _see(self, batch: Nest, rows: int) -> None:
+    def _see(self, batch: Nest, rows: int, index: int) -> None:
         """Note a batch that is read, perhaps in another thread."""
-        changes = self._seen.see(batch, rows)
-        if changes and not self._restarts_epoch:
+        changes = self._seen.see(batch, rows, index)
+        if changes and self._has_seen_epoch and not self._restarts_epoch:
             self._data.refuse(CheckpointError("; ".join(changes)))
-        self._seen.confirm()
+        if changes:
+            are = "are" if self._has_seen_epoch else "may be"
+            what = "; ".join(changes)
+            warn(f"the data {are} others than when this was saved ({what}); it goes on at the batch after {index}")
 
     def _check_same_checkpoint(self) -> None:
         """Refuse to resume if processes that train together have found different checkpoints."""

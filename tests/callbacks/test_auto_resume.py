@@ -465,13 +465,13 @@ def test_the_columns_of_a_csv_logger_keep_their_order(tmp_path):
 
 def test_what_a_callback_knows_does_not_change_while_it_is_written():
     callback = Counting()
-    states = CallbackStates([callback])
-    callback.rates += [np.ones(2), {"of": [1]}]
+    states = CallbackStates([callback], names=lambda: frozenset(["loss"]))
+    callback.rates += [np.ones(2), {"loss": [1]}]
     (saved,) = states.read()
     callback.rates[0] *= 2
-    callback.rates[1]["of"].append(2)
+    callback.rates[1]["loss"].append(2)
     callback.rates.append(3)
-    assert repr(saved[1]["rates"]) == repr([np.ones(2), {"of": [1]}])
+    assert repr(saved[1]["rates"]) == repr([np.ones(2), {"loss": [1]}])
 
 
 def test_a_save_before_the_first_batch_keeps_the_place_in_the_epoch(tmp_path):

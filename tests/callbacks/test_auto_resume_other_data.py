@@ -162,15 +162,36 @@ def test_the_last_batch_of_a_pass_may_be_shorter(tmp_path):
         assert train(tmp_path / str(killed_at), arrays(X[:90]))[0].finished
 
 
-def test_batches_may_have_different_sizes(tmp_path):
+@pytest.mark.parametrize("killed_at", [3, 9])
+@pytest.mark.parametrize("sizes", [(4, 12, 8, 16, 20, 6), (16, 16, 16, 8, 8, 8), (8, 8, 8, 16, 16, 16)])
+def test_batches_may_have_different_sizes(sizes, killed_at, tmp_path):
+    """Also in runs, as of sequences that are sorted by length."""
+
     class Buckets(Batches):
         def __getitem__(self, index):
-            rows = X[: (4, 12, 8, 16, 20, 6)[index]]
+            rows = X[: sizes[index]]
             return rows, rows
 
+    data = {"shuffle": False}
     with pytest.raises(Killed):
-        train(tmp_path, {"x": Buckets()}, 9)
-    assert train(tmp_path, {"x": Buckets()})[0].finished
+        train(tmp_path, {"x": Buckets(), **data}, killed_at)
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", ".*the data may be others", ResumeWarning
+        )  # in the first epoch it may be so
+        assert train(tmp_path, {"x": Buckets(), **data})[0].finished
+
+
+@pytest.mark.parametrize("now", [8, 32])
+def test_batches_of_another_size_are_told_in_the_first_epoch(now, tmp_path):
+    """A generator may give batches of any size, so it is not known yet that these are of other data."""
+    with pytest.raises(Killed):
+        train(tmp_path, {"x": generated(), "steps_per_epoch": 6}, 4)
+    told = (
+        rf"the data may be others than when this was saved \(batches of 16 rows, now {now}\); it goes on at the batch"
+    )
+    with pytest.warns(ResumeWarning, match=told):
+        assert train(tmp_path, {"x": generated(now), "steps_per_epoch": 6})[0].finished
 
 
 @pytest.mark.parametrize(

@@ -480,7 +480,8 @@ class ResumableData(Protocol):
         not_exact: Why the data may continue with other random numbers or in a different order; empty if it does not.
         read_again: Number of batches that were read again to return to the saved position.
         seconds: How long that took.
-        see: Called with each batch that is read, and its number of rows, in the thread that reads.
+        see: Called with each batch that an epoch reads, its number of rows and its index in the pass, in the thread
+            that reads.
         refusal: Why `fit` cannot go on, after an error in that thread; else `None`.
     """
 
@@ -488,7 +489,7 @@ class ResumableData(Protocol):
     not_exact: str
     read_again: int
     seconds: float
-    see: Callable[[Nest, int], None]
+    see: Callable[[Nest, int, int], None]
     refusal: CheckpointError | None
 
     def refuse(self, error: CheckpointError) -> None:

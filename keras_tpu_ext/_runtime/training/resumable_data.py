@@ -44,7 +44,7 @@ class ResumablePasses:
         not_exact: See `ResumableData`.
         read_again: Number of batches that were read again to return to the saved position.
         seconds: How long that took.
-        see: Called with each batch that is read, and its number of rows.
+        see: Called with each batch that an epoch reads, its number of rows, and its index in the pass.
         refusal: Why `fit` cannot go on, after an error in the thread that reads; else `None`.
         last_take: When a state of the data was last taken from which the next passes are known.
         seconds_of_take: How long it took to take it.
@@ -69,7 +69,7 @@ class ResumablePasses:
         self.not_exact = ""
         self.read_again = 0
         self.seconds = 0.0
-        self.see: Callable[[Nest, int], None] = lambda batch, rows: None
+        self.see: Callable[[Nest, int, int], None] = lambda batch, rows, index: None
         self.refusal: CheckpointError | None = None
 
     def refuse(self, error: CheckpointError) -> None:
@@ -272,7 +272,8 @@ class _Pass:
             self._read += 1
             rows = _rows_of(batch)
             self._rows = max(self._rows, rows)
-            self._data.see(batch, rows)
+            if self._data.has_begun or self._data.begins_before_epoch:
+                self._data.see(batch, rows, self._read - 1)
             if self._read == self.resumed_at + 1 and self._source.depends_on_earlier:
                 self._take_early()
             yield batch
