@@ -15,7 +15,6 @@ import tensorflow as tf
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import cli
-from keras_tpu_ext.data.tfrecords import shard_writer
 from sample_images import CLASSES, claimed_png, rows, write_crops
 
 pytestmark = [pytest.mark.runtimes("keras3_tf", "keras2_tf"), pytest.mark.gate_on("keras3_tf")]
@@ -137,28 +136,15 @@ def test_the_order_is_that_of_the_seed(photos, tmp_path):
     assert sorted(orders[0]) == sorted(orders[2])
 
 
-def test_who_goes_on_without_skipping_is_told_of_what_was_skipped(photos, tmp_path, monkeypatch):
+def test_who_goes_on_without_skipping_is_told_of_what_was_skipped(photos, interrupt):
     (photos / "china" / "003.jpg").write_text("a text")
-    with monkeypatch.context() as patch:
-        patch.setattr(shard_writer.ShardWriter, "_check_some", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            write(photos, tmp_path / "out", on_error="skip")
+    out = interrupt(on_error="skip")
     with pytest.raises(
         kte.errors.ArgumentError, match=r"to be a whole JPEG, PNG, BMP or GIF image; '.*003.jpg' is not"
     ):
-        write(photos, tmp_path / "out")
-    report = write(photos, tmp_path / "out", on_error="skip")
+        write(photos, out, shards=2)
+    report = write(photos, out, shards=2, on_error="skip")
     assert (report.records, report.shards_now) == (39, 0)
-
-
-@pytest.fixture
-def begun(photos, tmp_path, monkeypatch):
-    """A folder in which everything is written but the manifest."""
-    with monkeypatch.context() as patch:
-        patch.setattr(shard_writer.ShardWriter, "_check_some", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            write(photos, tmp_path / "out")
-    return tmp_path / "out"
 
 
 @pytest.mark.parametrize("content", ["", '{"plan"', "[]", "{}", '{"plan": 3}', "null"])
@@ -168,24 +154,24 @@ def test_a_damaged_plan_is_told(photos, begun, content):
         f"needs '{begun}/unfinished.json' to be the plan of a set that it began; .* Write to another folder, or rem"
     )
     with pytest.raises(kte.errors.ArgumentError, match=f"^write_tfrecords {what}"):
-        write(photos, begun)
+        write(photos, begun, shards=2)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"records": 10, "skipped": []}', None])
 def test_a_shard_whose_counts_are_damaged_is_written_again(photos, tmp_path, begun, content):
-    path = begun / "data-00001-of-00004.tfrecord.done.json"
+    path = begun / "data-00001-of-00002.tfrecord.done.json"
     found = json.loads(path.read_text())
     path.write_text(json.dumps(found | {"records": 9}) if content is None else content)
-    assert write(photos, begun).shards_now == 1
-    write(photos, tmp_path / "whole")
+    assert write(photos, begun, shards=2).shards_now == 1
+    write(photos, tmp_path / "whole", shards=2)
     assert contents(begun) == contents(tmp_path / "whole")
 
 
 def test_a_shard_that_was_cut_off_is_written_again(photos, tmp_path, begun):
-    path = begun / "data-00001-of-00004.tfrecord"
+    path = begun / "data-00001-of-00002.tfrecord"
     path.write_bytes(path.read_bytes()[:-100])
-    assert write(photos, begun).shards_now == 1
-    write(photos, tmp_path / "whole")
+    assert write(photos, begun, shards=2).shards_now == 1
+    write(photos, tmp_path / "whole", shards=2)
     assert contents(begun) == contents(tmp_path / "whole")
 
 
@@ -204,10 +190,6 @@ def test_images_that_are_too_large_are_raised_or_counted(photos, tmp_path, capsy
         write(photos, tmp_path / "out2", on_error="skip", max_pixels=1000)
     assert cli.main([*arguments[:2], str(tmp_path / "out3"), "--quiet", "--skip-errors", "--max-pixels", "1000"]) == 2
     assert "none of 41 can" in capsys.readouterr().err
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt
 
 
 def test_bad_images_are_raised_or_counted(photos, tmp_path, capsys):
