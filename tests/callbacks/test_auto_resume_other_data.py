@@ -184,14 +184,12 @@ def test_batches_may_have_different_sizes(sizes, killed_at, tmp_path):
 
 @pytest.mark.parametrize("now", [8, 32])
 def test_batches_of_another_size_are_told_in_the_first_epoch(now, tmp_path):
-    """A generator may give batches of any size, so it is not known yet that these are of other data."""
+    """They may be of any size, so it is not known yet that these are of other data."""
     with pytest.raises(Killed):
-        train(tmp_path, {"x": generated(), "steps_per_epoch": 6}, 4)
-    told = (
-        rf"the data may be others than when this was saved \(batches of 16 rows, now {now}\); it goes on at the batch"
-    )
+        train(tmp_path, {"x": Batches()}, 4)
+    told = rf"the data may be others than when this was saved \(batches of 16 rows, now {now}\); it goes on at the"
     with pytest.warns(ResumeWarning, match=told):
-        assert train(tmp_path, {"x": generated(now), "steps_per_epoch": 6})[0].finished
+        assert train(tmp_path, {"x": Batches(now)})[0].finished
 
 
 @pytest.mark.parametrize(
