@@ -15,6 +15,7 @@ import keras_tpu_ext as kte
 from keras_tpu_ext.errors import CheckpointError, ResumeWarning
 from keras_tpu_ext.resume.lock import FolderLock
 from keras_tpu_ext.resume.report import resume_report
+from keras_tpu_ext.resume.saver import Saver
 from keras_tpu_ext.resume.storage import folder_of
 from kind_of_keras import IS_KERAS2
 from small_fits import Calling, Killed, kill
@@ -22,6 +23,19 @@ from small_fits import Calling, Killed, kill
 pytestmark = pytest.mark.gate_on("keras3_jax")
 X = np.random.default_rng(0).normal(size=(96, 4)).astype("float32")
 HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+
+
+@pytest.fixture(autouse=True)
+def _every_save_is_whole_before_the_next(monkeypatch):
+    """Which of them are made does not depend on the speed of the disk."""
+    is_writing = Saver.is_writing
+
+    def wait(saver):
+        while is_writing(saver):
+            time.sleep(0.001)
+        return False
+
+    monkeypatch.setattr(Saver, "is_writing", wait)
 
 
 def model(first="first", second="second", rate=0.1, dtype=None):
