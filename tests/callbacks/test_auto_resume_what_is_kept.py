@@ -394,6 +394,7 @@ def test_what_could_not_be_saved_before_it_left_is_told(tmp_path, monkeypatch, c
     assert "The training goes on" not in last
 
 
+@pytest.mark.exhaustive
 @pytest.mark.runtimes("keras3_jax")
 def test_copies_of_saves_that_failed_are_given_up(tmp_path, monkeypatch):
     import jax

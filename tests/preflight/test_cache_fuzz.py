@@ -75,4 +75,4 @@ def test_what_is_kept(tmp_path, pytestconfig, name):
     with gzip.open(path) as file:
         valid = json.load(file)
     fuzzing.each(pytestconfig, fuzzing.mutated(valid), tally, read, share=len(KEPT))
-    assert tally.counts["compiled anew"] > 100
+    assert tally.counts["compiled anew"] > 30

@@ -289,6 +289,7 @@ def test_the_time_is_bounded_also_on_infinite_datasets():
     assert 1.5 < clock.now < 2.5
 
 
+@pytest.mark.exhaustive
 def test_measuring_leaves_no_trace(tmp_path):
     def make():
         return RANGE.map(plus).cache().shuffle(640, seed=3).batch(64)

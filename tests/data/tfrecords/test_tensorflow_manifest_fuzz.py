@@ -63,7 +63,7 @@ def test_a_manifest(photos, tmp_path, pytestconfig, number, reader):
         return "right" if is_ours else "another program's"
 
     fuzzing.each(pytestconfig, fuzzing.mutated(valid), tally, read, share=4)
-    assert tally.counts["told"] > 100
+    assert tally.counts["told"] > 15
 
 
 def test_a_manifest_of_what_is_written(photos, tmp_path, pytestconfig):
@@ -82,7 +82,7 @@ def test_a_manifest_of_what_is_written(photos, tmp_path, pytestconfig):
         return "right"
 
     fuzzing.each(pytestconfig, fuzzing.mutated(valid), tally, read, share=4)
-    assert tally.counts["told"] > 100
+    assert tally.counts["told"] > 15
 
 
 @pytest.mark.parametrize("name", ["unfinished.json", "data-00001-of-00002.tfrecord.done.json"])
