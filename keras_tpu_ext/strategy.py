@@ -30,7 +30,6 @@ from keras_tpu_ext.errors import (
     TpuUnusableError,
 )
 from keras_tpu_ext.hardware import Hardware, TpuAddress, detect, find_tpu
-from keras_tpu_ext.models.exact_trainer import PlainTrainer
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _KINDS = ("tpu", "gpu", "cpu")
@@ -106,7 +105,7 @@ class Scope(HtmlSentence):
             if self.precision is not None:
                 stack.enter_context(_precision.policy_scope(self.precision))
             if self.exact:
-                stack.enter_context(_runtime.models.exact_models(PlainTrainer))
+                stack.enter_context(_runtime.models.exact_models(_runtime.TrainStep))
             stack.enter_context(_runtime.devices.scope(self.strategy))
             yield
 

@@ -26,7 +26,7 @@ def compiled(steps="auto", **options):
     model = dense()
     model.compile("adam", "mse", metrics=["mae"], steps_per_execution=steps, **options)
     if steps == "auto":
-        model._kte_schedule._clock = fast_clock()
+        model._kte.schedule._clock = fast_clock()
     return model
 
 

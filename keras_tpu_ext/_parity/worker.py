@@ -22,7 +22,6 @@ from keras_tpu_ext._parity.inspection import disable_dropout, inspect_model
 from keras_tpu_ext._parity.process import Failure, Outcome, Task
 from keras_tpu_ext._runtime.common.error_messages import summary_of
 from keras_tpu_ext.errors import ArgumentError, KteError
-from keras_tpu_ext.models.exact_trainer import PlainTrainer
 from keras_tpu_ext.strategy import strategy_scope
 
 _SEED = 0
@@ -51,7 +50,7 @@ def run(task: Task) -> Outcome:
 
 
 def _run(task: Task) -> Outcome:
-    scope: Any = _runtime.models.exact_models(PlainTrainer) if task.exact else contextlib.nullcontext()
+    scope: Any = _runtime.models.exact_models(_runtime.TrainStep) if task.exact else contextlib.nullcontext()
     if task.distributed:  # before loading the user's file, which may start the framework's devices
         scope = strategy_scope(require="cpu", replicas=task.replicas, tpu=False, exact=task.exact)
     sys.path[:] = task.path

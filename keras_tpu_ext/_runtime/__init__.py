@@ -12,8 +12,11 @@ _runtime: Any = _load()
 
 if TYPE_CHECKING:
     import keras as keras  # so that type checkers know what `TPUModel` and the layers inherit
+
+    from keras_tpu_ext._runtime.training.loss_scale import LossScale as LossScale
 else:
     keras = _runtime.keras
+    LossScale = _runtime.LossScale
 tree: Any = _runtime.tree
 PyDataset: Any = _runtime.PyDataset
 TrainStep: Any = _runtime.TrainStep

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from contextlib import AbstractContextManager
+import functools
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.models.exact_trainer import ExactTrainer
-from keras_tpu_ext.models.loss_scale import LossScale
+from keras_tpu_ext._runtime import LossScale
 
 Self = TypeVar("Self", bound="TPUModel")
 
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
-class TPUModel(ExactTrainer, _runtime.keras.Model):
+class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
     """A `keras.Model` that trains, evaluates and predicts on N replicas as on one device.
 
     However a batch is split, the loss is the mean over the whole batch: `sample_weight`, first or last batches that
@@ -51,8 +50,8 @@ class TPUModel(ExactTrainer, _runtime.keras.Model):
     """
 
     if TYPE_CHECKING:
-        # Named arguments for editors and type checkers; at run time `ExactTrainer` takes those of the Keras in use.
-        def compile(  # type: ignore[override]
+        # Named arguments for editors and type checkers; at run time `ExactModel` takes those of the Keras in use.
+        def compile(
             self,
             optimizer: Any = "rmsprop",
             loss: Any = None,
@@ -67,7 +66,7 @@ class TPUModel(ExactTrainer, _runtime.keras.Model):
             loss_scale: float | Literal["dynamic"] | LossScale | None = None,
             gradient_accumulation_steps: int = 1,
         ) -> None:
-            """Configure the model for training; see `ExactTrainer.compile`."""
+            """Configure the model for training; see `ExactModel.compile`."""
 
     @classmethod
     def from_model(cls: type[Self], model: Any) -> Self:
@@ -108,11 +107,36 @@ class TPUModel(ExactTrainer, _runtime.keras.Model):
             raise check.argument_error("to_keras", "self", needed, got, write)
         return _runtime.models.plain_model(*graph, name=self.name)
 
-    def _kte_saving(self, *, is_keras_file: bool) -> AbstractContextManager[None]:
-        """Let Keras load a functional model as a plain one if this package is not imported."""
-        if is_keras_file and _runtime.keras.saving.get_registered_name(type(self)) == "keras_tpu_ext>TPUModel":
-            return _runtime.models.named_as_builtin(self)
-        return contextlib.nullcontext()
+    def augment(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Return a training batch as the model should see it, here unchanged; override it to augment on the device.
+
+        `train_step` calls it inside the compiled step; an override may, for example, call a `layers.MixUp` that is an
+        attribute of the model, with `training=True`. `evaluate` and `predict` do not call it. With several replicas
+        on TensorFlow it gets a replica's part of the batch.
+
+        Args:
+            x: The inputs.
+            y: The targets.
+
+        Returns:
+            Inputs and targets, with the same number of rows.
+        """
+        return x, y
+
+    @functools.cached_property
+    def _kte(self) -> Any:
+        return vars(_runtime.TrainStep)["_kte"].func(self, default_augment=TPUModel.augment)
+
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Save as `keras.Model.save` does.
+
+        Without this package, Keras loads a functional model from a `.keras` file as a plain one. Call it on every
+        process, although only the chief writes.
+        """
+        is_keras_file = str(filepath).endswith(".keras") or kwargs.get("save_format") == "keras"
+        is_own = _runtime.keras.saving.get_registered_name(type(self)) == "keras_tpu_ext>TPUModel"
+        with _runtime.models.named_as_builtin(self) if is_keras_file and is_own else contextlib.nullcontext():
+            super().save(filepath, *args, **kwargs)
 
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")

@@ -11,7 +11,6 @@ from typing import Any
 from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._sharding_arguments import check_sharding
-from keras_tpu_ext.models.exact_trainer import PlainTrainer
 from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._compiler import compiler_versions, default_cache_dir
 from keras_tpu_ext.preflight._published import wanted_corrections
@@ -144,7 +143,7 @@ def _built(model: Any, *, exact: bool) -> Any:
     """Return the compiled model, or the one that the user's function returns."""
     is_model = isinstance(model, _runtime.keras.Model)
     if not is_model and callable(model):
-        with _runtime.models.exact_models(PlainTrainer) if exact else contextlib.nullcontext():
+        with _runtime.models.exact_models(_runtime.TrainStep) if exact else contextlib.nullcontext():
             found = _runtime.probes.call_abstractly(model)
     else:
         found = model

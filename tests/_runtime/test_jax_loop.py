@@ -99,7 +99,7 @@ def test_the_state_before_an_execution_is_used_up(scope8, steps):
     x, y = data(96)
     model.fit(x, y, batch_size=16, verbose=0)
     before = [variable.value for variable in [*model.trainable_variables, *model.optimizer.variables]]
-    own = [variable.value for variable in step_variables(model._step_state)]
+    own = [variable.value for variable in step_variables(model._kte.state)]
     assert not any(array.is_deleted() for array in before + own)
     model.fit(x, y, batch_size=16, verbose=0)
     assert [array.is_deleted() for array in before] == [True] * len(before)
@@ -124,7 +124,7 @@ def test_numbers_do_not_depend_on_the_length_of_executions(scope8, source):
         model = compiled(scope8, steps, loss_scale="dynamic")
         if steps == "auto":
             seconds = iter(range(10**6))
-            model._kte_schedule._clock = lambda seconds=seconds: next(seconds) / 100
+            model._kte.schedule._clock = lambda seconds=seconds: next(seconds) / 100
         histories = []
         for _ in range(3):
             x, y = data()

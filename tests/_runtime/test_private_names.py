@@ -165,7 +165,7 @@ def test_a_fit_that_meets_a_missing_name_is_explained(monkeypatch):
 
     model = kte.TPUModel.from_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
     model.compile("sgd", "mse")
-    monkeypatch.setattr(type(model), "_kte_loop", lambda self: raise_in_the_package("model._loss_tracker"))
+    monkeypatch.setattr(type(model._kte), "loop", lambda self: raise_in_the_package("model._loss_tracker"))
     with pytest.raises(errors.RuntimeNotSupportedError, match=r"`Trainer\._loss_tracker` is gone"):
         model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
 

@@ -201,7 +201,7 @@ def test_without_a_scale_it_says_what_to_write(scope4, data):
 def test_nothing_is_left_when_it_is_gone(scope4, data, tmp_path):
     model, monitor = compiled(scope4), kte.callbacks.LossScaleMonitor(verbose=False)
     fit(model, data, monitor, None)
-    assert model._step_state.overflow_watch is None
+    assert model._kte.state.overflow_watch is None
     expected = model.get_weights()
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")

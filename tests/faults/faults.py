@@ -166,7 +166,7 @@ _LOSS = (
     ),
     Fault(
         "own-step-sees-the-share-of-its-loss-on-keras-3",
-        "_runtime/tensorflow/step.py",
+        "_runtime/tensorflow/program.py",
         "return as_global(total) if in_own_step else total",
         "return total",
         ("keras3_tf",),
@@ -190,23 +190,23 @@ _LOSS = (
     ),
     Fault(
         "regularisers-count-once-a-replica",
-        "_runtime/tensorflow/step.py",
-        "losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._kte_adapter.weight_losses(self)]",
-        "losses += self._kte_adapter.weight_losses(self)",
+        "_runtime/tensorflow/program.py",
+        "losses += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.adapter.weight_losses(self.model)]",
+        "losses += self.adapter.weight_losses(self.model)",
         ("keras3_tf",),
         (_PARITY,),
     ),
     Fault(
         "regularisers-count-once-a-replica-on-keras-2",
-        "_runtime/keras2/step.py",
-        "shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self._kte_adapter.weight_losses(self)]",
-        "shares += self._kte_adapter.weight_losses(self)",
+        "_runtime/keras2/program.py",
+        "shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.adapter.weight_losses(self.model)]",
+        "shares += self.adapter.weight_losses(self.model)",
         _KERAS2,
         (_PARITY, f"{_EXACT}::test_regularizers_of_weights"),
     ),
     Fault(
         "add-loss-counts-once-a-replica",
-        "_runtime/tensorflow/step.py",
+        "_runtime/tensorflow/program.py",
         "        share *= tf.cast(BATCH.examples, share.dtype) / tf.cast(BATCH.total, share.dtype)",
         "        pass",
         _TF,
@@ -214,7 +214,7 @@ _LOSS = (
     ),
     Fault(
         "add-loss-weighs-replicas-alike",
-        "_runtime/tensorflow/step.py",
+        "_runtime/tensorflow/program.py",
         "share *= tf.cast(BATCH.examples, share.dtype) / tf.cast(BATCH.total, share.dtype)",
         "share /= tf.cast(num_replicas(), share.dtype)",
         _TF,
@@ -222,7 +222,7 @@ _LOSS = (
     ),
     Fault(
         "add-loss-of-an-empty-replica-counts",
-        "_runtime/tensorflow/step.py",
+        "_runtime/tensorflow/program.py",
         "        share = tf.where(BATCH.has_any, share, tf.zeros_like(share))",
         "        pass",
         _TF,
@@ -233,7 +233,7 @@ _LOSS = (
     ),
     Fault(
         "loss-is-tracked-by-the-replicas-own-examples",
-        "_runtime/tensorflow/step.py",
+        "_runtime/tensorflow/program.py",
         "tf.cast(share, tf.float32) * tf.cast(BATCH.total, tf.float32)",
         "tf.cast(share, tf.float32) * tf.cast(BATCH.examples, tf.float32)",
         ("keras3_tf",),
@@ -241,7 +241,7 @@ _LOSS = (
     ),
     Fault(
         "own-compute-loss-counts-once-a-replica",
-        "_runtime/tensorflow/step.py",
+        "_runtime/tensorflow/program.py",
         "        share = loss / tf.cast(replicas, loss.dtype)",
         "        share = loss",
         _TF,
@@ -249,7 +249,7 @@ _LOSS = (
     ),
     Fault(
         "global-mean-divides-by-the-replicas-own-elements",
-        "_runtime/tensorflow/step.py",
+        "_runtime/tensorflow/program.py",
         "as_global(tf.math.divide_no_nan(total, sum_over_replicas([size])[0]))",
         "as_global(tf.math.divide_no_nan(total, size))",
         _TF,
@@ -257,7 +257,7 @@ _LOSS = (
     ),
     Fault(
         "global-mean-counts-a-row-that-stands-in-for-none",
-        "_runtime/tensorflow/step.py",
+        "_runtime/tensorflow/program.py",
         "(tf.where(BATCH.has_examples, number, tf.zeros_like(number)) for number in (size, total))",
         "(size, total)",
         _TF,
@@ -343,7 +343,7 @@ _UPDATE = (
     ),
     Fault(
         "loss-is-not-scaled",
-        "_runtime/tensorflow/step.py",
+        "_runtime/tensorflow/program.py",
         "seed = scaler.scale_loss(seed) if scaler else",
         "seed = seed if scaler else",
         _TF,
@@ -391,17 +391,17 @@ _UPDATE = (
     ),
     Fault(
         "incomplete-window-is-dropped",
-        "_runtime/training/model.py",
-        "                self._kte_flushes[id(optimizer)]()",
+        "_runtime/training/program.py",
+        "                self._flushes[id(optimizer)]()",
         "                pass",
         _ALL,
         (f"{_STEP}::test_accumulated_batches_are_one_batch", _OWN_STEP, _PARITY),
     ),
     Fault(
         "evaluate-ends-open-windows",
-        "_runtime/training/model.py",
-        'if self._kte_call is None or self._kte_call.method != "fit":',
-        "if self._kte_call is None:",
+        "_runtime/training/program.py",
+        'if self.running is None or self.running.method != "fit" or self.state is None:',
+        "if self.running is None or self.state is None:",
         _ALL,
         (
             f"{_STEP}::test_evaluate_leaves_an_open_window_open",
@@ -410,9 +410,9 @@ _UPDATE = (
     ),
     Fault(
         "evaluate-in-a-callback-ends-open-windows",
-        "_runtime/training/model.py",
-        'self.__dict__["_kte_call"] = self._kte_call, call',
-        'self.__dict__["_kte_call"] = self._kte_call, self._kte_call or call',
+        "_runtime/training/program.py",
+        "self._keep(running=call)",
+        "self._keep(running=outer or call)",
         _ALL,
         (
             f"{_STEP}::test_evaluating_in_a_callback_takes_no_step",
@@ -422,9 +422,9 @@ _UPDATE = (
     ),
     Fault(
         "window-is-lost-by-saving-and-loading",
-        "_runtime/training/model.py",
-        "                self._kte_adapter.build_optimizer(self)\n                self._build_accumulator()",
-        "                self._kte_adapter.build_optimizer(self)",
+        "_runtime/training/program.py",
+        "                self.adapter.build_optimizer(model)\n                self.build_accumulator()",
+        "                self.adapter.build_optimizer(model)",
         _ALL,
         (
             f"{_STEP}::test_going_on_after_loading_is_going_on",
@@ -492,7 +492,7 @@ _UPDATE = (
     ),
     Fault(
         "scale-grows-a-step-too-late",
-        "models/loss_scale.py",
+        "_runtime/training/loss_scale.py",
         "full = counted >= self.growth_steps",
         "full = counted > self.growth_steps",
         _ANY,
@@ -500,7 +500,7 @@ _UPDATE = (
     ),
     Fault(
         "good-steps-survive-an-overflow",
-        "models/loss_scale.py",
+        "_runtime/training/loss_scale.py",
         "where(finite, where(full, zero, counted), zero)",
         "where(finite, where(full, zero, counted), good_steps)",
         _ANY,
@@ -508,7 +508,7 @@ _UPDATE = (
     ),
     Fault(
         "fixed-scale-backs-off",
-        "models/loss_scale.py",
+        "_runtime/training/loss_scale.py",
         "cls(fixed, growth_factor=1.0, backoff_factor=1.0, minimum=fixed, maximum=fixed)",
         "cls(fixed, growth_factor=1.0, minimum=min(fixed, 1.0), maximum=fixed)",
         _ANY,
@@ -723,19 +723,11 @@ _LOOP = (
         (f"{_EXACT}::test_no_step_is_counted_where_a_dataset_of_unknown_length_ends", _AUTO),
     ),
     Fault(
-        "train-function-is-not-made-anew-on-tensorflow",
-        "_runtime/keras3_tf/step.py",
+        "train-function-is-not-made-anew",
+        "_runtime/training/model.py",
         "if self.train_function is None or force:",
         "if self.train_function is None:",
-        ("keras3_tf",),
-        (_MONITOR,),
-    ),
-    Fault(
-        "train-function-is-not-made-anew-on-jax",
-        "_runtime/jax/step.py",
-        "if self.train_function is None or force:",
-        "if self.train_function is None:",
-        _JAX,
+        _KERAS3,
         (_MONITOR,),
     ),
     Fault(
@@ -791,8 +783,8 @@ _LOOP = (
 _ON_JAX = (
     Fault(
         "loss-is-not-scaled-on-jax",
-        "_runtime/jax/step.py",
-        "return self._step_state.loss_scaler.scale_loss(jnp.sum(loss)), aux",
+        "_runtime/jax/program.py",
+        "return scaler.scale_loss(jnp.sum(loss)), aux",
         "return jnp.sum(loss), aux",
         _JAX,
         (f"{_STEP}::test_a_scaled_loss_takes_the_same_steps", _PARITY),
@@ -898,7 +890,7 @@ _ON_JAX = (
     ),
     Fault(
         "padded-rows-are-examples-on-jax",
-        "_runtime/jax/step.py",
+        "_runtime/jax/program.py",
         "return rows if _batch.BATCH.examples is None else _batch.BATCH.examples",
         "return rows",
         _JAX,
@@ -906,7 +898,7 @@ _ON_JAX = (
     ),
     Fault(
         "filled-rows-have-the-weight-of-the-last-example",
-        "_runtime/jax/step.py",
+        "_runtime/jax/program.py",
         "return x, y, jax.tree.map(_batch.zero_invalid_rows, sample_weight)",
         "return x, y, sample_weight",
         _JAX,
@@ -914,7 +906,7 @@ _ON_JAX = (
     ),
     Fault(
         "unreduced-loss-is-tracked-with-padded-rows",
-        "_runtime/jax/step.py",
+        "_runtime/jax/program.py",
         "jnp.mean(loss) / _batch.valid_fraction()",
         "jnp.mean(loss)",
         _JAX,
@@ -1343,7 +1335,7 @@ _MACHINE = (
     ),
     Fault(
         "accumulation-that-contradicts-the-optimizer-is-taken",
-        "models/exact_trainer.py",
+        "_runtime/training/compile_options.py",
         "if steps != 1 and by_optimizer != 1:",
         "if steps != 1 and by_optimizer > steps:",
         _ANY,
@@ -1351,7 +1343,7 @@ _MACHINE = (
     ),
     Fault(
         "sigmoid-that-meets-from-logits-is-not-told",
-        "models/logits_check.py",
+        "_runtime/training/logits_check.py",
         'if activation not in ("softmax", "sigmoid"):',
         'if activation not in ("softmax",):',
         _ANY,

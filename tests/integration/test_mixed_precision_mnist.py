@@ -96,9 +96,9 @@ def test_an_inf_on_one_replica_is_as_if_the_step_had_not_been(digits, loss_scale
     got = train_once(ours, poisoned, y)
     expected = train_once(other, np.delete(x, step_5, axis=0), np.delete(y, step_5))
 
-    assert [int(model._step_state.skipped_steps.numpy()) for model in (ours, other)] == [1, 0]
+    assert [int(model._kte.state.skipped_steps.numpy()) for model in (ours, other)] == [1, 0]
     halved = 2 if loss_scale == "dynamic" else 1
-    assert float(other._step_state.scale.numpy()) == halved * float(ours._step_state.scale.numpy()) == 2.0**15
+    assert float(other._kte.state.scale.numpy()) == halved * float(ours._kte.state.scale.numpy()) == 2.0**15
     taken, steps = (int(model.optimizer.iterations.numpy()) for model in (ours, other))
     assert steps == -(-len(x) // BATCH) - 1
     assert taken == steps

@@ -9,7 +9,6 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.models.exact_trainer import PlainTrainer
 
 REPLICAS = int(os.environ.get("KTE_KERAS_TESTS_REPLICAS", "0"))  # 0: as Keras is; 1: the exact step on one device
 
@@ -18,7 +17,7 @@ def context():
     if REPLICAS == 0:
         return contextlib.nullcontext()
     if REPLICAS == 1:
-        return _runtime.models.exact_models(PlainTrainer)
+        return _runtime.models.exact_models(_runtime.TrainStep)
     return kte.strategy_scope(require="cpu", replicas=REPLICAS)
 
 
@@ -26,7 +25,7 @@ def make_trainers_exact():
     """Give the models of Keras's tests the exact step where they are made of a layer and Keras's own trainer."""
     module = importlib.import_module(f"keras.src.backend.{keras.backend.backend()}.trainer")
     name = {"jax": "JAXTrainer", "tensorflow": "TensorFlowTrainer"}[keras.backend.backend()]
-    setattr(module, name, type(name, (PlainTrainer, getattr(module, name)), {}))
+    setattr(module, name, type(name, (_runtime.TrainStep, getattr(module, name)), {}))
 
 
 CONTEXT = context()  # before a test starts the framework's devices

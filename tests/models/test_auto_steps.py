@@ -186,7 +186,7 @@ def test_a_callback_that_evaluates_between_executions(data, hook, known):
 @everywhere
 def test_a_call_inside_another_one_leaves_its_schedule_as_it_was(data):
     model = compiled()
-    schedule = model._kte_schedule
+    schedule = model._kte.schedule
     before = schedule.held, schedule.requested_steps, schedule.completed_steps = True, 7, 5
     model.evaluate(data.x[:30], data.y[:30], batch_size=10, verbose=0)
     assert (schedule.held, int(schedule.requested_steps), int(schedule.completed_steps)) == before
@@ -225,7 +225,7 @@ def test_a_saved_model_still_finds_its_number(data, tmp_path):
     model.fit(data.x, data.y, batch_size=2, epochs=2, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert loaded._kte_schedule is not None
+    assert loaded._kte.schedule is not None
     assert loaded.steps_per_execution == 1
 
 
@@ -242,4 +242,4 @@ def test_a_wrong_value_is_named(wrong):
 def test_it_may_be_given_by_position():
     model = dense()
     model.compile("sgd", "mse", None, None, None, False, "auto")
-    assert model._kte_schedule is not None
+    assert model._kte.schedule is not None

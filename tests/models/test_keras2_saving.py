@@ -59,5 +59,5 @@ def test_it_loads_as_itself_and_goes_on_training(tmp_path, scope3, build, save_f
     assert type(loaded) is type(model)
     np.testing.assert_allclose(loaded.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
     # What `compile` of a TPUModel adds is in .keras files only.
-    assert loaded._step_state.accumulation_steps == (2 if save_format == "keras" else 1)
+    assert loaded._kte.state.accumulation_steps == (2 if save_format == "keras" else 1)
     loaded.fit(X, Y, batch_size=2, verbose=0)

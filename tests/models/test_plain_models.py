@@ -11,6 +11,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from closeness import assert_close
+from keras_tpu_ext import _runtime
 from kind_of_keras import IS_KERAS2
 
 ON_JAX_IN_GATE = pytest.mark.gate_on("keras3_jax")
@@ -166,8 +167,8 @@ def test_compiled_again_without_a_loss_it_shuffles_as_on_one_device(data, scope3
 def test_models_outside_and_the_class_itself_stay(scope3):
     with scope3:
         inside = functional()
-    assert not isinstance(functional(), kte.models.exact_trainer.ExactTrainer)
-    assert isinstance(inside, kte.models.exact_trainer.ExactTrainer)
+    assert not isinstance(functional(), _runtime.TrainStep)
+    assert isinstance(inside, _runtime.TrainStep)
     assert "fit" not in vars(keras.Model) or IS_KERAS2
     assert "exact" not in keras.Model.fit.__code__.co_filename
 
@@ -175,7 +176,7 @@ def test_models_outside_and_the_class_itself_stay(scope3):
 def test_exact_false_leaves_keras_as_it_is():
     with kte.strategy_scope(require="cpu", replicas=3, exact=False):
         model = functional()
-    assert not isinstance(model, kte.models.exact_trainer.ExactTrainer)
+    assert not isinstance(model, _runtime.TrainStep)
     with pytest.raises(kte.errors.ArgumentError, match=r"`exact` must be True or False; got 'no'"):
         kte.strategy_scope(exact="no")
 
@@ -228,11 +229,11 @@ def test_their_files_load_without_this_package_and_with_it(data, scope3, tmp_pat
         with scope3:
             loaded = keras.models.load_model(file)
         assert type(loaded) is type(model)
-        assert loaded._step_state.accumulation_steps == model._step_state.accumulation_steps
-        assert bool(loaded._step_state.loss_scaler) == bool(model._step_state.loss_scaler)
+        assert loaded._kte.state.accumulation_steps == model._kte.state.accumulation_steps
+        assert bool(loaded._kte.state.loss_scaler) == bool(model._kte.state.loss_scaler)
         assert predicted(loaded) == pytest.approx(value, rel=1e-5)
-    assert [model._step_state.accumulation_steps for model in models] == [1] * 4 + [2] * 4
-    assert [bool(model._step_state.loss_scaler) for model in models] == [False] * 4 + [True] * 4
+    assert [model._kte.state.accumulation_steps for model in models] == [1] * 4 + [2] * 4
+    assert [bool(model._kte.state.loss_scaler) for model in models] == [False] * 4 + [True] * 4
 
 
 def normalized(dense):
@@ -331,7 +332,7 @@ def test_it_can_be_pickled_and_copied(data, scope3):
         np.testing.assert_array_equal(got, expected)
     with scope3:
         clone = keras.models.clone_model(model)
-    assert isinstance(clone, kte.models.exact_trainer.ExactTrainer)
+    assert isinstance(clone, _runtime.TrainStep)
 
 
 @pytest.mark.gate_on("keras3_tf")

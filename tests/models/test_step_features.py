@@ -75,8 +75,8 @@ def test_a_scaled_loss_takes_the_same_steps(twins, scope3, data, loss_scale):
     with scope3:
         pair.ours.compile(OPTIMIZERS["clipnorm"](), "mse", loss_scale=loss_scale)
     pair.agree(train(data))
-    assert int(pair.ours._step_state.good_steps.numpy()) == 8
-    assert int(pair.ours._step_state.skipped_steps.numpy()) == 0
+    assert int(pair.ours._kte.state.good_steps.numpy()) == 8
+    assert int(pair.ours._kte.state.skipped_steps.numpy()) == 0
 
 
 @pytest.mark.gate_on("keras3_tf", "keras3_jax")
@@ -168,7 +168,7 @@ def test_a_window_that_other_replicas_have_saved_is_the_sum_of_theirs():
     model = dense(kte.TPUModel)
     model.compile("sgd", "mse", gradient_accumulation_steps=2)
     model.train_on_batch(np.ones((2, 6)), np.ones((2, 1)))
-    (accumulator,) = model._step_state.accumulators()
+    (accumulator,) = model._kte.state.accumulators()
     sums = accumulator.sums if ON_JAX else accumulator.local_sums
     parts = {f"sum_{i}": np.stack([np.ones(v.shape), np.full(v.shape, 2.0)]) for i, v in enumerate(sums)}
     accumulator.load_own_variables({"position": np.array(1), "weight": np.array(6.0), **parts})
@@ -337,8 +337,8 @@ def test_an_overflow_on_one_replica_skips_the_step_on_all(scope3, data, replica)
         slots = [v for v in model.optimizer.variables if not (IS_KERAS2 and v is model.optimizer.iterations)]
         finals.append((model.get_weights(), [v.numpy() for v in slots]))
         skipped = 1 if x is poisoned else 0
-        assert int(model._step_state.skipped_steps.numpy()) == skipped
-        assert float(model._step_state.scale.numpy()) == 2.0 ** (15 - skipped)
+        assert int(model._kte.state.skipped_steps.numpy()) == skipped
+        assert float(model._kte.state.scale.numpy()) == 2.0 ** (15 - skipped)
     for got, expected in zip(finals[0][0] + finals[0][1], finals[1][0] + finals[1][1], strict=True):
         np.testing.assert_array_equal(got, expected)
 
@@ -365,7 +365,7 @@ def test_going_on_after_loading_is_going_on(scope3, data, tmp_path):
         loaded = keras.models.load_model(tmp_path / "model.keras")
     for one in (model, loaded):
         three_batches(one, 0)
-    assert int(loaded._step_state.good_steps.numpy()) == int(model._step_state.good_steps.numpy()) == 3
+    assert int(loaded._kte.state.good_steps.numpy()) == int(model._kte.state.good_steps.numpy()) == 3
     for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
 

@@ -189,7 +189,7 @@ def test_two_optimizers_take_the_steps_of_one_device(scope3, arrays, how):
     assert_same_steps(ours, plain, start)
     assert int(ours.g_optimizer.iterations.numpy()) == int(ours.d_optimizer.iterations.numpy()) == 3
     if how == "scaled":
-        assert int(ours._step_state.good_steps.numpy()) == 6  # every call of minimize counts
+        assert int(ours._kte.state.good_steps.numpy()) == 6  # every call of minimize counts
 
 
 @pytest.mark.gate_on("keras2_tf215")
@@ -248,8 +248,8 @@ def test_an_inf_skips_the_update_of_its_own_network_only(scope3, arrays):
         np.testing.assert_array_equal(got, expected)
     assert int(ours.g_optimizer.iterations.numpy()) == 1
     assert int(ours.d_optimizer.iterations.numpy()) == int(IS_KERAS2)  # which counts what it skips
-    assert int(ours._step_state.skipped_steps.numpy()) == 1
-    assert float(ours._step_state.scale.numpy()) == 2.0**14
+    assert int(ours._kte.state.skipped_steps.numpy()) == 1
+    assert float(ours._kte.state.scale.numpy()) == 2.0**14
 
 
 def calls_ours(base):

@@ -25,7 +25,7 @@ BREAKS = {
         "update",
         "ShareOfLoss in training/loss.py",
     ),
-    "an uneven first batch": (Case(batches=(99, 33)), "AddN", "TrainStep._maybe_symbolic_build"),
+    "an uneven first batch": (Case(batches=(99, 33)), "AddN", "Keras3TensorFlowProgram.symbolic_build"),
     "masked timesteps": (Case(model="words", replicas=2), "update", "ShareOfLoss in training/loss.py"),
     "ignored classes": (Case(loss="ignored classes", replicas=2), "update", "ShareOfLoss in training/loss.py"),
     "mean_with_sample_weight where a replica has no weight": (
@@ -36,7 +36,7 @@ BREAKS = {
     "an inf on one replica": (
         Case(scale="LossScaleOptimizer", overflow="overflow"),
         "update",
-        "the reduce-first order in tensorflow/step.py",
+        "the reduce-first order in tensorflow/program.py",
     ),
     "clipnorm": (Case(clip="clipnorm", replicas=2), "update", "apply_gradients in keras3_tf/adapter.py"),
     "clipvalue": (Case(clip="clipvalue", replicas=2), "update", "apply_gradients in keras3_tf/adapter.py"),
@@ -53,12 +53,12 @@ BREAKS = {
     "an incomplete last window, on one replica": (
         Case(accumulation="2 in compile", replicas=1),
         "update",
-        "TrainStep._make_flush",
+        "TensorFlowProgram.make_flush",
     ),
     "add_loss per example": (
         Case(extras="add_loss per example", replicas=2),
         "update",
-        "_share_of_layer_loss in tensorflow/step.py",
+        "_share_of_layer_loss in tensorflow/program.py",
     ),
     "a compute_loss that needs the whole batch": (
         Case(extras="own compute_loss", replicas=2),

@@ -69,12 +69,12 @@ class Execution:
     @property
     def steps(self) -> int:
         """Number of its batches; it runs fewer if the data ends."""
-        schedule = getattr(self._model, "_kte_schedule", None)
+        schedule = getattr(getattr(self._model, "_kte", None), "schedule", None)
         return int(self._model_steps() if schedule is None or schedule.held else schedule.requested_steps)
 
     def is_settled(self) -> bool:
         """Return True if the next executions have as many steps as this one."""
-        schedule = getattr(self._model, "_kte_schedule", None)
+        schedule = getattr(getattr(self._model, "_kte", None), "schedule", None)
         return schedule is None or schedule.held or bool(schedule.tuner.settled)
 
     def run(self) -> Nest:

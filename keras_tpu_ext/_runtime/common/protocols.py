@@ -21,7 +21,6 @@ from keras_tpu_ext._runtime.common.types import (
     Callback,
     IteratorState,
     Layer,
-    Loss,
     Model,
     Nest,
     Policy,
@@ -253,14 +252,8 @@ class Models(Protocol):
     def clone(self, model: Model, copy_of: Callable[[Layer], Layer]) -> Model:
         """Clone a functional model, with `copy_of(layer)` for each layer; the clone is not compiled."""
 
-    def compile_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
-        """Return the arguments of a call of `keras.Model.compile` by name; on Keras 3 with `auto_scale_loss`."""
-
     def draws_random_numbers(self, layer: Layer) -> bool:
         """Return True if `layer` has a random seed generator of its own."""
-
-    def expects_logits(self, loss: Loss) -> bool:
-        """Return True if a Keras loss applies softmax or sigmoid itself."""
 
     def flatten_layers(self, model: Model) -> list[Layer]:
         """Return all layers of `model` at any depth, in order of creation, without the model itself."""
@@ -282,9 +275,6 @@ class Models(Protocol):
 
     def named_as_builtin(self, model: Model) -> AbstractContextManager[None]:
         """Return a context in which a functional model is saved under the name of Keras's own class."""
-
-    def output_activations(self, model: Model) -> list[tuple[str, str, str]]:
-        """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
 
     def path_of(self, variable: Variable) -> str:
         """Return the path of `variable`: its name, prefixed with those of the layers that contain it."""
@@ -627,26 +617,3 @@ class Probes(Protocol):
 
     def watch_overflow(self, model: Model) -> Callable[[], list[Overflow]] | None:
         """Let the step record non-finite gradients; return a function that reads them, or `None` if it cannot."""
-
-
-class TrainStep(Protocol):
-    """The mixin that `TPUModel` inherits before `keras.Model`: the exact step, and the `compile` arguments for it."""
-
-    def compile(
-        self,
-        *args: Any,
-        loss_scale: Any = None,
-        gradient_accumulation_steps: int = 1,
-        auto_steps: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        """Configure the model as `keras.Model.compile` does; `ExactModel.compile` documents the other arguments."""
-
-    def get_compile_config(self) -> dict[str, Any]:
-        """Return the arguments of `compile`, serialized."""
-
-    def global_mean(self, per_example: Tensor, sample_weight: Any = None) -> Any:
-        """Return a replica's share of the mean over the examples of the whole batch."""
-
-    def _leaves_scaling_to_its_optimizer(self) -> bool:
-        """Return whether the optimizer scales the loss under mixed_float16 where `loss_scale` is not given."""

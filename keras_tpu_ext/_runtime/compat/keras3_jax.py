@@ -22,13 +22,8 @@ _new, _old = private("keras.src.backend.jax.ops.nn"), private("keras.src.backend
 backend_nn: Any = _new if VERSION >= (3, 16) else _old
 
 
-class BuildsFromIterator:
-    """Mixin that makes Keras pass the iterator to a model's `_symbolic_build`, which prepares its batches."""
-
-    if VERSION >= (3, 16):  # before, Keras called that method itself
-
-        def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-            self._symbolic_build(iterator=iterator, data_batch=data_batch)
+# Whether a trainer on JAX has `_maybe_symbolic_build`; before, it called `_symbolic_build` itself.
+HAS_MAYBE_SYMBOLIC_BUILD = VERSION >= (3, 16)
 
 
 def jax_mesh(distribution: keras.distribution.DataParallel) -> jax.sharding.Mesh:

@@ -13,6 +13,7 @@ from keras_tpu_ext._runtime.jax.step import TrainStep as _TrainStep
 from keras_tpu_ext._runtime.keras3 import models as _models
 from keras_tpu_ext._runtime.keras3 import policies as _policies
 from keras_tpu_ext._runtime.keras3.addons import import_addons as import_addons
+from keras_tpu_ext._runtime.training.loss_scale import LossScale as LossScale
 
 batch: protocols.Batch = _batch
 devices: protocols.Devices = _devices
@@ -22,7 +23,7 @@ policies: protocols.Policies = _policies
 probes: protocols.Probes = _probes
 progress: protocols.Progress = _progress
 training_state: protocols.TrainingState = _training_state
-TrainStep: type[protocols.TrainStep] = _TrainStep
+TrainStep = _TrainStep
 PyDataset = keras.utils.PyDataset
 tree = keras.tree
 message_terms = protocols.MessageTerms(

@@ -138,7 +138,7 @@ def grouped_data(model: Model, arguments: dict[str, Any]) -> GroupedDataAdapter:
 
 def _requested_steps(model: Model) -> tuple[int, int]:
     """Return the number of steps of the next execution, and the most that an execution may have."""
-    schedule, most = model._kte_schedule, int(model.steps_per_execution)
+    schedule, most = model._kte.schedule, int(model.steps_per_execution)
     return (most, most) if schedule is None or schedule.held else (int(schedule.requested_steps), most)
 
 

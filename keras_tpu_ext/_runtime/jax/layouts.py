@@ -23,7 +23,6 @@ from keras_tpu_ext._runtime.keras3.models import flatten_layers, optimizers_of
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 from keras_tpu_ext.errors import LayoutWarning
 
-_TOLD = "_kte_layout_told"
 _Distribution: TypeAlias = "keras.distribution.Distribution | None"
 
 
@@ -63,9 +62,10 @@ def complaints_of(rows: Sequence[VariableLayout], distribution: _Distribution) -
 
 def warn_of_layouts(model: keras.Model) -> None:
     """Warn once about a model with likely mistakes in its layouts."""
-    if vars(model).get(_TOLD):
+    program = model._kte
+    if program.layout_is_told:
         return
-    vars(model)[_TOLD] = True
+    program.layout_is_told = True
     found = layout(model).complaints
     if found:
         warnings.warn(
@@ -78,18 +78,18 @@ def warn_of_layouts(model: keras.Model) -> None:
 
 def warn_again_of_layouts(model: keras.Model) -> None:
     """Let `warn_of_layouts` warn again: the model has other layouts."""
-    vars(model).pop(_TOLD, None)
+    model._kte.layout_is_told = False
 
 
 @contextlib.contextmanager
 def without_layout_warning(model: keras.Model) -> Iterator[None]:
     """Within the block, keep the warning about a model's layouts for later."""
-    told = vars(model).get(_TOLD, False)
-    vars(model)[_TOLD] = True
+    program = model._kte
+    told, program.layout_is_told = program.layout_is_told, True
     try:
         yield
     finally:
-        vars(model)[_TOLD] = told
+        program.layout_is_told = told
 
 
 def specs_under(model: keras.Model, distribution: keras.distribution.Distribution) -> dict[int, Spec]:

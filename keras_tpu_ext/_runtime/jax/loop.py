@@ -175,7 +175,7 @@ def make_function(model: Model, step: Step, *, trains: bool) -> Callable[[Any, A
         return outputs, state
 
     def function(state: Any, iterator: Any) -> tuple[Any, Any]:
-        schedule = model._kte_schedule
+        schedule = model._kte.schedule
         if schedule is not None and trains:
             return schedule.run_train(
                 model, lambda: _groups(model, next(iterator)), lambda groups: run(state, groups), loop.is_new

@@ -130,7 +130,7 @@ def _build(model: keras.Model, data: Nest) -> None:
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     if isinstance(model, TrainStep):
-        model._build_accumulator()
+        model._kte.build_accumulator()
 
 
 def _stateless(model: keras.Model) -> tuple[Callable[..., tuple[Nest, ...]], _State]:

@@ -17,8 +17,6 @@ from keras_tpu_ext._runtime.jax.scope import distribution_of, keep
 from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel
 from keras_tpu_ext._runtime.keras3.models import optimizers_of
 
-_ASKED = "_kte_layout_asked"  # the distribution of `shard="auto"` that has chosen the layout
-
 
 def choose_layout(model: keras.Model, batch: Nest) -> None:
     """Lay out a model of `shard="auto"` once, for its first batch; with several processes it keeps its layout.
@@ -30,9 +28,9 @@ def choose_layout(model: keras.Model, batch: Nest) -> None:
     distribution = distribution_of(model)
     if not isinstance(distribution, ShardedParallel) or distribution.choose is None:
         return
-    if vars(model).get(_ASKED) == distribution:
+    if model._kte.layout_asked == distribution:
         return
-    vars(model)[_ASKED] = distribution
+    model._kte._keep(layout_asked=distribution)
     if jax.process_count() > 1:
         return
     with without_layout_warning(model):
@@ -75,9 +73,9 @@ def is_elsewhere(variable: keras.Variable, distribution: keras.distribution.Dist
 def move_to(model: keras.Model, distribution: keras.distribution.Distribution | None) -> None:
     """Move a model of one scope to the block of another; the layout that its own scope has chosen stays."""
     own = distribution_of(model)
-    if None in (own, distribution) or distribution in (own, vars(model).get(_ASKED)):
+    if None in (own, distribution) or distribution in (own, model._kte.layout_asked):
         return
-    vars(model).pop(_ASKED, None)
+    model._kte._keep(layout_asked=None)
     warn_again_of_layouts(model)
     relayout(model, distribution)
 

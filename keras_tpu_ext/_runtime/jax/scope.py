@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -27,7 +28,7 @@ from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 _Trainer: Any = private("keras.src.models.model:Trainer")
 
-_ATTRIBUTE = "_kte_distribution"
+_DISTRIBUTIONS: Any = weakref.WeakKeyDictionary()  # of models, which may be plain and have nothing of ours
 _METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 _CURE = (
     "Keras's own step on JAX needs batches that can be split evenly over the {} devices, in validation_data too. "
@@ -108,7 +109,7 @@ def scope(distribution: keras.distribution.DataParallel) -> Iterator[None]:
 
 def distribution_of(model: keras.Model) -> keras.distribution.DataParallel | None:
     """Return the distribution that `model` is bound to, or `None`."""
-    return vars(model).get(_ATTRIBUTE)
+    return _DISTRIBUTIONS.get(model)
 
 
 def current_distribution() -> keras.distribution.DataParallel | None:
@@ -118,7 +119,7 @@ def current_distribution() -> keras.distribution.DataParallel | None:
 
 def keep(model: keras.Model, distribution: keras.distribution.DataParallel | None) -> None:
     """Bind `model` to `distribution`."""
-    vars(model)[_ATTRIBUTE] = distribution
+    _DISTRIBUTIONS[model] = distribution
 
 
 @contextlib.contextmanager

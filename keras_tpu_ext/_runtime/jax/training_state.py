@@ -34,7 +34,7 @@ def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
     """Return the value of each variable of `model` that training changes; `on_host` copies them there at once."""
     model.jax_state_sync()  # while `fit` runs, the values are in its own state
     variables = all_variables(model)
-    with model._kte_process_group().reading_shards():
+    with model._kte.process_group().reading_shards():
         values = _values([variable for _, variable in variables], on_host=on_host)
     return [
         SavedVariable(role, path_of(variable), value)
@@ -44,9 +44,9 @@ def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
 
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
     """Assign values that `read` returned to the variables of `model`."""
-    with model._own_scope():
-        model._kte_adapter.build_optimizer(model)
-        model._build_accumulator()
+    with model._kte.own_scope():
+        model._kte.adapter.build_optimizer(model)
+        model._kte.build_accumulator()
         variables = all_variables(model)
         check_same(saved, variables)
         for one, (_, variable) in zip(saved, variables, strict=True):
@@ -55,7 +55,7 @@ def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
 
 def all_gather_int(model: Model, number: int) -> list[int]:
     """Return the numbers that all processes training `model` pass to this call, in the same order on each."""
-    return list(model._kte_process_group().all_gather_int(number))
+    return list(model._kte.process_group().all_gather_int(number))
 
 
 @contextlib.contextmanager

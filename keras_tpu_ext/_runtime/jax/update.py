@@ -120,13 +120,13 @@ def accumulate_or_apply(
     """Take a step, or add the gradients to a window of batches; return the values after it.
 
     Args:
-        model: The model; its `_step_state` holds the loss scaler and the accumulator.
+        model: The model; its `_kte.state` holds the loss scaler and the accumulator.
         gradients: Gradients of the scaled loss, one per trainable variable.
         before: The values before the step.
         non_trainable: Values of the non-trainable variables after the forward pass.
         examples: Number of examples in the batch: the weight of its gradient in a window.
     """
-    state = model._step_state
+    state = model._kte.state
     if state.overflow_watch is not None:
         state.overflow_watch.note(gradients)
     gradients = state.loss_scaler.unscale(gradients)
@@ -140,7 +140,7 @@ def accumulate_or_apply(
 
 def flush_window(model: Model, weights: Weights, condition: jax.Array | bool = True) -> Weights:
     """Take the step of a window if `condition` holds, and start a new one."""
-    accumulator, variables = model._step_state.accumulator(model.optimizer), model._step_state.loss_scaler.variables
+    accumulator, variables = model._kte.state.accumulator(model.optimizer), model._kte.state.loss_scaler.variables
     gradients, values = accumulator.means(), [variable.value for variable in variables]
 
     def take() -> tuple[Weights, list[jax.Array]]:
@@ -164,7 +164,7 @@ def _step(model: Model, gradients: Values, weights: Weights, *, skipped: Weights
         trainable, values = model.optimizer.stateless_apply(weights.optimizer, gradients, weights.trainable)
         return Weights(trainable, weights.non_trainable, values)
 
-    return model._step_state.loss_scaler.apply_or_skip(gradients, apply, skipped)
+    return model._kte.state.loss_scaler.apply_or_skip(gradients, apply, skipped)
 
 
 def run_stateless(

@@ -16,8 +16,9 @@ from keras_tpu_ext._runtime.keras2.step import TrainStep as _TrainStep
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow import devices as _devices
 from keras_tpu_ext._runtime.tensorflow import message_terms as _message_terms
+from keras_tpu_ext._runtime.training.loss_scale import LossScale as LossScale
 
-TrainStep: type[protocols.TrainStep] = _TrainStep
+TrainStep = _TrainStep
 batch: protocols.Batch = _batch
 devices: protocols.Devices = _devices
 models: protocols.Models = _models

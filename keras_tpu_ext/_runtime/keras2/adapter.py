@@ -12,13 +12,14 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
-from keras_tpu_ext._runtime.keras2 import batch_statistics
+from keras_tpu_ext._runtime.keras2 import batch_statistics, models
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.loss import ExactLosses
 from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, valid_fraction
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated
 from keras_tpu_ext._runtime.tensorflow.whole_batch import KerasPatch, averaging, takes_own_mean
+from keras_tpu_ext._runtime.training.adapter import is_overridden
 from keras_tpu_ext._runtime.training.batch import Batch
 
 # The key of the epoch's number in a checkpoint of `BackupAndRestore`.
@@ -44,13 +45,11 @@ def _is_known(thing: Any) -> bool:
 
 
 class Keras2Adapter:
-    """The `TensorFlowAdapter` of Keras 2.
+    """The `TensorFlowAdapter` of Keras 2."""
 
-    Attributes:
-        exact_compute_loss: `compute_loss` of this package's `TrainStep`, which sets it.
-    """
-
-    exact_compute_loss: Callable[..., tf.Tensor | None]
+    compile_arguments = staticmethod(models.compile_arguments)
+    output_activations = staticmethod(models.output_activations)
+    expects_logits = staticmethod(models.expects_logits)
     whole_batch_patches: Sequence[KerasPatch] = (
         (private("optimizers.optimizer:Optimizer"), "aggregate_gradients", averaging),
         (keras.optimizers.legacy.Optimizer, "_aggregate_gradients", averaging),
@@ -110,7 +109,7 @@ class Keras2Adapter:
 
     def has_custom_compute_loss(self, model: Model) -> bool:
         """Return whether `compute_loss` is the user's."""
-        return type(model).compute_loss is not self.exact_compute_loss
+        return is_overridden(type(model), "compute_loss")
 
     def has_custom_compute_metrics(self, model: Model) -> bool:
         """Return whether `compute_metrics` is the user's."""

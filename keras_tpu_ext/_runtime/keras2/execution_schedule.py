@@ -36,7 +36,7 @@ class ScheduledDataHandler(_DataHandler):
                 steps = min(steps, self._inferred_steps - self._current_step)
             if steps <= 0:
                 return
-            schedule = self._model._kte_schedule
+            schedule = self._model._kte.schedule
             schedule.requested_steps = schedule.completed_steps = steps
             self._step_increment = steps - 1
             yield self._current_step
@@ -59,8 +59,9 @@ def use_data_handlers() -> contextlib.AbstractContextManager[None]:
     def make(stock: Callable[..., DataHandler]) -> Callable[..., DataHandler]:
         def get_data_handler(*args: object, **kwargs: object) -> DataHandler:
             model = kwargs.get("model")
-            has_schedule = getattr(model, "_kte_schedule", None) is not None
-            data = getattr(getattr(model, "_kte_call", None), "data", None)
+            program = getattr(model, "_kte", None)
+            has_schedule = getattr(program, "schedule", None) is not None
+            data = getattr(getattr(program, "running", None), "data", None)
             if data is None or data.handler is not None:
                 return (ScheduledDataHandler if has_schedule else stock)(*args, **kwargs)
             return (ScheduledResumableDataHandler if has_schedule else ResumableDataHandler)(*args, **kwargs)

@@ -8,6 +8,7 @@ gets its own class instead, and `Sub` is unchanged.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -19,33 +20,34 @@ Functional = private("engine.functional:Functional")
 _is_functional_model_init_params = private("engine.training:is_functional_model_init_params")
 
 
-class FunctionalByShape:
-    """Mixin before `keras.Model`: becomes a functional model when it is given inputs and outputs."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        if _is_functional_model_init_params(args, kwargs) and not isinstance(self, Functional):
-            cls: Any = type(self)
-            self.__class__ = _functional_variant(cls)
-        super().__init__(*args, **kwargs)
+def become_functional(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Let a new model be a functional one if the arguments of its `__init__` are inputs and outputs."""
+    if _is_functional_model_init_params(args, kwargs) and not isinstance(model, Functional):
+        cls: Any = type(model)
+        model.__class__ = _functional_variant(cls)
 
 
-def _functional_init(
-    self: FunctionalByShape,
-    inputs: Nest,
-    outputs: Nest,
-    name: str | None = None,
-    trainable: bool = True,
-    **kwargs: object,
-) -> None:
-    FunctionalByShape.__init__(self, inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
+def _init_with_names(init: Callable[..., None]) -> Callable[..., None]:
+    def functional_init(
+        self: tf.keras.Model,
+        inputs: Nest,
+        outputs: Nest,
+        name: str | None = None,
+        trainable: bool = True,
+        **kwargs: object,
+    ) -> None:
+        init(self, inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
+
+    return functional_init
 
 
 @functools.cache
 def _functional_variant(cls: type[tf.keras.Model]) -> type[tf.keras.Model]:
     """Return a subclass of `cls` and `Functional` with the name of `cls`, in code and in saved files."""
     members: dict[str, object] = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    if cls.__init__ is FunctionalByShape.__init__:
-        members["__init__"] = _functional_init  # Keras reads its signature to see if a config recreates the model
+    if cls.__init__.__module__.startswith("keras_tpu_ext."):  # not the user's
+        # Keras reads its signature to see if a config recreates the model.
+        members["__init__"] = _init_with_names(cls.__init__)
     variant = type(cls.__name__, (cls, Functional), members)
     package, separator, name = keras.saving.get_registered_name(cls).rpartition(">")
     if separator:

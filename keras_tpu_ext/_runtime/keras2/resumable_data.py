@@ -80,7 +80,7 @@ class ResumesData:
         class_weight: object,
         distribute: bool,
     ) -> None:
-        data, adapter = self._model._kte_call.data, self._adapter
+        data, adapter = self._model._kte.running.data, self._adapter
         data.handler = self
         if data.indexed is not None:
             override(adapter, "get_size", data.indexed.size)
@@ -99,7 +99,7 @@ class ResumesData:
 
     def enumerate_epochs(self: DataHandler) -> Iterator[tuple[int, Iterator[Nest]]]:
         """Yield every epoch and its iterator."""
-        data = self._model._kte_call.data
+        data = self._model._kte.running.data
         if data.first_epoch is not None:
             self._initial_epoch = data.first_epoch
             self._initial_step, _ = data.take_first_batch()

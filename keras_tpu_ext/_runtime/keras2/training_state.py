@@ -13,9 +13,9 @@ from keras_tpu_ext._runtime.keras2.models import draws_random_numbers, flatten_l
 from keras_tpu_ext._runtime.keras2.optimizer import is_legacy
 from keras_tpu_ext._runtime.keras2.resumable_data import reading_batches as reading_batches
 from keras_tpu_ext._runtime.tensorflow.replicas import with_none
-from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.tensorflow.training_state import all_gather_int as all_gather_int
 from keras_tpu_ext._runtime.tensorflow.training_state import assign_variables, read_variables, variables_of_step
+from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext.errors import CheckpointError
 
 _OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
@@ -24,14 +24,14 @@ _OPTIMIZERS = (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
 def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
     """Return the value of each variable of `model` that training changes, always on the host."""
     if not _has_trained(model) and not _has_own_step(model):  # it may have to stop before the first step
-        with model._own_scope():
+        with model._kte.own_scope():
             _build(model)
     return read_variables(all_variables(model))
 
 
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
     """Assign values that `read` returned to the variables of `model`."""
-    with model._own_scope():
+    with model._kte.own_scope():
         if _has_own_step(model):
             _assign_as_built(model, saved)
             return
@@ -87,7 +87,7 @@ def _generator_of(layer: Layer) -> tf.random.Generator | None:
 
 
 def _has_own_step(model: Model) -> bool:
-    return type(model).train_step is not ExactStep.train_step
+    return not is_own_step(type(model).train_step)
 
 
 def _assign_as_built(model: Model, saved: Sequence[SavedVariable]) -> None:
@@ -108,15 +108,15 @@ def _has_trained(model: Model) -> bool:
 def _build(model: Model) -> None:
     """Create the variables that Keras creates in the first step."""
     if not _has_trained(model):
-        x, y, _ = model._kte_adapter.unpack(with_none(model._kte_call.data.element_spec))
+        x, y, _ = model._kte.adapter.unpack(with_none(model._kte.running.data.element_spec))
         predictions = model(_one_example(x, getattr(model, "inputs", None)), training=False)
         model.compiled_loss.build(predictions)
         model.compiled_metrics.build(predictions, _one_example(y, None))
     for optimizer in tf.nest.flatten(model.optimizer):
         if is_legacy(optimizer):
             getattr(optimizer, "inner_optimizer", optimizer)._create_all_weights(model.trainable_variables)
-    model._kte_adapter.build_optimizer(model)
-    model._build_accumulator()
+    model._kte.adapter.build_optimizer(model)
+    model._kte.build_accumulator()
 
 
 def _one_example(spec: Nest, inputs: Nest) -> Nest:

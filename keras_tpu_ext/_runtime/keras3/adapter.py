@@ -10,10 +10,9 @@ import keras
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.keras3 import models
 from keras_tpu_ext._runtime.keras3.compile_utils import ExactCompileLoss, ExactMetrics
 from keras_tpu_ext._runtime.training.batch import Batch
-from keras_tpu_ext._runtime.training.model import ExactModel
 
 _File: Any = private("keras.src.utils.file_utils:File")
 _exists: Any = private("keras.src.utils.file_utils:exists")
@@ -21,6 +20,10 @@ _exists: Any = private("keras.src.utils.file_utils:exists")
 
 class Keras3Adapter:
     """The `KerasAdapter` of Keras 3."""
+
+    compile_arguments = staticmethod(models.compile_arguments)
+    output_activations = staticmethod(models.output_activations)
+    expects_logits = staticmethod(models.expects_logits)
 
     def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Keep Keras from wrapping the optimizer under mixed_float16: the step scales the loss itself."""
@@ -60,16 +63,11 @@ class Keras3Adapter:
             ]
         return []
 
-
-class ExactKeras3Model(ExactModel):
-    """An `ExactModel` on Keras 3."""
-
-    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
-        """Keras calls this after an epoch's batches and before validation: the time to end a window."""
-        self._end_windows()
-        model: Model = super()
-        results = model._get_metrics_result_or_logs(logs)
-        counted = float(keras.ops.cast(self._loss_tracker.count, "float32"))  # over all replicas
+    def metrics_result_or_logs(self, model: keras.Model, stock: Callable[..., Any], logs: Any) -> Any:
+        """End the windows of an epoch, after whose batches and before whose validation Keras calls this."""
+        model._kte.end_windows()
+        results = stock(logs)
+        counted = float(keras.ops.cast(model._loss_tracker.count, "float32"))  # over all replicas
         if isinstance(logs, dict) and "loss" in logs and not counted:
             return {**results, "loss": logs["loss"]}  # of a user's own step, which tracks nothing
         return results

@@ -23,8 +23,8 @@ def enumerate_executions(model: Model, epoch_iterator: EpochIterator) -> None:
     Also let it start in the middle of an epoch, if training resumes there, and without left-over batches.
     """
     discard_what_is_left_over(epoch_iterator.data_adapter)
-    data = None if model._kte_call is None else model._kte_call.data
-    if model._kte_schedule is not None or data is not None:
+    data = None if model._kte.running is None else model._kte.running.data
+    if model._kte.schedule is not None or data is not None:
         executions = functools.partial(_enumerate, model, data, epoch_iterator)
         override(epoch_iterator, "_enumerate_iterator", executions)
 
@@ -62,7 +62,7 @@ def _enumerate_known(model: Model, epoch: EpochIterator, size: int, batch: int) 
             if epoch.steps_per_epoch:
                 epoch._interrupted_warning()
             break
-        steps, schedule = model.steps_per_execution, model._kte_schedule
+        steps, schedule = model.steps_per_execution, model._kte.schedule
         if schedule is not None:
             schedule.requested_steps = steps = min(model.steps_per_execution, left)
         epoch._steps_seen += steps
@@ -71,7 +71,7 @@ def _enumerate_known(model: Model, epoch: EpochIterator, size: int, batch: int) 
 
 
 def _enumerate_unknown(model: Model, epoch: EpochIterator, batch: int) -> Executions:
-    schedule = model._kte_schedule
+    schedule = model._kte.schedule
     epoch._steps_seen = batch
     done = steps = 0
     while done == steps:

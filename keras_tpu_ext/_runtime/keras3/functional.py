@@ -20,19 +20,16 @@ _Functional: Any = private("keras.src.models.functional:Functional")
 _functional_init_arguments: Any = private("keras.src.models.model:functional_init_arguments")
 
 
-class FunctionalByShape:
-    """Mixin before `keras.Model`: becomes a functional model when it is given inputs and outputs."""
+def become_functional(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Let a new model be a functional one if the arguments of its `__init__` are inputs and outputs."""
+    if _functional_init_arguments(args, kwargs) and not isinstance(model, _Functional):
+        cls: Any = type(model)
+        model.__class__ = _functional_variant(cls)
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        if _functional_init_arguments(args, kwargs) and not isinstance(self, _Functional):
-            cls: Any = type(self)
-            self.__class__ = _functional_variant(cls)
-        super().__init__(*args, **kwargs)
 
-    def __reduce__(self) -> tuple[Callable[..., keras.Model], tuple[object, ...]]:
-        """Pickle and copy through a saved model, as Keras does, since the class of `self` is known only here."""
-        model: keras.Model = super()
-        return keras.Model._unpickle_model, model.__reduce__()[1]
+def reduced(of_keras: tuple[Any, ...]) -> tuple[Callable[..., keras.Model], Any]:
+    """Return what `__reduce__` returns for Keras's own, where the class of a model is known only to the object."""
+    return keras.Model._unpickle_model, of_keras[1]
 
 
 @functools.cache

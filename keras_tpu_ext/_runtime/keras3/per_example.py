@@ -16,7 +16,6 @@ from keras_tpu_ext._runtime.keras3.models import functional_of
 from keras_tpu_ext._runtime.training.compile_utils import respects_weights
 
 _METHODS = (
-    "augment",
     "train_step",
     "test_step",
     "predict_step",
@@ -56,6 +55,7 @@ def trains_per_example(model: Model) -> bool:
     """Return whether a built and compiled `model` can tell padded rows from examples."""
     return (
         all(_is_known(getattr(type(model), method)) for method in _METHODS)
+        and not model._kte.augments
         and predicts_per_example(model)
         and all(_loss_is_known(flat.loss.loss) for flat in _flat(model._compile_loss, "_flat_losses"))
         and all(_metric_is_known(metric, model) for metric in _flat_metrics(model._compile_metrics))

@@ -15,6 +15,7 @@ from keras_tpu_ext._runtime.keras3_tf.step import TrainStep as _TrainStep
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow import devices as _devices
 from keras_tpu_ext._runtime.tensorflow import message_terms as message_terms
+from keras_tpu_ext._runtime.training.loss_scale import LossScale as LossScale
 
 _sum_when_read()
 
@@ -26,6 +27,6 @@ policies: protocols.Policies = _policies
 probes: protocols.Probes = _probes
 progress: protocols.Progress = _progress
 training_state: protocols.TrainingState = _training_state
-TrainStep: type[protocols.TrainStep] = _TrainStep
+TrainStep = _TrainStep
 PyDataset = keras.utils.PyDataset
 tree = keras.tree

@@ -29,8 +29,8 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     weights_of,
 )
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond, number_of_replicated
-from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.tensorflow.whole_batch import KerasPatch, averaging, undivided
+from keras_tpu_ext._runtime.training.adapter import is_overridden
 
 TFOptimizer: Any = private("keras.src.backend.tensorflow.optimizer:TFOptimizer")
 losses: Any = private("keras.src.losses.loss")
@@ -71,7 +71,7 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
 
     def has_custom_compute_loss(self, model: Model) -> bool:
         """Return whether `compute_loss` is the user's."""
-        return type(model).compute_loss is not ExactStep.compute_loss
+        return is_overridden(type(model), "compute_loss")
 
     def has_custom_compute_metrics(self, model: Model) -> bool:
         """Return whether `compute_metrics` is the user's."""

@@ -46,4 +46,4 @@ def _build(model: keras.Model, specs: Nest, step: lowering.Step) -> None:
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     if step_state_of(model) is not None:
-        model._build_accumulator()
+        model._kte.build_accumulator()

@@ -30,9 +30,9 @@ def read(model: Model, *, on_host: bool) -> list[SavedVariable]:
 
 def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
     """Assign values that `read` returned to the variables of `model`."""
-    with model._own_scope():
-        model._kte_adapter.build_optimizer(model)
-        model._build_accumulator()
+    with model._kte.own_scope():
+        model._kte.adapter.build_optimizer(model)
+        model._kte.build_accumulator()
         assign_variables(all_variables(model), saved)
 
 
@@ -50,7 +50,7 @@ def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None)
 
 def read_in_passes(model: Model, epoch_iterator: EpochIterator) -> None:
     """Let the iterator over an epoch's batches read them so that it can start in the middle of the data."""
-    data = None if model._kte_call is None else model._kte_call.data
+    data = None if model._kte.running is None else model._kte.running.data
     adapter = epoch_iterator.data_adapter
     if data is not None and isinstance(adapter, ResumableAdapter):
         dataset = adapter.get_tf_dataset()

@@ -75,7 +75,7 @@ def synchronizes(model: Model, normalization: Layer) -> bool:
 
     It does if it was created so, and in a plain model, which must compute what it computes on one device.
     """
-    everywhere = model._is_for_one_device and num_replicas() > 1 and has_local_statistics(normalization)
+    everywhere = model._kte.is_plain and num_replicas() > 1 and has_local_statistics(normalization)
     return bool(normalization.synchronized or everywhere)
 
 

@@ -27,8 +27,8 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.mixing import mixes
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
-from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.tensorflow.whole_batch import on_whole_batch
+from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step
 from keras_tpu_ext.errors import CustomStepWarning
 
 Step = Callable[[Any], Any]
@@ -41,10 +41,10 @@ def wrap_custom_step(model: Model, step: Step) -> Step:
         model: The model.
         step: Its `train_step` or `test_step`, which takes one replica's part of the batch.
     """
-    if is_exact(step):
+    if is_own_step(step):
         return _on_whole_batch_if_mixed(model, step)
     replicas = model.distribute_strategy.num_replicas_in_sync
-    if replicas == 1 or not model._is_for_one_device or _is_for_replicas(model):
+    if replicas == 1 or not model._kte.is_plain or _is_for_replicas(model):
         return _on_own_part(model, step)
     _warn(
         model,
@@ -60,11 +60,6 @@ def _on_whole_batch_if_mixed(model: Model, step: Step) -> Step:
     return lambda data: whole_step(data) if mixes(model) else step(data)
 
 
-def is_exact(step: Step) -> bool:
-    """Return whether `step` is this package's own, which needs no wrapping."""
-    return getattr(step, "__func__", None) in (ExactStep.train_step, ExactStep.test_step)
-
-
 def _on_own_part(model: Model, step: Step) -> Step:
     trains = getattr(step, "__name__", "") == "train_step"
     told: list[bool] = []
@@ -74,8 +69,8 @@ def _on_own_part(model: Model, step: Step) -> Step:
             return step(data)
         with (
             batch_context(data, stands_in=True) as batch,
-            model._kte_adapter.exclude_padding(model),
-            mask_metrics(model._kte_adapter.custom_metrics(model)),
+            model._kte.adapter.exclude_padding(model),
+            mask_metrics(model._kte.adapter.custom_metrics(model)),
         ):
             logs = step(one_row_if_empty(data, batch.has_any))
             if trains and num_replicas() > 1 and not batch.is_shared and not told:
@@ -100,7 +95,9 @@ def _warn(model: Model, what: str) -> None:
 
 
 def _is_for_replicas(model: Model) -> bool:
-    """Return whether the user's classes mention `global_mean`."""
+    """Return whether the user's classes mention `global_mean`, and mean this package's."""
+    if type(model).global_mean is not ExactModel.global_mean:
+        return False
     others = ("keras_tpu_ext.", "keras.", "tf_keras.")
     classes = [base for base in type(model).__mro__ if not base.__module__.startswith(others)]
     functions = (value for base in classes for value in vars(base).values() if inspect.isfunction(value))

@@ -13,7 +13,7 @@ from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.tensorflow.graph_flops import flops_of_graph
 from keras_tpu_ext._runtime.tensorflow.replicas import is_none
-from keras_tpu_ext._runtime.tensorflow.step import ExactStep
+from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step
 
 _Traceable = Callable[..., Nest]
 
@@ -35,7 +35,7 @@ def count_flops(
     Raises:
         UncountableError: If they cannot be counted.
     """
-    own = type(model).train_step not in (keras.Model.train_step, ExactStep.train_step)
+    own = not is_own_step(type(model).train_step) and type(model).train_step is not keras.Model.train_step
     step = model.train_step if own else lambda data: _gradients(model, data)
     specs = [_with_size(spec, batch_size) for spec in tf.nest.flatten(batch)]
 
@@ -54,8 +54,8 @@ def count_flops(
 
 def _gradients(model: Model, data: Nest) -> list[tf.Tensor | None]:
     """Compute the gradients as Keras's step or ours does."""
-    if isinstance(model, ExactStep):
-        return model._gradients_of_batch(data)
+    if isinstance(model, ExactModel):
+        return model._kte.gradients_of_batch(data)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     with tf.GradientTape() as tape:
         takes_training = getattr(model, "_call_has_training_arg", True)

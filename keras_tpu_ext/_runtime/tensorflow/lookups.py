@@ -17,8 +17,6 @@ from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
 from keras_tpu_ext._runtime.tensorflow.batch import has_open_size
 from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH, num_replicas
 
-_ATTRIBUTE = "_kte_lookups_once_a_batch"
-
 
 def mark_lookups_once_a_batch(model: Model, x: Nest, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
     """Mark, for `sum_over_replicas`, the gradients of lookups that every replica has made for the same rows.
@@ -45,7 +43,7 @@ def mark_lookups_once_a_batch(model: Model, x: Nest, gradients: Sequence[Any], v
 
 def _lookups_once_a_batch(model: Model, x: Nest, variables: Sequence[Variable]) -> set[int]:
     """Return those of `variables`, by `id`, whose number of lookups does not depend on the size of the batch."""
-    known: dict[frozenset[int], set[int]] = model.__dict__.setdefault(_ATTRIBUTE, {})
+    known: dict[frozenset[int], set[int]] = model._kte.lookups_once_a_batch
     key = frozenset(map(id, variables))
     if key not in known:
         known[key] = set()
@@ -64,7 +62,7 @@ def _of_any_size(leaf: tf.Tensor | tf.SparseTensor) -> tf.TypeSpec:
 def _trial(model: Model, variables: Sequence[Variable], found: set[int]) -> Any:
     def trial(x: Nest) -> None:
         with tf.GradientTape() as tape:
-            outputs = tf.nest.flatten(model._kte_adapter.forward(model, x, training=False))
+            outputs = tf.nest.flatten(model._kte.adapter.forward(model, x, training=False))
             total = sum(tf.reduce_sum(tf.cast(output, tf.float32)) for output in outputs)
         for gradient, variable in zip(tape.gradient(total, variables), variables, strict=True):
             if isinstance(gradient, tf.IndexedSlices) and gradient.indices.shape[0] is not None:

@@ -116,7 +116,7 @@ def _count(counter: Any, steps: Any) -> None:
 
 
 def _run_execution(model: Model, iterator: Any, run_one: Any, run_many: Any, *, trains: bool) -> dict[str, Any]:
-    schedule = model._kte_schedule
+    schedule = model._kte.schedule
     if schedule is not None and not schedule.held:
         return schedule.run_train(model, run_many, iterator) if trains else schedule.run(run_many, iterator)
     steps = int(model.steps_per_execution)
@@ -261,7 +261,7 @@ def _exact_logs(model: Model, outputs: tf.Tensor) -> Any:
 
 def _loss_if_tracked(model: Model, tracked: Any, returned: Any) -> Any:
     """Return the tracked loss, or the loss that a user's own step returned but never tracked."""
-    tracker = model._kte_adapter.loss_tracker(model)
+    tracker = model._kte.adapter.loss_tracker(model)
     if [metric for metric in model.metrics if metric.name == "loss"] != [tracker]:
         return tracked
     count, tracked = tf.convert_to_tensor(tracker.count), tf.convert_to_tensor(tracked)

@@ -26,8 +26,8 @@ from keras_tpu_ext._runtime.common.lowering_errors import (
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.tensorflow.compile_only import CompileOnlyStrategy
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
-from keras_tpu_ext._runtime.tensorflow.step import ExactStep
 from keras_tpu_ext._runtime.tensorflow.tpu import has_tpu_kernels
+from keras_tpu_ext._runtime.training.model import ExactModel
 
 _TOO_OLD = f"TensorFlow {tf.__version__} cannot write what the TPU compiler reads (StableHLO)"
 _NEWER = "ask with TensorFlow 2.19 or newer; for Keras 2 there, install tf-keras and set TF_USE_LEGACY_KERAS=1"
@@ -73,7 +73,7 @@ def lower_step(
     one = tf.nest.map_structure(
         lambda spec: tf.TensorSpec([spec.shape[0] // replicas, *spec.shape[1:]], spec.dtype), whole
     )
-    step = wrap_custom_step(model, model.train_step) if isinstance(model, ExactStep) else model.train_step
+    step = wrap_custom_step(model, model.train_step) if isinstance(model, ExactModel) else model.train_step
     with wrap_lowering_errors(model):
         build(model, one, step)
         strategy = CompileOnlyStrategy(replicas)

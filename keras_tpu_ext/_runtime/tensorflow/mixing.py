@@ -17,12 +17,11 @@ from keras_tpu_ext.errors import MixedExamplesWarning
 _ROWS = 4
 _UNKNOWN_SIZE = 32
 _TOLERANCE = 1e-4  # matrix products of one row and of four round differently
-_ATTRIBUTE = "_kte_mixes_examples"
 
 
 def mixes(model: Model) -> bool:
     """Return whether `find_mixing` has found that `model` mixes the examples of a batch."""
-    return bool(vars(model).get(_ATTRIBUTE, False))
+    return bool(model._kte.mixes_examples)
 
 
 def find_mixing(model: Model, data: Nest) -> None:
@@ -33,10 +32,10 @@ def find_mixing(model: Model, data: Nest) -> None:
         data: An iterator over batches, or a batch; nothing is read from it.
     """
     replicas = model.distribute_strategy.num_replicas_in_sync
-    if replicas == 1 or _ATTRIBUTE in vars(model) or not model.built:
+    if replicas == 1 or model._kte.mixes_examples is not None or not model.built:
         return
-    names = model._kte_adapter.own_layers(model)
-    model.__dict__[_ATTRIBUTE] = bool(names) and _forward_mixes(model, data)
+    names = model._kte.adapter.own_layers(model)
+    model._kte.mixes_examples = bool(names) and _forward_mixes(model, data)
     if mixes(model):
         warnings.warn(
             f"{model.name!r} looks at the examples of a batch together, in one of {', '.join(names)}, so each of the "
@@ -49,8 +48,8 @@ def find_mixing(model: Model, data: Nest) -> None:
 
 def _forward_mixes(model: Model, data: Nest) -> bool:
     specs = tf.nest.map_structure(_of_one_replica, getattr(data, "element_spec", data))
-    x, _, _ = model._kte_adapter.unpack(with_none(specs))
-    adapter = model._kte_adapter
+    x, _, _ = model._kte.adapter.unpack(with_none(specs))
+    adapter = model._kte.adapter
 
     def forward(x: Nest) -> tuple[Any, list[tf.Tensor]]:
         return adapter.forward(model, x, training=False), adapter.layer_losses(model)

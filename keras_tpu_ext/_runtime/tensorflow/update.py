@@ -92,16 +92,16 @@ def accumulate_or_apply(
     """Use one replica's gradients of the scaled loss: take a step, or add them to a window of batches.
 
     Args:
-        model: The model; its `_step_state` holds the loss scaler and the accumulators.
+        model: The model; its `_kte.state` holds the loss scaler and the accumulators.
         gradients: This replica's share, one per variable; `None` where there is none.
         variables: The variables to update.
         optimizer: The user's optimizer.
         weight: Number of examples in the batch of all replicas: the weight of its gradient in a window.
         restore: The changes of the forward pass that a skipped step undoes.
     """
-    state = model._step_state
+    state = model._kte.state
     accumulator = state.accumulator(optimizer)
-    model._kte_adapter.build_for(optimizer, variables)
+    model._kte.adapter.build_for(optimizer, variables)
     if state.overflow_watch is not None:
         state.overflow_watch.note(gradients, variables)
     if accumulator is None:
@@ -122,7 +122,7 @@ def accumulate_or_apply(
 
 def flush_window(model: Model, optimizer: Optimizer) -> None:
     """Take the step of a window left open at the end of an epoch; call it in a replica."""
-    accumulator = model._step_state.accumulator(optimizer)
+    accumulator = model._kte.state.accumulator(optimizer)
 
     def flush() -> None:
         _flush(model, accumulator, [True] * len(accumulator.targets), optimizer)
@@ -147,12 +147,12 @@ def _step(
     restore: Snapshot,
 ) -> None:
     def apply(gradients: Sequence[Gradient]) -> None:
-        model._kte_adapter.apply_gradients(optimizer, gradients, variables)
+        model._kte.adapter.apply_gradients(optimizer, gradients, variables)
 
     def count_skipped() -> None:
-        model._kte_adapter.count_skipped(optimizer)
+        model._kte.adapter.count_skipped(optimizer)
 
-    model._step_state.loss_scaler.apply_or_skip(gradients, apply, count_skipped, restore)
+    model._kte.state.loss_scaler.apply_or_skip(gradients, apply, count_skipped, restore)
 
 
 def divide(gradient: tf.Tensor | tf.IndexedSlices, divisor: Any) -> tf.Tensor | tf.IndexedSlices:

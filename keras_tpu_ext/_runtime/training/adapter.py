@@ -6,7 +6,7 @@ A model holds one adapter, which is stateless.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from keras_tpu_ext._runtime.common.patches import Patch
@@ -26,6 +26,15 @@ from keras_tpu_ext._runtime.training.batch import Batch
 
 class KerasAdapter(Protocol):
     """What `compile`, `fit` and saving need to know about a Keras version."""
+
+    def compile_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
+        """Return the arguments of a call of `keras.Model.compile` by name; on Keras 3 with `auto_scale_loss`."""
+
+    def output_activations(self, model: Model) -> list[tuple[str, str, str]]:
+        """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
+
+    def expects_logits(self, loss: Loss) -> bool:
+        """Return True if a Keras loss applies softmax or sigmoid itself."""
 
     def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options for Keras's own `compile`."""
@@ -111,3 +120,9 @@ class TensorFlowAdapter(KerasAdapter, Protocol):
 
     def has_partial_variables(self, model: Model) -> bool:
         """Return whether any saved variable is summed over replicas when it is read."""
+
+
+def is_overridden(model_class: type, name: str) -> bool:
+    """Return whether a method of a model is that of a user's class, and not of this package."""
+    owner = next(base for base in model_class.__mro__ if name in vars(base))
+    return not owner.__module__.startswith("keras_tpu_ext.")

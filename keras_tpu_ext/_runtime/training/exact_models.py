@@ -53,7 +53,7 @@ class _ExactModels:
         self._trainer = trainer
 
     def __enter__(self) -> None:
-        self._trainer._kte_patch_keras()
+        self._trainer._kte.func.patch_keras()
         _INSIDE.blocks += 1
         with _ExactModels._lock:
             _ExactModels._blocks += 1
@@ -144,7 +144,7 @@ def _compiling(stock: Callable[..., Any], trainer: Any) -> Any:
     @functools.wraps(stock)
     def compile(model: Any, *args: Any, **kwargs: Any) -> None:
         if _make_exact(model, trainer):
-            model._kte_adopt()
+            model._kte.adopt()
             trainer.compile(model, *args, **kwargs)  # not the user's own `compile`, which has called this
         else:
             stock(model, *args, **kwargs)
@@ -158,7 +158,7 @@ def _running(stock: Callable[..., Any], trainer: Any) -> Any:
         options = compiled_with(model)
         if not _make_exact(model, trainer):
             return stock(model, *args, **kwargs)
-        model._kte_adopt()
+        model._kte.adopt()
         if options is not None:
             trainer.compile(model, **options)
         return getattr(trainer, stock.__name__)(model, *args, **kwargs)
@@ -180,7 +180,7 @@ def exact_class(cls: Any, trainer: Any) -> Any:
     """Return a subclass of `cls` with the exact step, and with the name of `cls` in code and in saved files."""
     builtin = next(base for base in cls.__mro__ if base in builtin_models())
     if cls is not builtin:
-        return _subclass(cls, (cls, exact_class(builtin, trainer)))
+        return _subclass(cls, (cls, trainer, builtin))
     # Keras inspects the signature to interpret a config. That of `Model` accepts anything.
     members = {} if cls is keras.Model else {"__init__": cls.__init__}
     return _subclass(cls, (trainer, cls), members)

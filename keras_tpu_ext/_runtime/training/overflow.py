@@ -64,8 +64,8 @@ def watch_overflow(model: Model) -> Callable[[], list[Overflow]] | None:
     """
     if step_state_of(model) is None:
         return None
-    with model._own_scope():
-        watch: OverflowWatch = model._make_overflow_watch(train_steps(model) or 0)
+    with model._kte.own_scope():
+        watch: OverflowWatch = model._kte.make_overflow_watch(train_steps(model) or 0)
     _set_watch(model, watch)
     return watch.read
 
@@ -95,5 +95,5 @@ def skipped_steps(model: Model) -> int | None:
 
 
 def _set_watch(model: Model, watch: OverflowWatch | None) -> None:
-    model._step_state.__dict__["overflow_watch"] = watch  # not tracked by Keras: it is not state to save
+    model._kte.state.__dict__["overflow_watch"] = watch  # not tracked by Keras: it is not state to save
     model.make_train_function(force=True)

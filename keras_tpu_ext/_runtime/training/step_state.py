@@ -149,6 +149,6 @@ class StepState(keras.layers.Layer):
 
 
 def step_state_of(model: Model) -> StepState | None:
-    """Return the `StepState` of a compiled `TPUModel`; `None` for any other model."""
-    state: StepState | None = vars(model).get("_step_state")
-    return state
+    """Return the `StepState` of a compiled model with an exact step; `None` for any other."""
+    program = getattr(model, "_kte", None)
+    return None if program is None else program.state

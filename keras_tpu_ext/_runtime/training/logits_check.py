@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common.types import Loss, Model
+from keras_tpu_ext._runtime.compat import keras
 
 
-def probabilities_taken_for_logits(model: Any) -> list[str]:
+def probabilities_taken_for_logits(model: Model) -> list[str]:
     """Return a message for each softmax or sigmoid output of a compiled `model` whose loss has `from_logits=True`.
 
     A softmax of a softmax is almost flat: the gradient all but vanishes and accuracy stays where it starts. Only
     functional models can be inspected; for a subclassed model the list is empty.
     """
     messages = []
+    adapter = model._kte.adapter
     for loss, (layer, activation) in _losses_by_output(model):
-        if _expects_logits(loss):
+        if isinstance(loss, keras.losses.Loss) and adapter.expects_logits(loss):
             messages.append(
                 f"The output of layer {layer!r} is a {activation}, but its loss "
                 f"{type(loss).__name__} has from_logits=True and applies {activation} once more, so the model "
@@ -26,8 +27,8 @@ def probabilities_taken_for_logits(model: Any) -> list[str]:
     return messages
 
 
-def _losses_by_output(model: Any) -> Iterator[tuple[Any, tuple[str, str]]]:
-    outputs = _runtime.models.output_activations(model)
+def _losses_by_output(model: Model) -> Iterator[tuple[Loss, tuple[str, str]]]:
+    outputs = model._kte.adapter.output_activations(model)
     loss = model.loss
     for position, (name, layer, activation) in enumerate(outputs):
         if activation not in ("softmax", "sigmoid"):
@@ -38,9 +39,3 @@ def _losses_by_output(model: Any) -> Iterator[tuple[Any, tuple[str, str]]]:
             yield (loss[position] if position < len(loss) else None), (layer, activation)
         else:
             yield loss, (layer, activation)
-
-
-def _expects_logits(loss: Any) -> bool:
-    if not isinstance(loss, _runtime.keras.losses.Loss):
-        return False
-    return _runtime.models.expects_logits(loss)

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import _arguments as check
-from keras_tpu_ext import _runtime
-from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext._runtime.compat import keras
 
 
-@_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
+@keras.saving.register_keras_serializable(package="keras_tpu_ext")
 @dataclasses.dataclass(frozen=True)
 class LossScale:
     """Multiplies the loss by a scale before gradients are computed, and divides the gradients by it.
@@ -118,29 +117,3 @@ class LossScale:
     def from_config(cls, config: dict[str, Any]) -> LossScale:
         """Return the `LossScale` that `get_config` described."""
         return cls(**config)
-
-
-def resolve_loss_scale(loss_scale: Any, optimizer: Any, policy: str, auto: bool) -> LossScale | None:
-    """Return the loss scale of the step; `None` if it has none, or if the optimizer scales the loss.
-
-    Raises:
-        ArgumentError: If `loss_scale` is invalid, or the optimizer scales the loss as well.
-    """
-    chosen = LossScale.of(loss_scale)
-    by_optimizer = _optimizer_scaling(optimizer)
-    if chosen is not None and by_optimizer:
-        raise ArgumentError(
-            f"loss_scale={loss_scale!r} was given, and the optimizer scales the loss too ({by_optimizer}). "
-            "Leave one of them out."
-        )
-    if chosen is None and not by_optimizer and auto and policy == "mixed_float16":
-        return LossScale()
-    return chosen
-
-
-def _optimizer_scaling(optimizer: Any) -> str:
-    if hasattr(optimizer, "inner_optimizer"):
-        return type(optimizer).__name__
-    if getattr(optimizer, "loss_scale_factor", None) is not None:
-        return f"loss_scale_factor={optimizer.loss_scale_factor}"
-    return ""

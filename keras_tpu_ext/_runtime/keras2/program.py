@@ -1,0 +1,152 @@
+"""The exact step on Keras 2."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.missing_names import override
+from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.types import Nest, Optimizer
+from keras_tpu_ext._runtime.compat.keras2 import keras
+from keras_tpu_ext._runtime.keras2 import optimizer as _optimizer
+from keras_tpu_ext._runtime.keras2.adapter import Keras2Adapter
+from keras_tpu_ext._runtime.keras2.autograph import with_autograph
+from keras_tpu_ext._runtime.keras2.data_adapter import replace_padded_batches
+from keras_tpu_ext._runtime.keras2.execution_schedule import use_data_handlers
+from keras_tpu_ext._runtime.keras2.loss import Shares
+from keras_tpu_ext._runtime.tensorflow import batch as _batch
+from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
+from keras_tpu_ext._runtime.tensorflow.loop import kind_of_batches, make_predict_function, make_steps_function
+from keras_tpu_ext._runtime.tensorflow.program import TensorFlowProgram
+from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
+from keras_tpu_ext._runtime.tensorflow.scope import distributing_all
+from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session
+from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext._runtime.training.model import is_own_step
+from keras_tpu_ext.errors import ScopeError
+
+_NOT_KEPT = (
+    "{path} will not keep the {lost} of this model: H5 files and SavedModels keep what Keras knows. "
+    'Write model.save("model.keras"), or compile the model with it again after loading'
+)
+
+
+class Keras2Program(TensorFlowProgram):
+    """The `ExactProgram` of Keras 2."""
+
+    adapter = Keras2Adapter()
+    facts = _batch
+
+    def make_train_function(self) -> Callable[..., Any]:
+        """Return the function that `fit` calls for one execution."""
+        model = self.model
+        if model.built:
+            self._build_before_tracing()
+            self.build_accumulator()
+        self.reset_flushes()
+        step = with_autograph(wrap_custom_step(model, model.train_step))
+        return make_steps_function(model, step, trains=True, counter=model._train_counter)
+
+    def make_test_function(self) -> Callable[..., Any]:
+        """Return the function that `evaluate` calls for one execution."""
+        model = self.model
+        step = with_autograph(wrap_custom_step(model, model.test_step))
+        return make_steps_function(model, step, trains=False, counter=model._test_counter)
+
+    def make_predict_function(self, stock: Callable[[], Any]) -> Callable[..., Any]:
+        """Return the function that `predict` calls for one execution."""
+        # Made now: its loop depends on `steps_per_execution`, which is smaller for the last batches of `predict`.
+        predict = stock()
+
+        @functools.cache
+        def predict_of(kind: type) -> Any:
+            is_eager = self.model.run_eagerly
+            return predict if is_eager else tf.function(predict.python_function, reduce_retracing=True)
+
+        return make_predict_function(self.model, lambda iterator: predict_of(kind_of_batches(iterator))(iterator))
+
+    def warn_of_what_is_not_saved(self, filepath: Any, save_format: Any) -> None:
+        """Warn about what only a `.keras` file keeps."""
+        lost = ["loss_scale"] if self.state is not None and self.state.loss_scaler else []
+        accumulates = self.state is not None and self.state.accumulation_steps > 1
+        lost += ["gradient_accumulation_steps"] if accumulates else []
+        is_keras_file = str(filepath).endswith(".keras") or save_format == "keras"
+        if lost and not is_keras_file and self.process_group().is_chief():
+            warnings.warn(_NOT_KEPT.format(path=filepath, lost=" and ".join(lost)), stacklevel=3)
+
+    def compute_loss(self, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest, training: bool) -> Any:
+        """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch."""
+        shares = Shares(self.adapter.layer_losses(self.model))
+        shares += [loss / tf.cast(num_replicas(), loss.dtype) for loss in self.adapter.weight_losses(self.model)]
+        return self.model.compiled_loss(y, y_pred, sample_weight, regularization_losses=shares)
+
+    def _track_loss(self, share: tf.Tensor) -> None:
+        """Do nothing: in Keras 2 the compiled loss tracks itself."""
+
+    def _updated_metrics(self, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
+        is_last = is_own_step(type(self.model).train_step) and is_own_step(type(self.model).test_step)
+        if num_replicas() > 1 and is_last and not self.adapter.has_custom_compute_metrics(self.model):
+            # Their results, which Keras would sum over replicas in every step, are read after the last step.
+            self.model.compiled_metrics.update_state(y, y_pred, sample_weight)
+            return {}
+        return super()._updated_metrics(x, y, y_pred, sample_weight)
+
+    def optimizers(self, stock: Callable[[Any], Any], optimizer: Optimizer) -> Any:
+        """Return the optimizer or optimizers, wrapped for mixed_float16 as by Keras if the step is not ours.
+
+        A user's own `train_step` scales the loss by the methods of that wrapper, as Keras's guide says; our step
+        scales it itself.
+        """
+        if self.leaves_scaling_to_its_optimizer() and not self.scales_loss:
+            return stock(optimizer)
+        return tf.nest.map_structure(self._one_optimizer, optimizer)
+
+    def _one_optimizer(self, optimizer: Optimizer) -> Optimizer:
+        optimizer = keras.optimizers.get(optimizer)
+        has_own_step = self.leaves_scaling_to_its_optimizer()
+        return optimizer if has_own_step else _optimizer.without_gradients_of_its_own(optimizer)
+
+    def leaves_scaling_to_its_optimizer(self) -> bool:
+        """Return whether the model has a `train_step` of its own."""
+        return not is_own_step(type(self.model).train_step)
+
+    @contextlib.contextmanager
+    def loop(self) -> Iterator[None]:
+        """Return the context in which Keras's own loops run."""
+        predicts = self.running is not None and self.running.method == "predict"
+        handlers = contextlib.nullcontext() if predicts else use_data_handlers()
+        distributes = self.model.distribute_strategy, "experimental_distribute_dataset", distributing_all
+        # Keras's loops are in the strategy's scope.
+        with reopened_by_clear_session(self.own_scope), handlers, patched([distributes]):
+            yield
+
+    def adopt(self) -> None:
+        """Bind the model to the strategy of the open block, if it was made on it.
+
+        Raises:
+            ScopeError: If it was not.
+        """
+        model, strategy = self.model, tf.distribute.get_strategy()
+        if not all(strategy.extended.variable_created_in_scope(variable) for variable in model.variables):
+            raise ScopeError(
+                f"{model.name!r} was made outside the block, and its variables live on one device only. Write: with "
+                "scope: model = ... around the lines that make it, or `with scope: model = "
+                "keras.models.clone_model(model)` and then copy the weights, clone.set_weights(model.get_weights())."
+            )
+        override(model, "_distribution_strategy", strategy)
+
+    def prepare(self, call: FitCall) -> None:
+        """Let Keras read padded batches as such."""
+        replace_padded_batches(call)
+
+    def _build_before_tracing(self) -> None:
+        """Make the optimizer's variables: TensorFlow traces a step that creates any twice, with and without them."""
+        if is_own_step(self.model.train_step):
+            with self.model.distribute_strategy.scope():
+                self.adapter.build_optimizer(self.model)

@@ -1,0 +1,107 @@
+"""The arguments of `compile` that Keras does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from keras_tpu_ext import _arguments as check
+from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.training.loss_scale import LossScale
+from keras_tpu_ext.errors import ArgumentError
+
+_DEFAULTS = {"loss_scale": None, "gradient_accumulation_steps": 1, "steps_per_execution": 1, "auto_scale_loss": True}
+NAMES = _DEFAULTS.keys()
+
+
+class CompileOptions(NamedTuple):
+    """What the arguments of `compile` mean.
+
+    Attributes:
+        of_keras: Arguments for Keras's own `compile`.
+        loss_scale: How the step scales the loss; `None` if it does not.
+        accumulation_steps: Number of batches that make one step.
+        auto_steps: Whether to find `steps_per_execution` while training.
+        given: What was given, other than defaults, to compile the model again after loading it.
+    """
+
+    of_keras: dict[str, Any]
+    loss_scale: LossScale | None
+    accumulation_steps: int
+    auto_steps: bool
+    given: Mapping[str, Any]
+
+
+def compile_options(model: Model, loss_scale: Any, accumulation_steps: Any, given: dict[str, Any]) -> CompileOptions:
+    """Return what the arguments of `compile` mean.
+
+    Args:
+        model: The model.
+        loss_scale: As given.
+        accumulation_steps: `gradient_accumulation_steps`, as given.
+        given: The other arguments, by name.
+
+    Raises:
+        ArgumentError: If one of them is invalid, or contradicts the optimizer.
+    """
+    of_keras = dict(given)
+    steps = of_keras.pop("steps_per_execution", 1)
+    own = {
+        "loss_scale": loss_scale,
+        "gradient_accumulation_steps": accumulation_steps,
+        "steps_per_execution": steps,
+        "auto_scale_loss": given.get("auto_scale_loss", True),
+    }
+    optimizer = given.get("optimizer")
+    by_keras = optimizer is not None and model._kte.leaves_scaling_to_its_optimizer()
+    of_keras["steps_per_execution"], auto_steps = _steps_per_execution(steps)
+    return CompileOptions(
+        of_keras,
+        _loss_scale(loss_scale, optimizer, model.dtype_policy.name, own["auto_scale_loss"] and not by_keras),
+        _accumulation_steps(accumulation_steps, optimizer),
+        auto_steps,
+        {name: value for name, value in own.items() if value != _DEFAULTS[name]},
+    )
+
+
+def _accumulation_steps(steps: Any, optimizer: Any) -> int:
+    """Return the number of batches that this package accumulates; an optimizer's own accumulation is left to it."""
+    steps = check.integer("compile", "gradient_accumulation_steps", steps, example="4, or leave it out")
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    by_optimizer = getattr(inner, "gradient_accumulation_steps", None) or 1
+    if steps != 1 and by_optimizer != 1:
+        raise ArgumentError(
+            f"gradient_accumulation_steps={steps} was given, and the optimizer says {by_optimizer}. "
+            "Leave one of them out."
+        )
+    return steps
+
+
+def _steps_per_execution(steps: Any) -> tuple[int, bool]:
+    """Return the initial number of steps in an execution, and whether to tune it."""
+    if isinstance(steps, str) and steps == "auto":
+        return 1, True
+    what, example = '"auto" or an integer', '"auto", or leave it out'
+    return check.integer("compile", "steps_per_execution", steps, what=what, example=example), False
+
+
+def _loss_scale(loss_scale: Any, optimizer: Any, policy: str, auto: bool) -> LossScale | None:
+    """Return the loss scale of the step; `None` if it has none, or if the optimizer scales the loss."""
+    chosen = LossScale.of(loss_scale)
+    by_optimizer = _optimizer_scaling(optimizer)
+    if chosen is not None and by_optimizer:
+        raise ArgumentError(
+            f"loss_scale={loss_scale!r} was given, and the optimizer scales the loss too ({by_optimizer}). "
+            "Leave one of them out."
+        )
+    if chosen is None and not by_optimizer and auto and policy == "mixed_float16":
+        return LossScale()
+    return chosen
+
+
+def _optimizer_scaling(optimizer: Any) -> str:
+    if hasattr(optimizer, "inner_optimizer"):
+        return type(optimizer).__name__
+    if getattr(optimizer, "loss_scale_factor", None) is not None:
+        return f"loss_scale_factor={optimizer.loss_scale_factor}"
+    return ""

@@ -1,0 +1,278 @@
+"""What a model with an exact step holds: its loss scaler and accumulators, the running call, and how it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from keras_tpu_ext._runtime.common.missing_names import check_overrides, explain_missing_names
+from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
+from keras_tpu_ext._runtime.compat import keras
+from keras_tpu_ext._runtime.training import augment, compile_options
+from keras_tpu_ext._runtime.training.adapter import KerasAdapter, is_overridden
+from keras_tpu_ext._runtime.training.batch import Batch
+from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
+from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext._runtime.training.logits_check import probabilities_taken_for_logits
+from keras_tpu_ext._runtime.training.overflow import OverflowWatch
+from keras_tpu_ext._runtime.training.process_group import ProcessGroup
+from keras_tpu_ext._runtime.training.step_state import StepState
+from keras_tpu_ext._schema import shown
+from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
+
+_KEY = "keras_tpu_ext"
+
+
+class ExactProgram(keras.layers.Layer):
+    """All that this package keeps in a model with an exact step; the model has it as `_kte`.
+
+    It is a layer, without variables of its own, because Keras saves the state of layers with a model. The runtime's
+    subclass implements the methods that raise `NotImplementedError` here.
+
+    Args:
+        model: The model.
+        default_augment: The `augment` of the model's class, which changes nothing, where users may override it.
+            `None` for a plain Keras model, whose `augment` is its own affair.
+
+    Attributes:
+        adapter: What differs between Keras versions.
+        facts: What losses and metrics ask about the batch.
+        is_plain: Whether the model is a plain Keras model: its own code is written for one device.
+        state: The loss scaler and the gradient accumulators; `None` before `compile`.
+        schedule: Finds `steps_per_execution` while training; `None` if that is not "auto".
+        running: The innermost running `fit`, `evaluate` or `predict`; `None` outside.
+        scales_loss: Whether the step scales the loss, which is known before Keras compiles.
+    """
+
+    adapter: KerasAdapter
+    facts: Batch
+
+    def __init__(self, model: Model, default_augment: Callable[..., Any] | None = None) -> None:
+        super().__init__(name="kte", dtype="float32")
+        self.built = True
+        self.is_plain = default_augment is None
+        self.scales_loss = False
+        self._keep(model=model, state=None, schedule=None, running=None)
+        self._keep(_flushes={}, _given=MappingProxyType({}), _default_augment=default_augment)
+
+    model: Model
+    state: StepState | None
+    schedule: ExecutionSchedule | None
+    running: FitCall | None
+    _default_augment: Callable[..., Any] | None
+    _flushes: dict[int, Callable[[], None]]
+    _given: Mapping[str, Any]
+
+    def _keep(self, **values: object) -> None:
+        """Set attributes that Keras must not track: the model is no part of this layer, nor are its variables."""
+        self.__dict__.update(values)
+
+    def save_own_variables(self, store: object) -> None:
+        """Save nothing: `state` does."""
+
+    def load_own_variables(self, store: object) -> None:
+        """Load nothing."""
+
+    @classmethod
+    def patch_keras(cls) -> None:
+        """Patch Keras, once and for good, where the step needs it to; elsewhere Keras behaves as before."""
+
+    def own_scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which the model was built, where its variables belong."""
+        raise NotImplementedError
+
+    def process_group(self) -> ProcessGroup:
+        """Return the processes that train this model."""
+        raise NotImplementedError
+
+    def make_step_state(self, loss_scale: Any, accumulation_steps: int) -> StepState:
+        """Return the framework's kind of `StepState`."""
+        raise NotImplementedError
+
+    def make_schedule(self) -> ExecutionSchedule:
+        """Return the framework's kind of `ExecutionSchedule`."""
+        raise NotImplementedError
+
+    def make_overflow_watch(self, steps: int) -> OverflowWatch:
+        """Return the framework's kind of `OverflowWatch`, for an optimizer that has taken `steps` steps."""
+        raise NotImplementedError
+
+    def make_flush(self, optimizer: Optimizer) -> Callable[[], None]:
+        """Return a function that takes the step of an accumulation window left open at the end of an epoch."""
+        raise NotImplementedError
+
+    def build_accumulator(self) -> None:
+        """Make the variables of the gradient accumulator, if there is one."""
+        raise NotImplementedError
+
+    def adopt(self) -> None:
+        """Move a plain model that was created elsewhere to the strategy of the open block."""
+        raise NotImplementedError
+
+    def check_compiled(self) -> None:
+        """Reject objects that were created outside the model's own scope, where that matters."""
+
+    def loop(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which Keras's own loops run."""
+        return contextlib.nullcontext()
+
+    def prepare(self, call: FitCall) -> None:
+        """Change the arguments of a loop into those that Keras gets."""
+
+    def saves_together(self) -> bool:
+        """Return whether processes hold shards of what is saved, so that all of them must take part."""
+        return False
+
+    def leaves_scaling_to_its_optimizer(self) -> bool:
+        """Return whether the optimizer scales the loss under mixed_float16 where `loss_scale` is not given."""
+        return False
+
+    def compile(
+        self,
+        stock: Callable[..., None],
+        loss_scale: Any,
+        accumulation_steps: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Configure the model for training; see `ExactModel.compile`.
+
+        Args:
+            stock: Keras's own `compile` of the model.
+            loss_scale: As given to `compile`.
+            accumulation_steps: `gradient_accumulation_steps`, as given.
+            args: The other positional arguments.
+            kwargs: The other keyword arguments.
+        """
+        model = self.model
+        given = self.adapter.compile_arguments(args, kwargs)
+        options = compile_options.compile_options(model, loss_scale, accumulation_steps, given)
+        self.scales_loss = options.loss_scale is not None
+        check_overrides(type(model))
+        with explain_missing_names(), self.own_scope():
+            stock(**self.adapter.compile_options(options.of_keras))
+            if self.is_plain:
+                self.adopt()
+            self.check_compiled()
+            self.adapter.make_exact(model, self.facts)
+            state = self.make_step_state(options.loss_scale, options.accumulation_steps)
+        schedule = self.make_schedule() if options.auto_steps else None
+        self._keep(state=state, schedule=schedule, _given=options.given)
+        self.reset_flushes()
+        for message in probabilities_taken_for_logits(model):
+            warnings.warn(message, FromLogitsWarning, stacklevel=user_stack_level())
+
+    def compile_config(self, config: dict[str, Any] | None) -> dict[str, Any]:
+        """Return Keras's serialized arguments of `compile` with those that it does not know.
+
+        These are stored with the optimizer's. Keras ignores them there, so it can load the file without this package.
+        """
+        serialize = keras.saving.serialize_keras_object
+        config, own, optimizer = dict(config or {}), serialize(dict(self._given)), self.model.optimizer
+        if not own or optimizer is None:
+            return config
+        if isinstance(optimizer, list):  # a list has no place for them
+            return {**config, **own}
+        config["steps_per_execution"] = self.model.steps_per_execution
+        config["optimizer"] = {**serialize(optimizer), _KEY: own}  # Keras 2 may have kept a name
+        return config
+
+    def compile_from_config(self, stock: Callable[..., None], config: Any) -> None:
+        """Compile the model as when it was saved, and make the optimizer's variables.
+
+        Raises:
+            ArgumentError: If what a file says of it is nothing that this package writes.
+        """
+        model = self.model
+        optimizer = config.get("optimizer") if isinstance(config, dict) else None
+        own = optimizer.get(_KEY, {}) if isinstance(optimizer, dict) else {}
+        if not (isinstance(config, dict) and isinstance(own, dict) and own.keys() <= compile_options.NAMES):
+            raise ArgumentError(
+                f"the file's arguments of compile must be an object, and ours {', '.join(compile_options.NAMES)}; "
+                f"got {shown(config if optimizer is None else own)}. Load it with compile=False, and compile it anew."
+            )
+        if is_overridden(type(model), "compile"):
+            stock({**config, **own})  # warns, as for every model whose compile() Keras does not know
+            return
+        model.compile(**keras.saving.deserialize_keras_object({**config, **own}))
+        if model.optimizer is not None and model.built:
+            with self.own_scope():
+                self.adapter.build_optimizer(model)
+                self.build_accumulator()
+
+    def run(self, method: str, stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run Keras's `fit`, `evaluate` or `predict`; with several processes, only the chief prints and writes."""
+        result: Any = None
+        with self._running(FitCall(method, self.model, args, kwargs)) as call:
+            result = stock(*call.args, **call.kwargs)
+        return self.model.history if method == "fit" else result  # a callback may have ended it between two steps
+
+    def write(self, stock: Callable[..., None], filepath: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Run Keras's `save` or `save_weights` on every process, although only the chief writes."""
+        group = self.process_group()
+        together = self.saves_together()
+        ending = group.end_with_peers() if together else contextlib.nullcontext()
+        with group.explain_peer_failure(), ending, group.reading_shards():
+            if group.is_chief():
+                stock(filepath, *args, **kwargs)
+            elif together:
+                # Saving makes the same reads in the same order as on the chief; nothing else surely makes them all.
+                with tempfile.TemporaryDirectory() as folder:
+                    stock(os.path.join(folder, os.path.basename(str(filepath))), *args, **kwargs)
+
+    @contextlib.contextmanager
+    def _running(self, call: FitCall) -> Iterator[FitCall]:
+        """Yield the call, with the arguments for Keras, whose loop runs within the block."""
+        group = self.process_group()
+        outer = self.running
+        self._keep(running=call)
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(explain_missing_names())
+                stack.enter_context(group.take_part(call, self.adapter, self.model.save_weights))
+                for callback in call.callbacks:
+                    if hasattr(callback, "_kte_around_fit"):
+                        stack.enter_context(callback._kte_around_fit(call, self.model))
+                if self.schedule is not None:
+                    stack.enter_context(self.schedule.use(self.model, call, one_process=group.size() == 1))
+                stack.enter_context(self.loop())
+                self.prepare(call)
+                yield call
+        finally:
+            self._keep(running=outer)
+
+    def reset_flushes(self) -> None:
+        """Drop the traced functions that end a window, as the train function is traced again."""
+        self._keep(_flushes={})
+
+    def end_windows(self) -> None:
+        """Take the steps of windows left open at the end of an epoch, before validation."""
+        if self.running is None or self.running.method != "fit" or self.state is None:
+            return
+        for accumulator in self.state.accumulators():
+            if accumulator.is_open():
+                optimizer = accumulator.optimizer()
+                if id(optimizer) not in self._flushes:
+                    self._flushes[id(optimizer)] = self.make_flush(optimizer)
+                self._flushes[id(optimizer)]()
+
+    @property
+    def augments(self) -> bool:
+        """Whether the user overrides `augment`."""
+        default = self._default_augment
+        return default is not None and type(self.model).augment is not default
+
+    def compiled_state(self) -> StepState:
+        """Return `state` of a compiled model."""
+        assert self.state is not None, "the model is compiled"
+        return self.state
+
+    def augment(self, x: Nest, y: Nest) -> tuple[Any, Any]:
+        """Return a training batch as the user's `augment` returns it."""
+        return augment.augmented(self.model.augment, x, y)
