@@ -67,7 +67,7 @@ def test_a_plain_model_gets_no_other_name(kind):
     names = {name for base in added for name in vars(base)} | (vars(exact).keys() - vars(plain).keys())
     dunders = {name for name in names if name.startswith("__") and name.endswith("__")}
     assert names - dunders - set(dir(plain)) <= OURS
-    assert len(type(exact).__mro__) - len(type(plain).__mro__) <= 3
+    assert len(type(exact).__mro__) - len(type(plain).__mro__) <= 3 + (kind == "a subclassed model")
 
 
 def names_in_the_package():

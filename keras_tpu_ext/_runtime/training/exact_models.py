@@ -180,7 +180,7 @@ def exact_class(cls: Any, trainer: Any) -> Any:
     """Return a subclass of `cls` with the exact step, and with the name of `cls` in code and in saved files."""
     builtin = next(base for base in cls.__mro__ if base in builtin_models())
     if cls is not builtin:
-        return _subclass(cls, (cls, trainer, builtin))
+        return _subclass(cls, (cls, exact_class(builtin, trainer)))
     # Keras inspects the signature to interpret a config. That of `Model` accepts anything.
     members = {} if cls is keras.Model else {"__init__": cls.__init__}
     return _subclass(cls, (trainer, cls), members)
