@@ -53,15 +53,10 @@ def _jaxpr_of_gradients(model: keras.Model, batch: Nest) -> jax.extend.core.Clos
 
 
 def _jaxpr_of_own_step(model: keras.Model, batch: Nest) -> jax.extend.core.ClosedJaxpr:
-    def step(state: Nest, data: Nest) -> Nest:
-        return model.train_step(state, data)
-
     if not isinstance(model, TrainStep):
-        return jax.make_jaxpr(step)(_state(model), batch)
-    own = _shapes(own_variables(model))
-    return jax.make_jaxpr(lambda state, own, data: CompiledLoop(model, step).stateless(state, own, data, None))(
-        _state(model), own, batch
-    )
+        return jax.make_jaxpr(model.train_step)(_state(model), batch)
+    step = CompiledLoop(model, model.train_step, is_lowered=True).stateless
+    return jax.make_jaxpr(step)(_state(model), _shapes(own_variables(model)), batch, None)
 
 
 def _state(model: keras.Model) -> tuple[_Shapes, ...]:

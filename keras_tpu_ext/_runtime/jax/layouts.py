@@ -84,7 +84,10 @@ def warn_again_of_layouts(model: keras.Model) -> None:
 @contextlib.contextmanager
 def without_layout_warning(model: keras.Model) -> Iterator[None]:
     """Within the block, keep the warning about a model's layouts for later."""
-    program = model._kte
+    program = getattr(model, "_kte", None)
+    if program is None:  # Keras's own step warns of nothing
+        yield
+        return
     told, program.layout_is_told = program.layout_is_told, True
     try:
         yield

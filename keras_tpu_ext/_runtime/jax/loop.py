@@ -7,6 +7,8 @@ program.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -40,28 +42,35 @@ class CompiledLoop:
         model: The model; its `run_eagerly` and `jit_compile` are honoured.
         step: The step.
         collects: Whether to return the outputs of all steps rather than those of the last one.
+        is_lowered: Whether it is only lowered, for other devices than those that the model is on.
     """
 
-    def __init__(self, model: Model, step: Step, *, collects: bool = False) -> None:
+    def __init__(self, model: Model, step: Step, *, collects: bool = False, is_lowered: bool = False) -> None:
         self._model = model
         self._step = step
         self._collects = collects
+        self._is_lowered = is_lowered
         self._compiled: tuple[Any, Any] | None = None
         self._seen: set[Any] = set()
 
-    def run(self, state: Any, group: Group) -> tuple[Any, Any]:
-        """Return the outputs of the steps over a group, and the next state; the old one is donated."""
-        variables = own_variables(self._model)
-        own = [variable.value for variable in variables]
+    def call(self, state: Any, group: Group) -> tuple[Callable[..., tuple[Any, Any, Any]], tuple[Any, ...]]:
+        """Return what to call for the steps over a group, and its arguments, which are donated.
+
+        It returns the outputs, the next state and the next values of `own_variables`, which `keep` keeps. (It is not
+        called here, as its frames are in every traceback of a user's layer.)
+        """
+        own = [variable.value for variable in own_variables(self._model)]
         if self._model.run_eagerly or not self._model.jit_compile:
-            outputs, state, own = self._one_by_one(state, own, group)
-        else:
-            if self._compiled is None:
-                self._compiled = self._compile(state, own)
-            one, many = self._compiled
-            arguments = (state, own, group.data, group.examples)
-            outputs, state, own = one(*arguments) if group.steps is None else many(*arguments, group.steps)
-        for variable, value in zip(variables, own, strict=True):
+            return self._one_by_one, (state, own, group)
+        if self._compiled is None:
+            self._compiled = self._compile(state, own)
+        one, many = self._compiled
+        arguments = (state, own, group.data, group.examples)
+        return (one, arguments) if group.steps is None else (many, (*arguments, group.steps))
+
+    def keep(self, outputs: Any, state: Any, own: Any) -> tuple[Any, Any]:
+        """Assign the values of `own_variables`; return the outputs and the next state."""
+        for variable, value in zip(own_variables(self._model), own, strict=True):
             variable.assign(value)
         return outputs, state
 
@@ -72,41 +81,37 @@ class CompiledLoop:
 
     def stateless(self, state: Any, own: Any, data: Nest, examples: jax.Array) -> tuple[Any, Any, Any]:
         """Return the outputs of one step, the next state and the next values of `own_variables`."""
-        variables = own_variables(self._model)
-        mapping = list(zip(variables, own, strict=True))
-        layers = self._model._flatten_layers()
+        model = self._model
+        variables = own_variables(model)
+        # The devices that the model is on now, after its layout may have been chosen.
+        devices = None if self._is_lowered else TracedDevices.of(distribution_of(model))
         with (
-            keras.StatelessScope(state_mapping=mapping) as scope,
+            contextlib.nullcontext() if devices is None else exact_operations(devices, replaces=True),
+            keras.StatelessScope(state_mapping=list(zip(variables, own, strict=True))) as scope,
             batch_context(data, examples),
-            exclude_padding(layers),
+            exclude_padding(model._flatten_layers()),
         ):
             outputs, state = self._step(state, data)
         return outputs, state, [scope.get_current_value(variable) for variable in variables]
-
-    def _on_own_devices(self, state: Any, own: Any, data: Nest, examples: jax.Array) -> tuple[Any, Any, Any]:
-        """Return `stateless` on the devices that the model is on now, after its layout may have been chosen."""
-        with exact_operations(TracedDevices.of(distribution_of(self._model)), replaces=True):
-            return self.stateless(state, own, data, examples)
 
     def _compile(self, state: Any, own: Any) -> tuple[Any, Any]:
         everywhere = replicated(distribution_of(self._model))
         shardings = None
         if everywhere is not None:
             shardings = (everywhere, *jax.tree.map(lambda array: array.sharding, (state, own)))
-        # A separate function for each model: JAX caches compiled programs by function.
-        step = jax.jit(lambda *arguments: self._on_own_devices(*arguments))
+        # A separate function for each loop: JAX caches compiled programs by function.
+        step = jax.jit(functools.partial(self.stateless))
         options = {"donate_argnums": (0, 1), "out_shardings": shardings}
-        one = jax.jit(lambda *arguments: step(*arguments), **options)
         many = _collected if self._collects else _last
-        return one, jax.jit(lambda *arguments: many(step, *arguments), **options)
+        return jax.jit(functools.partial(step), **options), jax.jit(functools.partial(many, step), **options)
 
     def _one_by_one(self, state: Any, own: Any, group: Group) -> tuple[Any, Any, Any]:
         if group.steps is None:
-            return self._on_own_devices(state, own, group.data, group.examples)
+            return self.stateless(state, own, group.data, group.examples)
         every = []
         for i in range(int(group.steps)):
             data, examples = jax.tree.map(lambda leaf, i=i: leaf[i], (group.data, group.examples))
-            outputs, state, own = self._on_own_devices(state, own, data, examples)
+            outputs, state, own = self.stateless(state, own, data, examples)
             every.append(outputs)
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *every) if self._collects else every[-1], state, own
 
@@ -169,23 +174,22 @@ def make_function(model: Model, step: Step, *, trains: bool) -> Callable[[Any, A
     """
     loop = CompiledLoop(model, step)
 
-    def run(state: Any, groups: list[Group]) -> tuple[Any, Any]:
-        for group in groups:
-            outputs, state = loop.run(state, group)
-        return outputs, state
-
     def function(state: Any, iterator: Any) -> tuple[Any, Any]:
-        schedule = model._kte.schedule
-        if schedule is not None and trains:
-            return schedule.run_train(
-                model, lambda: _groups(model, next(iterator)), lambda groups: run(state, groups), loop.is_new
-            )
-        groups = _groups(model, next(iterator))
+        groups, schedule = _groups(model, next(iterator)), model._kte.schedule
         if schedule is not None:
             schedule.completed_steps = steps_of(groups)
-        return run(state, groups)
+        for group in groups:
+            steps, arguments = loop.call(state, group)
+            outputs, state = loop.keep(*steps(*arguments))
+        return outputs, state
 
-    return function
+    def learning(state: Any, iterator: Any) -> tuple[Any, Any]:
+        schedule = model._kte.schedule
+        return schedule.run_train(
+            model, lambda: _groups(model, next(iterator)), lambda groups: function(state, iter([groups])), loop.is_new
+        )
+
+    return learning if trains and model._kte.schedule is not None else function
 
 
 def make_predict_function(model: Model) -> Callable[[Any, Any], tuple[Any, Any]]:
@@ -201,7 +205,8 @@ def make_predict_function(model: Model) -> Callable[[Any, Any], tuple[Any, Any]]
         outputs: list[Any] = []
         before = state
         for group in _groups(model, next(iterator)):
-            some, state = loop.run(state, group)
+            steps, arguments = loop.call(state, group)
+            some, state = loop.keep(*steps(*arguments))
             outputs += _of_examples(some, group)
         together = jax.tree.map(lambda *parts: np.concatenate(parts) if len(parts) > 1 else parts[0], *outputs)
         return together, state_after_predict(model, before, state)

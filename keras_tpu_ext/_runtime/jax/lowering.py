@@ -145,7 +145,7 @@ def _stateless(model: keras.Model) -> tuple[Callable[..., tuple[Nest, ...]], _St
 
     if not isinstance(model, TrainStep):
         return step, state
-    execution = CompiledLoop(model, lambda state, data: model.train_step(state, data))
+    execution = CompiledLoop(model, model.train_step, is_lowered=True)
 
     def exact_step(
         trainable: Nest, non_trainable: Nest, optimizer: Nest, metrics: Nest, own: Nest, data: Nest

@@ -45,6 +45,7 @@ from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
 from keras_tpu_ext._runtime.keras3.optimizer_view import track_all_variables
 from keras_tpu_ext._runtime.training.fit_call import FitCall
+from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext._runtime.training.step_state import StepState
 from keras_tpu_ext.errors import ArgumentError
@@ -131,11 +132,13 @@ class JaxProgram(ExactProgram):
             with self.own_scope():
                 self.build_accumulator()
         self.reset_flushes()
-        return make_function(self.model, lambda state, data: self.model.train_step(state, data), trains=True)
+        step = self.model.train_step
+        return make_function(self.model, self.train_step if is_own_step(step) else step, trains=True)
 
     def make_test_function(self) -> Callable[..., Any]:
         """Return the function that `evaluate` calls for one execution."""
-        return make_function(self.model, lambda state, data: self.model.test_step(state, data), trains=False)
+        step = self.model.test_step
+        return make_function(self.model, self.test_step if is_own_step(step) else step, trains=False)
 
     def make_predict_function(self, stock: object) -> Callable[..., Any]:
         """Return the function that `predict` calls for one execution."""

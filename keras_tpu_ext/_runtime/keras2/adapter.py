@@ -86,7 +86,7 @@ class Keras2Adapter:
 
     def own_layers(self, model: Model) -> list[str]:
         """Return the names of layers and operations that are not known to process each example independently."""
-        inner: Any = getattr(model, "model", model)
+        inner = model._kte.inner
         if not all(_is_known(function) for function in (type(inner).call, type(model).predict_step)):
             return [model.name]
         return [layer.name for layer in inner._flatten_layers(include_self=False) if not _is_known(type(layer))]

@@ -69,7 +69,7 @@ def predicts_per_example(model: Model) -> bool:
 
 def own_layers(model: Model) -> list[str]:
     """Return the names of layers and operations that are not known to process each example independently."""
-    functional = functional_of(getattr(model, "model", model))
+    functional = functional_of(model._kte.inner)
     if functional is None or not _is_known(type(model).call) or not _is_known(type(model).predict_step):
         return [model.name]
     layers = functional._flatten_layers(include_self=False)
@@ -108,7 +108,7 @@ def _loss_is_known(loss: Tensor) -> bool:
 
 
 def _metric_is_known(metric: Metric, model: Model) -> bool:
-    outputs = functional_of(getattr(model, "model", model)).outputs
+    outputs = functional_of(model._kte.inner).outputs
     return all(respects_weights(metric, output) for output in outputs)
 
 

@@ -80,17 +80,21 @@ class ExactModel:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train as `keras.Model.fit` does; with several processes, only the chief prints and writes."""
         model: Model = super()
-        return self._kte.run("fit", model.fit, args, kwargs)
+        with self._kte.running_call("fit", args, kwargs) as call:
+            model.fit(*call.args, **call.kwargs)
+        return self.history  # even if a callback has ended it between two steps
 
     def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate as `keras.Model.evaluate` does; with several processes, only the chief prints and writes."""
         model: Model = super()
-        return self._kte.run("evaluate", model.evaluate, args, kwargs)
+        with self._kte.running_call("evaluate", args, kwargs) as call:
+            return model.evaluate(*call.args, **call.kwargs)
 
     def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Predict as `keras.Model.predict` does, for all of the data on every process; only the chief prints."""
         model: Model = super()
-        return self._kte.run("predict", model.predict, args, kwargs)
+        with self._kte.running_call("predict", args, kwargs) as call:
+            return model.predict(*call.args, **call.kwargs)
 
     def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `keras.Model.save` does; call it on every process, although only the chief writes."""

@@ -73,6 +73,10 @@ class ExactProgram(keras.layers.Layer):
         """Set attributes that Keras must not track: the model is no part of this layer, nor are its variables."""
         self.__dict__.update(values)
 
+    def __dir__(self) -> list[str]:
+        """Return what Keras looks at when it saves and loads: the model would lead it round in a circle."""
+        return ["state"]
+
     def save_own_variables(self, store: object) -> None:
         """Save nothing: `state` does."""
 
@@ -174,8 +178,9 @@ class ExactProgram(keras.layers.Layer):
         These are stored with the optimizer's. Keras ignores them there, so it can load the file without this package.
         """
         serialize = keras.saving.serialize_keras_object
-        config, own, optimizer = dict(config or {}), serialize(dict(self._given)), self.model.optimizer
-        if not own or optimizer is None:
+        config, own = dict(config or {}), serialize(dict(self._given))
+        optimizer = self.model.optimizer if own else None
+        if optimizer is None:
             return config
         if isinstance(optimizer, list):  # a list has no place for them
             return {**config, **own}
@@ -206,13 +211,6 @@ class ExactProgram(keras.layers.Layer):
                 self.adapter.build_optimizer(model)
                 self.build_accumulator()
 
-    def run(self, method: str, stock: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run Keras's `fit`, `evaluate` or `predict`; with several processes, only the chief prints and writes."""
-        result: Any = None
-        with self._running(FitCall(method, self.model, args, kwargs)) as call:
-            result = stock(*call.args, **call.kwargs)
-        return self.model.history if method == "fit" else result  # a callback may have ended it between two steps
-
     def write(self, stock: Callable[..., None], filepath: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run Keras's `save` or `save_weights` on every process, although only the chief writes."""
         group = self.process_group()
@@ -227,9 +225,9 @@ class ExactProgram(keras.layers.Layer):
                     stock(os.path.join(folder, os.path.basename(str(filepath))), *args, **kwargs)
 
     @contextlib.contextmanager
-    def _running(self, call: FitCall) -> Iterator[FitCall]:
-        """Yield the call, with the arguments for Keras, whose loop runs within the block."""
-        group = self.process_group()
+    def running_call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[FitCall]:
+        """Yield a `fit`, `evaluate` or `predict` with the arguments for Keras, whose loop runs within the block."""
+        call, group = FitCall(method, self.model, args, kwargs), self.process_group()
         outer = self.running
         self._keep(running=call)
         try:
@@ -267,6 +265,12 @@ class ExactProgram(keras.layers.Layer):
         """Whether the user overrides `augment`."""
         default = self._default_augment
         return default is not None and type(self.model).augment is not default
+
+    @property
+    def inner(self) -> Model:
+        """The model whose `call` is this one's: another one for what `TPUModel.from_model` returns."""
+        is_wrapper = type(self.model).call.__module__.startswith("keras_tpu_ext.")
+        return self.model.model if is_wrapper else self.model
 
     def compiled_state(self) -> StepState:
         """Return `state` of a compiled model."""
