@@ -32,12 +32,20 @@ def client_of_service():
     return (getattr(distributed, "_jax", None) or distributed.xla_extension).DistributedRuntimeClient
 
 
+def state_of_a_fit():
+    kept, made = [], model()
+    keep = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: kept.append(made._jax_state))
+    made.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0, callbacks=[keep])
+    return kept[0]["trainable_variables"]
+
+
 ATTRIBUTES = {
     "DistributedRuntimeClient.key_value_dir_get": lambda: client_of_service().key_value_dir_get,
     "DistributedRuntimeClient.key_value_set": lambda: client_of_service().key_value_set,
     "JAXEpochIterator.data_adapter": lambda: epochs().data_adapter.get_numpy_iterator,
     "LossFunctionWrapper.fn": lambda: keras.losses.MeanSquaredError().fn,
     "Layer._loss_ids": lambda: isinstance(keras.layers.Dense(1)._loss_ids, set),
+    "Trainer._jax_state": state_of_a_fit,
     "Variable._layout": lambda: hasattr(keras.Variable(np.zeros(2, "float32")), "_layout"),
     "Variable._value": lambda: keras.Variable(np.zeros(2, "float32"))._value,
 }

@@ -125,6 +125,7 @@ KERAS3_JAX = (
     "Layer._loss_ids",
     "LossFunctionWrapper.fn",
     "Variable._layout",
+    "Trainer._jax_state",
     "Variable._value",
 )
 

@@ -32,7 +32,7 @@ from keras_tpu_ext._runtime.jax.overflow import StatelessOverflowWatch
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup
 from keras_tpu_ext._runtime.jax.relayout import choose_layout, lay_out_what_has_no_layout, move_to
 from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
-from keras_tpu_ext._runtime.jax.sharding import copy_aliased_buffers
+from keras_tpu_ext._runtime.jax.sharding import unshare
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
 from keras_tpu_ext._runtime.jax.update import (
     Weights,
@@ -272,18 +272,30 @@ class JaxProgram(ExactProgram):
         lay_out_what_has_no_layout(self.model)
 
     def jax_state(self, stock: Callable[..., Any], which: dict[str, bool]) -> Any:
-        """Return the state as Keras does, even if the model has optimizers for its own step and no other.
+        """Return the state as Keras does, of arrays that nothing else holds: a step donates them.
 
-        After an epoch a variable and its moving average may share one array, and JAX cannot donate an array twice.
+        The model may have optimizers for its own step and no other.
         """
         model: Model = self.model
-        if getattr(model, "optimizer", _NO_OPTIMIZER) is not None:  # not set before `compile`
-            return copy_aliased_buffers(stock(**which))
-        model.optimizer = _NO_OPTIMIZER
+        has_none = getattr(model, "optimizer", _NO_OPTIMIZER) is None  # not set before `compile`
+        if has_none:
+            model.optimizer = _NO_OPTIMIZER
         try:
-            return copy_aliased_buffers(stock(**which))
+            parts = {
+                "trainable_variables": model.trainable_variables,
+                "non_trainable_variables": model.non_trainable_variables,
+                "optimizer_variables": getattr(model, "optimizer", _NO_OPTIMIZER).variables,
+                "metrics_variables": model.metrics_variables,
+            }
+            last = getattr(model, "_jax_state", None) or {}  # of the steps before, which a loop holds as well
+            running = {id(array) for part in last.values() for array in part or ()}
+            last = model._jax_state = None
+            donated = [variable for name, part in parts.items() if which.get(name) for variable in part]
+            unshare([*donated, *own_variables(model)], running)
+            return stock(**which)
         finally:
-            model.optimizer = None
+            if has_none:
+                model.optimizer = None
 
 
 def _unpacked(data: Nest) -> tuple[Nest, Nest, Nest]:

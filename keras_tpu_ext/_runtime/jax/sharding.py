@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import sys
+from collections.abc import Collection, Sequence
 
 import jax
 import keras
@@ -36,26 +38,27 @@ def replicated(distribution: keras.distribution.DataParallel | None) -> NamedSha
     return None if distribution is None else NamedSharding(jax_mesh(distribution), PartitionSpec())
 
 
-def copy_aliased_buffers(state: Nest) -> Nest:
-    """Copy each array whose buffer is already in `state`, so that all buffers can be donated."""
-    seen: set[int] = set()
+def unshare(variables: Sequence[keras.Variable], running: Collection[int] = ()) -> None:
+    """Give each variable an array of its own if anything else holds it too: a step donates it, which deletes it.
 
-    def copy_if_seen(array: jax.Array) -> jax.Array:
-        buffer = _buffer(array)
-        if array.size and buffer in seen:
-            return array.copy()
-        seen.add(buffer)
-        return array
+    After `fit` a variable and its moving average share one array, and after `target.assign(online)` two models do. A
+    step of one of them would take it from the other.
 
-    return jax.tree.map(copy_if_seen, state)
+    Args:
+        variables: The variables of a step.
+        running: Ids of the arrays that Keras's running loop holds, too, and drops before the step.
+    """
+    alone = _references_of_one_variable()
+    for variable in variables:
+        array = variable.value
+        if sys.getrefcount(array) > alone + (id(array) in running):
+            variable.assign(array.copy())
 
 
-def _buffer(array: jax.Array) -> int:
-    """Return an identifier of the buffer of `array`."""
-    try:
-        return int(array.addressable_data(0).unsafe_buffer_pointer())
-    except jax.errors.JaxRuntimeError:  # not every device reports its addresses
-        return id(array)
+@functools.cache
+def _references_of_one_variable() -> int:
+    array = keras.Variable("zeros", shape=(), trainable=False).value
+    return sys.getrefcount(array) + 1  # that of the variable, which is gone
 
 
 def _put_own_shards(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
