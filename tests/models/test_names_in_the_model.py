@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import warnings
 from pathlib import Path
 
 import keras
@@ -115,3 +116,30 @@ def test_it_is_one_object_that_keras_saves():
     assert isinstance(model._kte, keras.layers.Layer)
     assert not any(layer is model._kte for layer in model._flatten_layers())
     assert inspect.isfunction(type(model._kte).train_step)
+
+
+def test_weights_of_a_model_without_a_loss_scale_load(tmp_path):
+    plain, scaled = in_scope(functional), in_scope(functional, loss_scale=8.0)
+    plain.save_weights(tmp_path / "model.weights.h5")
+    scaled.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(scaled.get_weights()[0], plain.get_weights()[0])
+    assert float(np.asarray(scaled._kte.state.scale)) == 8.0
+
+
+def test_a_backbone_called_model_does_not_stand_for_the_call():
+    """It would hide that `call` looks at the examples of a batch together."""
+
+    class Centred(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.model = functional()
+
+        def call(self, inputs):
+            outputs = self.model(inputs)
+            return outputs - outputs[:1]
+
+    plain = trained(Centred)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kte.errors.MixedExamplesWarning)  # on TensorFlow
+        exact = in_scope(Centred)
+    np.testing.assert_allclose(exact.history.history["loss"], plain.history.history["loss"], rtol=1e-5)

@@ -5,7 +5,7 @@ Each framework has its own subclasses of these in its `update.py`, where steps a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from keras_tpu_ext._runtime.common.types import Model, Optimizer, Tensor, Variable
@@ -134,6 +134,11 @@ class StepState(keras.layers.Layer):
         self.built = True
         if loss_scaler:
             self.scale, self.good_steps, self.skipped_steps = loss_scaler.variables  # Keras finds them here
+
+    def load_own_variables(self, store: Mapping[str, object]) -> None:
+        """Load the loss scale; that of a file without one begins anew."""
+        if list(store.keys()):
+            super().load_own_variables(store)
 
     def accumulator(self, optimizer: Optimizer) -> BaseGradientAccumulator | None:
         """Return the gradient accumulator of `optimizer`; `None` if every batch is a step."""
