@@ -411,8 +411,8 @@ _UPDATE = (
     Fault(
         "evaluate-in-a-callback-ends-open-windows",
         "_runtime/training/program.py",
-        "self._keep(running=call)",
-        "self._keep(running=outer or call)",
+        "self.set_untracked(running=call)",
+        "self.set_untracked(running=outer or call)",
         _ALL,
         (
             f"{_STEP}::test_evaluating_in_a_callback_takes_no_step",

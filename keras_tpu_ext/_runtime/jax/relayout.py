@@ -30,7 +30,7 @@ def choose_layout(model: keras.Model, batch: Nest) -> None:
         return
     if model._kte.layout_asked == distribution:
         return
-    model._kte._keep(layout_asked=distribution)
+    model._kte.set_untracked(layout_asked=distribution)
     if jax.process_count() > 1:
         return
     with without_layout_warning(model):
@@ -75,7 +75,7 @@ def move_to(model: keras.Model, distribution: keras.distribution.Distribution | 
     own = distribution_of(model)
     if None in (own, distribution) or distribution in (own, model._kte.layout_asked):
         return
-    model._kte._keep(layout_asked=None)
+    model._kte.set_untracked(layout_asked=None)
     warn_again_of_layouts(model)
     relayout(model, distribution)
 

@@ -58,7 +58,7 @@ class TensorFlowProgram(ExactProgram):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._keep(lookups_once_a_batch={})
+        self.set_untracked(lookups_once_a_batch={})
 
     def predict_step(self, data: Nest) -> Any:
         """Predict one replica's part of the batch, which may be empty; for a padded one say which rows count."""

@@ -58,8 +58,8 @@ class ExactProgram(keras.layers.Layer):
         self.built = True
         self.is_plain = default_augment is None
         self.scales_loss = False
-        self._keep(model=model, state=None, schedule=None, running=None)
-        self._keep(_flushes={}, _given=MappingProxyType({}), _default_augment=default_augment)
+        self.set_untracked(model=model, state=None, schedule=None, running=None)
+        self.set_untracked(_flushes={}, _given=MappingProxyType({}), _default_augment=default_augment)
 
     model: Model
     state: StepState | None
@@ -69,7 +69,7 @@ class ExactProgram(keras.layers.Layer):
     _flushes: dict[int, Callable[[], None]]
     _given: Mapping[str, Any]
 
-    def _keep(self, **values: object) -> None:
+    def set_untracked(self, **values: object) -> None:
         """Set attributes that Keras must not track: the model is no part of this layer, nor are its variables."""
         self.__dict__.update(values)
 
@@ -167,7 +167,7 @@ class ExactProgram(keras.layers.Layer):
             self.adapter.make_exact(model, self.facts)
             state = self.make_step_state(options.loss_scale, options.accumulation_steps)
         schedule = self.make_schedule() if options.auto_steps else None
-        self._keep(state=state, schedule=schedule, _given=options.given)
+        self.set_untracked(state=state, schedule=schedule, _given=options.given)
         self.reset_flushes()
         for message in probabilities_taken_for_logits(model):
             warnings.warn(message, FromLogitsWarning, stacklevel=user_stack_level())
@@ -229,7 +229,7 @@ class ExactProgram(keras.layers.Layer):
         """Yield a `fit`, `evaluate` or `predict` with the arguments for Keras, whose loop runs within the block."""
         call, group = FitCall(method, self.model, args, kwargs), self.process_group()
         outer = self.running
-        self._keep(running=call)
+        self.set_untracked(running=call)
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(explain_missing_names())
@@ -243,11 +243,11 @@ class ExactProgram(keras.layers.Layer):
                 self.prepare(call)
                 yield call
         finally:
-            self._keep(running=outer)
+            self.set_untracked(running=outer)
 
     def reset_flushes(self) -> None:
         """Drop the traced functions that end a window, as the train function is traced again."""
-        self._keep(_flushes={})
+        self.set_untracked(_flushes={})
 
     def end_windows(self) -> None:
         """Take the steps of windows left open at the end of an epoch, before validation."""
