@@ -177,13 +177,14 @@ class HostBatch(NamedTuple):
         data: What the model takes, as NumPy arrays.
         rows: Number of rows, all of them examples.
         space: Number of rows that it was padded to before.
-        is_sparse: Whether it has sparse matrices; such a batch is replicated and forms its own group.
+        is_whole: Whether it is replicated, is not padded and forms its own group: its parts have different numbers of
+            rows, such as labelled and unlabelled examples, or it has sparse matrices.
     """
 
     data: Nest
     rows: int
     space: int
-    is_sparse: bool = False
+    is_whole: bool = False
 
 
 class Batches:
@@ -225,19 +226,19 @@ class Batches:
     def groups(self, batches: Sequence[HostBatch], room: int = 1) -> list[Group]:
         """Return groups that hold `batches` in their order, each with room for `room` of them."""
         if self._fills_up:
-            largest = max(max(batch.rows, batch.space) for batch in batches)
+            largest = max((max(batch.rows, batch.space) for batch in batches if not batch.is_whole), default=0)
             self._space = max(self._space, -(-largest // self._replicas) * self._replicas)
         alike = itertools.groupby(batches, key=self._key)
         return [self._group(list(group), room) for _, group in alike]
 
     def _key(self, batch: HostBatch) -> Any:
-        if batch.is_sparse:
+        if batch.is_whole:
             return id(batch)
         # The first of `_shapes` is the number of rows.
         return _shapes(batch.data)[1 if self._fills_up else 0 :]
 
     def _group(self, batches: list[HostBatch], room: int) -> Group:
-        if batches[0].is_sparse:
+        if batches[0].is_whole:
             return Group(shard_data(batches[0].data, self._distribution, axis=None), None, None)
         rows = self._space if self._fills_up else batches[0].rows
         examples = np.asarray([batch.rows for batch in batches], np.int32) if self._fills_up else None
@@ -262,8 +263,9 @@ def batches_of(model: Model, **options: Any) -> Batches:
 def host_batch(batch: Nest) -> HostBatch:
     """Return a batch as NumPy arrays, without the rows that `pad_batches` has added."""
     space = 0
-    if type(batch) is tuple and batch and all(type(part) is np.ndarray for part in batch):
-        return HostBatch(batch, len(batch[0]), 0)  # the usual case; what follows takes microseconds
+    if type(batch) is tuple and batch and all(type(part) is np.ndarray and part.ndim for part in batch):
+        # The usual case; what follows takes microseconds.
+        return HostBatch(batch, len(batch[0]), 0, is_whole=any(len(part) != len(batch[0]) for part in batch))
     if isinstance(batch, PaddedBatch):
         weight = np.asarray(next(leaf for leaf in jax.tree.leaves(batch.sample_weight)))
         real = np.any(weight.view(np.int32) != np.float32(MARK).view(np.int32), axis=tuple(range(1, weight.ndim)))
@@ -277,9 +279,10 @@ def host_batch(batch: Nest) -> HostBatch:
         batch = with_jax_sparse(batch)
         leaves = jax.tree.leaves(batch, is_leaf=is_jax_sparse)
         if any(is_jax_sparse(leaf) for leaf in leaves):
-            return HostBatch(batch, leaves[0].shape[0], 0, is_sparse=True)
+            return HostBatch(batch, leaves[0].shape[0], 0, is_whole=True)
         batch = jax.tree.map(np.asarray, batch)
-    return HostBatch(batch, len(jax.tree.leaves(batch)[0]), space)
+    leaves = jax.tree.leaves(batch)
+    return HostBatch(batch, len(leaves[0]), space, is_whole=len({leaf.shape[:1] for leaf in leaves}) > 1)
 
 
 def with_jax_sparse(batch: Nest) -> Nest:
