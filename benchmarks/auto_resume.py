@@ -101,7 +101,7 @@ class Turns:
     def save_by_steps(self) -> None:
         """Let it save by steps and not by the clock, and note how long that takes; the save at the end is none."""
         Schedule.begin_step = _counting(Schedule.begin_step)  # type: ignore[method-assign]
-        Schedule.is_due = lambda schedule, *, is_epoch: not is_epoch and schedule.steps % EVERY == 0  # type: ignore[method-assign,attr-defined]
+        Schedule.is_due = _every_so_many_steps  # type: ignore[method-assign]
         ResumableFit._save = _timed(ResumableFit._save, self.stood_still, lambda fit: not fit.finished)
         Saver._write = _timed(Saver._write, self.wrote, lambda saver: True)
 
@@ -109,6 +109,11 @@ class Turns:
         epoch = Epoch()
         self.model.fit(self.batches, verbose=0, callbacks=[epoch, *callbacks])
         return epoch.seconds
+
+
+def _every_so_many_steps(schedule: Any, *, is_epoch: bool) -> bool:
+    steps = getattr(schedule, "steps", 0)
+    return not is_epoch and steps > 0 and steps % EVERY == 0
 
 
 def _counting(method: Any) -> Any:
