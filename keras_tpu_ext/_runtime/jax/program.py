@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import keras
 
 from keras_tpu_ext._runtime.common.missing_names import override, private
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
@@ -279,11 +280,8 @@ class JaxProgram(ExactProgram):
         model: Model = self.model
         if getattr(model, "optimizer", _NO_OPTIMIZER) is not None:  # not set before `compile`
             return copy_aliased_buffers(stock(**which))
-        model.optimizer = _NO_OPTIMIZER
-        try:
+        with patched([(model, "a model's optimizer", lambda none: _NO_OPTIMIZER)]):
             return copy_aliased_buffers(stock(**which))
-        finally:
-            model.optimizer = None
 
 
 def _unpacked(data: Nest) -> tuple[Nest, Nest, Nest]:
