@@ -80,7 +80,7 @@ def test_what_cannot_be_patched_leaves_nothing_patched():
 
 
 def test_a_place_that_is_not_in_the_table_is_refused():
-    with pytest.raises(LookupError, match="'shared.other' is to be patched, and is not in .*patch_table"):
+    with pytest.raises(LookupError, match=r"'shared\.other' is to be patched, and is not in .*patch_table"):
         patched([(types.ModuleType("shared"), "shared.other", lambda old: None)]).__enter__()
 
 
