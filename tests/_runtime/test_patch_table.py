@@ -25,8 +25,8 @@ FILES = Path(kte.__file__).parent
 MODEL = kte._runtime.keras.Model
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 
-# A fresh process prints, of the attributes that hold code, those that are others after scopes than before the import of
-# this package, and what is still patched.
+# A fresh process prints which attributes that hold code are others after scopes than before the import of this
+# package, and what is still patched.
 PROGRAM = """
 import json, os, sys, tempfile, types
 import numpy as np
