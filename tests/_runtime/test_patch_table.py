@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import importlib
 import json
 import re
 import subprocess
@@ -96,9 +95,8 @@ def own_name(place):
     parts = path.split(".")
     for i in range(len(parts), 0, -1):
         try:
-            owner = importlib.import_module(".".join(parts[:i]))
-            owner = functools.reduce(getattr, parts[i:], owner)
-        except (AttributeError, ImportError):
+            owner = functools.reduce(getattr, parts[i:], sys.modules[".".join(parts[:i])])
+        except (AttributeError, KeyError):
             continue
         if isinstance(owner, type):
             return f"{owner.__module__}.{owner.__qualname__}.{attribute}"
