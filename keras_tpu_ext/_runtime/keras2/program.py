@@ -25,7 +25,7 @@ from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.loop import kind_of_batches, make_predict_function, make_steps_function
 from keras_tpu_ext._runtime.tensorflow.program import TensorFlowProgram
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
-from keras_tpu_ext._runtime.tensorflow.scope import distribution_patches
+from keras_tpu_ext._runtime.tensorflow.scope import distributing_all
 from keras_tpu_ext._runtime.training.clear_session import reopened_by_clear_session
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import is_own_step
@@ -121,9 +121,10 @@ class Keras2Program(TensorFlowProgram):
         """Return the context in which Keras's own loops run."""
         predicts = self.running is not None and self.running.method == "predict"
         handlers = contextlib.nullcontext() if predicts else use_data_handlers()
-        distributes = patched(distribution_patches(self.model.distribute_strategy))
+        strategy = self.model.distribute_strategy
+        distributes = strategy, "a strategy's experimental_distribute_dataset", distributing_all
         # Keras's loops are in the strategy's scope.
-        with reopened_by_clear_session(self.own_scope), handlers, distributes:
+        with reopened_by_clear_session(self.own_scope), handlers, patched([distributes]):
             yield
 
     def adopt(self) -> None:

@@ -24,7 +24,7 @@ from keras_tpu_ext._runtime.tensorflow.loop import (
 )
 from keras_tpu_ext._runtime.tensorflow.program import TensorFlowProgram
 from keras_tpu_ext._runtime.tensorflow.replicas import with_none
-from keras_tpu_ext._runtime.tensorflow.scope import distribution_patches, in_order
+from keras_tpu_ext._runtime.tensorflow.scope import distributing_all, in_order
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import is_own_step
 
@@ -79,7 +79,8 @@ class Keras3TensorFlowProgram(TensorFlowProgram):
 
     def loop(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which Keras's own loops run: every dataset is distributed."""
-        return patched(distribution_patches(self.model.distribute_strategy))
+        strategy = self.model.distribute_strategy
+        return patched([(strategy, "a strategy's experimental_distribute_dataset", distributing_all)])
 
     def prepare(self, call: FitCall) -> None:
         """Let the predictions of `predict` come in the order of the data."""

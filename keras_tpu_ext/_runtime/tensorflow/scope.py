@@ -12,7 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.tensorflow.replicas import is_none, part_of_batch
 from keras_tpu_ext.errors import ArgumentError, ScopeError
@@ -50,11 +49,6 @@ def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> tf
             "Write scope.distribute(dataset.batch(scope.global_batch_size(32)))."
         )
     return distributing_all(strategy.experimental_distribute_dataset)(dataset)
-
-
-def distribution_patches(strategy: tf.distribute.Strategy) -> list[Patch]:
-    """Return the patch with which `strategy` distributes any dataset that Keras accepts."""
-    return [(strategy, "a strategy's experimental_distribute_dataset", distributing_all)]
 
 
 def distributing_all(stock: Any) -> Callable[..., tf.distribute.DistributedDataset]:

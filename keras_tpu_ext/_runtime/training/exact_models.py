@@ -11,7 +11,6 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
 
@@ -21,15 +20,6 @@ from keras_tpu_ext._runtime.compat import builtin_models, compiled_with, keras, 
 from keras_tpu_ext._runtime.training.model import ExactModel, call_exact
 
 _LOOPS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-
-
-def exact_models(trainer: type) -> AbstractContextManager[object]:
-    """Return a context in which each plain model that is created or used takes the exact step.
-
-    Args:
-        trainer: The mixin before `keras.Model` that has the exact step.
-    """
-    return _ExactModels(trainer)
 
 
 class _Inside(threading.local):
@@ -42,8 +32,12 @@ class _Inside(threading.local):
 _INSIDE = _Inside()
 
 
-class _ExactModels(patched):
-    """Patches `keras.Model` while any thread is in a block; only threads in a block are affected."""
+class exact_models(patched):  # noqa: N801, a context manager like those of contextlib
+    """A context in which each plain model that this thread creates or uses takes the exact step.
+
+    Args:
+        trainer: The mixin before `keras.Model` that has the exact step.
+    """
 
     def __init__(self, trainer: Any) -> None:
         super().__init__(
