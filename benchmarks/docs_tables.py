@@ -13,6 +13,7 @@ import ast
 import itertools
 import json
 import re
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -333,9 +334,24 @@ def auto_resume() -> Iterator[str]:
         yield f"| {row['device']} | {step} | {size} | {median} ({low} to {high}) | {' | '.join(times)} |"
 
 
+def patches() -> Iterator[str]:
+    """Yield a row for each attribute of Keras, TensorFlow and JAX that this package replaces."""
+    table = runpy.run_path(str(ROOT / "keras_tpu_ext" / "_runtime" / "common" / "patch_table.py"))
+    for lifetime, meaning in table["LIFETIMES"].items():
+        yield f"- `{lifetime}`: {meaning}"
+    yield ""
+    yield "| place | reason | lifetime | owner |"
+    yield "| --- | --- | --- | --- |"
+    for row, places in itertools.groupby(table["PLACES"], lambda place: place[1:]):
+        reason, lifetime, owner = row
+        names = ", ".join(f"`{place.name}`" for place in places)
+        yield f"| {names} | {reason} | {lifetime} | `{owner}` |"
+
+
 TABLES = {
     table.__name__: table
     for table in (
+        patches,
         platform_places,
         attention_kernel,
         published_steps,

@@ -1,62 +1,144 @@
-"""Patch attributes of objects, classes and modules that replicas share, for the duration of a block."""
+"""Patch attributes of Keras, TensorFlow and JAX; each patch takes back its own wrapper and nothing else.
+
+A function gets a dispatcher, which calls the original again when the last block has been left: so it may stay inside
+a wrapper that somebody has put round it. Every patched place is in `patch_table.py`.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import functools
+import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
-_MISSING = object()
-_LOCK = threading.RLock()  # `make` may look up an attribute, and so run anybody's code
-# By the id of an object and a name: the number of replicas inside the block, the instance's attribute before it, and
-# the object, whose id stays unique while it is here.
-_ACTIVE: dict[tuple[int, str], tuple[int, object, object]] = {}
+from keras_tpu_ext._runtime.common.patch_table import attribute_of
 
-# An object, the name of an attribute, and a function that makes the new attribute from the old one.
+# An object, its place in the table, and a function that makes the new attribute from the old one.
 Patch = tuple[Any, str, Callable[[Any], Any]]
 
+_MISSING: Any = object()
+_LOCK = threading.RLock()  # `make` may look up an attribute, and so run anybody's code
 
-@contextlib.contextmanager
-def patched(patches: Sequence[Patch]) -> Iterator[None]:
-    """Patch attributes within the block.
+
+class patched:  # noqa: N801, a context manager like those of contextlib
+    """Patch attributes within a block, which may be entered again, also by other threads.
 
     Replicas take turns in a step, and threads run in any order: one may enter before another has left. The first to
-    enter patches, the last to leave restores.
+    enter patches, the last to leave takes the patch back.
 
     Args:
         patches: What to patch.
     """
-    with contextlib.ExitStack() as entered:
-        for target, name, make in patches:
-            _enter(target, name, make)
-            entered.callback(_leave, target, name)
-        yield
+
+    def __init__(self, patches: Sequence[Patch]) -> None:
+        self._patches = patches
+
+    def __enter__(self) -> None:
+        for i, patch in enumerate(self._patches):
+            try:
+                _enter(*patch)
+            except BaseException:
+                _leave(self._patches[:i])
+                raise
+
+    def __exit__(self, *error: object) -> None:
+        _leave(self._patches)
 
 
-def _enter(target: Any, name: str, make: Callable[[Any], Any]) -> None:
-    with _LOCK:
-        inside, before, _ = _ACTIVE.get((id(target), name), (0, vars(target).get(name, _MISSING), target))
-        if not inside:
+def install(patches: Sequence[Patch]) -> None:
+    """Patch attributes for good; those of classes and modules only once, however often this is called."""
+    for target, place, make in patches:
+        if isinstance(target, (type, types.ModuleType)):
+            _enter(target, place, make)
+        else:  # nothing is to keep somebody's object alive
+            name = attribute_of(place)
             _set(target, name, make(getattr(target, name)))
-        _ACTIVE[id(target), name] = (inside + 1, before, target)
 
 
-def _leave(target: object, name: str) -> None:
+class _Attribute:
+    """An attribute that is patched or, of a class or module, has been."""
+
+    def __init__(self, target: Any, name: str) -> None:
+        self.target, self.name = target, name  # the id of the object stays unique while it is here
+        self.inside = 0  # the number of blocks that are open
+        self.before = self.found()
+        self.installed: Any = _MISSING
+        self.original: Any = None
+        self.current: Any = None  # what the dispatcher calls
+
+    def found(self) -> Any:
+        """Return the attribute as the object itself has it."""
+        return vars(self.target).get(self.name, _MISSING)
+
+    def put(self, make: Callable[[Any], Any]) -> None:
+        """Patch."""
+        kind = self._kind()
+        if self.installed is _MISSING or self.found() is not self.installed:
+            self.original = getattr(self.target, self.name)
+            self.original = self.original.__func__ if kind is classmethod else self.original
+        made = make(self.original)
+        if not inspect.isroutine(self.original):
+            self.installed = made
+        elif self.installed is _MISSING:
+            self.installed = self._dispatcher(made) if kind is None else kind(self._dispatcher(made))
+        self.current = made
+        _set(self.target, self.name, self.installed)
+
+    def _kind(self) -> Any:
+        if not isinstance(self.target, type):
+            return None
+        raw = next((vars(cls)[self.name] for cls in self.target.__mro__ if self.name in vars(cls)), None)
+        return type(raw) if isinstance(raw, (classmethod, staticmethod)) else None
+
+    def _dispatcher(self, made: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(made)
+        def dispatch(*args: Any, **kwargs: Any) -> Any:
+            return self.current(*args, **kwargs)
+
+        dispatch.__wrapped__ = self.original  # not `made`, which may hold the data of a `fit`
+        return dispatch
+
+    def take_back(self) -> None:
+        """Remove the patch, or leave the dispatcher without effect inside somebody's wrapper."""
+        self.current = self.original
+        if self.found() is not self.installed:
+            return
+        if self.before is not _MISSING:
+            _set(self.target, self.name, self.before)
+        elif isinstance(self.target, type):
+            delattr(self.target, self.name)
+        else:
+            del vars(self.target)[self.name]
+
+
+_ATTRIBUTES: dict[tuple[int, str], _Attribute] = {}
+
+
+def _enter(target: Any, place: str, make: Callable[[Any], Any]) -> None:
+    name = attribute_of(place)
     with _LOCK:
-        _restore(target, name)
+        known = _ATTRIBUTES.get((id(target), name))
+        if known is None or not known.inside:
+            # The same dispatcher as before, which somebody may have kept, unless it is inside his wrapper now.
+            if known is None or not any(known.found() is one for one in (known.before, known.installed)):
+                known = _Attribute(target, name)
+            known.put(make)
+            _ATTRIBUTES[id(target), name] = known
+        known.inside += 1
 
 
-def _restore(target: object, name: str) -> None:
-    inside, before, _ = _ACTIVE.pop((id(target), name))
-    if inside > 1:
-        _ACTIVE[id(target), name] = (inside - 1, before, target)
-    elif before is not _MISSING:
-        _set(target, name, before)
-    elif isinstance(target, type):
-        delattr(target, name)
-    else:
-        del vars(target)[name]
+def _leave(patches: Sequence[Patch]) -> None:
+    with _LOCK:
+        for target, place, _ in reversed(patches):
+            key = id(target), attribute_of(place)
+            attribute = _ATTRIBUTES[key]
+            attribute.inside -= 1
+            if not attribute.inside:
+                attribute.take_back()
+                if not isinstance(target, (type, types.ModuleType)):
+                    del _ATTRIBUTES[key]
 
 
 def _set(target: Any, name: str, value: object) -> None:

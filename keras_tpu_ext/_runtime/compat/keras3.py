@@ -140,7 +140,7 @@ def moments_patches(layers: Sequence[Layer], moments: Callable[..., Any]) -> lis
         return lambda stock: lambda inputs, mask: moments(layer, stock, inputs, mask)
 
     normalisations = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
-    return [(layer, "_moments", of(layer)) for layer in normalisations]
+    return [(layer, "a BatchNormalization's _moments", of(layer)) for layer in normalisations]
 
 
 def regularizer_patches(layers: Sequence[Layer], regulariser: Callable[[Any], Any]) -> list[Patch]:
@@ -151,4 +151,4 @@ def regularizer_patches(layers: Sequence[Layer], regulariser: Callable[[Any], An
         regulariser: Takes a regulariser and returns its replacement.
     """
     regularised = [layer for layer in layers if layer.activity_regularizer is not None]
-    return [(layer, "activity_regularizer", regulariser) for layer in regularised]
+    return [(layer, "a layer's activity_regularizer", regulariser) for layer in regularised]

@@ -101,7 +101,7 @@ def unsharded_state_patches(model: Model) -> list[Patch]:
     ) -> tuple[Any, ...]:
         return trainable_variables, non_trainable_variables, optimizer_variables, metrics_variables
 
-    return [(model, "_enforce_jax_state_sharding", lambda stock: as_it_is)]
+    return [(model, "a model's _enforce_jax_state_sharding", lambda stock: as_it_is)]
 
 
 def share_seed() -> None:

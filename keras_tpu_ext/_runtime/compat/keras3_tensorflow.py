@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.types import Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras3 import VERSION
 
@@ -30,7 +31,7 @@ def sum_when_read() -> None:
     Otherwise a total that each replica has added to would be summed once for each replica.
     """
     if VERSION < (3, 10):
-        keras.Variable._initialize = _initialize(keras.Variable._initialize)
+        install([(keras.Variable, "keras.Variable._initialize", _initialize)])
 
 
 def _initialize(stock: Callable[..., None]) -> Callable[..., None]:

@@ -52,7 +52,7 @@ def abstract_variables() -> Iterator[None]:
     """Within the block, a variable created from an initializer has a shape but no value, for good."""
     waiting = len(_get_global("uninitialized_variables") or ())
     try:
-        with _NoValues(), patched([(keras.Variable, "__init__", _with_value_if_given)]):
+        with _NoValues(), patched([(keras.Variable, "keras.Variable.__init__", _with_value_if_given)]):
             yield
     finally:  # so that Keras never gives them values
         del (_get_global("uninitialized_variables") or [])[waiting:]

@@ -92,17 +92,18 @@ def _platform_patches() -> list[Patch]:
     def devices(original: Callable[..., _Devices]) -> Callable[..., _Devices]:
         def answer(*args: object, **kwargs: object) -> _Devices:
             found = original(*args, **kwargs)
-            return [_TpuStandIn(device) for device in found] if _is_asker(sys._getframe(1)) else found
+            return [_TpuStandIn(device) for device in found] if _is_asker(sys._getframe(2)) else found
 
         return answer
 
     def default_backend(original: Callable[[], str]) -> Callable[[], str]:
-        return lambda: "tpu" if _is_asker(sys._getframe(1)) else original()
+        return lambda: "tpu" if _is_asker(sys._getframe(2)) else original()
 
-    return [(jax, "devices", devices), (jax, "default_backend", default_backend)]
+    return [(jax, "jax.devices", devices), (jax, "jax.default_backend", default_backend)]
 
 
 def _is_asker(frame: types.FrameType) -> bool:
+    """Return whether a frame, that of the dispatcher's caller, asks for the platform."""
     return bool(_TRACING.device_kind) and f"{frame.f_globals.get('__name__', '')}.".startswith(_ASKERS)
 
 
@@ -115,4 +116,4 @@ def _kernel_patches() -> list[Patch]:
 
         return call
 
-    return [(pallas, "pallas_call", pallas_call)]
+    return [(pallas, "jax.experimental.pallas.pallas_call", pallas_call)]

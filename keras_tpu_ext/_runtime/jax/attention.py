@@ -26,7 +26,7 @@ from keras_tpu_ext._runtime.jax.splash import BLOCKS, Mask, sees_anything, splas
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
 
 _LOG = logging.getLogger("keras_tpu_ext")
-_LAYERS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+_LAYERS = ("MultiHeadAttention", "GroupQueryAttention")
 _DTYPES = ("float32", "bfloat16")
 # The compiler supports the kernel's bfloat16 products from v4 on.
 _KINDS_WITHOUT_KERNEL = ("TPU v2", "TPU v3")
@@ -51,11 +51,12 @@ def attention_patches() -> list[Patch]:
     """Return patches that make Keras's attention exact where it is traced for a TPU."""
     if not traces_for_tpu():
         return []
-    patches: list[Patch] = [(backend_nn, "dot_product_attention", _exact)]
-    for layer in _LAYERS:
+    patches: list[Patch] = [(backend_nn, "keras.src.backend.jax.nn.dot_product_attention", _exact)]
+    for name in _LAYERS:
+        layer, place = getattr(keras.layers, name), f"keras.layers.{name}"
         patches += [
-            (layer, "_compute_attention_mask", _remembering_mask),
-            (layer, "_compute_attention", _with_remembered_mask),
+            (layer, f"{place}._compute_attention_mask", _remembering_mask),
+            (layer, f"{place}._compute_attention", _with_remembered_mask),
         ]
     return patches
 

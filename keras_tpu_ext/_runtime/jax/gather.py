@@ -23,7 +23,7 @@ def has_shards_elsewhere(variable: keras.Variable) -> bool:
 
 def reading_shards() -> AbstractContextManager[None]:
     """Return a context in which reading a variable gathers it from all processes, each of which must read it."""
-    return patched([(keras.Variable, "__array__", _gathering)])
+    return patched([(keras.Variable, "keras.Variable.__array__", _gathering)])
 
 
 def _gathering(original: _Read) -> _Read:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import keras
 
 from keras_tpu_ext._runtime.common.missing_names import override, private
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
@@ -278,9 +279,7 @@ class JaxProgram(ExactProgram):
         """
         model: Model = self.model
         has_none = getattr(model, "optimizer", _NO_OPTIMIZER) is None  # not set before `compile`
-        if has_none:
-            model.optimizer = _NO_OPTIMIZER
-        try:
+        with patched([(model, "a model's optimizer", lambda none: _NO_OPTIMIZER)] if has_none else []):
             parts = {
                 "trainable_variables": model.trainable_variables,
                 "non_trainable_variables": model.non_trainable_variables,
@@ -293,9 +292,6 @@ class JaxProgram(ExactProgram):
             donated = [variable for name, part in parts.items() if which.get(name) for variable in part]
             unshare([*donated, *own_variables(model)], running)
             return stock(**which)
-        finally:
-            if has_none:
-                model.optimizer = None
 
 
 def _unpacked(data: Nest) -> tuple[Nest, Nest, Nest]:

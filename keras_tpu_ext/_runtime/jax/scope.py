@@ -11,13 +11,14 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import keras
 import numpy as np
 
 from keras_tpu_ext._runtime.common.missing_names import private
+from keras_tpu_ext._runtime.common.patches import install, patched
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.sharding import shard_data
@@ -47,32 +48,9 @@ class _Active(threading.local):
 _ACTIVE = _Active()
 
 
-class _BindNewModels:
-    """Context in which every new plain Keras model is bound to the active distribution, for good."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._blocks = 0
-        self._original = _Trainer.__init__
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._blocks += 1
-            if self._blocks == 1:
-                self._original = _Trainer.__init__
-                _Trainer.__init__ = _binding_init(self._original)
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._blocks -= 1
-            if not self._blocks:
-                _Trainer.__init__ = self._original
-
-
-_BIND_NEW_MODELS = _BindNewModels()
-
-
 def _binding_init(original: Callable[..., None]) -> Callable[..., None]:
+    """Bind every new plain Keras model to the active distribution, for good."""
+
     @functools.wraps(original)
     def init(model: keras.Model, *args: object, **kwargs: object) -> None:
         original(model, *args, **kwargs)
@@ -99,7 +77,7 @@ def scope(distribution: keras.distribution.DataParallel) -> Iterator[None]:
             f"A block for {_describe(distribution)} was opened inside a block for {_describe(outer)}, and a model "
             "can belong to one strategy only. Leave the outer block first, or open the same scope again inside it."
         )
-    with distribution.scope(), _BIND_NEW_MODELS:
+    with distribution.scope(), patched([(_Trainer, "keras.src.models.model.Trainer.__init__", _binding_init)]):
         _ACTIVE.distribution = distribution
         try:
             yield
@@ -208,10 +186,10 @@ def _host_array(leaf: Any) -> Any:
 def _wrap_methods(model: keras.Model) -> None:
     """Wrap the methods of `model` that run steps, so that they do so within its distribution."""
     for name in _METHODS:
-        vars(model)[name] = _in_own_distribution(model, getattr(type(model), name))
+        install([(model, f"a plain model's {name}", functools.partial(_in_own_distribution, model))])
 
 
-def _in_own_distribution(model: keras.Model, method: Callable[Concatenate[keras.Model, _P], _R]) -> Callable[_P, _R]:
+def _in_own_distribution(model: keras.Model, method: Callable[_P, _R]) -> Callable[_P, _R]:
     @functools.wraps(method)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
@@ -219,7 +197,7 @@ def _in_own_distribution(model: keras.Model, method: Callable[Concatenate[keras.
                 use_distribution(distribution_of(model)),
                 exact_operations(TracedDevices.of(distribution_of(model), exact_attention=False), replaces=True),
             ):
-                return method(model, *args, **kwargs)
+                return method(*args, **kwargs)
         except ValueError as error:
             if type(error).__name__ != "IndivisibleError":
                 raise

@@ -32,8 +32,10 @@ def sharded_patches(devices: TracedDevices) -> list[Patch]:
     """Return patches for the step of a sharded model: correct convolutions, and outputs split along the batch."""
     if not devices.is_sharded:
         return []
-    convolutions: list[Patch] = [(backend_nn, name, _over_batch) for name in _CONVOLUTIONS]
-    return [*convolutions, (keras.layers.Layer, "__call__", _with_split_outputs)]
+    convolutions: list[Patch] = [
+        (backend_nn, f"keras.src.backend.jax.nn.{name}", _over_batch) for name in _CONVOLUTIONS
+    ]
+    return [*convolutions, (keras.layers.Layer, "keras.layers.Layer.__call__", _with_split_outputs)]
 
 
 def _over_batch(original: _Convolve) -> _Convolve:

@@ -85,7 +85,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """Make this Keras's distribution within the block, in which each weight remembers what adds it."""
-        with patched([(keras.layers.Layer, "add_weight", _remembering_facts)]), super().scope():
+        with patched([(keras.layers.Layer, "keras.layers.Layer.add_weight", _remembering_facts)]), super().scope():
             yield
 
     def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:

@@ -11,7 +11,7 @@ from keras_tpu_ext._runtime.jax.program import JaxProgram
 from keras_tpu_ext._runtime.jax.scope import current_distribution, keep
 from keras_tpu_ext._runtime.keras3.functional import become_functional, reduced
 from keras_tpu_ext._runtime.keras3.models import clear_loss_ids
-from keras_tpu_ext._runtime.training.model import ExactModel
+from keras_tpu_ext._runtime.training.model import ExactModel, stock_of
 
 
 class TrainStep(ExactModel):
@@ -47,21 +47,21 @@ class TrainStep(ExactModel):
 
     def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train on one batch as `keras.Model.train_on_batch` does."""
-        model: Model = super()
+        stock = stock_of(self, super(), "train_on_batch")
         with self._kte.loop():
-            return model.train_on_batch(*args, **kwargs)
+            return stock(*args, **kwargs)
 
     def test_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate one batch as `keras.Model.test_on_batch` does."""
-        model: Model = super()
+        stock = stock_of(self, super(), "test_on_batch")
         with self._kte.loop():
-            return model.test_on_batch(*args, **kwargs)
+            return stock(*args, **kwargs)
 
     def predict_on_batch(self: Any, x: Nest) -> Any:
         """Predict one batch as `keras.Model.predict_on_batch` does."""
-        model: Model = super()
+        stock = stock_of(self, super(), "predict_on_batch")
         with self._kte.loop():
-            return model.predict_on_batch(x)
+            return stock(x)
 
     def get_weights(self: Any) -> list[Any]:
         """Return the weights as `keras.Model.get_weights` does; call it on every process if they are sharded."""

@@ -16,9 +16,9 @@ from keras_tpu_ext._runtime.keras2 import batch_statistics, models
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.loss import ExactLosses
 from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH, valid_fraction
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, valid_fraction
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated
-from keras_tpu_ext._runtime.tensorflow.whole_batch import KerasPatch, averaging, takes_own_mean
+from keras_tpu_ext._runtime.tensorflow.whole_batch import averaging, takes_own_mean
 from keras_tpu_ext._runtime.training.adapter import is_overridden
 from keras_tpu_ext._runtime.training.batch import Batch
 
@@ -38,6 +38,15 @@ def _reducing(stock: Callable[[Any], str]) -> Callable[[Any], str]:
     return reduction_of
 
 
+_Optimizer: Any = private("optimizers.optimizer:Optimizer")
+_Legacy: Any = keras.optimizers.legacy.Optimizer
+KERAS_PATCHES += [
+    (_Optimizer, "keras.src.optimizers.optimizer.Optimizer.aggregate_gradients", averaging),
+    (_Legacy, "keras.optimizers.legacy.Optimizer._aggregate_gradients", averaging),
+    (keras.losses.Loss, "keras.losses.Loss._get_reduction", _reducing),
+]
+
+
 def _is_known(thing: Any) -> bool:
     module = str(getattr(thing, "__module__", ""))
     runs_code = thing is keras.layers.Lambda or module.endswith(".tf_op_layer")
@@ -50,11 +59,6 @@ class Keras2Adapter:
     compile_arguments = staticmethod(models.compile_arguments)
     output_activations = staticmethod(models.output_activations)
     expects_logits = staticmethod(models.expects_logits)
-    whole_batch_patches: Sequence[KerasPatch] = (
-        (private("optimizers.optimizer:Optimizer"), "aggregate_gradients", averaging),
-        (keras.optimizers.legacy.Optimizer, "_aggregate_gradients", averaging),
-        (keras.losses.Loss, "_get_reduction", _reducing),
-    )
 
     def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options for Keras's own `compile`."""

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.compat.keras2 import PACKAGE, private
 from keras_tpu_ext.errors import AddonsWarning, MissingExtraError, RuntimeNotSupportedError
 
@@ -86,7 +87,7 @@ def _explain_compiled_operations() -> None:
             "another function: docs/addons.md lists what works here."
         )
 
-    loader.ops = property(ops)
+    install([(loader, "tensorflow_addons.utils.resource_loader.LazySO.ops", lambda stock: property(ops))])
 
 
 def _install() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Model, Variable
 from keras_tpu_ext._runtime.compat.keras2 import private
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
@@ -28,8 +28,6 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
 
 BatchNormalizationBase: Any = private("layers.normalization.batch_normalization:BatchNormalizationBase")
 
-_Place = tuple[Any, str, Callable[[Any], Any]]
-
 
 @contextlib.contextmanager
 def exclude_padding(model: Model) -> Iterator[None]:
@@ -39,25 +37,26 @@ def exclude_padding(model: Model) -> Iterator[None]:
     places = [place for layer in normalisations for place in _places(layer, synchronizes(model, layer))]
     if BATCH.valid is not None:
         regularised = [layer for layer in layers if getattr(layer, "_activity_regularizer", None) is not None]
-        places += [(layer, "_activity_regularizer", regularizer_of_examples) for layer in regularised]
+        places += [(layer, "a layer's _activity_regularizer", regularizer_of_examples) for layer in regularised]
     with patched(places):
         yield
 
 
-def _places(layer: Layer, synchronized: bool) -> list[_Place]:
+def _places(layer: Layer, synchronized: bool) -> list[Patch]:
     """Return the patches of a batch normalisation; see `patched`."""
+    of = "a BatchNormalization's "
     if not synchronized and BATCH.valid is None:
         if BATCH.has_any is None:
             return []
         # `_assign_new_value` belongs to the fused kernel.
-        return [(layer, "_assign_new_value", _assigning), (layer, "_assign_moving_average", _assigning)]
+        return [(layer, f"{of}_assign_new_value", _assigning), (layer, f"{of}_assign_moving_average", _assigning)]
     moments = _Moments(layer, synchronized)
-    places: list[_Place] = [(layer, "_calculate_mean_and_var", lambda stock: moments)]
+    places: list[Patch] = [(layer, f"{of}_calculate_mean_and_var", lambda stock: moments)]
     changes = [] if synchronized else [_assigning]  # if synchronized, all replicas have the same
     if layer.fused:  # that kernel knows nothing about rows and replicas
-        places.append((layer, "fused", lambda fused: False))
+        places.append((layer, f"{of}fused", lambda fused: False))
         changes.append(moments.correcting)
-    return [*places, (layer, "_assign_moving_average", _composed(changes))]
+    return [*places, (layer, f"{of}_assign_moving_average", _composed(changes))]
 
 
 def _composed(changes: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:

@@ -68,4 +68,4 @@ def use_data_handlers() -> contextlib.AbstractContextManager[None]:
 
         return get_data_handler
 
-    return patched([(_data_adapter, "get_data_handler", make)])
+    return patched([(_data_adapter, "keras.src.engine.data_adapter.get_data_handler", make)])

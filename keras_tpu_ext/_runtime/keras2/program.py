@@ -121,7 +121,8 @@ class Keras2Program(TensorFlowProgram):
         """Return the context in which Keras's own loops run."""
         predicts = self.running is not None and self.running.method == "predict"
         handlers = contextlib.nullcontext() if predicts else use_data_handlers()
-        distributes = self.model.distribute_strategy, "experimental_distribute_dataset", distributing_all
+        strategy = self.model.distribute_strategy
+        distributes = strategy, "a strategy's experimental_distribute_dataset", distributing_all
         # Keras's loops are in the strategy's scope.
         with reopened_by_clear_session(self.own_scope), handlers, patched([distributes]):
             yield

@@ -55,11 +55,11 @@ class Keras3Adapter:
         if isinstance(callback, keras.callbacks.ModelCheckpoint):
             # Without a folder in its path it creates none; and `model.save` writes nothing.
             name = "model.weights.h5" if callback.save_weights_only else "model.keras"
-            return [(callback, "filepath", lambda path: name)]
+            return [(callback, "a ModelCheckpoint's filepath", lambda path: name)]
         if isinstance(callback, keras.callbacks.BackupAndRestore):  # restores, but keeps and deletes nothing
             return [
-                (callback, "_save_model", lambda save: lambda: save_weights("model.weights.h5")),
-                (callback, "on_train_end", lambda delete: lambda logs=None: None),
+                (callback, "a BackupAndRestore's _save_model", lambda save: lambda: save_weights("model.weights.h5")),
+                (callback, "a BackupAndRestore's on_train_end", lambda delete: lambda logs=None: None),
             ]
         return []
 

@@ -57,7 +57,7 @@ def reading_batches(call: RunningFit, data: ResumablePasses, first_epoch: int | 
 
         return get_data_adapter
 
-    with patched([(_data_adapters, "get_data_adapter", make)]):
+    with patched([(_data_adapters, "keras.src.trainers.data_adapters.get_data_adapter", make)]):
         yield
 
 

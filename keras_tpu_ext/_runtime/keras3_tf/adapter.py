@@ -11,14 +11,14 @@ import keras
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import private
-from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.patches import Patch, install, patched
 from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
 from keras_tpu_ext._runtime.compat.keras3_tensorflow import count_step, is_summed_when_read
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.optimizer_view import innermost, optimizer_view
 from keras_tpu_ext._runtime.keras3.per_example import own_layers
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH, valid_rows_of, zero_invalid_rows
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, valid_rows_of, zero_invalid_rows
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     has_any_example,
     moments_of_all,
@@ -29,23 +29,23 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     weights_of,
 )
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond, number_of_replicated
-from keras_tpu_ext._runtime.tensorflow.whole_batch import KerasPatch, averaging, undivided
+from keras_tpu_ext._runtime.tensorflow.whole_batch import averaging, undivided
 from keras_tpu_ext._runtime.training.adapter import is_overridden
 
 TFOptimizer: Any = private("keras.src.backend.tensorflow.optimizer:TFOptimizer")
 losses: Any = private("keras.src.losses.loss")
+_ALL_REDUCE = "keras.src.backend.tensorflow.optimizer.TFOptimizer._all_reduce_sum_gradients"
+KERAS_PATCHES += [
+    (TFOptimizer, _ALL_REDUCE, averaging),
+    (losses, "keras.src.losses.loss.scale_loss_for_distribution", undivided),
+    (losses, "keras.src.losses.loss.unscale_loss_for_distribution", undivided),
+]
+install([(keras.Variable, "keras.Variable.__int__", functools.partial(number_of_replicated, int))])
+install([(keras.Variable, "keras.Variable.__float__", functools.partial(number_of_replicated, float))])
 
 
 class Keras3TensorFlowAdapter(Keras3Adapter):
     """The `TensorFlowAdapter` of Keras 3."""
-
-    whole_batch_patches: Sequence[KerasPatch] = (
-        (TFOptimizer, "_all_reduce_sum_gradients", averaging),
-        (losses, "scale_loss_for_distribution", undivided),
-        (losses, "unscale_loss_for_distribution", undivided),
-        (keras.Variable, "__int__", functools.partial(number_of_replicated, int)),
-        (keras.Variable, "__float__", functools.partial(number_of_replicated, float)),
-    )
 
     def own_layers(self, model: Model) -> list[str]:
         """Return the names of layers and operations that are not known to process each example independently."""
@@ -221,7 +221,7 @@ def _recording_patch(layer: Layer) -> Patch:
 
         return add_and_record
 
-    return layer, "add_loss", make
+    return layer, "a layer's add_loss", make
 
 
 def _moments(

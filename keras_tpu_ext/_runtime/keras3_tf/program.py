@@ -79,7 +79,8 @@ class Keras3TensorFlowProgram(TensorFlowProgram):
 
     def loop(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which Keras's own loops run: every dataset is distributed."""
-        return patched([(self.model.distribute_strategy, "experimental_distribute_dataset", distributing_all)])
+        strategy = self.model.distribute_strategy
+        return patched([(strategy, "a strategy's experimental_distribute_dataset", distributing_all)])
 
     def prepare(self, call: FitCall) -> None:
         """Let the predictions of `predict` come in the order of the data."""

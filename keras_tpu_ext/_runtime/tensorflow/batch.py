@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch
+from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Nest, Variable
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty, with_notes
 from keras_tpu_ext._runtime.tensorflow.mixing import mixes_examples as mixes_examples
@@ -50,6 +51,8 @@ class _Batch(threading.local):
 
 
 BATCH = _Batch()
+# Where Keras sums over replicas or divides by their number, from the adapter of each Keras; see `whole_batch.py`.
+KERAS_PATCHES: list[Patch] = []
 
 
 @contextlib.contextmanager
@@ -72,7 +75,8 @@ def batch_context(data: Nest, *, stands_in: bool = False) -> Iterator[_Batch]:
     BATCH.has_examples = BATCH.has_any if stands_in else None
     BATCH.is_shared = False
     try:
-        yield BATCH
+        with patched(KERAS_PATCHES):
+            yield BATCH
     finally:
         vars(BATCH).clear()
         vars(BATCH).update(before)
@@ -122,7 +126,7 @@ def whole_batch_view() -> Iterator[None]:
     """Within the block, this replica holds what `gather_examples` returns."""
     valid, BATCH.valid = BATCH.valid, None
     try:
-        with holding_whole_batch():
+        with holding_whole_batch(), patched(KERAS_PATCHES):
             yield
     finally:
         BATCH.valid = valid

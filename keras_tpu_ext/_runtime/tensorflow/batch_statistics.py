@@ -103,7 +103,7 @@ def mask_metrics(metrics: Sequence[Any]) -> contextlib.AbstractContextManager[No
     """
     if BATCH.has_any is None and BATCH.valid is None:
         return contextlib.nullcontext()
-    return patched([(metric, "update_state", _making(metric)) for metric in metrics])
+    return patched([(metric, "a metric's update_state", _making(metric)) for metric in metrics])
 
 
 def _making(metric: Metric) -> Any:

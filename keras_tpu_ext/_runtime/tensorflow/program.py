@@ -12,6 +12,7 @@ from keras_tpu_ext._runtime.common.padding import PaddedBatch, PaddedOutputs, wi
 from keras_tpu_ext._runtime.common.types import Nest, Optimizer
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
+    KERAS_PATCHES,
     batch_context,
     gather_examples,
     has_any,
@@ -38,7 +39,7 @@ from keras_tpu_ext._runtime.tensorflow.replicas import (
 )
 from keras_tpu_ext._runtime.tensorflow.scope_checks import check_optimizer_belongs, check_variables_belong
 from keras_tpu_ext._runtime.tensorflow.update import accumulate_or_apply, flush_window, make_step_state
-from keras_tpu_ext._runtime.tensorflow.whole_batch import install, predict_on_whole_batch
+from keras_tpu_ext._runtime.tensorflow.whole_batch import predict_on_whole_batch
 from keras_tpu_ext._runtime.training.adapter import TensorFlowAdapter
 from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext._runtime.training.step_state import StepState
@@ -51,6 +52,7 @@ class TensorFlowProgram(ExactProgram):
     """
 
     adapter: TensorFlowAdapter
+    block_patches = KERAS_PATCHES
     mixes_examples: bool | None = (
         None  # whether layers look at the examples of a batch together; `None`: not known yet
     )
@@ -174,14 +176,8 @@ class TensorFlowProgram(ExactProgram):
         has_open_window = state is not None and any(one.is_open() for one in state.accumulators())
         return has_open_window or self.adapter.has_partial_variables(self.model)
 
-    @classmethod
-    def patch_keras(cls) -> None:
-        """Let Keras's optimizers and losses know a replica that has the whole batch."""
-        install(cls.adapter.whole_batch_patches)
-
     def check_compiled(self) -> None:
         """Reject an optimizer or a layer of another scope."""
-        self.patch_keras()
         for optimizer in tf.nest.flatten(self.model.optimizer):
             check_optimizer_belongs(optimizer, self.model.distribute_strategy)
         check_variables_belong(self.model, self.model.distribute_strategy)

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import private
+from keras_tpu_ext._runtime.common.patches import Patch, install
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext.errors import ScopeError
 
@@ -27,14 +28,24 @@ def skip_replica_iterators() -> None:
     cost about a tenth of a second per replica at the start of each pass, and up to 80 seconds at its end, because
     the autotuning thread missed its stop signal. For other devices, TensorFlow's behaviour is unchanged.
     """
-    iterator, spec = _DistributedIterator, _DistributedIteratorSpec
-    iterator._make_iterator = _on_cpus_else(iterator._make_iterator, _make_iterator)
-    iterator.get_next_as_list = _on_cpus_else(iterator.get_next_as_list, _next_parts)
-    iterator.get_next_as_optional_list = _on_cpus_else(iterator.get_next_as_optional_list, _next_optional_parts)
-    spec._component_specs = property(_on_cpus_else(spec._component_specs.fget, _component_specs))
+    ours: dict[str, Callable[..., Nest]] = {
+        "_make_iterator": _make_iterator,
+        "get_next_as_list": _next_parts,
+        "get_next_as_optional_list": _next_optional_parts,
+    }
+    place = "tensorflow.python.distribute.input_lib._SingleWorker"
+    for name, function in ours.items():
+        make = functools.partial(_on_cpus_else, function)
+        install([(_DistributedIterator, f"{place}OwnedDatasetIterator.{name}", make)])
+    specs: Patch = (
+        _DistributedIteratorSpec,
+        f"{place}DatasetIteratorSpec._component_specs",
+        lambda stock: property(_on_cpus_else(_component_specs, stock.fget)),
+    )
+    install([specs])
 
 
-def _on_cpus_else(stock: Callable[..., Nest], ours: Callable[..., Nest]) -> Callable[..., Nest]:
+def _on_cpus_else(ours: Callable[..., Nest], stock: Callable[..., Nest]) -> Callable[..., Nest]:
     """Return a method that is `ours` if batches are split over CPUs only, and `stock` otherwise."""
 
     @functools.wraps(stock)

@@ -8,7 +8,7 @@ its share of what metrics count, because reading them returns the sum.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -24,10 +24,6 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
 from keras_tpu_ext._runtime.tensorflow.replicas import holds_whole_batch, native
 from keras_tpu_ext._runtime.training.exact_models import is_inside
 
-# A class or module of Keras, the name of a function in it, and what makes the new function from the old one.
-KerasPatch = tuple[Any, str, Callable[[Any], Any]]
-_INSTALLED: set[Callable[..., Any]] = set()
-
 
 def predict_on_whole_batch(step: Callable[[Any], Any], data: Nest) -> Any:
     """Return what `step` predicts for this replica's part of the batch, given the whole batch."""
@@ -38,16 +34,6 @@ def predict_on_whole_batch(step: Callable[[Any], Any], data: Nest) -> Any:
     with whole_batch_view():
         outputs = step(whole)
     return tf.nest.map_structure(lambda values: values[begin : begin + rows], outputs)
-
-
-def install(patches: Sequence[KerasPatch]) -> None:
-    """Patch Keras, once and for good; outside the scopes of this package the functions behave as before."""
-    for owner, name, make in patches:
-        stock = getattr(owner, name)
-        if stock not in _INSTALLED:
-            new = make(stock)
-            _INSTALLED.add(new)
-            setattr(owner, name, new)
 
 
 def on_whole_batch(model: Model, step: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -60,8 +60,6 @@ class KerasAdapter(Protocol):
 class TensorFlowAdapter(KerasAdapter, Protocol):
     """What a step on TensorFlow also needs to know about a Keras version; each replica calls this for itself."""
 
-    whole_batch_patches: Sequence[tuple[Any, str, Callable[[Any], Any]]]  # see tensorflow/whole_batch.py
-
     def own_layers(self, model: Model) -> list[str]:
         """Return the names of layers and operations that are not known to process each example independently."""
 

@@ -14,9 +14,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.compat import keras
 
 _STOCK: Callable[..., None] = keras.backend.clear_session
+_IMPORTERS: dict[Any, None] = {}  # modules that have it, or what somebody has wrapped round it
 
 
 class _Open(threading.local):
@@ -39,15 +41,19 @@ class reopened_by_clear_session:  # noqa: N801, a context manager like those of 
     def __init__(self, make_context: Callable[[], AbstractContextManager[object]]) -> None:
         self._make_context = make_context
         self._context: AbstractContextManager[object] = contextlib.nullcontext()
+        self._patches = contextlib.ExitStack()
 
     def __enter__(self) -> None:
-        _wrap_clear_session()
-        self.enter()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(patched(_patches()))
+            self.enter()
+            self._patches = stack.pop_all()
         _OPEN.blocks.append(self)
 
     def __exit__(self, *error: Any) -> None:
         _OPEN.blocks.remove(self)
-        self._context.__exit__(*error)
+        with self._patches:
+            self._context.__exit__(*error)
 
     def enter(self) -> None:
         """Enter a new context."""
@@ -59,20 +65,23 @@ class reopened_by_clear_session:  # noqa: N801, a context manager like those of 
         self._context.__exit__(None, None, None)
 
 
-@functools.wraps(_STOCK)
-def _clear_session(*args: Any, **kwargs: Any) -> None:
-    blocks = list(_OPEN.blocks)
-    for block in reversed(blocks):
-        block.leave()
-    try:
-        _STOCK(*args, **kwargs)
-    finally:
-        for block in blocks:
-            block.enter()
+def _reopening(stock: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(stock)
+    def clear_session(*args: Any, **kwargs: Any) -> None:
+        blocks = list(_OPEN.blocks)
+        for block in reversed(blocks):
+            block.leave()
+        try:
+            stock(*args, **kwargs)
+        finally:
+            for block in blocks:
+                block.enter()
+
+    return clear_session
 
 
-def _wrap_clear_session() -> None:
-    """Replace the function by the wrapper, for good, in every module that has imported it."""
-    for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get("clear_session") is _STOCK:
-            module.clear_session = _clear_session  # type: ignore[attr-defined]
+def _patches() -> list[Patch]:
+    """Return the patches of the function in every module that has imported it."""
+    found = [one for one in list(sys.modules.values()) if getattr(one, "__dict__", {}).get("clear_session") is _STOCK]
+    _IMPORTERS.update(dict.fromkeys(found))
+    return [(module, "keras.backend.clear_session", _reopening) for module in _IMPORTERS]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext._runtime.common.global_mean import LocalSums, global_denominator
+from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.types import Metric, Tensor
 from keras_tpu_ext._runtime.compat import keras, mask_of, ops, tree
 from keras_tpu_ext._runtime.training.batch import Batch
@@ -36,7 +37,7 @@ class LossShare:
         self._mixing: dict[Any, bool] = {}
         if tracker is not None:
             # Keras would update it with the share as if it were the mean of a batch; `_track` updates it instead.
-            tracker.update_state = _ignore
+            install([(tracker, "a loss tracker's update_state", lambda stock: _ignore)])
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
         """Return the share: the local sum over the global denominator; unreduced values stay unreduced."""

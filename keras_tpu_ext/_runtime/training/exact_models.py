@@ -11,24 +11,15 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
 
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat import builtin_models, compiled_with, keras, save_as
-from keras_tpu_ext._runtime.training.model import ExactModel
+from keras_tpu_ext._runtime.training.model import ExactModel, call_exact
 
 _LOOPS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-
-
-def exact_models(trainer: type) -> AbstractContextManager[object]:
-    """Return a context in which each plain model that is created or used takes the exact step.
-
-    Args:
-        trainer: The mixin before `keras.Model` that has the exact step.
-    """
-    return _ExactModels(trainer)
 
 
 class _Inside(threading.local):
@@ -41,43 +32,34 @@ class _Inside(threading.local):
 _INSIDE = _Inside()
 
 
-class _ExactModels:
-    """Patches `keras.Model` while any thread is in a block; only threads in a block are affected."""
+class exact_models(patched):  # noqa: N801, a context manager like those of contextlib
+    """A context in which each plain model that this thread creates or uses takes the exact step.
 
-    _lock = threading.Lock()
-    _blocks = 0
-    _before: Mapping[str, Any] = MappingProxyType({})
-    _build_before: Any = None
+    Args:
+        trainer: The mixin before `keras.Model` that has the exact step.
+    """
 
     def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
+        super().__init__(
+            [
+                *trainer._kte.func.block_patches,
+                (keras.Model, "keras.Model.__new__", functools.partial(_making, trainer=trainer)),
+                (keras.Model, "keras.Model.compile", functools.partial(_compiling, trainer=trainer)),
+                *[
+                    (keras.Model, f"keras.Model.{name}", functools.partial(_running, name=name, trainer=trainer))
+                    for name in _LOOPS
+                ],
+                (keras.Sequential, "keras.Sequential.build", _building),
+            ]
+        )
 
     def __enter__(self) -> None:
-        self._trainer._kte.func.patch_keras()
+        super().__enter__()
         _INSIDE.blocks += 1
-        with _ExactModels._lock:
-            _ExactModels._blocks += 1
-            if _ExactModels._blocks == 1:
-                _ExactModels._before = dict(vars(keras.Model))
-                keras.Model.__new__ = _making(keras.Model.__new__, self._trainer)
-                keras.Model.compile = _compiling(keras.Model.compile, self._trainer)
-                for name in _LOOPS:
-                    setattr(keras.Model, name, _running(getattr(keras.Model, name), self._trainer))
-                _ExactModels._build_before = keras.Sequential.build
-                keras.Sequential.build = _building(keras.Sequential.build)
 
     def __exit__(self, *error: object) -> None:
         _INSIDE.blocks -= 1
-        with _ExactModels._lock:
-            _ExactModels._blocks -= 1
-            if _ExactModels._blocks:
-                return
-            keras.Sequential.build = _ExactModels._build_before
-            for name in ("__new__", "compile", *_LOOPS):
-                if name in _ExactModels._before:
-                    setattr(keras.Model, name, _ExactModels._before[name])
-                else:
-                    delattr(keras.Model, name)
+        super().__exit__(*error)
 
 
 @contextlib.contextmanager
@@ -126,7 +108,7 @@ def _making(stock: Any, trainer: Any) -> Any:
         _make_exact(model, trainer)
         return model
 
-    return staticmethod(new)
+    return new
 
 
 def _building(stock: Any) -> Any:
@@ -145,14 +127,15 @@ def _compiling(stock: Callable[..., Any], trainer: Any) -> Any:
     def compile(model: Any, *args: Any, **kwargs: Any) -> None:
         if _make_exact(model, trainer):
             model._kte.adopt()
-            trainer.compile(model, *args, **kwargs)  # not the user's own `compile`, which has called this
+            # Not the user's own `compile`, which has called this.
+            call_exact(trainer, "compile", stock, model, *args, **kwargs)
         else:
             stock(model, *args, **kwargs)
 
     return compile
 
 
-def _running(stock: Callable[..., Any], trainer: Any) -> Any:
+def _running(stock: Callable[..., Any], name: str, trainer: Any) -> Any:
     @functools.wraps(stock)
     def run(model: Any, *args: Any, **kwargs: Any) -> Any:
         options = compiled_with(model)
@@ -161,7 +144,7 @@ def _running(stock: Callable[..., Any], trainer: Any) -> Any:
         model._kte.adopt()
         if options is not None:
             trainer.compile(model, **options)
-        return getattr(trainer, stock.__name__)(model, *args, **kwargs)
+        return call_exact(trainer, name, stock, model, *args, **kwargs)
 
     return run
 

@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from keras_tpu_ext._runtime.common.types import Model, Optimizer, Tensor
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.training.program import ExactProgram
+
+# The call of `keras.Model`'s method that this thread is in: the model, the method's name, and what is left of it.
+_PASSED: ContextVar[Any] = ContextVar("_PASSED", default=(None, "", None))
+
+
+def call_exact(trainer: Any, name: str, stock: Callable[..., Any], model: Model, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of `trainer`, a mixin like `ExactModel`, from `keras.Model`'s, of which `stock` is left.
+
+    What somebody has wrapped round `keras.Model`'s is not called a second time.
+    """
+    token = _PASSED.set((model, name, stock))
+    try:
+        return getattr(trainer, name, stock)(model, *args, **kwargs)
+    finally:
+        _PASSED.reset(token)
+
+
+def stock_of(model: Model, parent: Any, name: str) -> Any:
+    """Return Keras's own method of `model`, given `super()`: at the beginning of the method that overrides it."""
+    passed, of, stock = _PASSED.get()
+    if passed is not model or of != name:
+        return getattr(parent, name)
+    _PASSED.set((None, "", None))
+    return functools.partial(stock, model)
 
 
 class ExactModel:
@@ -59,8 +85,7 @@ class ExactModel:
             ArgumentError: If one of these is invalid, or contradicts the optimizer.
             ScopeError: If the optimizer, or a layer, was made outside the model's `strategy_scope()`.
         """
-        model: Model = super()
-        self._kte.compile(model.compile, loss_scale, gradient_accumulation_steps, args, kwargs)
+        self._kte.compile(stock_of(self, super(), "compile"), loss_scale, gradient_accumulation_steps, args, kwargs)
 
     def get_compile_config(self: Any) -> dict[str, Any]:
         """Return the serialized arguments of `compile`."""
@@ -79,22 +104,22 @@ class ExactModel:
 
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Train as `keras.Model.fit` does; with several processes, only the chief prints and writes."""
-        model: Model = super()
+        stock = stock_of(self, super(), "fit")
         with self._kte.running_call("fit", args, kwargs) as call:
-            model.fit(*call.args, **call.kwargs)
+            stock(*call.args, **call.kwargs)
         return self.history  # even if a callback has ended it between two steps
 
     def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Evaluate as `keras.Model.evaluate` does; with several processes, only the chief prints and writes."""
-        model: Model = super()
+        stock = stock_of(self, super(), "evaluate")
         with self._kte.running_call("evaluate", args, kwargs) as call:
-            return model.evaluate(*call.args, **call.kwargs)
+            return stock(*call.args, **call.kwargs)
 
     def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Predict as `keras.Model.predict` does, for all of the data on every process; only the chief prints."""
-        model: Model = super()
+        stock = stock_of(self, super(), "predict")
         with self._kte.running_call("predict", args, kwargs) as call:
-            return model.predict(*call.args, **call.kwargs)
+            return stock(*call.args, **call.kwargs)
 
     def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `keras.Model.save` does; call it on every process, although only the chief writes."""

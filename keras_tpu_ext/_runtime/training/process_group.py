@@ -88,7 +88,9 @@ class ProcessGroup:
             return check_and_restore
 
         backups = [one for one in call.callbacks if isinstance(one, keras.callbacks.BackupAndRestore)]
-        return [(backup, "on_train_begin", functools.partial(checked, backup)) for backup in backups]
+        return [
+            (backup, "a BackupAndRestore's on_train_begin", functools.partial(checked, backup)) for backup in backups
+        ]
 
     def _check_same_epoch(self, epoch: int) -> None:
         epochs = self.all_gather_int(epoch)
@@ -106,7 +108,9 @@ def _silenced(call: FitCall, adapter: KerasAdapter, save_weights: Callable[[str]
     """Leave out callbacks that only write; within the block, Keras's other callbacks neither write nor print."""
     callbacks = call.callbacks
     kept = [callback for callback in callbacks if not isinstance(callback, _WRITERS)]
-    patches = [(callback, "verbose", lambda verbose: 0) for callback in kept if isinstance(callback, _VERBOSE)]
+    patches = [
+        (callback, "a callback's verbose", lambda verbose: 0) for callback in kept if isinstance(callback, _VERBOSE)
+    ]
     patches += [patch for callback in kept for patch in adapter.write_patches(callback, save_weights)]
     given = call.arguments.get("callbacks")
     with patched(patches):

@@ -6,11 +6,12 @@ import contextlib
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from keras_tpu_ext._runtime.common.missing_names import check_overrides, explain_missing_names
+from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat import keras
@@ -46,12 +47,14 @@ class ExactProgram(keras.layers.Layer):
         is_plain: Whether the model is a plain Keras model: its own code is written for one device.
         state: The loss scaler and the gradient accumulators; `None` before `compile`.
         schedule: Finds `steps_per_execution` while training; `None` if that is not "auto".
+        block_patches: What is patched in a block beside `keras.Model`.
         running: The innermost running `fit`, `evaluate` or `predict`; `None` outside.
         scales_loss: Whether the step scales the loss, which is known before Keras compiles.
     """
 
     adapter: KerasAdapter
     facts: Batch
+    block_patches: Sequence[Patch] = ()
 
     def __init__(self, model: Model, default_augment: Callable[..., Any] | None = None) -> None:
         super().__init__(name="kte", dtype="float32")
@@ -82,10 +85,6 @@ class ExactProgram(keras.layers.Layer):
 
     def load_own_variables(self, store: object) -> None:
         """Load nothing."""
-
-    @classmethod
-    def patch_keras(cls) -> None:
-        """Patch Keras, once and for good, where the step needs it to; elsewhere Keras behaves as before."""
 
     def own_scope(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which the model was built, where its variables belong."""

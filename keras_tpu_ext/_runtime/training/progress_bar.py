@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.compat import keras
 
 _MOST_SHORT = 3
@@ -23,8 +24,7 @@ def show_in_progress_bar(names: Mapping[str, str | None]) -> None:
         names: For each key the name to show it by, or `None` to hide it.
     """
     if not _names:
-        logger = keras.callbacks.ProgbarLogger
-        logger.on_epoch_begin = _with_names(logger.on_epoch_begin)
+        install([(keras.callbacks.ProgbarLogger, "keras.callbacks.ProgbarLogger.on_epoch_begin", _with_names)])
     _names.update(names)
 
 
@@ -38,7 +38,7 @@ def _with_names(stock: Callable[..., None]) -> Callable[..., None]:
         for owner in (self, bar):
             if getattr(owner, "stateful_metrics", None) is not None:
                 owner.stateful_metrics = {*owner.stateful_metrics, *shown}
-        bar.update = _renaming(bar.update)
+        install([(bar, "a progress bar's update", _renaming)])
 
     return on_epoch_begin
 
