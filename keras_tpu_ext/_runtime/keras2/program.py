@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Nest, Optimizer
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2 import optimizer as _optimizer
 from keras_tpu_ext._runtime.keras2.adapter import Keras2Adapter
@@ -78,7 +79,8 @@ class Keras2Program(TensorFlowProgram):
         lost += ["gradient_accumulation_steps"] if accumulates else []
         is_keras_file = str(filepath).endswith(".keras") or save_format == "keras"
         if lost and not is_keras_file and self.process_group().is_chief():
-            warnings.warn(_NOT_KEPT.format(path=filepath, lost=" and ".join(lost)), stacklevel=3)
+            text = _NOT_KEPT.format(path=filepath, lost=" and ".join(lost))
+            warnings.warn(text, stacklevel=user_stack_level())
 
     def compute_loss(self, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest, training: bool) -> Any:
         """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch."""
