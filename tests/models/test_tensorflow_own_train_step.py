@@ -1,6 +1,6 @@
 """A train_step of the user's own, two networks and two optimizers, against the same step by hand in plain Keras."""
 
-from __future__ import types
+import types
 
 import keras
 import numpy as np
