@@ -6,23 +6,10 @@ Each framework has its own subclasses of these in its `update.py`, where steps a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from keras_tpu_ext._runtime.common.types import Model, Optimizer, Tensor, Variable
 from keras_tpu_ext._runtime.compat import keras, new_variable, ops
-
-
-class LossScaleRule(Protocol):
-    """How a loss scale begins, grows and shrinks: a `kte.LossScale`."""
-
-    @property
-    def initial(self) -> float:
-        """The scale of the first step."""
-
-    def after(
-        self, scale: Tensor, good_steps: Tensor, finite: Tensor, where: Callable[..., Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Return the scale and the number of finite steps in a row after one more step."""
+from keras_tpu_ext._runtime.training.loss_scale import LossScale
 
 
 class LossScaler:
@@ -37,7 +24,7 @@ class LossScaler:
         variables: The scale, the number of finite steps in a row, and the number of skipped steps.
     """
 
-    def __init__(self, config: LossScaleRule | None) -> None:
+    def __init__(self, config: LossScale | None) -> None:
         self.config = config
         self.variables: list[Variable] = []
         if config is not None:
