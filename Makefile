@@ -9,41 +9,30 @@ SUITABLE = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
 PYTHON ?= $(or $(shell for p in python3 python3.12 python3.11; do \
 	$$p -c "$(SUITABLE)" 2>/dev/null && echo $$p && break; done),3.11)
 
+# The environments of the tests, and the variables that they run with. `$(call in,keras3-jax)` runs Python in one.
+include tests/environments.mk
+in = $($(1).variables) .envs/$($(1).folder)/bin/python
+
 UV := .envs/tools/bin/uv
 TF := .envs/keras3-tf
 JAX := .envs/keras3-jax
 BOTH := .envs/keras3-both
 ORBAX := .envs/keras3-orbax
-# Keras 2, and TensorFlow Addons, which needs Python 3.11 or older: on the last TensorFlow that they were made for, and on
-# a new one.
 TF215 := .envs/keras2-tf215
 TF221 := .envs/keras2-tf221
+COMPILER := .envs/keras3-compiler
+TPU_KERNELS := .envs/keras3-tpu-kernels
 KERAS2_PYTHON ?= $(or $(filter 3.11,$(PYTHON)),$(shell for p in $(PYTHON) python3.11; do \
 	$$p -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" 2>/dev/null && echo $$p && break; done))
-# The TPU compiler, beside everything that preflight lowers with.
-COMPILER := .envs/keras3-compiler
-# TensorFlow with kernels for TPUs.
-TPU_KERNELS := .envs/keras3-tpu-kernels
 BUILD := .envs/build
 LINT := .envs/lint
 DOCS := .envs/docs
 VERSIONS = $(UV) run --no-project --python $(PYTHON) tests/versions/run.py $(UV) $(PYTHON)
-export TF_CPP_MIN_LOG_LEVEL ?= 2
 export UV_PYTHON_INSTALL_DIR ?= $(CURDIR)/.envs/python
 # Trust what the machine trusts, a company's proxy say, as pip does.
 export UV_SYSTEM_CERTS ?= 1
-# Keep what Python compiles, whatever is set here: else each of the many processes of the tests compiles TensorFlow anew.
-export PYTHONDONTWRITEBYTECODE :=
-export PYTHONPYCACHEPREFIX := $(CURDIR)/.envs/bytecode
 
-# Tests are about numbers and not about speed: so XLA compiles a program of theirs in a third of the time.
-# And it keeps what it has compiled, for the other processes: half of the time of these tests goes into that.
-JAX_TESTS := KERAS_BACKEND=jax XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false \
-	--xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1" \
-	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.envs/xla JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
-	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
-
-.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions torture torture-jax torture-tensorflow torture-keras2 keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle lock docs clean
+.PHONY: demo test lint test-keras3-tf test-keras3-jax test-keras3-both test-compiler test-tpu-kernels test-keras2-tf215 test-keras2-tf221 test-of test-addons parity exhaustive exhaustive-all exhaustive-keras3-tf exhaustive-keras3-jax exhaustive-keras3-both exhaustive-compiler exhaustive-keras2-tf215 exhaustive-keras2-tf221 versions torture torture-jax torture-tensorflow torture-keras2 keras-tests keras-tests-jax keras-tests-tensorflow faults check-wheel benchmarks dist kaggle lock docs clean
 
 demo: $(TF)/.ready
 	$(TF)/bin/python examples/fashion_mnist.py
@@ -75,48 +64,52 @@ lint: $(LINT)/.ready
 
 test-keras3-tf: $(TF)/.ready
 	@echo "Keras 3 on TensorFlow:"
-	$(TF)/bin/python -m pytest $(PYTEST)
+	$(call in,keras3-tf) -m pytest $(PYTEST)
 
 test-keras3-jax: $(JAX)/.ready
 	@echo "Keras 3 on JAX, without TensorFlow:"
-	$(JAX_TESTS) $(JAX)/bin/python -m pytest $(PYTEST)
+	$(call in,keras3-jax) -m pytest $(PYTEST)
 
 test-keras3-both: $(BOTH)/.ready
 	@echo "Keras 3 on JAX, with TensorFlow and Grain beside it:"
-	$(JAX_TESTS) $(BOTH)/bin/python -m pytest $(PYTEST) tests/both
+	$(call in,keras3-both) -m pytest $(PYTEST) $(keras3-both.tests)
 
 test-compiler: $(COMPILER)/.ready
 	@echo "The TPU compiler, with Keras 3 on JAX and on TensorFlow$(if $(PYTEST),$(comma) and Keras 2):"
-	$(JAX_TESTS) JAX_PLATFORMS=cpu $(COMPILER)/bin/python -m pytest $(PYTEST) tests/compiler
-	$(COMPILER)/bin/python -m pytest $(PYTEST) tests/compiler
-	$(if $(PYTEST),TF_USE_LEGACY_KERAS=1 $(COMPILER)/bin/python -m pytest $(PYTEST) tests/compiler)
+	$(call in,compiler-jax) -m pytest $(PYTEST) $(compiler-jax.tests)
+	$(call in,compiler-tf) -m pytest $(PYTEST) $(compiler-tf.tests)
+	$(if $(PYTEST),$(call in,compiler-keras2) -m pytest $(PYTEST) $(compiler-keras2.tests))
 
-# Preflight refuses it. Without a TPU: libtpu is not to ask the network for one.
 test-tpu-kernels: $(TPU_KERNELS)/.ready
 	@echo "TensorFlow with kernels for TPUs:"
-	TPU_SKIP_MDS_QUERY=1 $(TPU_KERNELS)/bin/python -m pytest $(PYTEST) tests/compiler/test_tensorflow_tpu_kernels.py
+	$(call in,tpu-kernels) -m pytest $(PYTEST) $(tpu-kernels.tests)
 
 test-keras2-tf215: $(if $(KERAS2_PYTHON),$(TF215)/.ready)
 	@echo "Keras 2 on TensorFlow 2.15, with TensorFlow Addons:"
-	$(if $(KERAS2_PYTHON),$(TF215)/bin/python -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.11")
+	$(if $(KERAS2_PYTHON),$(call in,keras2-tf215) -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.11")
 
 test-keras2-tf221: $(if $(KERAS2_PYTHON),$(TF221)/.ready)
 	@echo "Keras 2 on TensorFlow 2.21, with tf-keras and TensorFlow Addons:"
-	$(if $(KERAS2_PYTHON),TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.11")
+	$(if $(KERAS2_PYTHON),$(call in,keras2-tf221) -m pytest $(PYTEST),@echo "NOT RUN: it needs Python 3.11")
+
+# The tests of one file, on the environments that they are about: make test-of FILE=keras_tpu_ext/callbacks/throughput.py
+# ON=keras3-jax takes one environment, PYTEST=--tier=exhaustive all their tests (docs/tests.md).
+test-of: $(UV)
+	$(UV) run --no-project --python $(PYTHON) tests/support/tests_of.py $(FILE) $(addprefix --on=,$(ON)) -- $(PYTEST)
 
 ALL := -m pytest --tier=exhaustive -n 2
 
 # All cases of the parity suite on each runtime.
 parity: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
-	$(TF)/bin/python $(ALL) tests/parity
-	$(JAX_TESTS) $(JAX)/bin/python $(ALL) tests/parity
-	$(TF215)/bin/python $(ALL) tests/parity
-	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python $(ALL) tests/parity
+	$(call in,keras3-tf) $(ALL) tests/parity
+	$(call in,keras3-jax) $(ALL) tests/parity
+	$(call in,keras2-tf215) $(ALL) tests/parity
+	$(call in,keras2-tf221) $(ALL) tests/parity
 
 # Every public name of TensorFlow Addons, on both.
 test-addons: $(TF215)/.ready $(TF221)/.ready
-	$(TF215)/bin/python $(ALL) tests/addons
-	TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python $(ALL) tests/addons
+	$(call in,keras2-tf215) $(ALL) tests/addons
+	$(call in,keras2-tf221) $(ALL) tests/addons
 
 # TensorFlow keeps some MB of every model that was trained on replicas: all tests in two processes need more than 24 GB.
 PARTS := tests/models tests/callbacks tests/layers tests/addons tests/parity
@@ -135,35 +128,35 @@ exhaustive-all: lint check-wheel exhaustive-keras3-tf exhaustive-keras3-jax exha
 	exhaustive-keras2-tf215 exhaustive-keras2-tf221 test-oldest-tensorflow test-oldest-jax
 
 exhaustive-keras3-tf: $(TF)/.ready
-	$(call in_parts,$(TF)/bin/python)
+	$(call in_parts,$(call in,keras3-tf))
 
 exhaustive-keras3-jax: $(JAX)/.ready $(ORBAX)/.ready
-	$(JAX_TESTS) $(ORBAX)/bin/python $(ALL) tests/test_jax_sharded_files.py -k orbax
-	$(JAX_TESTS) $(JAX)/bin/python $(ALL)
+	$(call in,keras3-orbax) $(ALL) tests/test_jax_sharded_files.py -k orbax
+	$(call in,keras3-jax) $(ALL)
 
 exhaustive-keras3-both: $(BOTH)/.ready
-	$(JAX_TESTS) $(BOTH)/bin/python $(ALL) tests/both tests/torture
+	$(call in,keras3-both) $(ALL) tests/both tests/torture
 
 exhaustive-compiler:
 	$(MAKE) --no-print-directory --keep-going test-compiler test-tpu-kernels PYTEST=--tier=exhaustive
 
 exhaustive-keras2-tf215: $(TF215)/.ready
-	$(call in_parts,$(TF215)/bin/python)
+	$(call in_parts,$(call in,keras2-tf215))
 
 exhaustive-keras2-tf221: $(TF221)/.ready
-	$(call in_parts,TF_USE_LEGACY_KERAS=1 $(TF221)/bin/python)
+	$(call in_parts,$(call in,keras2-tf221))
 
 # Trainings that are killed 80 times each, and end as if they had not been.
 torture: torture-jax torture-tensorflow torture-keras2
 
 torture-jax: $(BOTH)/.ready
-	$(call tortured,$(JAX_TESTS) $(BOTH)/bin/python,jax)
+	$(call tortured,$(call in,keras3-both),jax)
 
 torture-tensorflow: $(TF)/.ready
-	$(call tortured,$(TF)/bin/python,tensorflow)
+	$(call tortured,$(call in,keras3-tf),tensorflow)
 
 torture-keras2: $(TF215)/.ready
-	$(call tortured,$(TF215)/bin/python,keras2)
+	$(call tortured,$(call in,keras2-tf215),keras2)
 
 define tortured
 	rm -f benchmarks/results/torture-$(2).txt
@@ -176,7 +169,7 @@ keras-tests:
 	$(MAKE) --no-print-directory --keep-going keras-tests-jax keras-tests-tensorflow
 
 keras-tests-jax: $(BOTH)/.ready
-	$(JAX_TESTS) $(BOTH)/bin/python tests/keras_tests/run.py --log out/keras-tests/jax \
+	$(call in,keras3-both) tests/keras_tests/run.py --log out/keras-tests/jax \
 		--results benchmarks/results/keras-tests-jax.txt
 
 keras-tests-tensorflow: $(BOTH)/.ready
@@ -186,7 +179,7 @@ keras-tests-tensorflow: $(BOTH)/.ready
 # Mutation testing: which of the faults in tests/faults the gate catches, on each runtime. Many hours; what is in
 # out/faults.jsonl already is not run again.
 faults: $(TF)/.ready $(JAX)/.ready $(TF215)/.ready $(TF221)/.ready
-	$(TF)/bin/python tests/faults/run.py
+	$(call in,keras3-tf) tests/faults/run.py
 
 # A short suite on every version that this release says it works with (docs/versions.md), and on the nightlies.
 versions: $(UV)

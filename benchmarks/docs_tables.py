@@ -108,7 +108,7 @@ def held_out() -> Iterator[str]:
 
 def platform_places() -> Iterator[str]:
     """Yield a row for each place where Keras or keras-hub asks for the platform."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
     from platform_places import HUB, PLACES
 
     yield "| place | since | what is another one on a TPU | right? | here |"
@@ -258,7 +258,7 @@ def keras_tests() -> Iterator[str]:
 
 def version_range() -> Iterator[str]:
     """Yield a row for each framework, from what the package itself goes by."""
-    text = (ROOT / "keras_tpu_ext" / "_versions.py").read_text(encoding="utf-8")
+    text = (ROOT / "keras_tpu_ext" / "machine" / "versions.py").read_text(encoding="utf-8")
     values = {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in ast.parse(text).body

@@ -4,7 +4,7 @@ import sys as _sys
 
 # `python -m keras_tpu_ext` imports this file first; help and usage errors are handled before Keras is imported.
 if _sys.argv[:1] == ["-m"] and _sys.orig_argv[-len(_sys.argv)] == __name__:
-    from keras_tpu_ext_command import parse_arguments as _parse_arguments
+    from keras_tpu_ext_command.arguments import parse_arguments as _parse_arguments
 
     _parse_arguments(_sys.argv[1:])
 
@@ -16,7 +16,8 @@ from keras_tpu_ext import hardware as hardware
 from keras_tpu_ext import layers as layers
 from keras_tpu_ext import precision as precision
 from keras_tpu_ext import testing as testing
-from keras_tpu_ext._layout_report import LayoutReport as LayoutReport
+from keras_tpu_ext.batch_statistics import batch_mean as batch_mean
+from keras_tpu_ext.batch_statistics import batch_sum as batch_sum
 from keras_tpu_ext.doctor import DoctorReport as DoctorReport
 from keras_tpu_ext.doctor import doctor as doctor
 from keras_tpu_ext.errors import KteError as KteError
@@ -26,6 +27,7 @@ from keras_tpu_ext.parity import ParityReport as ParityReport
 from keras_tpu_ext.parity import check_parity as check_parity
 from keras_tpu_ext.preflight import PreflightReport as PreflightReport
 from keras_tpu_ext.preflight import preflight as preflight
+from keras_tpu_ext.sharding.layout_report import LayoutReport as LayoutReport
 from keras_tpu_ext.strategy import Scope as Scope
 from keras_tpu_ext.strategy import strategy_scope as strategy_scope
 
@@ -40,6 +42,8 @@ __all__ = [
     "layers",
     "precision",
     "testing",
+    "batch_mean",
+    "batch_sum",
     "DoctorReport",
     "doctor",
     "KteError",

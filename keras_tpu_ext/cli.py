@@ -1,4 +1,4 @@
-"""The reports of the command `keras-tpu-ext`, whose arguments `keras_tpu_ext_command` reads.
+"""The reports of the command `keras-tpu-ext`, whose arguments `keras_tpu_ext_command.arguments` reads.
 
 The exit status is 0 if the report is good, 1 if it is not and 2 if there is none.
 """
@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_tpu_ext import _runtime, data
-from keras_tpu_ext._parity.batches import synthetic_batch
-from keras_tpu_ext._parity.function_reference import call, check_compiled_model, parse_reference
 from keras_tpu_ext._runtime.common.layouts import batch_axis_of
 from keras_tpu_ext.doctor import DoctorReport, doctor
 from keras_tpu_ext.errors import ArgumentError, KteError
@@ -24,7 +22,9 @@ from keras_tpu_ext.preflight import PreflightReport, preflight
 from keras_tpu_ext.preflight._batch import batch_spec, with_batch_size
 from keras_tpu_ext.preflight.targets import parse_target
 from keras_tpu_ext.resume.report import ResumeReport, resume_report
-from keras_tpu_ext_command import parse_arguments
+from keras_tpu_ext.tools.parity.batches import synthetic_batch
+from keras_tpu_ext.tools.parity.function_reference import call, check_compiled_model, parse_reference
+from keras_tpu_ext_command.arguments import parse_arguments
 
 # Python arguments, as named in messages, whose flag has another name.
 _FLAGS = {"timeout_s": "timeout"}

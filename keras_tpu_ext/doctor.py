@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._doctor import checks
-from keras_tpu_ext._doctor.report import DoctorReport as DoctorReport
-from keras_tpu_ext._doctor.report import Finding as Finding
 from keras_tpu_ext.errors import KteError
 from keras_tpu_ext.hardware import Hardware, detect, find_tpu
 from keras_tpu_ext.precision import recommended_policy
 from keras_tpu_ext.strategy import strategy_scope
+from keras_tpu_ext.tools.doctor import checks
+from keras_tpu_ext.tools.doctor.report import DoctorReport as DoctorReport
+from keras_tpu_ext.tools.doctor.report import Finding as Finding
 
 
 def doctor(

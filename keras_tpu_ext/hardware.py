@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from keras_tpu_ext import _arguments as check
-from keras_tpu_ext import _system
-from keras_tpu_ext._repr import HtmlSentence
-from keras_tpu_ext._tpu_evidence import TpuAddress as TpuAddress
-from keras_tpu_ext._tpu_evidence import gather_tpu_evidence, possible_slices
-from keras_tpu_ext._tpu_table import TPU_GENERATIONS as TPU_GENERATIONS
-from keras_tpu_ext._tpu_table import TpuGeneration as TpuGeneration
-from keras_tpu_ext._tpu_table import generation_of_device as generation_of_device
-from keras_tpu_ext._tpu_table import parse_accelerator_type as parse_accelerator_type
+from keras_tpu_ext.checks import arguments as check
+from keras_tpu_ext.machine import system
+from keras_tpu_ext.machine.tpu_evidence import TpuAddress as TpuAddress
+from keras_tpu_ext.machine.tpu_evidence import gather_tpu_evidence, possible_slices
+from keras_tpu_ext.machine.tpu_table import TPU_GENERATIONS as TPU_GENERATIONS
+from keras_tpu_ext.machine.tpu_table import TpuGeneration as TpuGeneration
+from keras_tpu_ext.machine.tpu_table import generation_of_device as generation_of_device
+from keras_tpu_ext.machine.tpu_table import parse_accelerator_type as parse_accelerator_type
+from keras_tpu_ext.output.display import HtmlSentence
 
 __all__ = [
     "TpuAddress",
@@ -168,7 +168,7 @@ def _detect_tpu(environ: Mapping[str, str], root: str | os.PathLike[str]) -> Har
 
 
 def _detect_gpu(environ: Mapping[str, str], root: str | os.PathLike[str]) -> Hardware | None:
-    devices = _system.list_folder(root, "dev")
+    devices = system.list_folder(root, "dev")
     nodes = tuple(f"/dev/{name}" for name in devices if re.fullmatch(r"nvidia[0-9]+", name))
     models = _nvidia_models(root)
     others = tuple(f"/dev/{name}" for name in ("dxg", "kfd") if name in devices)
@@ -192,10 +192,10 @@ def _detect_gpu(environ: Mapping[str, str], root: str | os.PathLike[str]) -> Har
 def _nvidia_models(root: str | os.PathLike[str]) -> list[str]:
     """Return the name of each GPU that the NVIDIA driver lists."""
     found = []
-    for folder in _system.list_folder(root, _NVIDIA_FOLDER):
-        information = _system.read_text(root, f"{_NVIDIA_FOLDER}/{folder}/information")
+    for folder in system.list_folder(root, _NVIDIA_FOLDER):
+        information = system.read_text(root, f"{_NVIDIA_FOLDER}/{folder}/information")
         match = re.search(r"^Model:(.*)$", information, re.MULTILINE)
-        found.append(_system.one_line(match[1]) if match else "")
+        found.append(system.one_line(match[1]) if match else "")
     return [model for model in found if model]
 
 
@@ -213,9 +213,6 @@ def _model_supports_bfloat16(model: str) -> bool | None:
     NVIDIA GPUs do from compute capability 8.0 (Ampere) on. Source: NVIDIA Ampere GPU Architecture Tuning
     Guide, https://docs.nvidia.com/cuda/archive/13.0.0/ampere-tuning-guide/index.html, "Improved Tensor Core
     Operations"; the families are those of https://developer.nvidia.com/cuda-gpus.
-
-    Args:
-        model: The name as the driver gives it, such as `"NVIDIA A100-SXM4-40GB"` or `"Tesla T4"`.
     """
     return next((verdict for names, verdict in _GPU_BFLOAT16 if names.search(model)), None)
 
@@ -239,7 +236,7 @@ def _cuda_visible(environ: Mapping[str, str], found: int) -> int | None:
 
 
 def _detect_cpu(root: str | os.PathLike[str]) -> Hardware:
-    cores = len(re.findall(r"^processor\s*:", _system.read_text(root, "proc/cpuinfo"), re.MULTILINE))
+    cores = len(re.findall(r"^processor\s*:", system.read_text(root, "proc/cpuinfo"), re.MULTILINE))
     if not cores and os.fspath(root) == "/":  # macOS and Windows have no /proc
         cores = os.cpu_count() or 0
     name = f"CPU, {cores} core{'' if cores == 1 else 's'}" if cores else "CPU"

@@ -8,17 +8,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._parity import batches
-from keras_tpu_ext._parity.compare import compare, default_tolerance
-from keras_tpu_ext._parity.function_reference import FunctionReference
-from keras_tpu_ext._parity.inspection import findings
-from keras_tpu_ext._parity.process import Outcome, Task, refuse_nested_check, run_worker
-from keras_tpu_ext._parity.report import ParityReport as ParityReport
-from keras_tpu_ext._parity.report import ParityRow as ParityRow
-from keras_tpu_ext._versions import install_command
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import MissingExtraError, ParityCheckError, RuntimeNotSupportedError
+from keras_tpu_ext.machine.versions import install_command
+from keras_tpu_ext.tools.parity import batches
+from keras_tpu_ext.tools.parity.compare import compare, default_tolerance
+from keras_tpu_ext.tools.parity.function_reference import FunctionReference
+from keras_tpu_ext.tools.parity.inspection import findings
+from keras_tpu_ext.tools.parity.process import Outcome, Task, refuse_nested_check, run_worker
+from keras_tpu_ext.tools.parity.report import ParityReport as ParityReport
+from keras_tpu_ext.tools.parity.report import ParityRow as ParityRow
 
 _BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 

@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._repr import HtmlText
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.hardware import Hardware, detect
+from keras_tpu_ext.output.display import HtmlText
 
 __all__ = [
     "recommended_policy",

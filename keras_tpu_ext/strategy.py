@@ -14,14 +14,10 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext import precision as _precision
-from keras_tpu_ext._fastest_layout import fastest_mesh
-from keras_tpu_ext._layout_report import LayoutReport
-from keras_tpu_ext._repr import HtmlSentence
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
-from keras_tpu_ext._sharding_arguments import WantedDevices, check_sharding
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import (
     ArgumentError,
     HardwareNotFoundError,
@@ -30,6 +26,10 @@ from keras_tpu_ext.errors import (
     TpuUnusableError,
 )
 from keras_tpu_ext.hardware import Hardware, TpuAddress, detect, find_tpu
+from keras_tpu_ext.output.display import HtmlSentence
+from keras_tpu_ext.preflight.fastest_layout import fastest_mesh
+from keras_tpu_ext.sharding.arguments import WantedDevices, check_sharding
+from keras_tpu_ext.sharding.layout_report import LayoutReport
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _KINDS = ("tpu", "gpu", "cpu")

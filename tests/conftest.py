@@ -4,6 +4,7 @@ Which tests run where stands at the tests, in three marks:
 
 - `runtimes("keras3_jax", ...)`: what the test is about is on these runtimes only. A file that imports a framework
   says so for the whole of itself, `pytestmark = pytest.mark.runtimes(...)`: it is then not even imported elsewhere.
+  A prefix of its name, `test_jax_` say, tells the reader the same; tests/support/marks.py has them.
 - `gate_on("keras3_tf", ...)`: `make test` runs it on these runtimes only; of several such marks the closest counts.
 - `exhaustive`: `make test` runs it nowhere.
 
@@ -13,8 +14,6 @@ runtimes are `keras3_tf`, `keras3_jax`, and `keras2_tf`, which is both `keras2_t
 
 from __future__ import annotations
 
-import ast
-import functools
 import gc
 import importlib.util
 import os
@@ -25,6 +24,7 @@ import hypothesis
 import pytest
 
 import keras_tpu_ext as kte
+import marks
 from kind_of_keras import RUNTIMES
 from kind_of_keras import keras as keras  # what the tests mean by `import keras`
 
@@ -81,20 +81,10 @@ def pytest_sessionfinish(session):
 
 def pytest_ignore_collect(collection_path):
     """Leave out a file that is about other runtimes, without importing it."""
-    if collection_path.suffix == ".py" and not RUNTIMES & _runtimes_of_file(collection_path):
-        return True
-    return None  # others may have reasons
-
-
-@functools.cache
-def _runtimes_of_file(path):
-    """Return the runtimes that `pytestmark` of a file names, and all where it names none."""
-    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "pytestmark":
-            for call in ast.walk(statement.value):
-                if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.runtimes":
-                    return _known(ast.literal_eval(argument) for argument in call.args)
-    return RUNTIMES
+    if collection_path.suffix != ".py":
+        return None  # others may have reasons
+    about = marks.of_file(collection_path)
+    return None if about is None or RUNTIMES & _known(about) else True
 
 
 def pytest_collection_modifyitems(config, items):
@@ -111,8 +101,8 @@ def _is_about_this(item):
 
 def _is_in_gate(item):
     of_case = [mark for mark in getattr(getattr(item, "callspec", None), "marks", ()) if mark.name == "gate_on"]
-    marks = of_case or [mark for mark in [item.get_closest_marker("gate_on")] if mark]
-    return item.get_closest_marker("exhaustive") is None and all(RUNTIMES & _known(mark.args) for mark in marks)
+    gates = of_case or [mark for mark in [item.get_closest_marker("gate_on")] if mark]
+    return item.get_closest_marker("exhaustive") is None and all(RUNTIMES & _known(mark.args) for mark in gates)
 
 
 def _known(names):

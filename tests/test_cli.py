@@ -10,9 +10,9 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext import _runtime, cli
-from keras_tpu_ext._parity.batches import synthetic_batch
 from keras_tpu_ext.parity import ParityReport, ParityRow
 from keras_tpu_ext.preflight.results import Fault
+from keras_tpu_ext.tools.parity.batches import synthetic_batch
 from kind_of_keras import IMPORT_KERAS
 from preflight.reports import report
 

@@ -1,7 +1,7 @@
 """What `doctor` says of machines: folders and variables as those of Kaggle, Colab, TPU VMs, a GPU box and a laptop.
 
-They were written from what those places are documented to set (see `_tpu_evidence.py`), and what users of theirs set
-anew from what they found there; not copied from machines.
+They were written from what those places are documented to set (see `machine/tpu_evidence.py`), and what users of
+theirs set anew from what they found there; not copied from machines.
 """
 
 import json

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._parity import batches, compare
-from keras_tpu_ext._parity.checks import PARTS, Part, Quantity
-from keras_tpu_ext._parity.function_reference import FunctionReference
-from keras_tpu_ext._parity.inspection import Facts, disable_dropout, findings, inspect_model
-from keras_tpu_ext._parity.process import Outcome
-from keras_tpu_ext._parity.worker import perturb_weights
 from keras_tpu_ext._runtime.common.error_messages import summary_of
 from keras_tpu_ext.parity import ParityReport, ParityRow
+from keras_tpu_ext.tools.parity import batches, compare
+from keras_tpu_ext.tools.parity.checks import PARTS, Part, Quantity
+from keras_tpu_ext.tools.parity.function_reference import FunctionReference
+from keras_tpu_ext.tools.parity.inspection import Facts, disable_dropout, findings, inspect_model
+from keras_tpu_ext.tools.parity.process import Outcome
+from keras_tpu_ext.tools.parity.worker import perturb_weights
 from kind_of_keras import IMPORT_KERAS, keras
 from plain_models import batch, rows_by_key
 
@@ -66,7 +66,7 @@ def exact_report():
     return kte.check_parity(exact, (tokens, targets, weights), replicas=2)
 
 
-@pytest.mark.gate_on("keras3_jax")  # on TensorFlow test_tf_parity.py has a whole check
+@pytest.mark.gate_on("keras3_jax")  # on TensorFlow test_keras3_tf_parity.py has a whole check
 @pytest.mark.slow
 def test_a_tpu_model_equals_one_device_in_all(exact_report):
     assert exact_report.ok, str(exact_report)

@@ -16,7 +16,9 @@ once = pytest.mark.runtimes("keras3_jax", "keras3_tf", reason="Keras 2 is not de
 @once
 def test_every_place_of_keras_is_known():
     new = sorted(platform_places.find(KERAS) - set(platform_places.PLACES))
-    assert not new, f"Keras {keras.__version__} asks for the platform at {new}: add it to tests/platform_places.py"
+    assert not new, (
+        f"Keras {keras.__version__} asks for the platform at {new}: add it to tests/support/platform_places.py"
+    )
 
 
 @once

@@ -8,7 +8,7 @@ from __future__ import annotations
 import linecache
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import NamedTuple
 
@@ -18,94 +18,72 @@ _PACKAGE = "keras_tpu_ext.addons"
 
 
 class Equivalent(NamedTuple):
-    """The equivalent of a symbol.
+    """The equivalent of a symbol."""
 
-    Attributes:
-        name: What to write, such as `"keras.optimizers.Lamb"`; empty if Keras 3 has no equivalent.
-        differs: The differences, or what else can be done.
-    """
-
-    name: str
-    differs: str
+    name: str  # what to write, such as `"keras.optimizers.Lamb"`; empty if Keras 3 has no equivalent
+    differs: str  # the differences, or what else can be done
 
 
-_DECAY = "its weight_decay is multiplied by the learning rate: write weight_decay / learning_rate"
-_FOCAL = "means over the last axis where TFA sums, and over the batch where TFA does not reduce"
-_SAME = "the same mathematics"
-
-EQUIVALENTS: dict[str, Equivalent] = {
-    "optimizers.LAMB": Equivalent(
-        "keras.optimizers.Lamb",
-        "epsilon is 1e-7 and not 1e-6; weight_decay is applied beside the trust ratio and not inside it; variables "
-        "are left out by optimizer.exclude_from_weight_decay(...), and none from the layer adaptation",
-    ),
-    "optimizers.AdamW": Equivalent("keras.optimizers.AdamW", _DECAY),
-    "optimizers.SGDW": Equivalent("keras.optimizers.SGD", f"write SGD(..., weight_decay=...); {_DECAY}"),
-    "optimizers.DecoupledWeightDecayExtension": Equivalent(
-        "keras.optimizers.Optimizer", f"every optimizer takes weight_decay; {_DECAY}"
-    ),
-    "optimizers.extend_with_decoupled_weight_decay": Equivalent(
-        "keras.optimizers.Optimizer", f"every optimizer takes weight_decay; {_DECAY}"
-    ),
-    "optimizers.MovingAverage": Equivalent(
-        "keras.optimizers.Optimizer",
-        "every optimizer takes use_ema=True, ema_momentum=average_decay; fit ends with the averages in the weights, "
-        "and keras.callbacks.SwapEMAWeights evaluates with them",
-    ),
-    "optimizers.SWA": Equivalent(
-        "keras.callbacks.SwapEMAWeights",
-        "an exponential average, made by use_ema=True in the optimizer, and not an equal one from a step on",
-    ),
-    "optimizers.MultiOptimizer": Equivalent(
-        "keras.optimizers.MultiOptimizer", "pairs optimizers with variables and not with layers; needs a late Keras 3"
-    ),
-    "optimizers.LazyAdam": Equivalent(
-        "keras.optimizers.Adam", "moves all rows of an embedding, and not only those used"
-    ),
-    "optimizers.ProximalAdagrad": Equivalent(
-        "keras.optimizers.Ftrl", "has l1 and l2 regularisation of this kind, in another formula"
-    ),
-    "optimizers.COCOB": Equivalent("keras.optimizers.ScheduleFreeAdamW", "needs no schedule, but a learning rate"),
-    "losses.SigmoidFocalCrossEntropy": Equivalent(
-        "keras.losses.BinaryFocalCrossentropy", f"write apply_class_balancing=True; {_FOCAL}"
-    ),
-    "losses.sigmoid_focal_crossentropy": Equivalent(
-        "keras.losses.binary_focal_crossentropy", f"write apply_class_balancing=True; {_FOCAL}"
-    ),
-    "metrics.F1Score": Equivalent("keras.metrics.F1Score", "takes no num_classes"),
-    "metrics.FBetaScore": Equivalent("keras.metrics.FBetaScore", "takes no num_classes"),
-    "metrics.RSquare": Equivalent("keras.metrics.R2Score", "averages outputs by class_aggregation, not multioutput"),
-    "metrics.PearsonsCorrelation": Equivalent(
-        "keras.metrics.PearsonCorrelation", "one correlation along an axis of each batch, and the mean of them"
-    ),
-    "metrics.MeanMetricWrapper": Equivalent("keras.metrics.MeanMetricWrapper", _SAME),
-    "layers.GroupNormalization": Equivalent("keras.layers.GroupNormalization", "32 groups by default, as there"),
-    "layers.InstanceNormalization": Equivalent("keras.layers.GroupNormalization", "write groups=-1"),
-    "layers.SpectralNormalization": Equivalent("keras.layers.SpectralNormalization", _SAME),
-    "layers.MultiHeadAttention": Equivalent(
-        "keras.layers.MultiHeadAttention", "key_dim for head_size; takes query, value, key and not one list"
-    ),
-    "layers.GELU": Equivalent("keras.activations.gelu", "write Activation('gelu')"),
-    "layers.Sparsemax": Equivalent("keras.activations.sparsemax", "write Activation('sparsemax')"),
-    "layers.EmbeddingBag": Equivalent("keras.layers.Embedding", "sum or average its rows by keras.ops afterwards"),
-    "activations.gelu": Equivalent("keras.activations.gelu", "approximate=False by default, where TFA says True"),
-    "activations.hardshrink": Equivalent("keras.activations.hard_shrink", "threshold for lower and upper"),
-    "activations.softshrink": Equivalent("keras.activations.soft_shrink", "threshold for lower and upper"),
-    "activations.tanhshrink": Equivalent("keras.activations.tanh_shrink", _SAME),
-    "activations.mish": Equivalent("keras.activations.mish", _SAME),
-    "activations.sparsemax": Equivalent("keras.activations.sparsemax", _SAME),
-    "callbacks.AverageModelCheckpoint": Equivalent(
-        "keras.callbacks.SwapEMAWeights", "before a ModelCheckpoint, with use_ema=True in the optimizer"
-    ),
-    "callbacks.TQDMProgressBar": Equivalent("keras.callbacks.ProgbarLogger", "fit shows one: verbose=1"),
-    **{
-        f"layers.Adaptive{kind}Pooling{n}D": Equivalent(
-            f"keras.layers.Adaptive{kind}Pooling{n}D", "needs a late Keras 3"
-        )
-        for kind in ("Average", "Max")
-        for n in (1, 2, 3)
-    },
+_PHRASES = {
+    "decay": "its weight_decay is multiplied by the learning rate: write weight_decay / learning_rate",
+    "focal": "means over the last axis where TFA sums, and over the batch where TFA does not reduce",
+    "same": "the same mathematics",
 }
+_TABLE = """
+optimizers.LAMB: keras.optimizers.Lamb: epsilon is 1e-7 and not 1e-6; weight_decay is applied beside the trust ratio
+    and not inside it; variables are left out by optimizer.exclude_from_weight_decay(...), and none from the layer
+    adaptation
+optimizers.AdamW: keras.optimizers.AdamW: {decay}
+optimizers.SGDW: keras.optimizers.SGD: write SGD(..., weight_decay=...); {decay}
+optimizers.DecoupledWeightDecayExtension: keras.optimizers.Optimizer: every optimizer takes weight_decay; {decay}
+optimizers.extend_with_decoupled_weight_decay: keras.optimizers.Optimizer: every optimizer takes weight_decay;
+    {decay}
+optimizers.MovingAverage: keras.optimizers.Optimizer: every optimizer takes use_ema=True, ema_momentum=average_decay;
+    fit ends with the averages in the weights, and keras.callbacks.SwapEMAWeights evaluates with them
+optimizers.SWA: keras.callbacks.SwapEMAWeights: an exponential average, made by use_ema=True in the optimizer, and
+    not an equal one from a step on
+optimizers.MultiOptimizer: keras.optimizers.MultiOptimizer: pairs optimizers with variables and not with layers;
+    needs a late Keras 3
+optimizers.LazyAdam: keras.optimizers.Adam: moves all rows of an embedding, and not only those used
+optimizers.ProximalAdagrad: keras.optimizers.Ftrl: has l1 and l2 regularisation of this kind, in another formula
+optimizers.COCOB: keras.optimizers.ScheduleFreeAdamW: needs no schedule, but a learning rate
+losses.SigmoidFocalCrossEntropy: keras.losses.BinaryFocalCrossentropy: write apply_class_balancing=True; {focal}
+losses.sigmoid_focal_crossentropy: keras.losses.binary_focal_crossentropy: write apply_class_balancing=True; {focal}
+metrics.F1Score: keras.metrics.F1Score: takes no num_classes
+metrics.FBetaScore: keras.metrics.FBetaScore: takes no num_classes
+metrics.RSquare: keras.metrics.R2Score: averages outputs by class_aggregation, not multioutput
+metrics.PearsonsCorrelation: keras.metrics.PearsonCorrelation: one correlation along an axis of each batch, and the
+    mean of them
+metrics.MeanMetricWrapper: keras.metrics.MeanMetricWrapper: {same}
+layers.GroupNormalization: keras.layers.GroupNormalization: 32 groups by default, as there
+layers.InstanceNormalization: keras.layers.GroupNormalization: write groups=-1
+layers.SpectralNormalization: keras.layers.SpectralNormalization: {same}
+layers.MultiHeadAttention: keras.layers.MultiHeadAttention: key_dim for head_size; takes query, value, key and not
+    one list
+layers.GELU: keras.activations.gelu: write Activation('gelu')
+layers.Sparsemax: keras.activations.sparsemax: write Activation('sparsemax')
+layers.EmbeddingBag: keras.layers.Embedding: sum or average its rows by keras.ops afterwards
+activations.gelu: keras.activations.gelu: approximate=False by default, where TFA says True
+activations.hardshrink: keras.activations.hard_shrink: threshold for lower and upper
+activations.softshrink: keras.activations.soft_shrink: threshold for lower and upper
+activations.tanhshrink: keras.activations.tanh_shrink: {same}
+activations.mish: keras.activations.mish: {same}
+activations.sparsemax: keras.activations.sparsemax: {same}
+callbacks.AverageModelCheckpoint: keras.callbacks.SwapEMAWeights: before a ModelCheckpoint, with use_ema=True in the
+    optimizer
+callbacks.TQDMProgressBar: keras.callbacks.ProgbarLogger: fit shows one: verbose=1
+"""
+
+
+def _equivalents() -> Iterator[tuple[str, Equivalent]]:
+    for row in _TABLE.replace("\n    ", " ").strip().splitlines():
+        symbol, name, differs = row.split(": ", 2)
+        yield symbol, Equivalent(name, differs.format_map(_PHRASES))
+    for pooling in (f"Adaptive{kind}Pooling{n}D" for kind in ("Average", "Max") for n in (1, 2, 3)):
+        yield f"layers.{pooling}", Equivalent(f"keras.layers.{pooling}", "needs a late Keras 3")
+
+
+EQUIVALENTS: dict[str, Equivalent] = dict(_equivalents())
 
 
 def in_words(symbols: Sequence[str]) -> str:

@@ -8,19 +8,12 @@ from typing import NamedTuple
 
 
 class Execution(NamedTuple):
-    """One call of the train function.
+    """One call of the train function."""
 
-    Attributes:
-        batch: Index in the epoch of its first batch.
-        steps: Number of batches it ran.
-        seconds: Seconds from its start to the next one's, or to its own end for the last of an epoch.
-        ended: Clock time at which those seconds were over.
-    """
-
-    batch: int
-    steps: int
-    seconds: float
-    ended: float
+    batch: int  # index in the epoch of its first batch
+    steps: int  # number of batches it ran
+    seconds: float  # seconds from its start to the next one's, or to its own end for the last of an epoch
+    ended: float  # clock time at which those seconds were over
 
 
 class EpochExecutions:
@@ -31,17 +24,12 @@ class EpochExecutions:
     `complete_last`). And if the length of the data is unknown, the epoch ends with a begin hook that gets no end
     hook: that one is not an execution. So an execution is returned only when two later ones have begun, and `finish`
     returns the rest, the last of them timed by its own end.
-
-    Attributes:
-        started: Clock time of the first begin, or `None`.
-        ended: Clock time of the last end, or `None`.
-        last_batch: Index of the last batch that an end hook named, or -1.
     """
 
     def __init__(self) -> None:
-        self.started: float | None = None
-        self.ended: float | None = None
-        self.last_batch = -1
+        self.started: float | None = None  # clock time of the first begin, or `None`
+        self.ended: float | None = None  # clock time of the last end, or `None`
+        self.last_batch = -1  # index of the last batch that an end hook named, or -1
         self._begins: list[tuple[int, float]] = []
 
     @property
@@ -90,14 +78,11 @@ class ExampleCounter:
         untrusted_per_step: Count per step up to which it may not be a count of examples: the number of replicas if a
             custom `train_step` may not weight the loss tracker by the batch size, so that it adds one per step and
             replica. Defaults to 0.
-
-    Attributes:
-        per_step: Examples per step, or `None` while they are not known.
-        mismatch: Examples in an epoch and its steps, if `batch_size` does not fit them; else `None`.
     """
 
     def __init__(self, batch_size: int | None, untrusted_per_step: int = 0) -> None:
-        self.per_step: float | None = batch_size
+        self.per_step: float | None = batch_size  # examples per step, or `None` while they are not known
+        # Examples in an epoch and its steps, if `batch_size` does not fit them; else `None`.
         self.mismatch: tuple[float, int] | None = None
         self._batch_size = batch_size
         self._untrusted_per_step = untrusted_per_step

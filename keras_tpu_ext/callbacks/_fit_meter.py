@@ -100,12 +100,7 @@ class FitMeter:
             self.begins.clear()
 
     def end_epoch(self, steps: int, examples: float | None) -> tuple[float, float | None]:
-        """Close an epoch and return its batches and samples per second.
-
-        Args:
-            steps: Number of steps the epoch had.
-            examples: The model's count of examples in them, or `None`.
-        """
+        """Close an epoch and return its batches and samples per second."""
         self.flush()
         if self._reading and self._reading[0] <= self.executions.last_batch:
             self._accept_reading()

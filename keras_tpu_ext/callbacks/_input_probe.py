@@ -15,23 +15,16 @@ _ENOUGH = 10  # from this many executions on, the longest is left out
 
 
 class ProbedInput(NamedTuple):
-    """The measurements of one probe.
+    """The measurements of one probe."""
 
-    Attributes:
-        step_seconds: Seconds for one batch in `fit`, waiting included.
-        compute_seconds: Seconds for one batch that is ready.
-        pipeline_seconds: Seconds that the pipeline takes for one batch while nothing waits for the step; `None` if
-            the batches came out of a buffer, so that it is only known to be faster than the step.
-        cost_seconds: Seconds by which it made `fit` longer: the time that the devices were idle, less the waiting
-            that this saved.
-        stages: The cost of the pipeline's stages, if known.
-    """
-
-    step_seconds: float
-    compute_seconds: float
+    step_seconds: float  # seconds for one batch in `fit`, waiting included
+    compute_seconds: float  # seconds for one batch that is ready
+    # Seconds that the pipeline takes for one batch while nothing waits for the step; `None` if the batches came out
+    # of a buffer, so that it is only known to be faster than the step.
     pipeline_seconds: float | None
+    # Seconds by which it made `fit` longer: the time that the devices were idle, less the waiting that this saved.
     cost_seconds: float
-    stages: tuple[Stage, ...]
+    stages: tuple[Stage, ...]  # the cost of the pipeline's stages, if known
 
 
 class Probe:
@@ -39,16 +32,12 @@ class Probe:
 
     Args:
         runs: The generator.
-
-    Attributes:
-        done: Whether the probe is over.
-        refused: Whether batches cannot be taken from this pipeline ahead of time.
     """
 
     def __init__(self, runs: Generator[Any, Execution, None]) -> None:
         self._runs = runs
-        self.done = False
-        self.refused = False
+        self.done = False  # whether the probe is over
+        self.refused = False  # whether batches cannot be taken from this pipeline ahead of time
         next(runs)
 
     def run(self, execution: Execution) -> Any:
@@ -69,19 +58,13 @@ class InputProbe(Probe):
     Every batch is trained on once and in order, by the same compiled step: a probe does not change what is learned,
     and has nothing to restore. Its cost is that the devices are idle while batches are taken; if they would have
     waited for these batches anyway, there is none.
-
-    Args:
-        count: Number of executions timed on either side.
-        clock: Returns the time in seconds.
-
-    Attributes:
-        result: The measurements; `None` before the end, or if they could not be made.
     """
 
     def __init__(self, count: int, clock: Callable[[], float]) -> None:
         self._count = count
         self._clock = clock
         self._is_valid = True
+        # The measurements; `None` before the end, or if they could not be made.
         self.result: ProbedInput | None = None
         super().__init__(self._measure())
 

@@ -22,15 +22,10 @@ _DEFAULT_BATCH_SIZE = 8  # if unknown: FLOPs for one example hardly ever depend 
 
 
 class Peak(NamedTuple):
-    """The highest rate of one framework device.
+    """The highest rate of one framework device."""
 
-    Attributes:
-        flops: FLOP/s; `None` if it is not known.
-        source: Where the number comes from, in words.
-    """
-
-    flops: float | None
-    source: str
+    flops: float | None  # FLOP/s; `None` if it is not known
+    source: str  # where the number comes from, in words
 
 
 def device_peak(device_name: str) -> Peak:
@@ -60,30 +55,24 @@ class DeviceRates:
     Args:
         options: The user's numbers.
         model: The model, which is in `fit`; `None` for no fit at all.
-
-    Attributes:
-        devices: Number of framework devices.
-        untrusted_per_step: Count per step up to which it may not be a count of examples, see `ExampleCounter`.
-        flops_per_sample: FLOPs of a step for one example; `None` while they are not known.
-        counted: The FLOPs that were counted, if any.
-        has_mfu: Whether there is an MFU, now or once the FLOPs are counted.
-        needs_flops: Whether FLOPs are still to be counted.
-        impossible_mfu: The MFU of the last epoch that had one above 1; `None` if none had.
-        warnings: Messages to warn with, by topic.
     """
 
     def __init__(self, options: Options, model: Any = None) -> None:
-        self.counted: FlopsCount | None = None
-        self.warnings: dict[str, str] = {}
-        self.impossible_mfu: float | None = None
-        self.devices = 1 if model is None else _runtime.devices.num_devices(model)
+        self.counted: FlopsCount | None = None  # the FLOPs that were counted, if any
+        self.warnings: dict[str, str] = {}  # messages to warn with, by topic
+        self.impossible_mfu: float | None = None  # the MFU of the last epoch that had one above 1; `None` if none had
+        self.devices = 1 if model is None else _runtime.devices.num_devices(model)  # number of framework devices
         trusted = model is None or _runtime.progress.counts_examples(model)
+        # Count per step up to which it may not be a count of examples, see `ExampleCounter`.
         self.untrusted_per_step = 0 if trusted else _runtime.devices.num_replicas(model)
         self._options = options
         self._peak = self._find_peak(model)
+        # Whether there is an MFU, now or once the FLOPs are counted.
         self.has_mfu = options.flops_per_sample is not None and self._peak.flops is not None
         given = options.flops_per_sample
+        # FLOPs of a step for one example; `None` while they are not known.
         self.flops_per_sample = given if isinstance(given, float) else None
+        # Whether FLOPs are still to be counted.
         self.needs_flops = self.has_mfu and given == "auto" and model is not None
         self._counter = FlopsCounter(model)
         if self._peak.flops is None and self._peak.source:
@@ -121,12 +110,7 @@ class DeviceRates:
         return ("samples per second and device", 1 / self.devices) if self.devices > 1 else None
 
     def count_flops(self, steps: int, read_examples: Callable[[], float | None]) -> None:
-        """Count the FLOPs of a step, once an execution has run.
-
-        Args:
-            steps: Number of steps that the epoch has had so far.
-            read_examples: Returns how many examples these had, or `None`.
-        """
+        """Count the FLOPs of a step, once an execution has run."""
         if not self._counter.is_ready():
             return
         batch_size = self._options.batch_size
@@ -172,19 +156,11 @@ class DeviceRates:
 
 
 class FlopsCounter:
-    """Intercepts one execution of a `fit` to see its batch, and then counts the FLOPs of a step.
-
-    Args:
-        model: The model, which is in `fit`.
-
-    Attributes:
-        result: The FLOPs; `None` while they are not known.
-        failure: Why they cannot be counted; empty while they may still be.
-    """
+    """Intercepts one execution of a `fit` to see its batch, and then counts the FLOPs of a step."""
 
     def __init__(self, model: Any) -> None:
-        self.result: FlopsCount | None = None
-        self.failure = ""
+        self.result: FlopsCount | None = None  # the FLOPs; `None` while they are not known
+        self.failure = ""  # why they cannot be counted; empty while they may still be
         self._model = model
         self._interception: Interception | None = None
         self._has_run = False

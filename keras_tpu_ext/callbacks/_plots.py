@@ -9,10 +9,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_ext._figure import FIRST, NEUTRAL, SECOND, new_figure, set_legend, set_title
 from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimePercentiles, ThroughputRecord
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.errors import NothingMeasuredError
+from keras_tpu_ext.output.figure import FIRST, NEUTRAL, SECOND, new_figure, set_legend, set_title
 
 _BETWEEN_EPOCHS = "#eeeeee"
 _MANY_RECORDS = 200  # too many for a dot each
@@ -37,10 +37,6 @@ def plot_throughput(
         window: Number of executions in a rolling rate.
         step_times: Percentiles for the title.
         second_axis: Label of the axis on the right, and its factor to samples per second.
-
-    Raises:
-        NothingMeasuredError: If there is nothing to draw.
-        MissingExtraError: If matplotlib is not installed.
     """
     if not records:
         raise NothingMeasuredError(
@@ -139,10 +135,6 @@ def plot_input(verdicts: Sequence[tuple[int, InputVerdict]]) -> Any:
 
     Args:
         verdicts: Each epoch's number, from 0, and its verdict.
-
-    Raises:
-        NothingMeasuredError: If there is nothing to draw.
-        MissingExtraError: If matplotlib is not installed.
     """
     if not verdicts:
         raise NothingMeasuredError(

@@ -9,13 +9,7 @@ from keras_tpu_ext._runtime.common.event_file import EventFile, EventFileClass
 
 
 class ScalarWriter:
-    """Writes rates every `every` executions and after each epoch; opens the file when it first writes.
-
-    Args:
-        open_file: Opens a file in a folder.
-        folder: That folder.
-        every: Number of executions.
-    """
+    """Writes rates every `every` executions and after each epoch; opens the file when it first writes."""
 
     def __init__(self, open_file: EventFileClass, folder: str, *, every: int) -> None:
         self._open_file = open_file

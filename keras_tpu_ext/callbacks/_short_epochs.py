@@ -19,21 +19,14 @@ _EPOCHS = 5  # the median of the last ones is used: tf.data's start and end some
 
 
 class EpochTimes(NamedTuple):
-    """The times of one epoch.
+    """The times of one epoch."""
 
-    Attributes:
-        step_seconds: Seconds for one batch.
-        steps: Number of batches that were timed.
-        is_ahead: Whether its batches had been taken ahead of time.
-        pipeline_seconds: Seconds that the pipeline took for one of these, its start included; else `None`.
-        stages: The cost of the pipeline's stages, if known.
-    """
-
-    step_seconds: float
-    steps: int
-    is_ahead: bool
+    step_seconds: float  # seconds for one batch
+    steps: int  # number of batches that were timed
+    is_ahead: bool  # whether its batches had been taken ahead of time
+    # Seconds that the pipeline took for one of these, its start included; else `None`.
     pipeline_seconds: float | None = None
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[Stage, ...] = ()  # the cost of the pipeline's stages, if known
 
 
 class EpochProbe(Probe):
@@ -47,16 +40,13 @@ class EpochProbe(Probe):
         steps: Number of its batches, or `None` if unknown.
         clock: Returns the time in seconds.
         began: Time at which the epoch began; `None` to take its batches ahead of time.
-
-    Attributes:
-        result: The times; `None` before the end, or if they could not be measured.
     """
 
     def __init__(self, executions: int, steps: int | None, clock: Callable[[], float], began: float | None) -> None:
         self._executions = executions
         self._steps = steps
         self._clock = clock
-        self.result: EpochTimes | None = None
+        self.result: EpochTimes | None = None  # the times; `None` before the end, or if they could not be measured
         super().__init__(self._time_ahead() if began is None else self._time_as_it_comes(began))
 
     def invalidate(self) -> None:

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.protocols import RunningFit
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError, ScopeError
 from keras_tpu_ext.resume.checkpoint import CheckpointFolder
 from keras_tpu_ext.resume.leaving import SESSIONS, say

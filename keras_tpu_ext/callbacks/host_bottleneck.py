@@ -9,13 +9,13 @@ from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput, StepMeter, probe_length
 from keras_tpu_ext.callbacks._plots import plot_input
 from keras_tpu_ext.callbacks._short_epochs import EpochProbe, EpochTimes, ShortEpochs
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
+from keras_tpu_ext.checks import arguments as check
 
 _WAIT_FRACTION = "input/wait_fraction"
 _WARMUP = 2  # executions, of which the first one compiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from keras_tpu_ext._repr import HtmlSentence
+from keras_tpu_ext.output.display import HtmlSentence
 
 # The words and the bands of xprof's input pipeline analyzer.
 _MODERATE, _HIGH = 0.05, 0.20

@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.protocols import Overflow
+from keras_tpu_ext.checks import arguments as check
 
 _SCALE, _SKIPPED = "loss_scale/value", "loss_scale/skipped_steps"
 _MAX_NAMES = 3

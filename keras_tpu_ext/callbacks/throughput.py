@@ -9,7 +9,6 @@ from collections.abc import Callable
 from os import PathLike
 from typing import Any, Literal
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext.callbacks import _throughput_warnings as messages
@@ -24,6 +23,7 @@ from keras_tpu_ext.callbacks._rates import (
     ThroughputRecord,
 )
 from keras_tpu_ext.callbacks._scalar_writer import ScalarWriter
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
 
 _KEYS = (BATCHES_PER_SEC, SAMPLES_PER_SEC, DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC)

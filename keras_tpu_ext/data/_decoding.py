@@ -197,13 +197,7 @@ def describe_fault(tf: Any, content: Any, max_pixels: int) -> Any:
 
 
 def describe_size(tf: Any, contents: Any, max_pixels: int) -> Any:
-    """Return a sentence about an image that is too large; empty if it is not.
-
-    Args:
-        tf: TensorFlow.
-        contents: A dataset of the bytes of the image; whatever fails in it is no image.
-        max_pixels: The most pixels that are decoded.
-    """
+    """Return a sentence about an image that is too large; empty if it is not."""
     shapes = contents.map(lambda content: image_shape(tf, content)).ignore_errors()
     shape = shapes.reduce(tf.zeros([3], tf.int64), lambda before, shape: shape)
     height, width, pixels = tf.unstack(tf.strings.as_string(shape))

@@ -8,17 +8,11 @@ from keras_tpu_ext.data.skipped import Ledger, keep_ledger
 
 
 class Order(NamedTuple):
-    """The order of records.
+    """The order of records."""
 
-    Attributes:
-        shuffle: Whether every epoch has a new order.
-        seed: Seed of the orders, and of the seeds of the records.
-        seeds_records: Whether each record has its own random seed.
-    """
-
-    shuffle: bool
-    seed: int
-    seeds_records: bool
+    shuffle: bool  # whether every epoch has a new order
+    seed: int  # seed of the orders, and of the seeds of the records
+    seeds_records: bool  # whether each record has its own random seed
 
 
 def with_seeds(tf: Any, records: Any, order: Order) -> Any:

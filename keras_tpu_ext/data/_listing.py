@@ -18,19 +18,12 @@ _MAX_WORKERS = 32  # threads, which wait for storage most of the time
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """Files and their labels, in the order of their paths.
+    """Files and their labels, in the order of their paths."""
 
-    Attributes:
-        paths: Paths.
-        labels: A label for each, or `None`.
-        class_names: The names of the labels, if known.
-        root: The folder that was listed; empty if none was.
-    """
-
-    paths: tuple[str, ...]
-    labels: tuple[int, ...] | None
-    class_names: tuple[str, ...] = ()
-    root: str = ""
+    paths: tuple[str, ...]  # paths
+    labels: tuple[int, ...] | None  # a label for each, or `None`
+    class_names: tuple[str, ...] = ()  # the names of the labels, if known
+    root: str = ""  # the folder that was listed; empty if none was
 
     def shard(self, index: int, count: int) -> Files:
         """Return every `count`-th file, starting at number `index`."""
@@ -45,11 +38,7 @@ def parallel_map(function: Callable[[Any], Any], values: Iterable[Any]) -> list[
 
 
 def list_images(tf: Any, function: str, source: Any, labels: Any) -> Files:
-    """Return the images of a folder of class folders, of a glob or of a list of paths.
-
-    Raises:
-        ArgumentError: If there are none, or `labels` does not fit.
-    """
+    """Return the images of a folder of class folders, of a glob or of a list of paths."""
     paths, root = _image_paths(tf, function, source, flat=labels is None)
     if labels is None:
         return Files(paths, None, (), root)
@@ -59,11 +48,7 @@ def list_images(tf: Any, function: str, source: Any, labels: Any) -> Files:
 
 
 def list_shards(tf: Any, function: str, source: Any) -> tuple[str, ...]:
-    """Return the TFRecord files of a folder, of a glob or of a list of paths.
-
-    Raises:
-        ArgumentError: If there are none.
-    """
+    """Return the TFRecord files of a folder, of a glob or of a list of paths."""
     if not isinstance(source, (str, os.PathLike)):
         return _given_paths(function, source)
     path = os.fspath(source)

@@ -21,19 +21,12 @@ END, _UNKNOWN = -1, -2  # in place of the file's number
 
 @dataclasses.dataclass(frozen=True)
 class Messages:
-    """Messages about lost records. A name is two int64: the number of a file, and of a record in it.
+    """Messages about lost records. A name is two int64: the number of a file, and of a record in it."""
 
-    Attributes:
-        function: The public function, such as `"images"`.
-        place: Maps a name to a text such as `"cat/1.jpg"`.
-        fault: Maps a name to what was needed and what was found; may read the file again.
-        lost: Maps names to the number of records lost with each, int64; -1 if it is unknown.
-    """
-
-    function: str
-    place: Callable[[Any], Any]
-    fault: Callable[[Any], Any]
-    lost: Callable[[Any], Any]
+    function: str  # the public function, such as `"images"`
+    place: Callable[[Any], Any]  # maps a name to a text such as `"cat/1.jpg"`
+    fault: Callable[[Any], Any]  # maps a name to what was needed and what was found; may read the file again
+    lost: Callable[[Any], Any]  # maps names to the number of records lost with each, int64; -1 if it is unknown
 
 
 def number_records(tf: Any, blocks: Any) -> Any:

@@ -12,12 +12,7 @@ from keras_tpu_ext.errors import ArgumentError
 
 
 class PaddedPyDataset(GivesPaddedBatches, _runtime.PyDataset):
-    """A `PyDataset` whose batches are the padded ones of another.
-
-    Args:
-        dataset: A `PyDataset` whose items are `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
-        size: Number of rows in every batch.
-    """
+    """A `PyDataset` whose batches are the padded ones of another."""
 
     def __init__(self, dataset: Any, size: int) -> None:
         super().__init__()
@@ -57,11 +52,7 @@ class PaddedPyDataset(GivesPaddedBatches, _runtime.PyDataset):
 
 
 def padded(x: Any, y: Any, weight: Any, *, size: int) -> PaddedBatch:
-    """Return a batch of NumPy arrays padded to `size` rows.
-
-    Raises:
-        ArgumentError: If it has more rows, or none.
-    """
+    """Return a batch of NumPy arrays padded to `size` rows."""
     tree = _runtime.tree
     rows = len(next(leaf for leaf in tree.flatten(x) if leaf is not None))
     if not 1 <= rows <= size:

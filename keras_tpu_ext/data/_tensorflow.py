@@ -6,16 +6,12 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_ext._arguments import argument_error, integer
+from keras_tpu_ext.checks.arguments import argument_error, integer
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError
 
 
 def tensorflow(function: str) -> Any:
-    """Return TensorFlow.
-
-    Raises:
-        MissingExtraError: If it is not installed; the message names `function`.
-    """
+    """Return TensorFlow."""
     try:
         import tensorflow
     except ImportError:
@@ -32,11 +28,7 @@ def without_autograph(tf: Any, function: Callable[..., Any]) -> Callable[..., An
 
 
 def height_and_width(function: str, size: Any) -> tuple[int, int]:
-    """Return `size`, a number or (height, width), as a pair.
-
-    Raises:
-        ArgumentError: If it is neither.
-    """
+    """Return `size`, a number or (height, width), as a pair."""
     pair = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
     if len(pair) != 2:
         raise argument_error(function, "size", "(height, width) in pixels", repr(size), "size=(224, 224)")
@@ -45,11 +37,7 @@ def height_and_width(function: str, size: Any) -> tuple[int, int]:
 
 
 def checked_shard(function: str, shard: Any) -> tuple[int, int]:
-    """Return `shard` as (index, count), (0, 1) for `None`.
-
-    Raises:
-        ArgumentError: If it is not such a pair.
-    """
+    """Return `shard` as (index, count), (0, 1) for `None`."""
     if shard is None:
         return 0, 1
     is_pair = isinstance(shard, (tuple, list)) and len(shard) == 2
@@ -60,12 +48,7 @@ def checked_shard(function: str, shard: Any) -> tuple[int, int]:
 
 
 def checked_dataset(dataset: Any, caller: str) -> Any:
-    """Check that `dataset` is a `tf.data.Dataset`, and return TensorFlow.
-
-    Raises:
-        ArgumentError: If it is not, or the call is inside a `tf.function`.
-        MissingExtraError: If TensorFlow is not installed.
-    """
+    """Check that `dataset` is a `tf.data.Dataset`, and return TensorFlow."""
     try:
         import tensorflow as tf
     except ImportError:

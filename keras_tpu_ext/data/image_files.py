@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tpu_ext._arguments import integer, one_of
+from keras_tpu_ext.checks.arguments import integer, one_of
 from keras_tpu_ext.data import _decoding, _lost_records
 from keras_tpu_ext.data._epochs import Order, finalize, number_of_batches, with_seeds
 from keras_tpu_ext.data._listing import Files, list_images

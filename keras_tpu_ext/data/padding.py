@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._arguments import integer
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, UnweightedPaddedBatch
+from keras_tpu_ext.checks.arguments import integer
 from keras_tpu_ext.data._padded_py_dataset import PaddedPyDataset
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError
 

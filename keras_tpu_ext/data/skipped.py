@@ -6,8 +6,8 @@ import dataclasses
 import sys
 from typing import Any
 
-from keras_tpu_ext._repr import HtmlText
 from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.output.display import HtmlText
 
 _SHOWN = 5  # names in a line
 _CAME, _FAILED = "came", "failed"
@@ -59,10 +59,6 @@ class Ledger:
     """A list of lost records that a dataset writes while it runs, and Python reads at any time.
 
     It is kept in tables, because `tf.distribute` mirrors variables.
-
-    Args:
-        tf: TensorFlow.
-        skips: Whether records are left out at all.
     """
 
     def __init__(self, tf: Any, *, skips: bool) -> None:

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.layers._random import random_bits
 
 ops = _runtime.ops
@@ -58,7 +58,8 @@ class Augmentation(_runtime.keras.layers.Layer):
         """Return `count` tensors of random bits for each of this replica's `rows`, and count the call."""
         first, _ = _runtime.batch.place_in_batch(rows)
         key = (self.seed, ops.convert_to_tensor(self.calls))
-        bits = random_bits(key, first + ops.arange(rows, dtype="int32"), self._first_draw, count)
+        numbers = _runtime.batch.respects_padding(lambda: first + ops.arange(rows, dtype="int32"))()
+        bits = random_bits(key, numbers, self._first_draw, count)
         # Afterwards, because what Keras 3 makes of a variable on TensorFlow is read when it is used.
         self.calls.assign(key[1] + 1)
         return bits
@@ -71,12 +72,7 @@ class Augmentation(_runtime.keras.layers.Layer):
         return images
 
     def _check_images(self, shape: Sequence[Any], dtype: Any = "float32") -> None:
-        """Check that inputs are images.
-
-        Raises:
-            ArgumentError: If they are not of rank 4, or their height, width or channels are not static, or they
-                are neither floats nor `uint8`.
-        """
+        """Check that inputs are images."""
         caller = type(self).__name__
         if len(shape) != 4 or any(size is None for size in list(shape)[1:]):
             needed = "images of shape (batch, height, width, channels), of which all but the batch are known"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.layers._augmentation import Augmentation
 
 ops = _runtime.ops
@@ -69,39 +69,41 @@ class Mixing(Augmentation):
 
 
 class Pairs:
-    """The pairs of examples among the rows of this replica: even and odd neighbours in the whole batch.
-
-    Args:
-        images: The images of this call.
-
-    Attributes:
-        exist: Whether each row's partner is an example on this replica; `None` if all are.
-    """
+    """The pairs of examples among the rows of this replica: even and odd neighbours in the whole batch."""
 
     def __init__(self, images: Any) -> None:
         self._rows = ops.shape(images)[0]
-        first, total = _runtime.batch.place_in_batch(self._rows)
+        self._first, total = _runtime.batch.place_in_batch(self._rows)
         # In this case every replica has the same number of rows, so each begins with an even index.
         self._is_aligned = isinstance(total, int) and isinstance(self._rows, int) and self._rows % 2 == 0
-        self.exist: Any = None
-        if not self._is_aligned:
-            rows = ops.arange(self._rows, dtype="int32")
-            self._is_even = ops.equal((first + rows) % 2, 0)
-            self.exist = ops.where(self._is_even, rows + 1 < self._rows, rows > 0)
-        weights = _runtime.batch.row_weights(images)
-        if weights is not None:
-            real = ops.reshape(weights, (-1,)) * ops.ones((self._rows,), "float32")
-            real = self.swap(real) > 0
-            self.exist = real if self.exist is None else real & self.exist
+        # Whether each row's partner is an example on this replica; `None` if all are.
+        self.exist: Any = _runtime.batch.respects_padding(self._existing)(_runtime.batch.row_weights(images))
 
     def swap(self, values: Any) -> Any:
         """Return the value of each row's partner; that of another row if there is none."""
+        return _runtime.batch.respects_padding(self._swapped)(values)
+
+    def _existing(self, weights: Any) -> Any:
+        exist = None
+        if not self._is_aligned:
+            rows = ops.arange(self._rows, dtype="int32")
+            exist = ops.where(self._is_even(), rows + 1 < self._rows, rows > 0)
+        if weights is not None:
+            real = ops.reshape(weights, (-1,)) * ops.ones((self._rows,), "float32")
+            real = self._swapped(real) > 0
+            exist = real if exist is None else real & exist
+        return exist
+
+    def _swapped(self, values: Any) -> Any:
         if self._is_aligned:
             pairs = ops.reshape(values, (-1, 2, *values.shape[1:]))
             return ops.reshape(ops.flip(pairs, axis=1), (-1, *values.shape[1:]))
         after = ops.concatenate([values[1:], values[:1]], axis=0)
         before = ops.concatenate([values[-1:], values[:-1]], axis=0)
-        return ops.where(ops.reshape(self._is_even, (-1, *[1] * (len(values.shape) - 1))), after, before)
+        return ops.where(ops.reshape(self._is_even(), (-1, *[1] * (len(values.shape) - 1))), after, before)
+
+    def _is_even(self) -> Any:
+        return ops.equal((self._first + ops.arange(self._rows, dtype="int32")) % 2, 0)
 
     def where_exist(self, values: Any, otherwise: Any) -> Any:
         """Return `values` for rows with a partner, and `otherwise` for others."""
@@ -109,13 +111,7 @@ class Pairs:
 
 
 def interpolate(weight: Any, values: Any, others: Any) -> Any:
-    """Return `weight * values + (1 - weight) * others` in the dtype of `values`; integers are rounded.
-
-    Args:
-        weight: A float32 number for each row.
-        values: Tensor of any rank and dtype.
-        others: Tensor of the same shape and dtype.
-    """
+    """Return `weight * values + (1 - weight) * others` in the dtype of `values`; integers are rounded."""
     weight = ops.reshape(weight, (-1, *[1] * (len(values.shape) - 1)))
     wide = values.dtype if "float64" in str(values.dtype) else "float32"
     weight = ops.cast(weight, wide)

@@ -16,21 +16,13 @@ ops = _runtime.ops
 
 
 class Moments(NamedTuple):
-    """The moments of each ghost batch; tensors broadcast to the inputs.
-
-    Attributes:
-        mean: The mean.
-        variance: The variance, without Bessel's correction.
-        count: Number of values on all replicas together.
-        local_count: Number of values on this replica.
-        weights: 1 for values that count and 0 for others; `None` if all count.
-    """
+    """The moments of each ghost batch; tensors broadcast to the inputs."""
 
     mean: Any
-    variance: Any
-    count: Any
-    local_count: Any
-    weights: Any
+    variance: Any  # the variance, without Bessel's correction
+    count: Any  # number of values on all replicas together
+    local_count: Any  # number of values on this replica
+    weights: Any  # 1 for values that count and 0 for others; `None` if all count
 
 
 def split_batch(inputs: Any, axis: int, ghost_batch_size: int | None) -> WholeBatch:
@@ -51,14 +43,7 @@ def split_batch(inputs: Any, axis: int, ghost_batch_size: int | None) -> WholeBa
 
 
 def compute_moments(batch: WholeBatch, values: Any, weights: Any, shift: Any) -> Moments:
-    """Return the moments, through which no gradient flows.
-
-    Args:
-        batch: The batch or its ghost batches.
-        values: The inputs, as `batch.view` returns them.
-        weights: 1 for values that count and 0 for others; `None` if all count.
-        shift: Estimates of the means of the channels: squares are taken around them.
-    """
+    """Return the moments, through which no gradient flows."""
     shift = ops.stop_gradient(shift)
     centered = ops.stop_gradient(ops.cast(values, shift.dtype)) - shift
     squares = ops.square(centered)
@@ -126,12 +111,7 @@ def _divide(values: Any, count: Any) -> Any:
 
 
 class WholeBatch:
-    """All examples of the batch, on any number of replicas.
-
-    Args:
-        inputs: Tensor whose first dimension is the batch.
-        axis: The axis of the channels.
-    """
+    """All examples of the batch, on any number of replicas."""
 
     def __init__(self, inputs: Any, axis: int) -> None:
         self._axis, self._rank = axis, len(inputs.shape)

@@ -27,12 +27,7 @@ _INTEGRATION_STEPS = 2**16
 
 
 def threefry(key: Sequence[Any], counter: Sequence[Any]) -> tuple[Any, Any]:
-    """Return two words of random bits for a key and a counter.
-
-    Args:
-        key: Two tensors of dtype `uint32`.
-        counter: Two such tensors; all four broadcast to one shape.
-    """
+    """Return two words of random bits for a key and a counter."""
     keys = (key[0], key[1], ops.bitwise_xor(ops.bitwise_xor(key[0], key[1]), _uint32(_PARITY)))
     x, y = counter[0] + keys[0], counter[1] + keys[1]
     for group in range(5):
@@ -68,12 +63,7 @@ def uniform(bits: Any) -> Any:
 
 
 def randint(bits: Any, maxval: Any) -> Any:
-    """Return an `int32` integer in [0, maxval) for each number of `bits`: `bits * maxval / 2**32`.
-
-    Args:
-        bits: Random bits.
-        maxval: A number, or a tensor of dtype `int32` that broadcasts to `bits`; from 1 to 65536.
-    """
+    """Return an `int32` integer in [0, maxval) for each number of `bits`: `bits * maxval / 2**32`."""
     maxval = _uint32(maxval) if isinstance(maxval, int) else ops.cast(maxval, "uint32")
     sixteen = _uint32(16)
     lower = ops.bitwise_right_shift(ops.bitwise_and(bits, _uint32(0xFFFF)) * maxval, sixteen)
@@ -100,10 +90,6 @@ def beta_quantiles(alpha: float, probabilities: np.ndarray) -> np.ndarray:
     """Return quantiles of Beta(alpha, alpha), accurate to about 1e-6.
 
     The density is integrated from 0 to 1/2, over `x**alpha` if alpha is below 1, which removes the pole.
-
-    Args:
-        alpha: A number above 0.
-        probabilities: Numbers from 0 to 1.
     """
     power = min(alpha, 1.0)
     places = np.linspace(0.0, 0.5**power, _INTEGRATION_STEPS + 1)
@@ -119,10 +105,6 @@ def one_hot_lookup(table: Any, indices: Any) -> Any:
     """Return the entry of a table for each index.
 
     It is a sum over the table with one nonzero term: exact, and on a TPU faster than gathering single numbers.
-
-    Args:
-        table: NumPy array of one dimension.
-        indices: Tensor of dtype `int32`, of one dimension.
     """
     one_hot = ops.equal(ops.expand_dims(indices, -1), ops.convert_to_tensor(np.arange(len(table), dtype="int32")))
     entries = ops.convert_to_tensor(table)

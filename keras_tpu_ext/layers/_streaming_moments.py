@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.padding import PaddedBatch
+from keras_tpu_ext.checks import arguments as check
 
 _CHUNK = 2**22  # values held as float64 at the same time: 32 MiB
 
@@ -19,9 +19,6 @@ class StreamingMoments:
     """Mean and variance of all values so far.
 
     Source: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979.
-
-    Args:
-        kept: Axes that keep a mean for each position, not negative and sorted.
     """
 
     def __init__(self, kept: tuple[int, ...]) -> None:
@@ -56,15 +53,7 @@ class StreamingMoments:
 
 
 def iterate_inputs(data: Any, steps: int | None) -> Iterator[np.ndarray]:
-    """Iterate over the inputs in `data`, as NumPy arrays without padding rows.
-
-    Args:
-        data: An array, a `tf.data.Dataset`, a `PyDataset`, or an iterable of batches.
-        steps: Number of batches to take, or `None` for all.
-
-    Raises:
-        ArgumentError: If `data` is infinite and `steps` is `None`, or yields anything but arrays.
-    """
+    """Iterate over the inputs in `data`, as NumPy arrays without padding rows."""
     if hasattr(data, "shape"):
         return iter([np.asarray(data)])
     if steps is None and _is_infinite(data):

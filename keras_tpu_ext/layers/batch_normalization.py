@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.layers._moments import WholeBatch, compute_moments, normalize, split_batch
 
@@ -136,13 +137,22 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
             return super().call(inputs, training=False)
         if "float" not in str(inputs.dtype):
             inputs = ops.cast(inputs, "float32")  # Keras passes integers through unchanged
-        batch = split_batch(inputs, self._axis, self.ghost_batch_size)
-        values, weights = batch.view(inputs), batch.view_weights(self._weights(inputs, mask))
-        gamma, beta, shift = (self._wide_value(batch, weight) for weight in (self.gamma, self.beta, self.moving_mean))
-        moments = compute_moments(batch, values, weights, shift)
-        self._update_moving_moments(*batch.average_moments(moments))
-        outputs = batch.unview(normalize(batch, values, moments, gamma, beta, self.epsilon))
+        given = (self.gamma, self.beta, self.moving_mean)
+        weights = [None if weight is None else ops.convert_to_tensor(weight) for weight in given]
+        outputs, moments = _runtime.batch.respects_padding(self._normalized)(
+            inputs, self._weights(inputs, mask), weights
+        )
+        self._update_moving_moments(*moments)
         return ops.cast(outputs, self.compute_dtype)
+
+    def _normalized(self, inputs: Any, counted: Any, weights: Sequence[Any]) -> tuple[Any, Any]:
+        """Return the inputs normalised by the moments of the batch, and these, averaged over ghost batches."""
+        batch = split_batch(inputs, self._axis, self.ghost_batch_size)
+        values, counted = batch.view(inputs), batch.view_weights(counted)
+        gamma, beta, shift = (self._wide_value(batch, weight) for weight in weights)
+        moments = compute_moments(batch, values, counted, shift)
+        outputs = batch.unview(normalize(batch, values, moments, gamma, beta, self.epsilon))
+        return outputs, batch.average_moments(moments)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the constructor."""
@@ -169,6 +179,5 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
         """Return the value of a weight in at least float32, broadcast to the channels; `None` for `None`."""
         if weight is None:
             return None
-        value = ops.convert_to_tensor(weight)
-        wide = "float64" in str(value.dtype)
-        return batch.broadcast_channels(value if wide else ops.cast(value, "float32"))
+        wide = "float64" in str(weight.dtype)
+        return batch.broadcast_channels(weight if wide else ops.cast(weight, "float32"))

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.layers._streaming_moments import StreamingMoments, iterate_inputs
 
 ops = _runtime.ops

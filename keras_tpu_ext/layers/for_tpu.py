@@ -6,8 +6,8 @@ import collections
 import logging
 from typing import Any
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.layers.batch_normalization import BatchNormalization
 
 layers = _runtime.keras.layers

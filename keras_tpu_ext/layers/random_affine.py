@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.layers._augmentation import Augmentation
 from keras_tpu_ext.layers._random import one_hot_lookup, randint
 from keras_tpu_ext.layers._resampling import SUBPIXELS, scale, shear
@@ -204,39 +204,24 @@ class RandomAffine(Augmentation):
 
 
 class _AngleTable(NamedTuple):
-    """Tables with an entry for each angle, split into quarter turns and a rotation by up to 45 degrees.
+    """Tables with an entry for each angle, split into quarter turns and a rotation by up to 45 degrees."""
 
-    Attributes:
-        tangents: Of the rotation, in fixed point.
-        scales: Of rows and of columns, likewise: the cosine of the rotation, and its reciprocal.
-        signs: Of rows and of columns, by the quarter turns.
-        odd: 1 for an odd number of quarter turns.
-        steepest: The largest tangent.
-    """
-
-    tangents: np.ndarray
+    tangents: np.ndarray  # of the rotation, in fixed point
+    # Of rows and of columns, likewise: the cosine of the rotation, and its reciprocal.
     scales: tuple[np.ndarray, np.ndarray]
-    signs: tuple[np.ndarray, np.ndarray]
-    odd: np.ndarray
-    steepest: int
+    signs: tuple[np.ndarray, np.ndarray]  # of rows and of columns, by the quarter turns
+    odd: np.ndarray  # 1 for an odd number of quarter turns
+    steepest: int  # the largest tangent
 
 
 class _Transforms(NamedTuple):
-    """The transform of each example, as numbers of dtype `int32`.
+    """The transform of each example, as numbers of dtype `int32`."""
 
-    Attributes:
-        rows: The slope of rows, in fixed point.
-        scales: Of rows and of columns, likewise, with their signs.
-        columns: The slope of columns, likewise.
-        moves: Translation down and to the right in the image before it is scaled, in 256ths of a pixel.
-        is_transposed: Whether height and width are exchanged.
-    """
-
-    rows: Any
-    scales: list[Any]
-    columns: Any
-    moves: list[Any]
-    is_transposed: Any
+    rows: Any  # the slope of rows, in fixed point
+    scales: list[Any]  # of rows and of columns, likewise, with their signs
+    columns: Any  # the slope of columns, likewise
+    moves: list[Any]  # translation down and to the right in the image before it is scaled, in 256ths of a pixel
+    is_transposed: Any  # whether height and width are exchanged
 
 
 def _angle_table(rotation: float) -> _AngleTable:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.layers._augmentation import Augmentation
 from keras_tpu_ext.layers._random import one_hot_lookup, randint, uniform
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.layers._augmentation import Augmentation
 from keras_tpu_ext.layers._random import randint
 

@@ -6,9 +6,9 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime import LossScale
+from keras_tpu_ext.checks import arguments as check
 
 Self = TypeVar("Self", bound="TPUModel")
 
@@ -19,7 +19,7 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
 
     However a batch is split, the loss is the mean over the whole batch: `sample_weight`, first or last batches that
     do not divide evenly, and replicas that get no examples are exact in `fit`, `evaluate` and `predict`. The
-    mathematics is in `keras_tpu_ext/_runtime/common/global_mean.py`. Build and compile it inside `strategy_scope()`;
+    mathematics is in `_runtime/training/denominator.py`. Build and compile it inside `strategy_scope()`;
     without one it is a `keras.Model` like any other.
 
     Create it like a `keras.Model`: from inputs and outputs, or by subclassing with your own `call`.
@@ -28,8 +28,9 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
 
     Differences from training on one device: a `BatchNormalization` sees its replica only, as in Keras, unless it is
     made with `synchronized=True`; each replica draws its own random numbers, such as for dropout; a window of
-    `gradient_accumulation_steps` weights its batches by their examples, which for masked or weighted means is not the
-    mean over all its batches joined; and if loss scaling skips a whole window, moving statistics do not change.
+    `gradient_accumulation_steps` weights its batches by their examples, which for masked or weighted means is the
+    mean over all its batches joined only with `gradient_accumulation_weight="tokens"`; and if loss scaling skips a
+    whole window, moving statistics do not change.
 
     Example:
         ```python
@@ -65,6 +66,7 @@ class TPUModel(_runtime.TrainStep, _runtime.keras.Model):
             *,
             loss_scale: float | Literal["dynamic"] | LossScale | None = None,
             gradient_accumulation_steps: int = 1,
+            gradient_accumulation_weight: Literal["examples", "tokens"] = "examples",
         ) -> None:
             """Configure the model for training; see `ExactModel.compile`."""
 

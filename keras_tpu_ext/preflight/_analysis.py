@@ -31,15 +31,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 
 class StepAnalysis:
-    """Analyzes a compiled step.
-
-    Args:
-        lowered: The lowered step.
-        compiled: The compiled step, without an error.
-        target: The TPU slice it is compiled for.
-        corrections: Names of the requested corrections.
-        mesh: Size of each axis of the mesh, by its name; empty if the model is not sharded.
-    """
+    """Analyzes a compiled step."""
 
     def __init__(
         self,

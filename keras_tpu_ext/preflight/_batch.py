@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError
 
 _WRITE = "x, (x, y) or (x, y, sample_weight), of arrays with the examples first: (images, labels)"
@@ -25,11 +25,7 @@ class ArraySpec:
 
 
 def batch_spec(batch: Any, target: str, replicas: int, per_replica_batch: int | None) -> tuple[Any, Any, Any]:
-    """Return the specs of `x`, `y` and `sample_weight` of the global batch.
-
-    Raises:
-        ArgumentError: If `batch` is not a batch, or cannot be divided evenly among the replicas.
-    """
+    """Return the specs of `x`, `y` and `sample_weight` of the global batch."""
     if hasattr(batch, "element_spec") or hasattr(batch, "__next__"):
         write = "preflight(model, next(iter(dataset)), pipeline=dataset)"
         raise _refusal("one batch of arrays", f"a {type(batch).__name__}, which has many", write)
@@ -82,11 +78,7 @@ def sequence_length(spec: tuple[Any, Any, Any]) -> int | None:
 
 
 def batches_per_sec(pipeline: Any, examples: int) -> float:
-    """Measure the rate of an input pipeline after its first batch, in batches of `examples` examples.
-
-    Raises:
-        ArgumentError: If there are fewer than two batches.
-    """
+    """Measure the rate of an input pipeline after its first batch, in batches of `examples` examples."""
     iterator = iter(pipeline)
     sizes: list[int] = []
     try:

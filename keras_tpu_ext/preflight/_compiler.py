@@ -18,11 +18,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from keras_tpu_ext._progress import wait_for
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
-from keras_tpu_ext._schema import MismatchError, fields, integer, mapping, number, one_of, optional, parse_json, text
-from keras_tpu_ext._versions import NEWEST_TESTED
+from keras_tpu_ext.checks.schema import (
+    MismatchError,
+    fields,
+    integer,
+    mapping,
+    number,
+    one_of,
+    optional,
+    parse_json,
+    text,
+)
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
+from keras_tpu_ext.machine.versions import NEWEST_TESTED
+from keras_tpu_ext.output.progress import wait_for
 from keras_tpu_ext.preflight.targets import Target
 
 _CACHE_VERSION = 4
@@ -48,19 +58,12 @@ _TPU_VARIABLES = ("TPU_", "CLOUD_TPU_", "MEGASCALE_", "XRT_")
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """The compiler's result for a program.
+    """The compiler's result for a program."""
 
-    Attributes:
-        hlo: Text of the compiled module; empty if it does not compile.
-        facts: Sizes, times and versions, see `_compile_worker.py`.
-        error: The compiler's error; empty if it compiles.
-        from_cache: Whether it was compiled in an earlier call.
-    """
-
-    hlo: str
-    facts: dict[str, Any]
-    error: str = ""
-    from_cache: bool = False
+    hlo: str  # text of the compiled module; empty if it does not compile
+    facts: dict[str, Any]  # sizes, times and versions, see `_compile_worker.py`
+    error: str = ""  # the compiler's error; empty if it compiles
+    from_cache: bool = False  # whether it was compiled in an earlier call
 
 
 def compile_for(
@@ -71,19 +74,7 @@ def compile_for(
     cache_dir: str | os.PathLike[str] | None,
     progress: Callable[[float], None],
 ) -> Compiled:
-    """Compile a lowered step for a TPU slice.
-
-    Args:
-        target: The TPU slice.
-        lowered: The lowered step.
-        timeout_s: Seconds after which the compiler is stopped.
-        cache_dir: Folder of the cache; `None` for no cache.
-        progress: Called several times a second with the seconds since the start.
-
-    Raises:
-        MissingExtraError: If JAX or libtpu is not installed.
-        PreflightError: If the compiler timed out or crashed, or if jaxlib cannot read what it has compiled.
-    """
+    """Compile a lowered step for a TPU slice."""
     versions = compiler_versions()
     job = {
         "topology": target.topology,
@@ -116,11 +107,7 @@ def compile_for(
 
 
 def compiler_versions() -> dict[str, str]:
-    """Return the versions of jax, jaxlib and libtpu, without importing them.
-
-    Raises:
-        MissingExtraError: If one is not installed.
-    """
+    """Return the versions of jax, jaxlib and libtpu, without importing them."""
     found = {}
     for name in ("jax", "jaxlib", "libtpu"):
         try:

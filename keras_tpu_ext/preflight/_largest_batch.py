@@ -26,14 +26,7 @@ _PARTS_OF_GUESS = (1.0, 0.75, 0.5)  # tried in this order, to find a batch that 
 def with_largest_batch(
     report: PreflightReport, target: Target, compile_step: CompileStep, *, search: bool
 ) -> PreflightReport:
-    """Return `report` with the largest per-replica batch that fits; with the buffers of that if its own does not fit.
-
-    Args:
-        report: Report of a batch that compiles or runs out of memory.
-        target: The TPU slice.
-        compile_step: Compiles the step for a global batch size.
-        search: Whether to search by compiling, instead of extrapolating from `report`.
-    """
+    """Return `report` with the largest per-replica batch that fits, and its buffers if its own does not fit."""
     assert report.memory is not None
     needed = {report.per_replica_batch: report.memory.needed}
     available = report.memory.available

@@ -18,13 +18,7 @@ _LEAST_VOCABULARY = 4096
 
 
 class Purposes:
-    """Finds the purpose of buffers from their shapes and from the layers that write them.
-
-    Args:
-        layouts: Where each variable of the model is.
-        mesh: Size of each axis of the mesh, by its name; empty if the model is not sharded.
-        devices: Number of devices.
-    """
+    """Finds the purpose of buffers from their shapes and from the layers that write them."""
 
     def __init__(self, layouts: Sequence[VariableLayout], mesh: Mapping[str, int], devices: int) -> None:
         weights = [row for row in layouts if row.role == "weight" and len(row.shape) > 1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_tpu_ext._figure import FIRST, LIMIT, NEUTRAL, SECOND, new_figure, set_legend, set_title
 from keras_tpu_ext.errors import NothingMeasuredError
+from keras_tpu_ext.output.figure import FIRST, LIMIT, NEUTRAL, SECOND, new_figure, set_legend, set_title
 from keras_tpu_ext.preflight._text import device_name, headline
 from keras_tpu_ext.preflight.results import MemoryUse, PreflightResult
 

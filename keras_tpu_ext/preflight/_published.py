@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from keras_tpu_ext import _arguments as check
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.preflight._hlo.corrections import Corrections, Line, Name
 
 FILE = Path(__file__).with_name("published.json")
@@ -19,17 +19,11 @@ NAMES: tuple[Name, ...] = get_args(Name)
 
 
 class Published(NamedTuple):
-    """Published measurements on a generation, compared with estimates.
+    """Published measurements on a generation, compared with estimates."""
 
-    Attributes:
-        lowest: The lowest ratio of measured to estimated time, at most 1.
-        highest: The highest, at least 1.
-        what: What was measured, such as `"3 training steps"`.
-    """
-
-    lowest: float
-    highest: float
-    what: str
+    lowest: float  # the lowest ratio of measured to estimated time, at most 1
+    highest: float  # the highest, at least 1
+    what: str  # what was measured, such as `"3 training steps"`
 
 
 @functools.cache
@@ -39,11 +33,7 @@ def _data() -> dict[str, Any]:
 
 
 def wanted_corrections(corrections: bool | Collection[str]) -> tuple[Name, ...]:
-    """Return the names of the corrections that an argument of `preflight` requests.
-
-    Raises:
-        ArgumentError: If there is no correction with such a name.
-    """
+    """Return the names of the corrections that an argument of `preflight` requests."""
     if isinstance(corrections, bool):
         return NAMES if corrections else ()
     names = None if isinstance(corrections, str) or not isinstance(corrections, Collection) else set(corrections)

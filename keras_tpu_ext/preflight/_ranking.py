@@ -18,17 +18,11 @@ _MOST_ALONG_MODEL = 16
 
 
 class _Asked(NamedTuple):
-    """A layout that the compiler was asked about.
+    """A layout that the compiler was asked about."""
 
-    Attributes:
-        candidate: Its entry in the report.
-        step: The step with this layout.
-        report: Its report; `None` if there is none.
-    """
-
-    candidate: Candidate
-    step: Step
-    report: PreflightReport | None = None
+    candidate: Candidate  # its entry in the report
+    step: Step  # the step with this layout
+    report: PreflightReport | None = None  # its report; `None` if there is none
 
 
 def ranked_report(
@@ -42,17 +36,6 @@ def ranked_report(
     """Return the report of the fastest layout that fits, with the results for the others.
 
     If none fits, the model is rebuilt so that its repeated blocks recompute their activations.
-
-    Args:
-        step: The step, on any layout.
-        mesh: The only mesh to try; `None` for any.
-        rebuild: Makes the model with `keras.RematScope` for the layers with these names; `None` if that is
-            impossible.
-        search: Whether to search for the largest batch on that layout.
-        **more: Further fields of the report.
-
-    Raises:
-        PreflightError: If there is no answer for any layout.
     """
     found = _ask_about_all(step, mesh, (), more)
     blocks = tuple(_runtime.models.repeated_blocks(step.model)) if rebuild is not None else ()

@@ -7,43 +7,31 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._layout_report import LayoutReport
-from keras_tpu_ext._progress import Progress
 from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext.output.progress import Progress
 from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._compiler import Compiled, compile_for
 from keras_tpu_ext.preflight._hlo.corrections import Name
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import Fault
 from keras_tpu_ext.preflight.targets import Target
+from keras_tpu_ext.sharding.layout_report import LayoutReport
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A train step, and how to compile it.
+    """A train step, and how to compile it."""
 
-    Attributes:
-        model: The compiled model.
-        spec: Specs of `x`, `y` and `sample_weight` of the global batch.
-        target: The TPU slice.
-        opened: The strategy over its devices.
-        mesh: Size of each axis of the mesh, by its name; `None` if the model is not sharded.
-        corrections: Names of the requested corrections.
-        timeout_s: Seconds after which the compiler is stopped.
-        cache: Folder of the compile cache; `None` for none.
-        progress: Whether to show progress on stderr.
-    """
-
-    model: Any
-    spec: tuple[Any, Any, Any]
-    target: Target
-    opened: OpenedStrategy
-    mesh: Mapping[str, int] | None
-    corrections: Collection[Name]
-    timeout_s: float
-    cache: Any
-    progress: bool
+    model: Any  # the compiled model
+    spec: tuple[Any, Any, Any]  # specs of `x`, `y` and `sample_weight` of the global batch
+    target: Target  # the TPU slice
+    opened: OpenedStrategy  # the strategy over its devices
+    mesh: Mapping[str, int] | None  # size of each axis of the mesh, by its name; `None` if the model is not sharded
+    corrections: Collection[Name]  # names of the requested corrections
+    timeout_s: float  # seconds after which the compiler is stopped
+    cache: Any  # folder of the compile cache; `None` for none
+    progress: bool  # whether to show progress on stderr
 
     @property
     def examples(self) -> int:
@@ -51,12 +39,7 @@ class Step:
         return _batch.batch_size(self.spec)
 
     def compile(self, examples: int) -> tuple[LoweredStep, Compiled]:
-        """Lower and compile it for a batch of another size.
-
-        Raises:
-            LoweringError: If it cannot be lowered.
-            PreflightError: If the compiler timed out or crashed.
-        """
+        """Lower and compile it for a batch of another size."""
         sized = _batch.with_batch_size(self.spec, examples)
         lowered = _runtime.probes.lower_step(self.model, sized, self.opened, self.target.generation.device_kind)
         mesh = "" if self.mesh is None else f" ({' x '.join(f'{name} {size}' for name, size in self.mesh.items())})"

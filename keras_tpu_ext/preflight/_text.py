@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from keras_tpu_ext._repr import WIDTH, wrap
+from keras_tpu_ext.output.display import WIDTH, wrap
 from keras_tpu_ext.preflight.results import (
     Collectives,
     Fault,

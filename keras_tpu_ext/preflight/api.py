@@ -8,15 +8,15 @@ import os
 from collections.abc import Callable, Collection
 from typing import Any
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._sharding_arguments import check_sharding
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._compiler import compiler_versions, default_cache_dir
 from keras_tpu_ext.preflight._published import wanted_corrections
 from keras_tpu_ext.preflight._step import Step
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.targets import parse_target
+from keras_tpu_ext.sharding.arguments import check_sharding
 
 
 def preflight(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from keras_tpu_ext._repr import HtmlText
+from keras_tpu_ext.output.display import HtmlText
 from keras_tpu_ext.preflight._plot import draw_report
 from keras_tpu_ext.preflight._text import report_text
 from keras_tpu_ext.preflight.results import PreflightResult

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any, Literal
 
-from keras_tpu_ext._layout_report import LayoutReport
+from keras_tpu_ext.sharding.layout_report import LayoutReport
 
 _TILE = 128  # sequence lengths are multiples of it
 _ESTIMATES = (

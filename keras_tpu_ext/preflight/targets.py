@@ -19,24 +19,16 @@ _WRITE = 'Write target="v5e-8", or v2-8, v3-8, v4-8, v5p-8, v6e-8, 7x-8, or a po
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A TPU slice to compile for.
+    """A TPU slice to compile for."""
 
-    Attributes:
-        name: Name such as `"v5e-8"`.
-        generation: TPU generation.
-        chips: Number of chips.
-        topology: XLA's name, such as `"v5e:2x4"`.
-        used_links: Fraction of a chip's links that a ring over the slice uses: two along an axis that is closed, one
-            along an open axis, none along an axis of one chip.
-        topology_options: Further options for XLA's topology.
-    """
-
-    name: str
-    generation: TpuGeneration
-    chips: int
-    topology: str
+    name: str  # name such as `"v5e-8"`
+    generation: TpuGeneration  # TPU generation
+    chips: int  # number of chips
+    topology: str  # XLA's name, such as `"v5e:2x4"`
+    # Fraction of a chip's links that a ring over the slice uses: two along an axis that is closed, one along an open
+    # axis, none along an axis of one chip.
     used_links: float = 1.0
-    topology_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    topology_options: dict[str, Any] = dataclasses.field(default_factory=dict)  # further options for XLA's topology
 
     @property
     def devices(self) -> int:
@@ -50,11 +42,7 @@ class Target:
 
 
 def parse_target(name: str) -> Target:
-    """Parse the name of a TPU slice; the number in it counts TensorCores, as in Google's names.
-
-    Raises:
-        ArgumentError: If there is no such generation, or it has no slice of this size.
-    """
+    """Parse the name of a TPU slice; the number in it counts TensorCores, as in Google's names."""
     text = name.strip().lower() if isinstance(name, str) else ""
     if text.removeprefix("tpu").removeprefix("v") == "7x":
         text = "7x-8"  # one host

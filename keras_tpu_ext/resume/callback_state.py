@@ -31,15 +31,11 @@ Texts: TypeAlias = "frozenset[str | bytes]"
 
 
 class NotKept(NamedTuple):
-    """Attributes of a callback that do not outlive an interruption.
+    """Attributes of a callback that do not outlive an interruption."""
 
-    Attributes:
-        unwritable: Those that no checkpoint can hold.
-        unlike: Those that are not restored: they were not there when training began, were of another type, or hold
-            a text that the callback did not have then, and that may be a path.
-    """
-
-    unwritable: list[str]
+    unwritable: list[str]  # those that no checkpoint can hold
+    # Those that are not restored: they were not there when training began, were of another type, or hold a text that
+    # the callback did not have then, and that may be a path.
     unlike: list[str]
 
 
@@ -180,17 +176,11 @@ class CallbackStates:
 
 
 class _Form(NamedTuple):
-    """The form of an attribute's value.
+    """The form of an attribute's value."""
 
-    Attributes:
-        kind: The type, where all numbers are one; empty if no checkpoint can hold it.
-        texts: All texts and bytes in it, but for the keys of dicts.
-        keys: Those of dicts.
-    """
-
-    kind: str
-    texts: Texts = frozenset()
-    keys: Texts = frozenset()
+    kind: str  # the type, where all numbers are one; empty if no checkpoint can hold it
+    texts: Texts = frozenset()  # all texts and bytes in it, but for the keys of dicts
+    keys: Texts = frozenset()  # those of dicts
 
 
 def _form(value: Any) -> _Form:
@@ -210,11 +200,7 @@ def _kind(value: Any) -> str:
 
 
 def _texts(value: Any) -> tuple[Texts, Texts]:
-    """Return the texts in a value, and those in keys of its dicts.
-
-    Raises:
-        CannotWriteError: If an array has more of them than can be compared.
-    """
+    """Return the texts in a value, and those in keys of its dicts."""
     texts: set[str | bytes] = set()
     keys: set[str | bytes] = set()
 
@@ -243,11 +229,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _check_best_weights(callback: Any, state: State) -> None:
-    """Check that an `EarlyStopping` gets weights of its model.
-
-    Raises:
-        CheckpointError: If they are others.
-    """
+    """Check that an `EarlyStopping` gets weights of its model."""
     best = state.get("best_weights")
     if best is None or not isinstance(callback, _runtime.keras.callbacks.EarlyStopping):
         return

@@ -14,10 +14,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from keras_tpu_ext import _schema
 from keras_tpu_ext._runtime.common.protocols import Place, SavedVariable
 from keras_tpu_ext._runtime.common.random_state import check_random_state
-from keras_tpu_ext._schema import MismatchError
+from keras_tpu_ext.checks import schema
+from keras_tpu_ext.checks.schema import MismatchError
 from keras_tpu_ext.errors import CheckpointError
 from keras_tpu_ext.resume import tensor_file
 from keras_tpu_ext.resume.data_spec import DATA_SPEC, DataSpec
@@ -37,43 +37,24 @@ class DamagedError(CheckpointError):
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """The state of a training.
+    """The state of a training."""
 
-    Attributes:
-        keras: The Keras that saved it.
-        framework: The framework, `"JAX"` or `"TensorFlow"`.
-        epochs: The `epochs` argument of `fit`.
-        epoch: The epoch to resume in, from 0.
-        batch: Number of batches of that epoch that were trained on.
-        batches: The same for all epochs together.
-        finished: Whether training had reached its end.
-        diverged: Whether the loss was no finite number any more.
-        time: When it was saved, in seconds since 1970.
-        variables: The variables that training changes.
-        callbacks: The class and the state of each callback.
-        history: The attributes `epoch` and `history` of `History`.
-        place: The position in the data.
-        data: What is known of the data.
-        data_state: The class and the state of a `PyDataset`.
-        seed: The seed that was set for shuffles without their own, or `None`.
-    """
-
-    keras: str
-    framework: str
-    epochs: int
-    epoch: int
-    batch: int
-    batches: int
-    finished: bool
-    diverged: bool
-    time: float
-    variables: list[SavedVariable]
-    callbacks: Sequence[tuple[str, Mapping[str, Any]]]
-    history: Mapping[str, Any]
-    place: Place
-    data: DataSpec
-    data_state: Sequence[tuple[str, Mapping[str, Any]]]
-    seed: int | None
+    keras: str  # the Keras that saved it
+    framework: str  # the framework, `"JAX"` or `"TensorFlow"`
+    epochs: int  # the `epochs` argument of `fit`
+    epoch: int  # the epoch to resume in, from 0
+    batch: int  # number of batches of that epoch that were trained on
+    batches: int  # the same for all epochs together
+    finished: bool  # whether training had reached its end
+    diverged: bool  # whether the loss was no finite number any more
+    time: float  # when it was saved, in seconds since 1970
+    variables: list[SavedVariable]  # the variables that training changes
+    callbacks: Sequence[tuple[str, Mapping[str, Any]]]  # the class and the state of each callback
+    history: Mapping[str, Any]  # the attributes `epoch` and `history` of `History`
+    place: Place  # the position in the data
+    data: DataSpec  # what is known of the data
+    data_state: Sequence[tuple[str, Mapping[str, Any]]]  # the class and the state of a `PyDataset`
+    seed: int | None  # the seed that was set for shuffles without their own, or `None`
 
     def to_content(self) -> dict[str, Content]:
         """Return it as plain values."""
@@ -85,11 +66,7 @@ class Checkpoint:
 
     @classmethod
     def from_content(cls, content: Content) -> Checkpoint:
-        """Return the checkpoint that `to_content` described.
-
-        Raises:
-            MismatchError: If it described none.
-        """
+        """Return the checkpoint that `to_content` described."""
         found = _CHECKPOINT(content, "")
         place = found["place"]
         for name, batch in (("batch", found["batch"]), ("place.batch", place.batch), ("place.read", place.read)):
@@ -115,78 +92,63 @@ def _variable(value: Any, where: str) -> SavedVariable:
     return found
 
 
-_VARIABLE = _schema.fields(
+_VARIABLE = schema.fields(
     {
-        "role": _schema.one_of("weight", "optimizer", "metric", "step", "random"),
-        "path": _schema.text,
+        "role": schema.one_of("weight", "optimizer", "metric", "step", "random"),
+        "path": schema.text,
         "value": _array,
-        "per_replica": _schema.boolean,
+        "per_replica": schema.boolean,
     }
 )
-_PLACE = _schema.fields(
+_PLACE = schema.fields(
     {
-        "batch": _schema.integer(),
-        "read": _schema.integer(),
+        "batch": schema.integer(),
+        "read": schema.integer(),
         "iterator": _anything,
-        "random": _schema.optional(check_random_state),
-        "random_at_start": _schema.optional(check_random_state),
-        "rows": _schema.integer(),
-        "passes": _schema.integer(),
-        "unread": _schema.integer(),
-        "draws": _schema.boolean,
-        "size": _schema.optional(_schema.integer()),
+        "random": schema.optional(check_random_state),
+        "random_at_start": schema.optional(check_random_state),
+        "rows": schema.integer(),
+        "passes": schema.integer(),
+        "unread": schema.integer(),
+        "draws": schema.boolean,
+        "size": schema.optional(schema.integer()),
     }
 )
-_STATES = _schema.list_of(_schema.row(_schema.text, _schema.mapping(_anything)))
-_CHECKPOINT = _schema.fields(
+_STATES = schema.list_of(schema.row(schema.text, schema.mapping(_anything)))
+_CHECKPOINT = schema.fields(
     {
-        "keras": _schema.text,
-        "framework": _schema.text,
-        "epochs": _schema.integer(),
-        "epoch": _schema.integer(),
-        "batch": _schema.integer(),
-        "batches": _schema.integer(),
-        "finished": _schema.boolean,
-        "diverged": _schema.boolean,
-        "time": _schema.number,
-        "variables": _schema.list_of(_variable),
+        "keras": schema.text,
+        "framework": schema.text,
+        "epochs": schema.integer(),
+        "epoch": schema.integer(),
+        "batch": schema.integer(),
+        "batches": schema.integer(),
+        "finished": schema.boolean,
+        "diverged": schema.boolean,
+        "time": schema.number,
+        "variables": schema.list_of(_variable),
         "callbacks": _STATES,
-        "history": _schema.fields(
-            {"epoch": _schema.list_of(_schema.integer()), "history": _schema.mapping(_schema.list_of(_anything))}
+        "history": schema.fields(
+            {"epoch": schema.list_of(schema.integer()), "history": schema.mapping(schema.list_of(_anything))}
         ),
         "place": lambda value, where: Place(**_PLACE(value, where)),
         "data": lambda value, where: DataSpec(**DATA_SPEC(value, where)),
         "data_state": _STATES,
-        "seed": _schema.optional(_schema.integer(maximum=2**31)),
+        "seed": schema.optional(schema.integer(maximum=2**31)),
     }
 )
 
 
 class Found(NamedTuple):
-    """A checkpoint in a folder.
+    """A checkpoint in a folder."""
 
-    Attributes:
-        number: Number of checkpoints written before it.
-        name: Its name.
-        diverged: Whether its loss is no finite number; known of one that was just written.
-    """
-
-    number: int
+    number: int  # number of checkpoints written before it
     name: str
-    diverged: bool = False
+    diverged: bool = False  # whether its loss is no finite number; known of one that was just written
 
 
 class CheckpointFolder:
-    """The checkpoints of one training.
-
-    Args:
-        path: The folder, or a URL that fsspec knows. It is created on the first write.
-        keep: Number of checkpoints to keep.
-
-    Raises:
-        ImportError: If fsspec, or what it needs for such a URL, is not installed.
-        ValueError: If fsspec does not know such a URL.
-    """
+    """The checkpoints of one training."""
 
     def __init__(self, path: str, keep: int = 2) -> None:
         self.path = path
@@ -200,12 +162,7 @@ class CheckpointFolder:
         return [found for found in self._names() if self.folder.is_file(found.name)]
 
     def read_newest(self) -> tuple[Found, Checkpoint] | tuple[None, None]:
-        """Return the newest complete checkpoint, and its content; `damaged` then names the newer ones.
-
-        Raises:
-            CheckpointError: If it is of another version of this package.
-            OSError: If it cannot be read, which does not say that it is damaged.
-        """
+        """Return the newest complete checkpoint, and its content; `damaged` then names the newer ones."""
         for found in self.find():
             try:
                 newest = read(self.folder, found.name)
@@ -219,11 +176,7 @@ class CheckpointFolder:
         return None, None
 
     def refuse_old(self) -> None:
-        """Refuse a folder whose checkpoints are of the format before.
-
-        Raises:
-            CheckpointError: If it is one.
-        """
+        """Refuse a folder whose checkpoints are of the format before."""
         old = sorted(filter(_OLD_NAME.fullmatch, self.folder.names()))
         if old:
             raise CheckpointError(
@@ -245,10 +198,6 @@ class CheckpointFolder:
         """Write a checkpoint and remove those that need not be kept; return the new one.
 
         The newest one with a finite loss is kept, too.
-
-        Raises:
-            CannotWriteError: If a checkpoint cannot hold something in it.
-            OSError: If it cannot be written; then nothing of it stays.
         """
         before, there = self.find(), self._names()
         number = there[0].number + 1 if there else 0
@@ -280,11 +229,6 @@ class CheckpointFolder:
 
 def write(folder: Folder, name: str, checkpoint: Checkpoint) -> None:
     """Write a checkpoint.
-
-    Args:
-        folder: The folder to write to.
-        name: Its name.
-        checkpoint: Its content.
 
     Raises:
         CannotWriteError: If a checkpoint cannot hold something in it.
@@ -318,7 +262,7 @@ def _read(folder: Folder, name: str, *, values: bool, checks: bool = False) -> C
     with _opened(folder, name) as file:
         if checks:
             file.check()
-        found = _schema.fields({"format": _schema.integer(), "checkpoint": _anything})(file.content, "")
+        found = schema.fields({"format": schema.integer(), "checkpoint": _anything})(file.content, "")
         if found["format"] != FORMAT:
             raise CheckpointError(
                 f"{folder.path_of(name)} was written by another version of keras_tpu_ext: its format is "

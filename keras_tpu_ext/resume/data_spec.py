@@ -9,47 +9,38 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_tpu_ext import _runtime, _schema
+from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.protocols import RunningFit
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext.checks import schema
 
 _BATCH_SIZE = 32  # of Keras, for arrays
 
 
 class DataSpec(NamedTuple):
-    """The data of a `fit`; what is unknown is `None`.
+    """The data of a `fit`; what is unknown is `None`."""
 
-    Attributes:
-        kind: `"arrays"`, or the class of the data.
-        batches: Number of batches of a pass.
-        steps_per_epoch: The argument of `fit`.
-        rows: Number of rows of a pass.
-        batch_size: Number of rows of a batch.
-        elements: The dtype and shape, without its first dimension, of each part of a batch.
-        first_batch: Digest of the first rows of arrays.
-    """
-
-    kind: str
-    batches: int | None = None
-    steps_per_epoch: int | None = None
-    rows: int | None = None
-    batch_size: int | None = None
-    elements: Any = None
-    first_batch: str | None = None
+    kind: str  # `"arrays"`, or the class of the data
+    batches: int | None = None  # number of batches of a pass
+    steps_per_epoch: int | None = None  # the argument of `fit`
+    rows: int | None = None  # number of rows of a pass
+    batch_size: int | None = None  # number of rows of a batch
+    elements: Any = None  # the dtype and shape, without its first dimension, of each part of a batch
+    first_batch: str | None = None  # digest of the first rows of arrays
 
 
-DATA_SPEC = _schema.fields(
+DATA_SPEC = schema.fields(
     {
-        "kind": _schema.text,
-        "batches": _schema.optional(_schema.integer()),
-        "steps_per_epoch": _schema.optional(_schema.integer()),
-        "rows": _schema.optional(_schema.integer()),
-        "batch_size": _schema.optional(_schema.integer()),
-        "elements": _schema.optional(
-            _schema.list_of(_schema.row(_schema.text, _schema.list_of(_schema.optional(_schema.integer()))))
+        "kind": schema.text,
+        "batches": schema.optional(schema.integer()),
+        "steps_per_epoch": schema.optional(schema.integer()),
+        "rows": schema.optional(schema.integer()),
+        "batch_size": schema.optional(schema.integer()),
+        "elements": schema.optional(
+            schema.list_of(schema.row(schema.text, schema.list_of(schema.optional(schema.integer()))))
         ),
-        "first_batch": _schema.optional(_schema.text),
+        "first_batch": schema.optional(schema.text),
     }
 )
 _WORDS = {
@@ -105,7 +96,7 @@ def differences(was: DataSpec, now: DataSpec) -> list[str]:
     """Return in words what differs between two specs, as far as both are known."""
     pairs = [(name, getattr(was, name), getattr(now, name)) for name in DataSpec._fields]
     return [
-        f"{_WORDS[name].format(_schema.shown(old))}, now {_schema.shown(new)}"
+        f"{_WORDS[name].format(schema.shown(old))}, now {schema.shown(new)}"
         for name, old, new in pairs
         if old is not None and new is not None and not _fit(name, old, new)
     ]

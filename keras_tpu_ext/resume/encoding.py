@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from keras_tpu_ext import _schema
-from keras_tpu_ext._schema import MismatchError
+from keras_tpu_ext.checks import schema
+from keras_tpu_ext.checks.schema import MismatchError
 from keras_tpu_ext.resume import tensor_file
 from keras_tpu_ext.resume.tensor_file import TensorFile
 
@@ -26,11 +26,7 @@ class CannotWriteError(TypeError):
 
 
 def encode(content: Content, arrays: list[np.ndarray]) -> Any:
-    """Return the JSON form of `content`; arrays and bytes are added to `arrays`.
-
-    Raises:
-        CannotWriteError: If something in it is not plain.
-    """
+    """Return the JSON form of `content`; arrays and bytes are added to `arrays`."""
     if content is None or type(content) in (bool, float, str) or (type(content) is int and abs(content) < _LARGE):
         return content
     if type(content) is list:
@@ -51,16 +47,7 @@ def encode(content: Content, arrays: list[np.ndarray]) -> Any:
 
 
 def decode(encoded: Any, file: TensorFile, *, values: bool) -> Content:
-    """Return the content that `encode` was given.
-
-    Args:
-        encoded: Its JSON form.
-        file: The file with its arrays.
-        values: Whether to read them; otherwise they are zero.
-
-    Raises:
-        MismatchError: If `encoded` is nothing that `encode` returns, or an array is damaged.
-    """
+    """Return the content that `encode` was given."""
     decoder = _Decoder(file.read if values else file.zeros, file.number)
     try:
         content = decoder.decode(encoded)
@@ -72,20 +59,12 @@ def decode(encoded: Any, file: TensorFile, *, values: bool) -> Content:
 
 
 class _Decoder:
-    """Decodes JSON in which each array stands once, in the order of the file: so memory has a bound.
-
-    Args:
-        array: Returns an array by its number.
-        number: Number of arrays.
-
-    Attributes:
-        read: Number of arrays that were read.
-    """
+    """Decodes JSON in which each array stands once, in the order of the file: so memory has a bound."""
 
     def __init__(self, array: Callable[[int], np.ndarray], number: int) -> None:
         self._array_of = array
         self._number = number
-        self.read = 0
+        self.read = 0  # number of arrays that were read
 
     def decode(self, encoded: Any) -> Content:
         if isinstance(encoded, list):
@@ -100,15 +79,15 @@ class _Decoder:
         if kind in ("array", "scalar", "bytes"):
             return self._array(kind, value)
         if kind == "dict":
-            pairs = _schema.list_of(_schema.row(_as_it_is, _as_it_is))(value, "a dict")
+            pairs = schema.list_of(schema.row(_as_it_is, _as_it_is))(value, "a dict")
             _check_hashes([name for name, _ in pairs])
             return {self._hashable(name): self.decode(one) for name, one in pairs}
         if kind == "set":
-            values = _schema.list_of(_as_it_is)(value, "a set")
+            values = schema.list_of(_as_it_is)(value, "a set")
             _check_hashes(values)
             return {self._hashable(one) for one in values}
         if kind == "tuple":
-            return tuple([self.decode(one) for one in _schema.list_of(_as_it_is)(value, "a tuple")])
+            return tuple([self.decode(one) for one in schema.list_of(_as_it_is)(value, "a tuple")])
         raise MismatchError("a value", "one of the kinds of a checkpoint", encoded)
 
     def _array(self, kind: str, number: Any) -> Any:
@@ -135,7 +114,7 @@ class _Decoder:
 
 def _check_hashes(keys: list[Any]) -> None:
     """Check that few keys can have one hash in common: with many, Python takes the square of their number."""
-    if any(type(one) is int and abs(one) > _schema.LARGEST for one in keys):
+    if any(type(one) is int and abs(one) > schema.LARGEST for one in keys):
         raise MismatchError("a key", "an integer of 64 bits", "a larger one")
     if sum(type(one) not in (int, str) for one in keys) > _MOST_KEYS:
         raise MismatchError("the keys", f"at most {_MOST_KEYS} that are no texts or integers", keys)

@@ -25,17 +25,13 @@ class Interruption:
 
     A terminal sends Ctrl-C to forked processes too, and a service manager SIGTERM: they handle both as workers. After
     a SIGTERM that came too late for its `fit`, the next `fit` of the process stops.
-
-    Attributes:
-        reason: The signal that came, or an empty text.
-        is_heeded: Whether `fit` stops because of it.
     """
 
     _too_late = ""
 
     def __init__(self) -> None:
-        self.reason = ""
-        self.is_heeded = False
+        self.reason = ""  # the signal that came, or an empty text
+        self.is_heeded = False  # whether `fit` stops because of it
 
     @contextlib.contextmanager
     def heeding_signals(self) -> Iterator[None]:

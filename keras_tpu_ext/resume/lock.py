@@ -13,8 +13,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
 
-from keras_tpu_ext import _schema
-from keras_tpu_ext._schema import MismatchError
+from keras_tpu_ext.checks import schema
+from keras_tpu_ext.checks.schema import MismatchError
 from keras_tpu_ext.errors import CheckpointError
 from keras_tpu_ext.resume.checkpoint import time_text
 from keras_tpu_ext.resume.storage import Folder
@@ -30,21 +30,13 @@ _LARGEST = 10_000  # bytes of an owner's record
 
 
 class Owner(NamedTuple):
-    """The process that writes into a folder.
+    """The process that writes into a folder."""
 
-    Attributes:
-        host: Its machine.
-        pid: Its number there.
-        since: When it began, in seconds since 1970.
-        token: A random text.
-        beats: Number of times that it has shown that it lives; on storage without locks.
-    """
-
-    host: str
-    pid: int
-    since: float
-    token: str
-    beats: int = 0
+    host: str  # its machine
+    pid: int  # its number there
+    since: float  # when it began, in seconds since 1970
+    token: str  # a random text
+    beats: int = 0  # number of times that it has shown that it lives; on storage without locks
 
     @classmethod
     def here(cls) -> Owner:
@@ -52,29 +44,24 @@ class Owner(NamedTuple):
         return cls(socket.gethostname(), os.getpid(), time.time(), secrets.token_hex(8))
 
 
-_owner = _schema.fields(
+_owner = schema.fields(
     {
-        "host": _schema.text,
-        "pid": _schema.integer(),
-        "since": _schema.number,
-        "token": _schema.text,
-        "beats": _schema.integer(),
+        "host": schema.text,
+        "pid": schema.integer(),
+        "since": schema.number,
+        "token": schema.text,
+        "beats": schema.integer(),
     }
 )
 
 
 class HeldError(CheckpointError):
-    """Another process writes into the folder.
-
-    Args:
-        path: The folder.
-        owner: The process; `None` if it does not tell.
-    """
+    """Another process writes into the folder."""
 
     def __init__(self, path: str, owner: Owner | None) -> None:
         who = "another process"
         if owner is not None:
-            who = f"process {owner.pid} on {_schema.plain(owner.host)}, since {time_text(owner.since)},"
+            who = f"process {owner.pid} on {schema.plain(owner.host)}, since {time_text(owner.since)},"
         super().__init__(
             f"AutoResume cannot write into {path}: {who} does so. Two trainings cannot share a folder. Wait until "
             "it has ended, or end it; or give AutoResume another directory."
@@ -86,10 +73,6 @@ class FolderLock:
 
     On a disk it is a lock of the system. Where there are none, as in an object store, it is a file that names the
     owner and that the owner writes again every 10 seconds; who finds one watches it for 25 seconds.
-
-    Args:
-        folder: The folder.
-        say: Prints a line, before it waits.
     """
 
     def __init__(self, folder: Folder, say: Callable[[str], None]) -> None:
@@ -100,12 +83,7 @@ class FolderLock:
         self._beating: _Heartbeat | None = None
 
     def acquire(self) -> None:
-        """Take the right.
-
-        Raises:
-            HeldError: If another process has it, or another `fit` of this process.
-            OSError: If nothing can be written there.
-        """
+        """Take the right."""
         if self._folder.is_local and fcntl is not None:
             with contextlib.suppress(_NoLocksError):
                 self._file = _lock(self._folder, self._owner)
@@ -113,11 +91,7 @@ class FolderLock:
         self._beating = _Heartbeat(self._folder, self._owner, self._say)
 
     def check(self) -> None:
-        """Check that no other process has taken the folder over, which took this one for dead.
-
-        Raises:
-            HeldError: If one has.
-        """
+        """Check that no other process has taken the folder over, which took this one for dead."""
         if self._file is not None and not _is_at(self._folder.path_of(_LOCK), self._file):
             self.release()  # somebody has removed it
             self.acquire()
@@ -193,11 +167,7 @@ def _is_at(path: str, file: int) -> bool:
 
 
 class _Heartbeat:
-    """A file that names the owner of a folder, and a thread that writes it again and again.
-
-    Raises:
-        HeldError: If another process writes one, too.
-    """
+    """A file that names the owner of a folder, and a thread that writes it again and again."""
 
     def __init__(self, folder: Folder, owner: Owner, say: Callable[[str], None]) -> None:
         self._folder = folder
@@ -271,6 +241,6 @@ def _text_of(owner: Owner) -> bytes:
 
 def _parsed(text: bytes) -> Owner | None:
     try:
-        return Owner(**_owner(_schema.parse_json(text), ""))
+        return Owner(**_owner(schema.parse_json(text), ""))
     except MismatchError:
         return None

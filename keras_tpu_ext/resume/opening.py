@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._schema import plain
+from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError, ResumeWarning
 from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
 from keras_tpu_ext.resume.data_spec import DataSpec, differences
@@ -13,11 +13,7 @@ from keras_tpu_ext.resume.lock import FolderLock
 
 
 def take_folder(folder: CheckpointFolder, lock: FolderLock) -> None:
-    """Take a folder for this process, so that its problems are known before training starts.
-
-    Raises:
-        CheckpointError: If it cannot be written, or another process writes into it.
-    """
+    """Take a folder for this process, so that its problems are known before training starts."""
     try:
         folder.folder.prepare()
         lock.acquire()
@@ -30,11 +26,7 @@ def take_folder(folder: CheckpointFolder, lock: FolderLock) -> None:
 
 
 def read_folder(folder: CheckpointFolder, *, warns: bool) -> tuple[Found, Checkpoint] | tuple[None, None]:
-    """Return the newest checkpoint of a folder that can be used, and warn of newer ones that cannot.
-
-    Raises:
-        CheckpointError: If it is of another version of this package, or cannot be read now.
-    """
+    """Return the newest checkpoint of a folder that can be used, and warn of newer ones that cannot."""
     try:
         newest = folder.read_newest()
     except OSError as error:
@@ -50,11 +42,7 @@ def read_folder(folder: CheckpointFolder, *, warns: bool) -> tuple[Found, Checkp
 
 
 def check_framework(path: str, saved: Checkpoint) -> None:
-    """Refuse what was saved on another Keras, or on another framework.
-
-    Raises:
-        CheckpointError: If it was.
-    """
+    """Refuse what was saved on another Keras, or on another framework."""
     kerases = plain(saved.keras), _runtime.message_terms.keras
     frameworks = plain(saved.framework), _runtime.message_terms.framework
     if kerases[0] != kerases[1]:
@@ -72,13 +60,7 @@ def _refusal(path: str, why: str) -> CheckpointError:
 
 
 def changes_of_data(saved: Checkpoint, spec: DataSpec, epochs: int) -> list[str]:
-    """Return in words what shows that data are others than when a checkpoint was saved.
-
-    Args:
-        saved: The checkpoint.
-        spec: What is known of the data now.
-        epochs: The `epochs` argument of `fit`.
-    """
+    """Return in words what shows that data are others than when a checkpoint was saved."""
     place, batch = saved.place, saved.batch
     if changes := differences(saved.data, spec):
         return changes

@@ -6,53 +6,35 @@ import dataclasses
 import os
 from typing import Any
 
-from keras_tpu_ext._repr import HtmlText
-from keras_tpu_ext._schema import plain
+from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError
+from keras_tpu_ext.output.display import HtmlText
 from keras_tpu_ext.resume.checkpoint import CheckpointFolder, read_summary, size_text, time_text
 from keras_tpu_ext.resume.storage import Folder
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointSummary:
-    """One checkpoint.
-
-    Attributes:
-        path: Its path.
-        size: Number of bytes.
-        damage: What is wrong with it; empty if it is complete.
-        epoch: The epoch to resume in, from 0.
-        batch: Number of batches of that epoch that were trained on.
-        batches: The same for all epochs together.
-        saved: When it was saved, in seconds since 1970.
-        finished: Whether training had reached its end.
-        diverged: Whether the loss was no finite number any more.
-        framework: The framework, `"JAX"` or `"TensorFlow"`.
-    """
+    """One checkpoint."""
 
     path: str
-    size: int
-    damage: str = ""
-    epoch: int = 0
-    batch: int = 0
-    batches: int = 0
-    saved: float = 0.0
-    finished: bool = False
-    diverged: bool = False
-    framework: str = ""
+    size: int  # number of bytes
+    damage: str = ""  # what is wrong with it; empty if it is complete
+    epoch: int = 0  # the epoch to resume in, from 0
+    batch: int = 0  # number of batches of that epoch that were trained on
+    batches: int = 0  # the same for all epochs together
+    saved: float = 0.0  # when it was saved, in seconds since 1970
+    finished: bool = False  # whether training had reached its end
+    diverged: bool = False  # whether the loss was no finite number any more
+    framework: str = ""  # the framework, `"JAX"` or `"TensorFlow"`
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ResumeReport(HtmlText):
-    """The checkpoints in a folder, as `AutoResume` finds them.
+    """The checkpoints in a folder, as `AutoResume` finds them."""
 
-    Attributes:
-        directory: The folder.
-        checkpoints: The checkpoints, the newest first.
-    """
-
-    directory: str
-    checkpoints: tuple[CheckpointSummary, ...]
+    directory: str  # the folder
+    checkpoints: tuple[CheckpointSummary, ...]  # the checkpoints, the newest first
 
     @property
     def newest(self) -> CheckpointSummary | None:
@@ -84,14 +66,7 @@ class ResumeReport(HtmlText):
 
 
 def resume_report(directory: str) -> ResumeReport:
-    """Return a report on the checkpoints in a folder; each one is read to its end.
-
-    Args:
-        directory: The folder, or the URL, that was given to `AutoResume`.
-
-    Raises:
-        CheckpointError: If there is no such folder, or its checkpoints are of the format before.
-    """
+    """Return a report on the checkpoints in a folder; each one is read to its end."""
     checkpoints = CheckpointFolder(directory)
     if not checkpoints.folder.exists():
         raise CheckpointError(f"there is no folder {directory}. Write the one that AutoResume was given.")

@@ -14,7 +14,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.padding import GivesPaddedBatches
 from keras_tpu_ext._runtime.common.protocols import Place, ResumableData, RunningFit, SavedVariable
 from keras_tpu_ext._runtime.common.types import Model, Nest
-from keras_tpu_ext._schema import plain
+from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError, ClusterError, ResumeWarning
 from keras_tpu_ext.resume.callback_state import OF_KERAS, CallbackStates
 from keras_tpu_ext.resume.checkpoint import Checkpoint, CheckpointFolder, Found
@@ -49,9 +49,6 @@ class ResumableFit:
         margin: It stops before the deadline by this many times the seconds of a save and a step.
         restarts_epoch: Whether to begin the interrupted epoch anew if the data are others, or else to refuse them.
         say: Prints a line.
-
-    Attributes:
-        finished: Whether nothing is left to do.
     """
 
     def __init__(
@@ -92,7 +89,7 @@ class ResumableFit:
         self._processes = 1
         self._is_on_host = False  # whether variables are copied to the host, after a failure on the device
         self._why = ""  # why it stops early
-        self.finished = False
+        self.finished = False  # whether nothing is left to do
 
     @contextlib.contextmanager
     def around(self, call: RunningFit, model: Model, others: list[Any]) -> Iterator[None]:
@@ -236,12 +233,7 @@ class ResumableFit:
         self._schedule.end_validation()
 
     def before_batch(self, batch: int, batches: int | None) -> None:
-        """Save if a save is due, before the execution that starts with a batch of the epoch.
-
-        Args:
-            batch: The number of the batch in the epoch.
-            batches: Number of batches of the epoch, if known.
-        """
+        """Save if a save is due, before the execution that starts with a batch of the epoch."""
         steps = int(self._model.steps_per_execution)
         self._batch = batch
         self._data.note_trained(self._before_epoch + batch)

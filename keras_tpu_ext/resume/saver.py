@@ -23,14 +23,6 @@ class Saver:
     """Writes checkpoints while training continues.
 
     The process does not end before the current write does, even if nothing waits for it.
-
-    Args:
-        folder: The folder to write to.
-        lock: The right to write there.
-
-    Attributes:
-        last: The last complete checkpoint.
-        has_failed: Whether the last write that ended has failed.
     """
 
     def __init__(self, folder: CheckpointFolder, lock: FolderLock) -> None:
@@ -39,8 +31,8 @@ class Saver:
         self._writing: Future[Found] | None = None
         self._seconds = 0.0  # of the last one
         self._begun = 0.0  # when the last one did
-        self.last: Found | None = None
-        self.has_failed = False
+        self.last: Found | None = None  # the last complete checkpoint
+        self.has_failed = False  # whether the last write that ended has failed
 
     def wait_for_others(self) -> None:
         """Wait until another `fit` of this process has written into the folder, or failed to."""
@@ -58,11 +50,7 @@ class Saver:
         return max(self._seconds, time.monotonic() - self._begun) if self.is_writing() else self._seconds
 
     def begin(self, checkpoint: Callable[[], Checkpoint]) -> None:
-        """Begin to write a checkpoint; `finish` the previous one.
-
-        Args:
-            checkpoint: Returns the checkpoint; called in the thread.
-        """
+        """Begin to write a checkpoint; `finish` the previous one."""
         self._writing, self._begun = Future(), time.monotonic()
         _under_way[os.path.abspath(self._folder.path)] = self._writing
         try:
@@ -81,11 +69,7 @@ class Saver:
         self._fail(self._writing, error)
 
     def finish(self) -> None:
-        """Wait until the current write has ended, if there is one.
-
-        Raises:
-            Exception: If it failed.
-        """
+        """Wait until the current write has ended, if there is one."""
         writing, self._writing = self._writing, None
         try:
             if writing is not None:

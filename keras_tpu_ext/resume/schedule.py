@@ -24,10 +24,6 @@ class Schedule:
         deadline_s: Seconds from the start of the process at which it ends; `None` if it does not.
         margin: It stops before the deadline by this many times the seconds of a save and a step.
         saver: Writes the checkpoints.
-
-    Attributes:
-        interruption: The signal that has asked it to stop.
-        seconds_stood_still: Seconds that training paused for the last save.
     """
 
     def __init__(self, *, every_s: float, deadline_s: float | None, margin: float, saver: Saver) -> None:
@@ -35,8 +31,8 @@ class Schedule:
         self._deadline_s = deadline_s
         self._margin = margin
         self._saver = saver
-        self.interruption = Interruption()
-        self.seconds_stood_still = 0.0
+        self.interruption = Interruption()  # the signal that has asked it to stop
+        self.seconds_stood_still = 0.0  # seconds that training paused for the last save
         self._last_save = self._step_began = self._validation_began = time.monotonic()
         self._seconds_of_step = self._seconds_of_validation = 0.0
         self._is_last = False
@@ -100,11 +96,6 @@ class Schedule:
         """Return whether to stop and whether to save, if one of several processes wants to.
 
         All do so before the same step. They exchange their wishes about once a second.
-
-        Args:
-            gather: Returns the numbers with which all processes call it.
-            leaves: Whether this process wants to stop.
-            is_due: Whether it wants to save.
         """
         self._executions_until_agreement -= 1
         if self._executions_until_agreement > 0:

@@ -15,14 +15,10 @@ _LONGEST_WAIT_S = 10.0
 
 
 class StepsHeard:
-    """The executions of one epoch, and those for which the callbacks have been called.
-
-    Attributes:
-        batches: Number of batches in the executions of the epoch that have ended.
-    """
+    """The executions of one epoch, and those for which the callbacks have been called."""
 
     def __init__(self) -> None:
-        self.batches = 0
+        self.batches = 0  # number of batches in the executions of the epoch that have ended
         self._begun = self._told_of = self._ended = 0
         self._lock = threading.Lock()  # Keras may report several ends at once
         self._telling: dict[int, FrameType] = {}  # the frame of the call, in each thread

@@ -14,15 +14,10 @@ _UNFINISHED = ".keras_tpu_ext-unfinished"
 
 
 class Folder(Protocol):
-    """A folder.
-
-    Attributes:
-        path: Its path.
-        is_local: Whether it is a folder of this machine.
-    """
+    """A folder."""
 
     path: str
-    is_local: bool
+    is_local: bool  # whether it is a folder of this machine
 
     def exists(self) -> bool:
         """Return whether it exists."""
@@ -40,40 +35,23 @@ class Folder(Protocol):
         """Return the number of bytes of a file."""
 
     def open(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
-        """Open a file for reading.
-
-        Raises:
-            OSError: If it cannot be.
-        """
+        """Open a file for reading."""
 
     def write(self, name: str, fill: Callable[[BinaryIO], object]) -> None:
-        """Let a function write a file, which is then complete or absent.
-
-        Raises:
-            OSError: If it cannot be written; then nothing of it stays.
-        """
+        """Let a function write a file, which is then complete or absent."""
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
 
     def prepare(self) -> None:
-        """Create the folder.
-
-        Raises:
-            OSError: If nothing can be written there.
-        """
+        """Create the folder."""
 
     def remove_unfinished(self) -> None:
         """Remove partial files that a killed process left behind; no other may be writing."""
 
 
 def folder_of(path: str) -> Folder:
-    """Return the folder of a path, which may be a URL that fsspec knows.
-
-    Raises:
-        ImportError: If fsspec, or a package that it needs for such a URL, is not installed.
-        ValueError: If fsspec does not know such a URL.
-    """
+    """Return the folder of a path, which may be a URL that fsspec knows."""
     return _ObjectStore(path) if "://" in path else _LocalFolder(path)
 
 

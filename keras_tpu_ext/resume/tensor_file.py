@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from keras_tpu_ext import _schema
-from keras_tpu_ext._schema import MismatchError
+from keras_tpu_ext.checks import schema
+from keras_tpu_ext.checks.schema import MismatchError
 
 LARGEST_HEADER = 25_000_000  # bytes; Python objects of JSON take up to 100 times that
 _CHUNK = 1 << 24
@@ -40,16 +40,16 @@ _DTYPES: dict[str, np.dtype] = {np.dtype(kind).name: np.dtype(kind) for kind in 
 _WORDS = re.compile(r"<U[1-9]\d{0,7}|\|S[1-9]\d{0,7}|<[mM]8(\[(\d{1,6})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?")
 _LAST_CODE_POINT = 0x10FFFF
 
-_tensor = _schema.fields(
+_tensor = schema.fields(
     {
-        "dtype": _schema.one_of(*sorted(set(_NAMES.values()))),
-        "shape": _schema.list_of(_schema.integer()),
-        "data_offsets": _schema.row(_schema.integer(), _schema.integer()),
+        "dtype": schema.one_of(*sorted(set(_NAMES.values()))),
+        "shape": schema.list_of(schema.integer()),
+        "data_offsets": schema.row(schema.integer(), schema.integer()),
     }
 )
-_ours = _schema.fields(
+_ours = schema.fields(
     {
-        "arrays": _schema.list_of(_schema.row(_schema.text, _schema.list_of(_schema.integer()), _schema.text)),
+        "arrays": schema.list_of(schema.row(schema.text, schema.list_of(schema.integer()), schema.text)),
         "content": lambda value, where: value,
     }
 )
@@ -65,16 +65,7 @@ def is_storable(dtype: np.dtype) -> bool:
 
 
 def write(file: BinaryIO, content: Any, arrays: Sequence[np.ndarray]) -> None:
-    """Write a file.
-
-    Args:
-        file: The file, open for writing.
-        content: What JSON can hold.
-        arrays: The arrays, of dtypes that are storable.
-
-    Raises:
-        TooLargeError: If the header would be larger than 25 MB.
-    """
+    """Write a file."""
     table: dict[str, Any] = {}
     rows, end = [], 0
     for number, array in enumerate(arrays):
@@ -95,47 +86,30 @@ def write(file: BinaryIO, content: Any, arrays: Sequence[np.ndarray]) -> None:
 
 
 class TensorFile:
-    """A file of arrays, open for reading.
-
-    Args:
-        file: The file.
-        size: Its number of bytes.
-
-    Attributes:
-        content: What JSON held.
-        number: Number of arrays.
-
-    Raises:
-        MismatchError: If it is not such a file, or its header is damaged.
-        OSError: If it cannot be read.
-    """
+    """A file of arrays, open for reading."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(LARGEST_HEADER, size - 8):
             raise MismatchError("the length of its header", "no longer than the file", length)
-        header = _schema.mapping(lambda value, where: value)(_schema.parse_json(file.read(length)), "its header")
-        metadata = _schema.mapping(_schema.text)(header.pop("__metadata__", None), "__metadata__")
-        table = _schema.mapping(_tensor)(header, "its header")
+        header = schema.mapping(lambda value, where: value)(schema.parse_json(file.read(length)), "its header")
+        metadata = schema.mapping(schema.text)(header.pop("__metadata__", None), "__metadata__")
+        table = schema.mapping(_tensor)(header, "its header")
         text = metadata.get(_TEXT, "")
         if metadata.get(_DIGEST) != _digest(text, header):
             raise MismatchError("the digest of its header", _digest(text, header), metadata.get(_DIGEST))
-        ours = _ours(_schema.parse_json(text), "")
-        self.content = ours["content"]
+        ours = _ours(schema.parse_json(text), "")
+        self.content = ours["content"]  # what JSON held
         self._rows = ours["arrays"]
         self._begin = 8 + length
         self._offsets = _offsets(table, len(self._rows), size - self._begin)
         for number, (dtype, shape, _) in enumerate(self._rows):
             _check_size(_NAME.format(number), dtype, shape, self._offsets[number])
-        self.number = len(self._rows)
+        self.number = len(self._rows)  # number of arrays
 
     def read(self, number: int) -> np.ndarray:
-        """Return an array, after checking its digest.
-
-        Raises:
-            MismatchError: If it is damaged.
-        """
+        """Return an array, after checking its digest."""
         name, shape, digest = self._rows[number]
         begin, end = self._offsets[number]
         content = bytearray(end - begin)
@@ -152,11 +126,7 @@ class TensorFile:
         return np.broadcast_to(np.zeros((), _dtype_of(name)), shape)
 
     def check(self) -> None:
-        """Check the digests of all arrays, a part at a time.
-
-        Raises:
-            MismatchError: If one is damaged.
-        """
+        """Check the digests of all arrays, a part at a time."""
         self._file.seek(self._begin)
         for number, (_, _, expected) in enumerate(self._rows):
             begin, end = self._offsets[number]
@@ -181,7 +151,7 @@ def _offsets(table: dict[str, Any], number: int, size: int) -> list[tuple[int, i
 def _check_size(where: str, name: str, shape: tuple[int, ...], offsets: tuple[int, int]) -> None:
     dtype = _dtype_of(name)
     size = math.prod(one for one in shape if one) * dtype.itemsize  # NumPy refuses this, too, if there is a zero
-    if len(shape) > _MOST_DIMENSIONS or size > _schema.LARGEST:
+    if len(shape) > _MOST_DIMENSIONS or size > schema.LARGEST:
         raise MismatchError(f"the shape of {where}", "one that NumPy can have", list(shape))
     size = 0 if 0 in shape else size
     if size != offsets[1] - offsets[0]:

@@ -45,7 +45,9 @@ ATTRIBUTES = {
     "JAXEpochIterator.data_adapter": lambda: epochs().data_adapter.get_numpy_iterator,
     "LossFunctionWrapper.fn": lambda: keras.losses.MeanSquaredError().fn,
     "Layer._loss_ids": lambda: isinstance(keras.layers.Dense(1)._loss_ids, set),
+    "Layer._remat_mode": lambda: VERSION < (3, 9) or hasattr(keras.layers.Dense(1), "_remat_mode"),
     "Trainer._jax_state": state_of_a_fit,
+    "Trainer._losses_override": lambda: isinstance(model()._losses_override, list),
     "Variable._layout": lambda: hasattr(keras.Variable(np.zeros(2, "float32")), "_layout"),
     "Variable._value": lambda: keras.Variable(np.zeros(2, "float32"))._value,
 }

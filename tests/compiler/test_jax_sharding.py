@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._fastest_layout import fastest_mesh
 from keras_tpu_ext.hardware import TPU_GENERATIONS, Hardware
+from keras_tpu_ext.preflight.fastest_layout import fastest_mesh
 from keras_tpu_ext.preflight.results import left_out
 
 pytestmark = pytest.mark.runtimes("keras3_jax", reason="models are sharded on JAX")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._repr import HtmlText
+from keras_tpu_ext.output.display import HtmlText
 
 ROOT = Path(__file__).parents[2]
 # These are returned and not made, and the example of what returns them shows them: reports, their findings, errors.

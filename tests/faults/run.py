@@ -30,45 +30,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
+import environments
+import faults
+import marks
+from environments import Environment
 from faults import FAULTS, PACKAGE, ROOT, Fault
 
-ENVS = Path(os.environ.get("KTE_ENVS", ROOT / ".envs"))
-
-
-class Runtime(NamedTuple):
-    """How `make test` runs the tests on a runtime: as the Makefile has it.
-
-    Attributes:
-        folder: The environment, under `.envs`.
-        names: What the marks of tests call the runtime (tests/conftest.py).
-        environ: Environment variables.
-    """
-
-    folder: str
-    names: frozenset[str]
-    environ: dict[str, str]
-
-
-_JAX_TESTS = {
-    "KERAS_BACKEND": "jax",
-    "XLA_FLAGS": "--xla_backend_optimization_level=0",
-    "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".envs" / "xla"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-}
-RUNTIMES = {
-    "keras3_tf": Runtime("keras3-tf", frozenset({"keras3_tf"}), {}),
-    "keras3_jax": Runtime("keras3-jax", frozenset({"keras3_jax"}), _JAX_TESTS),
-    "keras2_tf215": Runtime("keras2-tf215", frozenset({"keras2_tf", "keras2_tf215"}), {}),
-    "keras2_tf221": Runtime("keras2-tf221", frozenset({"keras2_tf", "keras2_tf221"}), {"TF_USE_LEGACY_KERAS": "1"}),
-}
-_FOR_ALL = {
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-    "KTE_SHARED_DATA": os.environ.get("KTE_SHARED_DATA") or str(ROOT.parent / "shared" / "data"),
-    "PYTHONDONTWRITEBYTECODE": "",
-    "PYTHONPYCACHEPREFIX": str(ROOT / ".envs" / "bytecode"),
-}
+ENVIRONMENTS = {name.replace("-", "_"): environment for name, environment in environments.environments().items()}
+RUNTIMES = {name: ENVIRONMENTS[name] for name in faults.RUNTIMES}
+_SHARED_DATA = os.environ.get("KTE_SHARED_DATA") or str(ROOT.parent / "shared" / "data")
 
 
 class Outcome(NamedTuple):
@@ -103,8 +75,8 @@ def main() -> None:
     if asked.score is not None:
         print(score(_read(asked.score)))
         return
-    faults = [fault for fault in FAULTS if not asked.names or fault.name in asked.names]
-    pairs = [(fault, name) for name in asked.runtimes for fault in faults if name in fault.runtimes]
+    chosen = [fault for fault in FAULTS if not asked.names or fault.name in asked.names]
+    pairs = [(fault, name) for name in asked.runtimes for fault in chosen if name in fault.runtimes]
     asked.results.parent.mkdir(parents=True, exist_ok=True)
     done = {(one["name"], one["runtime"]) for one in _read(asked.results)}
     with tempfile.TemporaryDirectory(prefix="kte-faults-") as folder:
@@ -121,7 +93,7 @@ def main() -> None:
     print(score(_read(asked.results)))
 
 
-def judge(fault: Fault, runtime: Runtime, copy: Path, *, only_first: bool, timeout: float) -> Outcome:
+def judge(fault: Fault, runtime: Environment, copy: Path, *, only_first: bool, timeout: float) -> Outcome:
     """Return what the gate of a runtime says of a fault that is in `copy`."""
     first = list(_collectable(runtime, fault.first))
     outcome = _run(runtime, first, copy, timeout) if first else Outcome(False)
@@ -143,22 +115,22 @@ def score(results: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, *(["not caught:", *missed] if missed else [])])
 
 
-def _collectable(runtime: Runtime, tests: tuple[str, ...]) -> Iterator[str]:
+def _collectable(runtime: Environment, tests: tuple[str, ...]) -> Iterator[str]:
     """Yield the tests that a runtime can import: a file that is named on its command line, pytest does import."""
     for test in tests:
         path = ROOT / test.split("::")[0]
-        text = path.read_text() if path.is_file() else ""
-        of_file = re.search(r"^pytestmark = (?:.+\n)*?.*?\bmark\.runtimes\(([^)]*)\)", text, re.MULTILINE)
-        if of_file is None or runtime.names & set(re.findall(r'"(\w+)"', of_file[1])):
+        about = marks.of_file(path) if path.is_file() else None
+        if about is None or runtime.marks & about:
             yield test
 
 
-def _run(runtime: Runtime, tests: list[str], copy: Path, timeout: float) -> Outcome:
+def _run(runtime: Environment, tests: list[str], copy: Path, timeout: float) -> Outcome:
     """Run tests, or all of the gate."""
     # The list of faults does not fit the copy, which has one.
     options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "--ignore=tests/faults"]
-    command = [str(ENVS / runtime.folder / "bin" / "python"), "-m", "pytest", *options, *tests]
-    environ = {**os.environ, **_FOR_ALL, **runtime.environ, "PYTHONPATH": str(copy)}
+    command = [str(runtime.python), "-m", "pytest", *options, *tests]
+    environ = {**os.environ, **environments.for_all(), **runtime.variables}
+    environ |= {"KTE_SHARED_DATA": _SHARED_DATA, "PYTHONPATH": str(copy)}
     # To a file, because a process that a test has left behind would keep a pipe open.
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(

@@ -38,7 +38,7 @@ def test_reuters(tmp_path, shared_data):
     assert rows["parity"].endswith("equal to float tolerance")
 
 
-@pytest.mark.exhaustive  # test_tf_examples.py has it on TensorFlow
+@pytest.mark.exhaustive  # test_keras3_tf_examples.py has it on TensorFlow
 @pytest.mark.slow
 def test_dcgan(tmp_path):
     rows = table("examples/dcgan.py", "--epochs", "1", "--output", str(tmp_path))

@@ -63,7 +63,7 @@ sys.path.append({tests!r})
 import keras2_facade
 sys.modules["keras"] = keras2_facade.keras3_names()
 """
-BEFORE = KERAS.format(tests=str(ROOT / "tests")) if IS_KERAS2 else ""
+BEFORE = KERAS.format(tests=str(ROOT / "tests" / "support")) if IS_KERAS2 else ""
 
 
 @pytest.fixture(params=ENGINES, scope="module")

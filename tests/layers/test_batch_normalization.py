@@ -8,8 +8,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._parity.inspection import findings, inspect_model
 from keras_tpu_ext.parity import ParityRow
+from keras_tpu_ext.tools.parity.inspection import findings, inspect_model
 from kind_of_keras import IS_KERAS2
 from layers.checks import array, call_and_differentiate, differentiate_twice, dtype_of, tensor
 from layers.normalised import Weights, normalise

@@ -220,6 +220,7 @@ def subclassed(call):
     return build
 
 
+@pytest.mark.filterwarnings("ignore:.* may look at the examples of a batch together:UserWarning")
 def test_batches_whose_shape_tensorflow_does_not_know(twins, data):
     def batches():
         dataset = tf.data.Dataset.from_generator(
@@ -263,6 +264,7 @@ class PlainOwnLoss(keras.Model):
 CLASSES = {"compiled loss": (keras.Model, kte.TPUModel), "own loss": (PlainOwnLoss, OwnLoss)}
 
 
+@pytest.mark.filterwarnings("ignore:.* may look at the examples of a batch together:UserWarning")
 @pytest.mark.parametrize(
     "loss",
     [kind if kind == "compiled loss" else pytest.param(kind, marks=pytest.mark.exhaustive) for kind in CLASSES],
@@ -280,6 +282,7 @@ def test_ragged_batches(twins, data, loss):
     pair.agree(lambda model: model.fit(batches, verbose=0).history)
 
 
+@pytest.mark.filterwarnings("ignore:.* may look at the examples of a batch together:UserWarning")
 @pytest.mark.parametrize(
     "loss", [kind if kind == "own loss" else pytest.param(kind, marks=pytest.mark.exhaustive) for kind in CLASSES]
 )

@@ -322,6 +322,22 @@ def test_a_model_that_was_made_outside_moves_in_or_is_told(data, scope3, how):
     assert kte._runtime.devices.num_replicas(model) == 3
 
 
+@pytest.mark.gate_on("keras3_tf", "keras2_tf215")
+def test_a_model_that_is_first_called_after_the_block_moves_in_or_is_told(data, scope3):
+    def first_called(block):
+        keras.utils.set_random_seed(2)
+        with block:
+            model = compiled(keras.Sequential(layers(), name="named"))
+        model(data.x[:2])
+        return trained(model, data)
+
+    if IS_KERAS2:
+        with pytest.raises(kte.errors.ScopeError, match="'named' was made outside the block, or first called there"):
+            first_called(scope3)
+        return
+    assert_same(first_called(scope3), first_called(contextlib.nullcontext()))
+
+
 @pytest.mark.runtimes("keras3_tf", "keras3_jax", reason="Keras 2: pickles no model that trains")
 def test_it_can_be_pickled_and_copied(data, scope3):
     with scope3:

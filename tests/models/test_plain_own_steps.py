@@ -264,3 +264,31 @@ def test_what_calls_ours_and_adds_to_it(x, scope3, model_class):
     with scope3:
         ours = made(model_class)
     assert_same(outcome(ours, (x, y)), outcome(plain, (x, y)))
+
+
+class OfAPair(keras.Model):
+    """Takes a list where the data are a dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = keras.layers.Dense(2), keras.layers.Dense(1)
+
+    def call(self, inputs, training=False):
+        first, second = inputs
+        return self.other(self.one(first) + second)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.global_mean((self([x["first"], x["second"]], training=True) - y) ** 2)
+        self.minimize(loss, self.trainable_variables, self.optimizer, tape)
+        return {"own": loss}
+
+
+def test_a_step_that_calls_the_model_with_something_else_than_the_data(x, scope3):
+    with scope3:
+        model = OfAPair()
+        model.compile("sgd")
+    data = {"first": x[:15, :2], "second": x[:15, 2:4]}
+    (own,) = model.fit(data, x[:15, :1], batch_size=15, verbose=0).history["own"]
+    assert np.isfinite(own)

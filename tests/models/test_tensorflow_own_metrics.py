@@ -106,11 +106,21 @@ def test_a_metric_that_makes_its_variables_late_keeps_sums(scope8):
     np.testing.assert_allclose(got["late"], np.sum(Y), rtol=1e-4)
 
 
+class Total(Largest):
+    """Adds up errors by whole rows, and counts them, without saying that it keeps sums."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        errors = tf.abs(tf.cast(y_true, "float32") - y_pred)
+        self.largest.assign_add(tf.reduce_sum(errors))
+        self.batches.assign_add(tf.shape(errors)[0])
+
+
 @pytest.mark.skipif(IS_KERAS2, reason="Keras 2 calls an untyped mean otherwise")
-def test_what_inherits_keras_update_keeps_sums():
+def test_which_metrics_need_the_whole_batch(scope3):
+    from keras_tpu_ext._runtime.tensorflow import batch
     from keras_tpu_ext._runtime.training.compile_utils import needs_whole_batch
 
-    assert not needs_whole_batch(OwnMean())
-    assert not needs_whole_batch(keras.metrics.AUC())
-    assert needs_whole_batch(Largest())
-    assert not needs_whole_batch(Summed())
+    rows = tf.TensorSpec([None, 1]), tf.TensorSpec([None, 1])
+    with scope3:
+        kinds = [OwnMean, keras.metrics.AUC, Largest, Summed, Total]
+        assert [needs_whole_batch(kind(), batch, *rows) for kind in kinds] == [False, False, True, False, False]

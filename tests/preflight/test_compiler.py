@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from keras_tpu_ext import _progress
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
+from keras_tpu_ext.output import progress
 from keras_tpu_ext.preflight import _compiler
 from keras_tpu_ext.preflight._compiler import Compiled, compile_for, compiler_versions, default_cache_dir
 from keras_tpu_ext.preflight.targets import parse_target
@@ -53,7 +53,7 @@ else:
 def worker(monkeypatch, tmp_path):
     """Set what the compiler's process does."""
     monkeypatch.setattr(_compiler, "compiler_versions", lambda: VERSIONS)
-    monkeypatch.setattr(_progress, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "_POLL_SECONDS", 0.02)
     monkeypatch.setenv("RUNS", str(tmp_path / "runs"))
     monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
 

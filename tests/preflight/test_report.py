@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from keras_tpu_ext._layout_report import LayoutReport, VariableLayout
 from keras_tpu_ext.preflight import _text
 from keras_tpu_ext.preflight.results import (
     Buffer,
@@ -17,6 +16,7 @@ from keras_tpu_ext.preflight.results import (
     MemoryUse,
     left_out,
 )
+from keras_tpu_ext.sharding.layout_report import LayoutReport, VariableLayout
 from preflight.reports import GIB, MEMORY, MIB, TIME, report
 
 pytestmark = pytest.mark.gate_on("keras3_jax")

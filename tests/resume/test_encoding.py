@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from keras_tpu_ext._schema import MismatchError
+from keras_tpu_ext.checks.schema import MismatchError
 from keras_tpu_ext.resume import tensor_file
 from keras_tpu_ext.resume.encoding import CannotWriteError, decode, encode
 from keras_tpu_ext.resume.tensor_file import TensorFile

@@ -24,6 +24,10 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+
+from environments import variables
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = ROOT / ".envs" / "versions"
@@ -32,7 +36,7 @@ PATHS = (
     "tests/_runtime",
     "tests/parity",
     "tests/callbacks",
-    "tests/test_versions.py",
+    "tests/machine/test_versions.py",
     "tests/test_jax_sharding.py",
     "tests/test_jax_sharded_finetuning.py",
 )
@@ -56,11 +60,6 @@ SHOWN = {
     "tensorflow": ("keras", "keras-nightly", "tensorflow-cpu", "tf-nightly-cpu"),
     "jax": ("keras", "keras-nightly", "jax"),
     "keras2": ("keras", "tf-keras", "tensorflow-cpu"),
-}
-SETTINGS = {
-    "tensorflow": {"KERAS_BACKEND": "tensorflow"},
-    "jax": {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"},
-    "keras2": {},
 }
 
 
@@ -234,7 +233,7 @@ def run_suite(environment: Environment) -> str:
         "-p",
         "no:cacheprovider",
     )
-    settings = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **SETTINGS[environment.backend]}
+    settings = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **variables(f"versions-{environment.backend}")}
     if environment.backend == "keras2" and environment.alone:  # TensorFlow 2.15 has it anyway
         settings["TF_USE_LEGACY_KERAS"] = "1"
     done = subprocess.run(

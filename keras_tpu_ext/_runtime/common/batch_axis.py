@@ -25,7 +25,8 @@ class Value:
         axis: The axis of the rows.
         per_row: How many entries of that axis belong to one row; they follow each other.
         reason: For what is no longer rows, the operation that ended them.
-        is_certain: Whether a `mixed` value does mix the rows; else an operation without a rule was met.
+        is_certain: Whether a `mixed` value does mix the rows; else there is no rule for an operation, or the number
+            of rows is used as a number.
     """
 
     kind: Kind
@@ -82,7 +83,7 @@ def elementwise(operands: Sequence[Operand], where: str, how: Linear | None = No
         ((from_right, per_row),) = places
         return rows(max(rank for _, rank in operands) + from_right, per_row)
     if "rows" in kinds:
-        return mixed(_reasons(values) or where)
+        return mixed(_reasons(values) or where, is_certain=bool(kinds - {"rows", "size"}))
     return _of_reduced(values, kinds, where, how)
 
 
@@ -96,13 +97,17 @@ def _of_reduced(values: Sequence[Value], kinds: set[Kind], where: str, how: Line
         return Value("mean", reason=reason)
     if how == "multiply" and len(values) == 2 and has_constant:
         return next(value for value in values if value.kind != "constant")
+    if how == "multiply" and kinds == {"mean", "size"}:
+        return Value("sum", reason=reason)
     if how == "divide":
         above, below = values
         if below.kind == "constant":
             return above
         if above.kind == "sum" and below.kind == "size":
             return Value("mean", reason=reason)
-    return mixed(reason)
+        if above.kind == below.kind == "size":
+            return CONSTANT
+    return mixed(reason, is_certain=kinds != {"size"})
 
 
 def _reasons(values: Sequence[Value]) -> str:
@@ -122,7 +127,7 @@ def reduce(value: Value, axes: Sequence[int], where: str, how: str, *, keeps_axe
     if value.kind in ("constant", "mixed"):
         return value
     if value.kind != "rows":
-        return value if how in ("sum", "mean") else mixed(value.reason)
+        return value if how in ("sum", "mean") else mixed(value.reason, is_certain=value.kind != "size")
     if value.axis not in axes:
         below = 0 if keeps_axes else sum(axis < value.axis for axis in axes)
         return rows(value.axis - below, value.per_row)

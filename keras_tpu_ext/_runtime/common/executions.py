@@ -12,22 +12,14 @@ TrainFunction = Callable[..., Nest]
 
 @dataclasses.dataclass(frozen=True)
 class BatchesAhead:
-    """Batches of one or more executions, taken from a pipeline ahead of time and held where the step reads them.
+    """Batches of one or more executions, taken from a pipeline ahead of time and held where the step reads them."""
 
-    Attributes:
-        source: The iterator that the train function takes them from.
-        executions: Number of executions, a shorter last one included.
-        seconds: Time that the pipeline took for each item: a batch, or all batches of an execution.
-        steps: Number of batches in each item.
-        steps_of_first: Number of batches in the first execution.
-        error: What the pipeline raised instead of another batch; to be raised when that batch is read.
-    """
-
-    source: Iterator[Nest]
-    executions: int
-    seconds: tuple[float, ...]
-    steps: tuple[int, ...]
-    steps_of_first: int
+    source: Iterator[Nest]  # the iterator that the train function takes them from
+    executions: int  # number of executions, a shorter last one included
+    seconds: tuple[float, ...]  # time that the pipeline took for each item: a batch, or all batches of an execution
+    steps: tuple[int, ...]  # number of batches in each item
+    steps_of_first: int  # number of batches in the first execution
+    # What the pipeline raised instead of another batch; to be raised when that batch is read.
     error: Exception | None = None
 
     @property
@@ -38,25 +30,14 @@ class BatchesAhead:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One stage of an input pipeline.
+    """One stage of an input pipeline."""
 
-    Attributes:
-        name: The framework's name for it, such as `"ParallelMapV2"`.
-        seconds: Seconds of work for one batch, divided by the number of parallel calls.
-    """
-
-    name: str
-    seconds: float
+    name: str  # the framework's name for it, such as `"ParallelMapV2"`
+    seconds: float  # seconds of work for one batch, divided by the number of parallel calls
 
 
 class Execution:
-    """A call of the train function that has not been made yet; each runtime has a subclass.
-
-    Args:
-        model: The model that trains.
-        function: Its train function.
-        args: The arguments of the call, of which the last one is the iterator.
-    """
+    """A call of the train function that has not been made yet; each runtime has a subclass."""
 
     # What a train function raises at the end of its iterator.
     _end_errors: tuple[type[Exception], ...] = (StopIteration,)
@@ -95,13 +76,7 @@ class Execution:
         raise NotImplementedError
 
     def take_ahead(self, executions: int, most_bytes: int, clock: Callable[[], float]) -> BatchesAhead | None:
-        """Take the batches of this execution and the next ones; `None` if the iterator does not allow it.
-
-        Args:
-            executions: Number of executions.
-            most_bytes: Size of the batches at which to stop.
-            clock: Returns the time in seconds.
-        """
+        """Take the batches of this execution and the next ones; `None` if the iterator does not allow it."""
         iterator = self._args[-1]
         if not self._can_take_from(iterator):
             return None

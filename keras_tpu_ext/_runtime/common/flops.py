@@ -13,15 +13,10 @@ from typing import NamedTuple
 
 
 class FlopsCount(NamedTuple):
-    """FLOPs of a train step.
+    """FLOPs of a train step."""
 
-    Attributes:
-        per_sample: FLOPs for one example, forward and backward pass.
-        batch_size: Number of examples in the counted batch, over all replicas.
-    """
-
-    per_sample: float
-    batch_size: int
+    per_sample: float  # FLOPs for one example, forward and backward pass
+    batch_size: int  # number of examples in the counted batch, over all replicas
 
 
 LOOP = "it has a loop with products in it, and how often that turns is not known before it runs"
@@ -32,11 +27,7 @@ class UncountableError(Exception):
 
 
 def flops_of_sizes(*sizes: int | None) -> float:
-    """Return the FLOPs of a loop nest of these sizes with a multiply-add inside: two times their product.
-
-    Raises:
-        UncountableError: If a size is unknown.
-    """
+    """Return the FLOPs of a loop nest of these sizes with a multiply-add inside: two times their product."""
     if None in sizes:
         raise UncountableError(
             "its batches have dimensions of unknown size beside the number of examples, such as texts of any length"
@@ -45,15 +36,7 @@ def flops_of_sizes(*sizes: int | None) -> float:
 
 
 def flops_of_einsum(equation: str, shapes: Sequence[Sequence[int | None]]) -> float:
-    """Return the FLOPs of an einsum of two tensors; an einsum of one has none.
-
-    Args:
-        equation: Such as `"abc,cd->abd"`; `...` stands for dimensions that are broadcast.
-        shapes: The tensors' shapes.
-
-    Raises:
-        UncountableError: If a size is unknown.
-    """
+    """Return the FLOPs of an einsum of two tensors; an einsum of one has none."""
     if len(shapes) != 2:
         return 0.0
     terms = equation.replace(" ", "").split("->")[0].split(",")

@@ -35,9 +35,6 @@ class SavedIterators:
     The iterators of a `tf.data.Dataset` share the random generators from which its shuffles draw orders. The state of
     an iterator includes the generators of those shuffles that have begun and not ended. A state that lacks one is
     sufficient for the rest of this iterator, but neither for a repetition nor for the next iterator: it is not whole.
-
-    Args:
-        iterable: Returns the iterable.
     """
 
     def __init__(self, iterable: Callable[[], Iterable[Nest]]) -> None:

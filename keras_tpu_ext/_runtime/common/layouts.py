@@ -20,27 +20,16 @@ _OPERANDS = re.compile(r"^[^,]*,([^,]*)->(.*)$")
 
 @dataclasses.dataclass(frozen=True)
 class VariableLayout:
-    """The layout of a variable of a model.
+    """The layout of a variable of a model."""
 
-    Attributes:
-        path: Its path, such as `"dense/kernel"`.
-        role: What it is for.
-        shape: Its shape.
-        dtype: Its dtype.
-        spec: For each dimension the axis of the mesh that shards it, or `None`.
-        bytes: Size of the whole variable.
-        bytes_per_device: Bytes of it on each device.
-        note: What is wrong with it, or why it is as it is; may be empty.
-    """
-
-    path: str
-    role: Role
+    path: str  # its path, such as `"dense/kernel"`
+    role: Role  # what it is for
     shape: tuple[int, ...]
     dtype: str
-    spec: Spec
-    bytes: int
-    bytes_per_device: int
-    note: str = ""
+    spec: Spec  # for each dimension the axis of the mesh that shards it, or `None`
+    bytes: int  # size of the whole variable
+    bytes_per_device: int  # bytes of it on each device
+    note: str = ""  # what is wrong with it, or why it is as it is; may be empty
 
     @property
     def is_replicated(self) -> bool:
@@ -54,31 +43,19 @@ class VariableLayout:
 
 
 class ModelLayout(NamedTuple):
-    """The layout of a model.
+    """The layout of a model."""
 
-    Attributes:
-        mesh: Size of each axis of its mesh, by its name; empty if it is not on a mesh.
-        variables: Its variables, weights first.
-        complaints: Likely mistakes, in words.
-        has_slots: Whether its optimizer, if it has one, has variables yet.
-    """
-
-    mesh: Mapping[str, int]
-    variables: tuple[VariableLayout, ...]
-    complaints: tuple[str, ...] = ()
-    has_slots: bool = True
+    mesh: Mapping[str, int]  # size of each axis of its mesh, by its name; empty if it is not on a mesh
+    variables: tuple[VariableLayout, ...]  # its variables, weights first
+    complaints: tuple[str, ...] = ()  # likely mistakes, in words
+    has_slots: bool = True  # whether its optimizer, if it has one, has variables yet
 
 
 class MeshAxes(NamedTuple):
-    """The axes of a mesh.
+    """The axes of a mesh."""
 
-    Attributes:
-        sizes: Size of each axis by its name, in the order of the mesh.
-        batch: Name of the axis along which batches are sharded.
-    """
-
-    sizes: Mapping[str, int]
-    batch: str
+    sizes: Mapping[str, int]  # size of each axis by its name, in the order of the mesh
+    batch: str  # name of the axis along which batches are sharded
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -98,15 +75,11 @@ def batch_axis_of(names: Iterable[str]) -> str:
 
 
 class LayerFacts(NamedTuple):
-    """The facts about a variable's layer that its layout depends on.
+    """The facts about a variable's layer that its layout depends on."""
 
-    Attributes:
-        kind: Name of its class, or of the Keras class that it extends, such as `"Dense"`; empty if it is not known.
-        equation: The equation of an `EinsumDense`; else empty.
-    """
-
+    # Name of its class, or of the Keras class that it extends, such as `"Dense"`; empty if it is not known.
     kind: str = ""
-    equation: str = ""
+    equation: str = ""  # the equation of an `EinsumDense`; else empty
 
 
 def sharded_spec(shape: Sequence[int], layer: LayerFacts, axes: MeshAxes) -> Spec:
@@ -151,11 +124,7 @@ def tensor_dimensions(shape: Sequence[int], layer: LayerFacts) -> list[int]:
 
 
 class Patterns:
-    """Layouts by patterns over the paths of variables, as in a `keras.distribution.LayoutMap`.
-
-    Args:
-        specs: Specs by regular expressions; one matches a path in which it is found.
-    """
+    """Layouts by patterns over the paths of variables, as in a `keras.distribution.LayoutMap`."""
 
     def __init__(self, specs: Mapping[str, Sequence[str | None]]) -> None:
         self.specs: dict[str, Spec] = {pattern: tuple(spec) for pattern, spec in specs.items()}

@@ -10,37 +10,24 @@ from keras_tpu_ext._runtime.common.layouts import VariableLayout
 
 @dataclasses.dataclass(frozen=True)
 class LoweredStep:
-    """A train step in StableHLO.
+    """A train step in StableHLO."""
 
-    Attributes:
-        program: The module, as MLIR bytecode or text.
-        partitions: True if it is the program of all devices, which the compiler partitions; False for that of one
-            replica.
-        examples: Examples in the batch of all replicas.
-        batch_bytes: Bytes of that batch as the host sends it to the devices.
-        layers: The names of the model's layers, at any depth.
-        roles: What other parts of operation names stand for, such as `{"sgd": "(optimizer)"}`.
-        arguments: The variables, such as `"conv1/kernel"`, by the program's names for its arguments.
-        framework: Name of the framework.
-        results: Number of leading results that are not variables; all others alias the variables that they update.
-            `None` if the program says itself which arguments it donates.
-        without_lines: The program without source locations, which change nothing; `None` if it has none.
-        layouts: The layout of each variable of the model.
-        complaints: Likely mistakes in these layouts.
-    """
-
-    program: bytes
+    program: bytes  # the module, as MLIR bytecode or text
+    # True if it is the program of all devices, which the compiler partitions; False for that of one replica.
     partitions: bool
-    examples: int
-    batch_bytes: int
-    layers: tuple[str, ...]
-    roles: Mapping[str, str]
-    arguments: Mapping[str, str]
-    framework: str
+    examples: int  # examples in the batch of all replicas
+    batch_bytes: int  # bytes of that batch as the host sends it to the devices
+    layers: tuple[str, ...]  # the names of the model's layers, at any depth
+    roles: Mapping[str, str]  # what other parts of operation names stand for, such as `{"sgd": "(optimizer)"}`
+    arguments: Mapping[str, str]  # the variables, such as `"conv1/kernel"`, by the program's names for its arguments
+    framework: str  # name of the framework
+    # Number of leading results that are not variables; all others alias the variables that they update. `None` if the
+    # program says itself which arguments it donates.
     results: int | None = None
+    # The program without source locations, which change nothing; `None` if it has none.
     without_lines: bytes | None = None
-    layouts: tuple[VariableLayout, ...] = ()
-    complaints: tuple[str, ...] = ()
+    layouts: tuple[VariableLayout, ...] = ()  # the layout of each variable of the model
+    complaints: tuple[str, ...] = ()  # likely mistakes in these layouts
 
     @property
     def identity(self) -> bytes:

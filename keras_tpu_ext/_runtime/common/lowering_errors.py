@@ -91,14 +91,7 @@ def error_of_lookup(cause: str, model: Model) -> LoweringError:
 def error_of_operation(
     names: Iterable[str], cause: str, model: Model, frames: Sequence[_Frame] = ()
 ) -> LoweringError:
-    """Return the error about one operation.
-
-    Args:
-        names: Its names, one of which may contain a layer's name, such as `model/block/dense_1/MatMul`.
-        cause: What is wrong.
-        model: The model.
-        frames: The frames that created it.
-    """
+    """Return the error about one operation."""
     layer = next((layer for name in names if (layer := _layer_in(name, model)) is not None), None)
     line = _users_line(frames) or _line_of_layer(layer)
     return LoweringError(cause, layer=_name(layer), line=line, cure=_cure_for(cause))

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from keras_tpu_ext._runtime.common import private_names
-from keras_tpu_ext._versions import NEWEST_TESTED, find_versions, install_tested_command
 from keras_tpu_ext.errors import RuntimeNotSupportedError
+from keras_tpu_ext.machine.versions import NEWEST_TESTED, find_versions, install_tested_command
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -36,22 +36,14 @@ def private(path: str) -> Any:
 
 
 def override(thing: Any, name: str, value: Any) -> None:
-    """Set a private attribute that Keras reads.
-
-    Raises:
-        RuntimeNotSupportedError: If `thing` has no such attribute: Keras would not read it.
-    """
+    """Set a private attribute that Keras reads."""
     if not hasattr(thing, name):
         raise RuntimeNotSupportedError(_gone(f"{type(thing).__name__}.{name}"))
     setattr(thing, name, value)
 
 
 def check_overrides(cls: type) -> None:
-    """Check that Keras still has the private methods of a model that this package overrides in `cls`.
-
-    Raises:
-        RuntimeNotSupportedError: If one is gone: Keras would not call ours.
-    """
+    """Check that Keras still has the private methods of a model that this package overrides in `cls`."""
     ours = [vars(base) for base in cls.__mro__ if _is_of_package(base)]
     theirs = [vars(base) for base in cls.__mro__ if not _is_of_package(base)]
     for path in private_names.EVERY:
@@ -90,14 +82,10 @@ class _Missing:
 
 @contextlib.contextmanager
 def explain_missing_names() -> Iterator[None]:
-    """Say what to install if the block fails because a private name is gone from the installed version.
-
-    Raises:
-        RuntimeNotSupportedError: In place of the `AttributeError` or `ImportError`, which is its cause.
-    """
+    """Say what to install if the block fails because a private name is gone from the installed version."""
     try:
         yield
-    except (AttributeError, ImportError) as error:
+    except AttributeError as error:  # `private` handles what cannot be imported
         name = missing_name(error)
         if name is None:
             raise
@@ -112,27 +100,16 @@ def _gone(name: str, place: str = "") -> str:
     )
 
 
-def missing_name(error: AttributeError | ImportError) -> str | None:
-    """Return the name in the table that is gone; `None` if the error is about something else.
+def missing_name(error: AttributeError) -> str | None:
+    """Return the name in the table that is gone; `None` if the error is about another one.
 
-    Args:
-        error: The error of an import or an attribute. Only code of this package uses the names in the table, so an
-            error raised by other code is not ours, whatever it is about.
+    Only code of this package uses the names in the table, so an error raised by other code is not ours. Names without
+    an underscore, such as `get`, may be missing from the user's objects, too.
     """
-    if not _place(error):
+    is_private = isinstance(error.obj, types.ModuleType) or (error.name or "").startswith("_")
+    if not (is_private and _place(error)):
         return None
-    if isinstance(error, AttributeError):
-        if isinstance(error.obj, types.ModuleType):
-            module = re.sub("^tf_keras", "keras", error.obj.__name__)
-            return next((path for path in private_names.EVERY if path == f"{module}:{error.name}"), None)
-        # Names such as `get` may be missing from the user's objects, too.
-        private = error.name if (error.name or "").startswith("_") else None
-        return next((path for path in private_names.EVERY if re.split("[.:]", path)[-1] == private), None)
-    imported = re.search(r"cannot import name '(\w+)'", str(error))
-    wanted = ".".join(filter(None, [error.name, imported and imported[1]]))
-    return next(
-        (path for path in private_names.EVERY if (path.replace(":", ".") + ".").startswith(wanted + ".")), None
-    )
+    return next((path for path in private_names.EVERY if re.split("[.:]", path)[-1] == error.name), None)
 
 
 def _place(error: BaseException) -> str:

@@ -14,17 +14,11 @@ MARK = -0.0
 
 
 class PaddedBatch(NamedTuple):
-    """A batch for `fit`, which takes it as `(x, y, sample_weight)`.
+    """A batch for `fit`, which takes it as `(x, y, sample_weight)`."""
 
-    Attributes:
-        x: Inputs; every leaf has the shape `(batch_size, ...)`.
-        y: Targets, or `None`.
-        sample_weight: Weights in float32, minus zero in padded rows.
-    """
-
-    x: Nest
-    y: Nest
-    sample_weight: Nest
+    x: Nest  # inputs; every leaf has the shape `(batch_size, ...)`
+    y: Nest  # targets, or `None`
+    sample_weight: Nest  # weights in float32, minus zero in padded rows
 
 
 class UnweightedPaddedBatch(PaddedBatch):
@@ -37,22 +31,13 @@ def without_own_weights(data: Nest) -> Nest:
 
 
 class GivesPaddedBatches:
-    """Mixin of a `PyDataset` whose items are `PaddedBatch`es.
+    """Mixin of a `PyDataset` whose items are `PaddedBatch`es."""
 
-    Attributes:
-        dataset: The `PyDataset` whose batches they are.
-    """
-
-    dataset: Dataset
+    dataset: Dataset  # the `PyDataset` whose batches they are
 
 
 class PaddedOutputs(NamedTuple):
-    """The predictions for a padded batch.
+    """The predictions for a padded batch."""
 
-    Attributes:
-        outputs: The model's outputs, padded rows included.
-        real: Boolean tensor of shape `(batch_size,)`; False in padded rows.
-    """
-
-    outputs: Nest
-    real: Tensor
+    outputs: Nest  # the model's outputs, padded rows included
+    real: Tensor  # boolean tensor of shape `(batch_size,)`; False in padded rows

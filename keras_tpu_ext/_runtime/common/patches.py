@@ -27,9 +27,6 @@ class patched:  # noqa: N801, a context manager like those of contextlib
 
     Replicas take turns in a step, and threads run in any order: one may enter before another has left. The first to
     enter patches, the last to leave takes the patch back.
-
-    Args:
-        patches: What to patch.
     """
 
     def __init__(self, patches: Sequence[Patch]) -> None:

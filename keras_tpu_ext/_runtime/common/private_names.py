@@ -2,280 +2,206 @@
 
 They may disappear in any version. `tests/_runtime/test_private_names.py` checks that every private import and every
 foreign attribute with an underscore in the package is listed here, and that the installed versions still have it.
-`module:name` can be looked up without an object; `Class.name` is an attribute that only an instance has.
-`missing_names.py` handles names that are gone.
+`module:name` can be looked up without an object; `Class.name` is an attribute that only an instance has. Each line of
+a table has what several names begin with, and how each goes on. `missing_names.py` handles names that are gone.
 """
 
+
+def _names(table: str) -> tuple[str, ...]:
+    """Return the names of a table."""
+    rows = (line.split() for line in table.strip().splitlines())
+    return tuple(begin + name for begin, *names in rows for name in names)
+
+
 # Under every backend.
-KERAS3 = (
-    "keras.callbacks:EarlyStopping._set_monitor_op",
-    "keras.layers:BatchNormalization._moments",
-    "keras.src.api_export:REGISTERED_OBJS_TO_NAMES",
-    "keras.src.backend.common.variables:AutocastScope",
-    "keras.src.backend.common.global_state:get_global_attribute",
-    "keras.src.backend.common.masking:get_keras_mask",
-    "keras.src.backend:in_symbolic_scope",
-    "keras.src.backend.common.masking:set_keras_mask",
-    "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model",
-    "keras.src.layers.layer:Layer._flatten_layers",
-    "keras.src.losses.loss:apply_mask",
-    "keras.src.models.functional:Functional",
-    "keras.src.models.model:functional_init_arguments",
-    "keras.src.ops.nn:LogSoftmax",
-    "keras.src.ops.nn:Softmax",
-    "keras.src.optimizers.base_optimizer:BaseOptimizer._get_variable_index",
-    "keras.src.optimizers.base_optimizer:BaseOptimizer._track_variable",
-    "keras.src.saving.keras_saveable:KerasSaveable._unpickle_model",
-    "keras.src.saving.object_registration:GLOBAL_CUSTOM_NAMES",
-    "keras.src.trainers.compile_utils:CompileLoss",
-    "keras.src.trainers.compile_utils:CompileMetrics._flatten_y",
-    "keras.src.trainers.data_adapters:get_data_adapter",
-    "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter",
-    "keras.src.trainers.data_adapters.tf_dataset_adapter:TFDatasetAdapter",
-    "keras.src.trainers.epoch_iterator:EpochIterator._enumerate_iterator",
-    "keras.src.trainers.epoch_iterator:EpochIterator._get_iterator",
-    "keras.src.trainers.epoch_iterator:EpochIterator._interrupted_warning",
-    "keras.src.models.model:Trainer._get_metrics_result_or_logs",
-    "keras.src.models.model:Trainer._symbolic_build",
-    "keras.src.utils.file_utils:File",
-    "keras.src.utils.file_utils:exists",
-    "BackupAndRestore._training_metadata_path",
-    "BatchNormalization._reduction_axes",
-    "CompileLoss._flat_losses",
-    "CompileLoss._user_loss",
-    "CompileLoss._user_loss_weights",
-    "CompileMetrics._flat_metrics",
-    "CompileMetrics._flat_weighted_metrics",
-    "CompileMetrics._user_metrics",
-    "CompileMetrics._user_weighted_metrics",
-    "EpochIterator._current_iterator",
-    "EpochIterator._num_batches",
-    "EpochIterator._steps_seen",
-    "Functional._inputs_struct",
-    "Functional._nodes_by_depth",
-    "Functional._outputs_struct",
-    "KerasTensor._keras_history",
-    "LossScaleOptimizer.inner_optimizer",
-    "MeanMetricWrapper._fn",
-    "MeanMetricWrapper._fn_kwargs",
-    "MultiHeadAttention._softmax",
-    "Operation._inbound_nodes",
-    "Optimizer._iterations",
-    "PyDatasetAdapter.enqueuer",
-    "PyDatasetEnqueuer.ready_queue",
-    "Sequential._functional",
-    "TensorBoard._should_trace",
-    "Trainer._compile_config",
-    "Trainer._compile_loss",
-    "Trainer._compile_metrics",
-    "Trainer._loss_tracker",
-)
+KERAS3 = _names("""
+keras.callbacks:EarlyStopping. _set_monitor_op
+keras.layers:BatchNormalization. _moments
+keras.src.api_export: REGISTERED_OBJS_TO_NAMES
+keras.src.backend.common.variables: AutocastScope
+keras.src.backend.common.global_state: get_global_attribute
+keras.src.backend.common.masking: get_keras_mask set_keras_mask
+keras.src.backend: in_symbolic_scope
+keras.src.callbacks.backup_and_restore:BackupAndRestore. _save_model
+keras.src.layers.layer:Layer. _flatten_layers
+keras.src.models.functional: Functional
+keras.src.models.model: functional_init_arguments
+keras.src.ops.nn: LogSoftmax Softmax
+keras.src.optimizers.base_optimizer:BaseOptimizer. _get_variable_index _track_variable
+keras.src.saving.keras_saveable:KerasSaveable. _unpickle_model
+keras.src.saving.object_registration: GLOBAL_CUSTOM_NAMES
+keras.src.trainers.compile_utils: CompileLoss
+keras.src.trainers.compile_utils:CompileMetrics. _flatten_y
+keras.src.trainers.data_adapters: get_data_adapter
+keras.src.trainers.data_adapters.array_data_adapter: ArrayDataAdapter
+keras.src.trainers.data_adapters.tf_dataset_adapter: TFDatasetAdapter
+keras.src.trainers.epoch_iterator:EpochIterator. _enumerate_iterator _get_iterator _interrupted_warning
+keras.src.models.model:Trainer. _get_metrics_result_or_logs _symbolic_build
+keras.src.utils.file_utils: File exists
+BackupAndRestore. _training_metadata_path
+BatchNormalization. _reduction_axes
+CompileLoss. _flat_losses _user_loss _user_loss_weights
+CompileMetrics. _flat_metrics _flat_weighted_metrics _user_metrics _user_weighted_metrics
+EpochIterator. _current_iterator _num_batches _steps_seen
+Functional. _inputs_struct _nodes_by_depth _outputs_struct
+KerasTensor. _keras_history
+LossScaleOptimizer. inner_optimizer
+MeanMetricWrapper. _fn _fn_kwargs
+MultiHeadAttention. _softmax
+Operation. _inbound_nodes
+Optimizer. _iterations
+PyDatasetAdapter. enqueuer
+PyDatasetEnqueuer. ready_queue
+Sequential. _functional
+TensorBoard. _should_trace
+Trainer. _compile_config _compile_loss _compile_metrics _loss_tracker
+""")
 
-KERAS3_TENSORFLOW = (
-    "keras:Variable._initialize",
-    "keras.src.backend.tensorflow.optimizer:TFOptimizer._all_reduce_sum_gradients",
-    "keras.src.backend.tensorflow.optimizer:TFOptimizer._apply_weight_decay",
-    "keras.src.backend.tensorflow.optimizer:TFOptimizer._backend_apply_gradients",
-    "keras.src.backend.tensorflow.optimizer:TFOptimizer._backend_update_step",
-    "keras.src.backend.tensorflow.optimizer:TFOptimizer._clip_gradients",
-    "keras.src.backend.tensorflow.optimizer:TFOptimizer._update_model_variables_moving_average",
-    "keras.src.backend.tensorflow.optimizer:TFOptimizer._var_key",
-    "keras.src.models.model:Trainer._maybe_symbolic_build",
-    "keras.src.layers.layer:Layer._get_own_losses",
-    "keras.src.layers.layer:Layer._get_regularization_losses",
-    "keras.src.losses.loss:scale_loss_for_distribution",
-    "keras.src.losses.loss:unscale_loss_for_distribution",
-    "keras.src.models.model:Trainer._compute_loss",
-    "Layer._losses",
-    "Optimizer._accumulated_gradients",
-    "Optimizer._distribution_strategy",
-    "Optimizer._model_variables_moving_average",
-    "Optimizer._trainable_variables",
-    "Optimizer._trainable_variables_indices",
-    "TFDatasetAdapter._dataset",
-    "TFEpochIterator._distributed_dataset",
-    "Trainer._call_has_training_arg",
-    "Trainer._distribute_strategy",
-)
+KERAS3_TENSORFLOW = _names("""
+keras:Variable. _initialize
+keras.src.backend.tensorflow.optimizer:TFOptimizer. _all_reduce_sum_gradients _apply_weight_decay
+keras.src.backend.tensorflow.optimizer:TFOptimizer. _backend_apply_gradients _backend_update_step _clip_gradients
+keras.src.backend.tensorflow.optimizer:TFOptimizer. _update_model_variables_moving_average _var_key
+keras.src.models.model:Trainer. _maybe_symbolic_build _compute_loss
+keras.src.layers.layer:Layer. _get_own_losses _get_regularization_losses
+keras.src.losses.loss: scale_loss_for_distribution unscale_loss_for_distribution
+Layer. _losses
+Optimizer. _accumulated_gradients _distribution_strategy _model_variables_moving_average _trainable_variables
+Optimizer. _trainable_variables_indices
+TFDatasetAdapter. _dataset
+TFEpochIterator. _distributed_dataset
+Trainer. _call_has_training_arg _distribute_strategy
+""")
 
-KERAS3_JAX = (
-    "jax._src.distributed:global_state.client",
-    "jax._src.distributed:global_state.process_id",
-    "jax._src.interpreters.mlir:module_to_bytecode",
-    "jax._src.xla_bridge:backends_are_initialized",
-    "keras.layers:GroupQueryAttention._compute_attention",
-    "keras.layers:GroupQueryAttention._compute_attention_mask",
-    "keras.layers:MultiHeadAttention._compute_attention",
-    "keras.layers:MultiHeadAttention._compute_attention_mask",
-    "keras.src.backend.common.global_state:set_global_attribute",
-    "keras.src.models.model:Trainer._get_jax_state",
-    "keras.src.models.model:Trainer.compute_loss_and_updates",  # not private, and not documented either
-    "keras.src.trainers.data_adapters.data_adapter:DataAdapter.batch_size",
-    "keras.src.trainers.data_adapters.data_adapter:DataAdapter.get_numpy_iterator",
-    "keras.src.trainers.data_adapters.data_adapter:DataAdapter.has_partial_batch",
-    "keras.src.trainers.data_adapters.data_adapter:DataAdapter.num_batches",
-    "keras.src.trainers.data_adapters.data_adapter_utils:is_jax_sparse",
-    "keras.src.trainers.data_adapters.data_adapter_utils:is_scipy_sparse",
-    "keras.src.trainers.data_adapters.data_adapter_utils:is_tensorflow_sparse",
-    "keras.src.trainers.data_adapters.data_adapter_utils:scipy_sparse_to_jax_sparse",
-    "keras.src.trainers.data_adapters.data_adapter_utils:tf_sparse_to_jax_sparse",
-    "DistributedRuntimeClient.key_value_dir_get",
-    "DistributedRuntimeClient.key_value_set",
-    "JAXEpochIterator.data_adapter",
-    "Layer._loss_ids",
-    "LossFunctionWrapper.fn",
-    "Variable._layout",
-    "Trainer._jax_state",
-    "Variable._value",
-)
+KERAS3_JAX = _names("""
+jax._src.distributed:global_state. client process_id
+jax._src.interpreters.mlir: module_to_bytecode
+jax._src.source_info_util: summarize
+jax._src.xla_bridge: backends_are_initialized
+keras.layers:GroupQueryAttention. _compute_attention _compute_attention_mask
+keras.layers:MultiHeadAttention. _compute_attention _compute_attention_mask
+keras.src.backend.common.global_state: set_global_attribute
+keras.src.models.model:Trainer. _get_jax_state compute_loss_and_updates
+keras.src.trainers.data_adapters.data_adapter:DataAdapter. batch_size get_numpy_iterator has_partial_batch
+keras.src.trainers.data_adapters.data_adapter:DataAdapter. num_batches
+keras.src.trainers.data_adapters.data_adapter_utils: is_jax_sparse is_scipy_sparse is_tensorflow_sparse
+keras.src.trainers.data_adapters.data_adapter_utils: scipy_sparse_to_jax_sparse tf_sparse_to_jax_sparse
+DistributedRuntimeClient. key_value_dir_get key_value_set
+JAXEpochIterator. data_adapter
+Layer. _loss_ids _remat_mode
+LossFunctionWrapper. fn
+Variable. _layout _value
+Trainer. _jax_state _losses_override
+""")
 
 # On JAX; see `compat/keras3_jax.py`.
 BEFORE_KERAS_3_10 = ("keras.src.backend.jax.distribution_lib:_to_jax_mesh",)
+
 FROM_KERAS_3_10 = ("keras.src.backend.jax.distribution_lib:initialize_rng",)
+
 BEFORE_KERAS_3_16 = ("keras.src.backend.jax.nn:dot_product_attention",)
+
 FROM_KERAS_3_16 = ("keras.src.backend.jax.ops.nn:dot_product_attention",)
+
 FROM_KERAS_3_15 = ("MultiHeadAttention._sliding_window",)
 
 # `keras.src` on TensorFlow 2.15, and `tf_keras.src` on newer ones.
 KERAS2 = (
-    "keras.src.engine.base_layer:BaseRandomLayer",
-    "keras.src.engine.base_layer:Layer._flatten_layers",
-    "keras.src.engine.compile_utils:LossesContainer._conform_to_outputs",
-    "keras.src.engine.compile_utils:MetricsContainer._conform_to_outputs",
-    "keras.src.engine.compile_utils:match_dtype_and_rank",
-    "keras.src.engine.data_adapter:DataHandler._configure_dataset_and_inferred_steps",
-    "keras.src.engine.data_adapter:DataHandler.enumerate_epochs",
-    "keras.src.engine.data_adapter:DataHandler.steps",
-    "keras.src.engine.data_adapter:GeneratorDataAdapter",
-    "keras.src.engine.data_adapter:TensorLikeDataAdapter",
-    "keras.src.engine.data_adapter:get_data_handler",
-    "keras.src.engine.functional:Functional",
-    "keras.src.engine.keras_tensor:KerasTensor",
-    "keras.src.engine.training:Model._get_optimizer",
-    "keras.src.engine.training:Model._validate_and_get_metrics_result",
-    "keras.src.engine.training:Model._validate_compile",
-    "keras.src.engine.training:Model._validate_target_and_loss",
-    "keras.src.engine.training:is_functional_model_init_params",
-    "keras.src.layers.normalization.batch_normalization:BatchNormalizationBase._assign_moving_average",
-    "keras.src.layers.normalization.batch_normalization:BatchNormalizationBase._assign_new_value",
-    "keras.src.layers.normalization.batch_normalization:BatchNormalizationBase._calculate_mean_and_var",
-    "keras.src.losses:Loss._get_reduction",
-    "keras.src.mixed_precision.autocast_variable:enable_auto_cast_variables",
-    "keras.src.mixed_precision.loss_scale_optimizer:BaseLossScaleOptimizer",
-    "keras.src.optimizers.optimizer:Optimizer.aggregate_gradients",
-    "keras.src.optimizers.optimizer:_BaseOptimizer._build_learning_rate",
-    "keras.src.optimizers.optimizer:_BaseOptimizer._var_key",
-    "keras.src.saving.object_registration:_GLOBAL_CUSTOM_NAMES",
-    "keras.src.utils.losses_utils:apply_mask",
-    "keras.src.utils.losses_utils:cast_losses_to_common_dtype",
-    "keras.src.utils:tf_utils",
     "BackupAndRestore's file",  # the name of the epoch in it, and of its folder
-    "DataHandler._adapter",
-    "DataHandler._current_step",
-    "DataHandler._dataset",
-    "DataHandler._inferred_steps",
-    "DataHandler._initial_epoch",
-    "DataHandler._initial_step",
-    "DataHandler._insufficient_data",
-    "DataHandler._model",
-    "DataHandler._step_increment",
-    "Functional._nested_inputs",
-    "Functional._nested_outputs",
-    "Functional._nodes_by_depth",
-    "KerasTensor._keras_history",
-    "Layer._activity_regularizer",
-    "Layer._callable_losses",
-    "Layer._eager_losses",
-    "Layer._random_generator",
-    "Loss._fn_kwargs",
-    "LossScale._current_loss_scale",
-    "LossScaleOptimizer._loss_scale",
-    "LossesContainer._built",
-    "LossesContainer._loss_weights",
-    "LossesContainer._losses",
-    "LossesContainer._output_names",
-    "LossesContainer._per_output_metrics",
-    "LossesContainer._total_loss_mean",
-    "LossesContainer._user_loss_weights",
-    "LossesContainer._user_losses",
-    "MeanMetricWrapper._fn",
-    "MeanMetricWrapper._fn_kwargs",
-    "MetricsContainer._built",
-    "MetricsContainer._metrics",
-    "MetricsContainer._user_metrics",
-    "MetricsContainer._user_weighted_metrics",
-    "MetricsContainer._weighted_metrics",
-    "Model._compile_config",
-    "Model._distribution_strategy",
-    "Model._is_compiled",
-    "Model._keras_api_names",
-    "Model._steps_per_execution",
-    "Model._test_counter",
-    "Model._train_counter",
-    "Model.compiled_loss",
-    "Model.compiled_metrics",
-    "MultiHeadAttention._softmax",
-    "Optimizer._create_all_weights",
-    "Optimizer._distribution_strategy",
-    "Optimizer._hyper",
-    "Optimizer._index_dict",
-    "Optimizer._iterations",
-    "RandomGenerator._generator",
-    "Tensor._keras_mask",
-    "TensorLikeDataAdapter._shuffle",
+    *_names("""
+keras.src.engine.base_layer: BaseRandomLayer
+keras.src.engine.base_layer:Layer. _flatten_layers
+keras.src.engine.compile_utils:LossesContainer. _conform_to_outputs
+keras.src.engine.compile_utils:MetricsContainer. _conform_to_outputs
+keras.src.engine.compile_utils: match_dtype_and_rank
+keras.src.engine.data_adapter:DataHandler. _configure_dataset_and_inferred_steps enumerate_epochs steps
+keras.src.engine.data_adapter: GeneratorDataAdapter TensorLikeDataAdapter get_data_handler
+keras.src.engine.functional: Functional
+keras.src.engine.keras_tensor: KerasTensor
+keras.src.engine.training:Model. _get_optimizer _validate_and_get_metrics_result _validate_compile
+keras.src.engine.training:Model. _validate_target_and_loss
+keras.src.engine.training: is_functional_model_init_params
+keras.src.layers.normalization.batch_normalization:BatchNormalizationBase. _assign_moving_average _assign_new_value
+keras.src.layers.normalization.batch_normalization:BatchNormalizationBase. _calculate_mean_and_var
+keras.src.losses:Loss. _get_reduction
+keras.src.mixed_precision.autocast_variable: enable_auto_cast_variables
+keras.src.mixed_precision.loss_scale_optimizer: BaseLossScaleOptimizer
+keras.src.optimizers.optimizer:Optimizer. aggregate_gradients
+keras.src.optimizers.optimizer:_BaseOptimizer. _build_learning_rate _var_key
+keras.src.saving.object_registration: _GLOBAL_CUSTOM_NAMES
+keras.src.utils.losses_utils: apply_mask cast_losses_to_common_dtype
+keras.src.utils: tf_utils
+DataHandler. _adapter _current_step _dataset _inferred_steps _initial_epoch _initial_step _insufficient_data _model
+DataHandler. _step_increment
+Functional. _nested_inputs _nested_outputs _nodes_by_depth
+KerasTensor. _keras_history
+Layer. _activity_regularizer _callable_losses _eager_losses _random_generator
+Loss. _fn_kwargs
+LossScale. _current_loss_scale
+LossScaleOptimizer. _loss_scale
+LossesContainer. _built _loss_weights _losses _output_names _per_output_metrics _total_loss_mean _user_loss_weights
+LossesContainer. _user_losses
+MeanMetricWrapper. _fn _fn_kwargs
+MetricsContainer. _built _metrics _user_metrics _user_weighted_metrics _weighted_metrics
+Model. _compile_config _distribution_strategy _is_compiled _keras_api_names _steps_per_execution _test_counter
+Model. _train_counter compiled_loss compiled_metrics
+MultiHeadAttention. _softmax
+Optimizer. _create_all_weights _distribution_strategy _hyper _index_dict _iterations
+RandomGenerator. _generator
+Tensor. _keras_mask
+TensorLikeDataAdapter. _shuffle
+"""),
 )
 
 # Under any Keras. The nodes of tf.data are tried one by one in tests/data.
-TENSORFLOW = (
-    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_all_reduce",
-    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_dynamic_update_slice",
-    "tensorflow.compiler.tf2xla.ops.gen_xla_ops:xla_replica_id",
-    "tensorflow.python.autograph.core.ag_ctx:ControlStatusCtx",
-    "tensorflow.python.autograph.core.ag_ctx:Status",
-    "tensorflow.python.data.ops.iterator_ops:IteratorSpec",
-    "tensorflow.python.distribute.distribute_lib:_DefaultDistributionExtended._gather_to_implementation",
-    "tensorflow.python.distribute.distribute_lib:_get_default_strategy",
-    "tensorflow.python.distribute.input_lib:_SingleWorkerDatasetIteratorSpec",
-    "tensorflow.python.distribute.input_lib:_SingleWorkerOwnedDatasetIterator._make_iterator",
-    "tensorflow.python.eager.context:context",
-    "tensorflow.python.eager.context:global_seed",
-    "tensorflow.python.framework.kernels:get_registered_kernels_for_op",
-    "tensorflow.python.framework.op_def_registry:get",
-    "tensorflow:Graph._get_function",
-    "tensorflow:data.Dataset._common_args",
-    "tensorflow:data.Dataset._functions",
-    "tensorflow:data.Dataset._inputs",
-    "Dataset._variant_tensor",
-    "OwnedIterator._iterator_resource",
-    "PerReplicaSpec._value_specs",
-    "StructuredFunctionWrapper._func",
-    "_ConcatenateDataset._dataset_to_concatenate",
-    "_ConcatenateDataset._input_datasets",
-    "_MapDataset._input_dataset",
-    "_ParallelMapDataset._deterministic",
-    "_ShuffleDataset._reshuffle_each_iteration",
-    "_SingleWorkerDatasetIteratorSpec._element_spec",
-    "_SingleWorkerOwnedDatasetIterator._worker",
-    "_TensorSliceDataset._tensors",
-    "_ZipDataset._datasets",
-)
+TENSORFLOW = _names("""
+tensorflow.compiler.tf2xla.ops.gen_xla_ops: xla_all_reduce xla_dynamic_update_slice xla_replica_id
+tensorflow.python.autograph.core.ag_ctx: ControlStatusCtx Status
+tensorflow.python.data.ops.iterator_ops: IteratorSpec
+tensorflow.python.distribute.distribute_lib:_DefaultDistributionExtended. _gather_to_implementation
+tensorflow.python.distribute.distribute_lib: _get_default_strategy
+tensorflow.python.distribute.input_lib: _SingleWorkerDatasetIteratorSpec
+tensorflow.python.distribute.input_lib:_SingleWorkerOwnedDatasetIterator. _make_iterator
+tensorflow.python.eager.context: context global_seed
+tensorflow.python.framework.ops: gradient_registry
+tensorflow.python.framework.kernels: get_registered_kernels_for_op
+tensorflow.python.framework.op_def_registry: get
+tensorflow.python.saved_model.save_context: save_context
+DistributedVariable. _primary
+tensorflow:Graph. _get_function
+tensorflow:data.Dataset. _common_args _functions _inputs
+Dataset. _variant_tensor
+OwnedIterator. _iterator_resource
+PerReplicaSpec. _value_specs
+StructuredFunctionWrapper. _func
+_ConcatenateDataset. _dataset_to_concatenate _input_datasets
+_MapDataset. _input_dataset
+_ParallelMapDataset. _deterministic
+_ShuffleDataset. _reshuffle_each_iteration
+_SingleWorkerDatasetIteratorSpec. _element_spec
+_SingleWorkerOwnedDatasetIterator. _worker
+_TensorSliceDataset. _tensors
+_ZipDataset. _datasets
+""")
 
 # Names that older TensorFlow versions lack and are not asked for.
-NEWER_TENSORFLOW = (
-    "tensorflow.python.data.experimental.ops.iterator_model_ops:get_model_proto",
-    "_ParallelMapDataset._force_synchronous",
-)
+NEWER_TENSORFLOW = _names("""
+tensorflow.python.data.experimental.ops.iterator_model_ops: get_model_proto
+_ParallelMapDataset. _force_synchronous
+""")
+
 BEFORE_TENSORFLOW_2_19 = ("tensorflow.tsl.protobuf.coordination_config_pb2:CoordinatedJob",)
+
 FROM_TENSORFLOW_2_19 = ("tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2:CoordinatedJob",)
 
 # In the process that runs the TPU compiler.
-COMPILER = (
-    "jax._src.compiler:get_compile_options",
-    "jax._src.interpreters.mlir:make_ir_context",
-    "jax._src.lib:xla_client.DeviceList",
-    "jax.experimental.topologies:get_topology_desc",
-    "jaxlib.mlir.ir:Module.parse",
-)
+COMPILER = _names("""
+jax._src.compiler: get_compile_options
+jax._src.interpreters.mlir: make_ir_context
+jax._src.lib:xla_client. DeviceList
+jax.experimental.topologies: get_topology_desc
+jaxlib.mlir.ir:Module. parse
+""")
 
 EVERY = (
     *KERAS3,

@@ -32,119 +32,78 @@ from keras_tpu_ext._runtime.common.types import (
 from keras_tpu_ext.errors import CheckpointError
 
 _T = TypeVar("_T")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 ChooseMesh: TypeAlias = "Callable[[Model, Nest], dict[str, int] | None]"
 
 
 @dataclasses.dataclass(frozen=True)
 class OpenedStrategy:
-    """A distribution strategy that is ready to use.
+    """A distribution strategy that is ready to use."""
 
-    Attributes:
-        strategy: The framework's own object (`tf.distribute.Strategy`, `keras.distribution.DataParallel`).
-        num_replicas: Number of replicas that train synchronously.
-        device_name: The framework's name for the device, such as `"TPU v3"` or `"NVIDIA A100"`; may be empty.
-        supports_bfloat16: True if the devices have bfloat16 matrix units; `None` if the framework does not say.
-        told_by: The setting that joined several processes, such as `"TF_CONFIG"`; empty for one process.
-    """
-
-    strategy: Strategy
-    num_replicas: int
-    device_name: str = ""
+    strategy: Strategy  # the framework's own object (`tf.distribute.Strategy`, `keras.distribution.DataParallel`)
+    num_replicas: int  # number of replicas that train synchronously
+    device_name: str = ""  # the framework's name for the device, such as `"TPU v3"` or `"NVIDIA A100"`; may be empty
+    # True if the devices have bfloat16 matrix units; `None` if the framework does not say.
     supports_bfloat16: bool | None = None
-    told_by: str = ""
+    told_by: str = ""  # the setting that joined several processes, such as `"TF_CONFIG"`; empty for one process
 
 
 @dataclasses.dataclass(frozen=True)
 class MessageTerms:
-    """The wording that messages use for a runtime.
+    """The wording that messages use for a runtime."""
 
-    Attributes:
-        framework: Name of the framework, such as `"TensorFlow"`.
-        no_gpu: What to do if the framework should see a GPU but does not.
-        plain_model: How a plain `keras.Model` on replicas differs from one on one device.
-        keras: Name of the runtime's Keras, such as `"Keras 3"`.
-    """
-
-    framework: str
-    no_gpu: str
-    plain_model: str
-    keras: str = "Keras 3"
+    framework: str  # name of the framework, such as `"TensorFlow"`
+    no_gpu: str  # what to do if the framework should see a GPU but does not
+    plain_model: str  # how a plain `keras.Model` on replicas differs from one on one device
+    keras: str = "Keras 3"  # name of the runtime's Keras, such as `"Keras 3"`
 
 
 class Overflow(NamedTuple):
-    """Non-finite gradients of one replica.
+    """Non-finite gradients of one replica."""
 
-    Attributes:
-        update: Number of the update since the watch began, from 1; each optimizer makes one update per batch.
-        replica: Number of the replica, from 0; `None` on JAX, which sees the gradients of all replicas together.
-        variables: Paths of the variables whose gradients had an inf or a NaN.
-        of: Number of variables that were updated together.
-    """
-
-    update: int
+    update: int  # number of the update since the watch began, from 1; each optimizer makes one update per batch
+    # Number of the replica, from 0; `None` on JAX, which sees the gradients of all replicas together.
     replica: int | None
-    variables: tuple[str, ...]
-    of: int
+    variables: tuple[str, ...]  # paths of the variables whose gradients had an inf or a NaN
+    of: int  # number of variables that were updated together
 
 
 class SavedVariable(NamedTuple):
-    """The value of a variable that training changes.
+    """The value of a variable that training changes."""
 
-    Attributes:
-        role: `"weight"`, `"optimizer"`, `"metric"`, `"step"` for loss scale and accumulated gradients, or `"random"`.
-        path: The path of the variable.
-        value: Its value; with `per_replica`, the values of all replicas stacked along a first dimension.
-        per_replica: Whether each replica has its own value, and reading the variable elsewhere returns their sum.
-    """
-
+    # `"weight"`, `"optimizer"`, `"metric"`, `"step"` for loss scale and accumulated gradients, or `"random"`.
     role: str
-    path: str
-    value: Array
+    path: str  # the path of the variable
+    value: Array  # its value; with `per_replica`, the values of all replicas stacked along a first dimension
+    # Whether each replica has its own value, and reading the variable elsewhere returns their sum.
     per_replica: bool = False
 
 
 class Place(NamedTuple):
-    """A position in a pass over the data, with an iterator state, from this or an earlier pass, to start from.
+    """A position in a pass over the data, with an iterator state, from this or an earlier pass, to start from."""
 
-    Attributes:
-        batch: Number of batches of the pass that the model has trained on.
-        read: Number of batches that had been read when the states below were taken.
-        iterator: The iterator's state at that time; `None` if it cannot be saved, or at the start of a pass.
-        random: The random generators' states at that time; `None` if reading all batches again reproduces them.
-        random_at_start: Their states before the pass that `iterator` belongs to.
-        rows: The largest number of rows in a batch of the pass so far; shorter batches may have to be padded to it.
-        passes: How many passes before this one the state was taken; those passes are read to their end.
-        unread: Number of iterators created, but not read, between the end of those passes and this pass.
-        draws: Whether reading a batch draws from Python's or NumPy's global random generators.
-        size: Number of batches of a whole pass, if Keras has learnt it by reading one; else `None`.
-    """
-
-    batch: int
-    read: int
+    batch: int  # number of batches of the pass that the model has trained on
+    read: int  # number of batches that had been read when the states below were taken
+    # The iterator's state at that time; `None` if it cannot be saved, or at the start of a pass.
     iterator: IteratorState
+    # The random generators' states at that time; `None` if reading all batches again reproduces them.
     random: RandomState
-    random_at_start: RandomState
+    random_at_start: RandomState  # their states before the pass that `iterator` belongs to
+    # The largest number of rows in a batch of the pass so far; shorter batches may have to be padded to it.
     rows: int = 0
-    passes: int = 0
-    unread: int = 0
-    draws: bool = False
-    size: int | None = None
+    passes: int = 0  # how many passes before this one the state was taken; those passes are read to their end
+    unread: int = 0  # number of iterators created, but not read, between the end of those passes and this pass
+    draws: bool = False  # whether reading a batch draws from Python's or NumPy's global random generators
+    size: int | None = None  # number of batches of a whole pass, if Keras has learnt it by reading one; else `None`
 
 
 class Call(NamedTuple):
-    """One call of a layer, or of an operation between layers, in a functional model.
+    """One call of a layer, or of an operation between layers, in a functional model."""
 
-    Attributes:
-        layer: The layer or operation.
-        inputs: Its symbolic inputs.
-        outputs: Its symbolic outputs.
-        training: The argument of that name if it is fixed, else `None`.
-    """
-
-    layer: Layer
-    inputs: list[Tensor]
-    outputs: list[Tensor]
-    training: bool | None = None
+    layer: Layer  # the layer or operation
+    inputs: list[Tensor]  # its symbolic inputs
+    outputs: list[Tensor]  # its symbolic outputs
+    training: bool | None = None  # the argument of that name if it is fixed, else `None`
 
 
 class Devices(Protocol):
@@ -323,6 +282,19 @@ class Batch(Protocol):
     def sum_over_replicas(self, values: Sequence[Tensor]) -> list[Tensor]:
         """Return the sum of each tensor, or Python number, over all replicas; it has no gradient."""
 
+    def respects_padding(self, function: _Function) -> _Function:
+        """Return `function`, marked: what it returns for examples does not depend on padded rows.
+
+        Its arguments are tensors with examples along the first axis, or the same for every batch. Without the mark
+        code that looks from row to row is taken for a reason not to pad a batch.
+        """
+
+    def batch_sum(self, values: Tensor) -> Tensor:
+        """Return the sum over the first axis, over the examples of all replicas and over no padded row."""
+
+    def batch_mean(self, values: Tensor) -> Tensor:
+        """Return the mean over the first axis, over the examples of all replicas and over no padded row."""
+
     def has_local_statistics(self, normalization: Layer) -> bool:
         """Return True if a `BatchNormalization` takes its moments from the replica's part of the batch only."""
 
@@ -445,17 +417,11 @@ class Progress(Protocol):
 
 
 class RunningFit(Protocol):
-    """A call of `fit` whose arguments Keras has not received yet.
+    """A call of `fit` whose arguments Keras has not received yet."""
 
-    Attributes:
-        method: `"fit"`, `"evaluate"` or `"predict"`.
-        arguments: The arguments by name, which may be changed.
-        data: The object that reads the batches, if `fit` may start in the middle of the data.
-    """
-
-    method: str
-    arguments: dict[str, Any]
-    data: Any
+    method: str  # `"fit"`, `"evaluate"` or `"predict"`
+    arguments: dict[str, Any]  # the arguments by name, which may be changed
+    data: Any  # the object that reads the batches, if `fit` may start in the middle of the data
 
     @property
     def callbacks(self) -> list[Callback]:
@@ -463,24 +429,17 @@ class RunningFit(Protocol):
 
 
 class ResumableData(Protocol):
-    """The batches of a `fit` that may start in the middle of the data.
+    """The batches of a `fit` that may start in the middle of the data."""
 
-    Attributes:
-        seed: The seed that was set for shuffles without their own; `None` if they have one, or need none.
-        not_exact: Why the data may continue with other random numbers or in a different order; empty if it does not.
-        read_again: Number of batches that were read again to return to the saved position.
-        seconds: How long that took.
-        see: Called with each batch that an epoch reads, its number of rows and its index in the pass, in the thread
-            that reads.
-        refusal: Why `fit` cannot go on, after an error in that thread; else `None`.
-    """
-
-    seed: int | None
+    seed: int | None  # the seed that was set for shuffles without their own; `None` if they have one, or need none
+    # Why the data may continue with other random numbers or in a different order; empty if it does not.
     not_exact: str
-    read_again: int
-    seconds: float
+    read_again: int  # number of batches that were read again to return to the saved position
+    seconds: float  # how long that took
+    # Called with each batch that an epoch reads, its number of rows and its index in the pass, in the thread that
+    # reads.
     see: Callable[[Nest, int, int], None]
-    refusal: CheckpointError | None
+    refusal: CheckpointError | None  # why `fit` cannot go on, after an error in that thread; else `None`
 
     def refuse(self, error: CheckpointError) -> None:
         """Raise an error that ends `fit`, from whichever thread reads the batches."""

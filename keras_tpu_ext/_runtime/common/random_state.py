@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_ext._runtime.common.types import RandomState
-from keras_tpu_ext._schema import MismatchError
+from keras_tpu_ext.checks.schema import MismatchError
 
 _WORDS = 624  # of a Mersenne Twister, each of 32 bits
 
@@ -25,11 +25,7 @@ def set_random_state(state: RandomState) -> None:
 
 
 def check_random_state(value: object, where: str) -> RandomState:
-    """Check states that a file holds; NumPy itself would read beyond the end of a state that is none.
-
-    Raises:
-        MismatchError: If they are no states of these generators.
-    """
+    """Check states that a file holds; NumPy itself would read beyond the end of a state that is none."""
     if isinstance(value, dict) and list(value) == ["python", "numpy"]:
         is_numpy = _is_numpy(value["numpy"]) or _is_like(value["numpy"], np.random.get_state())
         if _is_python(value["python"]) and is_numpy:

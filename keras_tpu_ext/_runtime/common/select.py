@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
-from keras_tpu_ext._versions import check_versions, find_versions, install_command, newer_than_tested
 from keras_tpu_ext.errors import RuntimeNotSupportedError, UntestedVersionWarning
+from keras_tpu_ext.machine.versions import check_versions, find_versions, install_command, newer_than_tested
 
 WORKING = {
     "keras3_tf": "Keras 3 on TensorFlow (KERAS_BACKEND=tensorflow, which is Keras's default)",
@@ -43,9 +43,6 @@ def runtime_name(environ: Mapping[str, str], keras_version: str | None, backend:
     Returns:
         `"keras3_tf"`, `"keras3_jax"`, `"keras3_torch"`, `"keras2_tf"` and so on, even if this release does not work
         on it.
-
-    Raises:
-        RuntimeNotSupportedError: If no Keras is installed.
     """
     if _is_legacy(environ):
         return "keras2_tf"
@@ -63,12 +60,7 @@ def chosen() -> str:
 
 
 def choose() -> str:
-    """Return the name of the runtime for this process.
-
-    Raises:
-        RuntimeNotSupportedError: If this release does not work on that runtime, its framework is not installed, or
-            its packages are incompatible. The message says what was found, what works and what to write.
-    """
+    """Return the name of the runtime for this process."""
     versions = find_versions()
     imported = "tensorflow" in sys.modules
     check_versions(versions, legacy=_is_legacy(os.environ), backend=_backend_to_be(), tensorflow_is_imported=imported)
@@ -85,11 +77,7 @@ def choose() -> str:
 
 
 def load() -> ModuleType:
-    """Import the package of this process's runtime.
-
-    Raises:
-        RuntimeNotSupportedError: As for `chosen`, and if a private name that the runtime needs is gone.
-    """
+    """Import the package of this process's runtime."""
     name = _PACKAGES[chosen()]
     backend = "jax" if name == "jax" else "tensorflow"
     note = newer_than_tested(find_versions(), legacy=name == "keras2", backend=backend)

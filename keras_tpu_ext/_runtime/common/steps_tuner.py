@@ -15,18 +15,13 @@ class StepsTuner:
 
     It starts at one step and grows by powers of two, at most 8 times at once. It has settled once two executions in a
     row took 0.2 to 1 second, or longer with a single step, or had all steps of an epoch.
-
-    Attributes:
-        steps: Number of steps in the next execution.
-        settled: True once `steps` is final.
-        most_steps: Upper limit of `steps`; it settles there too.
     """
 
-    most_steps = 2**20
+    most_steps = 2**20  # upper limit of `steps`; it settles there too
 
     def __init__(self) -> None:
-        self.steps = 1
-        self.settled = False
+        self.steps = 1  # number of steps in the next execution
+        self.settled = False  # true once `steps` is final
         self._fitted = False
         self._cut = False  # whether the last execution ended with its epoch
 

@@ -70,11 +70,7 @@ def shared_with_worker() -> Any:
 
 
 def heed_signals_in_worker(shared: Any) -> None:
-    """Handle signals as a worker in this process, which another one has started by `spawn` or `forkserver`.
-
-    Args:
-        shared: The result of `shared_with_worker()` in the other process.
-    """
+    """Handle signals as a worker in this process, which another one has started by `spawn` or `forkserver`."""
     if threading.current_thread() is threading.main_thread() and hasattr(os, "register_at_fork"):
         _register_at_fork()
         _heed(_HEEDED, shared)

@@ -80,14 +80,7 @@ def dtype_of(variable: Variable) -> str:
 
 
 def new_variable(value: Tensor, dtype: str, name: str, *, per_replica: bool = False) -> Any:
-    """Return a variable that no gradient changes.
-
-    Args:
-        value: Its initial value.
-        dtype: Its dtype.
-        name: Its name.
-        per_replica: Whether each replica has its own value, and reading the variable elsewhere returns their sum.
-    """
+    """Return a variable that no gradient changes."""
     kind = {"aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
     if per_replica:
         kind = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}

@@ -1,6 +1,6 @@
 """Keras 3's names for what `compat/__init__.py` offers, and what differs between its versions.
 
-A branch on `VERSION` can be removed once the oldest version in `_versions.py` passes it.
+A branch on `VERSION` can be removed once the oldest version in `machine/versions.py` passes it.
 """
 
 from __future__ import annotations

@@ -55,12 +55,7 @@ def device_kind_of(mesh: Mesh | None) -> str:
 
 @contextlib.contextmanager
 def tracing_for_tpu(device_kind: str, *, interprets: bool = False) -> Iterator[None]:
-    """Let Keras and this package take the code paths for a TPU in what this thread traces within the block.
-
-    Args:
-        device_kind: JAX's name for its devices.
-        interprets: Whether Pallas kernels are interpreted, so that a CPU can run them.
-    """
+    """Let Keras and this package take the code paths for a TPU in what this thread traces within the block."""
     before = _TRACING.device_kind, _TRACING.interprets
     with patched([*_platform_patches(), *(_kernel_patches() if interprets else ())]):
         _TRACING.device_kind, _TRACING.interprets = device_kind, interprets

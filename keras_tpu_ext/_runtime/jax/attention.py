@@ -234,12 +234,7 @@ def _capped(
 
 
 def warn_of_stock_attention(model: keras.Model, program: str) -> None:
-    """Warn that a plain model computes something else on a TPU, if Keras has given its attention to the kernel.
-
-    Args:
-        model: A model that takes Keras's own step.
-        program: Text of its step, lowered for a TPU.
-    """
+    """Warn that a plain model computes something else on a TPU, if Keras has given its attention to the kernel."""
     if hasattr(backend_nn, "wrap_flash_attention") and "splash_mha" in program:
         _LOG.warning(
             "On a TPU Keras %s computes the attention of %r as if it were causal and unscaled, and that is what this "

@@ -7,16 +7,24 @@ step gets the number of rows that count. They come first.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.types import Layer, Nest
+from keras_tpu_ext._runtime.common.types import Layer, Nest, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
+from keras_tpu_ext._runtime.jax.jaxpr_axis import OF_EXAMPLES, is_followed
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class PaddedBatchError(Exception):
+    """Code that needs all examples at once got padded rows; `separability.py` asks before any step does."""
 
 
 class _Batch(threading.local):
@@ -74,8 +82,9 @@ def is_padded() -> bool:
 
 
 def gather_examples(data: Nest) -> Any:
-    """Return `data`; never called with a padded batch, see `keras3/per_example.py`."""
-    assert BATCH.valid is None, "a batch for code that needs all examples at once was filled up"
+    """Return `data`, which must not be padded."""
+    if BATCH.valid is not None:
+        raise PaddedBatchError("a loss or a metric needs all examples at once")
     return data
 
 
@@ -89,9 +98,14 @@ def whole_state(variables: Sequence[Any]) -> contextlib.AbstractContextManager[N
     return contextlib.nullcontext()
 
 
-def mixes_examples(function: Callable[..., Any], specs: Sequence[Any]) -> bool:
-    """Return `False`; never called, because a program on JAX sees the whole batch."""
-    return False
+def is_row_by_row(function: Callable[..., Any], specs: Sequence[Any]) -> bool:
+    """Return `True`; never called, because a program on JAX sees the whole batch."""
+    return True
+
+
+def keeps_sums(update: Callable[..., Any], specs: Sequence[Any], variables: Iterable[Variable]) -> bool:
+    """Return `True`; never called, because a program on JAX sees the whole batch."""
+    return True
 
 
 def valid_rows_of(values: jax.Array) -> Any:
@@ -107,6 +121,41 @@ def zero_invalid_rows(values: jax.Array) -> Any:
     if valid is None:
         return values
     return jnp.where(jnp.reshape(valid, (-1, *[1] * (values.ndim - 1))), values, jnp.zeros_like(values))
+
+
+def respects_padding(function: _Function) -> _Function:
+    """Return `function`, marked: what it returns does not depend on padded rows, except in these rows themselves.
+
+    Its arguments are arrays whose first axis is the batch, or which are the same for every batch. `jaxpr_axis.py`
+    finds the mark.
+    """
+
+    @functools.wraps(function)
+    def marked(*arguments: Nest) -> Any:
+        if BATCH.valid is None or not is_followed():
+            return function(*arguments)
+
+        def call(*arguments: Nest) -> Any:
+            return function(*arguments)
+
+        call.__name__ = OF_EXAMPLES
+        return jax.jit(call)(*arguments)
+
+    return cast("_Function", marked)
+
+
+@respects_padding
+def batch_sum(values: jax.Array) -> jax.Array:
+    """Return the sum over the first axis, of examples only; see `common/protocols.py`."""
+    return jnp.sum(zero_invalid_rows(jnp.asarray(values)), axis=0)
+
+
+@respects_padding
+def batch_mean(values: jax.Array) -> jax.Array:
+    """Return the mean over the first axis, of examples only; see `common/protocols.py`."""
+    values = jnp.asarray(values)
+    mean = jnp.sum(zero_invalid_rows(values), axis=0) / (values.shape[0] * valid_fraction())
+    return mean.astype(jnp.result_type(values.dtype, float))
 
 
 def select_valid_rows(values: jax.Array) -> Any:
@@ -155,10 +204,17 @@ def exclude_padding(layers: Sequence[Layer]) -> Iterator[None]:
 
 def _regularizer_of_examples(stock: Any) -> Any:
     """Return a regulariser of the examples only, corrected for Keras's division by the number of rows."""
-    return lambda outputs: stock(zero_invalid_rows(outputs)) / (valid_fraction() if DIVIDES_REGULARIZERS else 1)
+    of_examples = respects_padding(lambda outputs: stock(zero_invalid_rows(outputs)))
+    return lambda outputs: (
+        of_examples(outputs) * (BATCH.valid.shape[0] / BATCH.examples if DIVIDES_REGULARIZERS else 1)
+    )
 
 
 def _moments(layer: Layer, stock: Any, inputs: jax.Array, mask: jax.Array) -> tuple[Any, Any]:
+    return respects_padding(functools.partial(_moments_of_examples, layer, stock))(inputs, mask)
+
+
+def _moments_of_examples(layer: Layer, stock: Any, inputs: jax.Array, mask: jax.Array) -> tuple[Any, Any]:
     real = valid_rows_of(inputs)
     if mask is not None:
         return stock(inputs, zero_invalid_rows(mask))

@@ -22,7 +22,6 @@ from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.keras3 import execution
 from keras_tpu_ext._runtime.jax.scope import distribution_of, num_replicas, use_distribution
 from keras_tpu_ext._runtime.jax.sharding import shard_data
-from keras_tpu_ext._runtime.keras3.per_example import predicts_per_example, trains_per_example
 
 get_data_adapter: Any = private("keras.src.trainers.data_adapters:get_data_adapter")
 DataAdapter: Any = private("keras.src.trainers.data_adapters.data_adapter:DataAdapter")
@@ -79,10 +78,12 @@ class GroupedDataAdapter(DataAdapter):
             super_batch: What Keras 3.16 requests in place of a batch; ignored, because a group already is one.
         """
         model, adapter = self._model, self._adapter
-        knows_rows = trains_per_example(model) if self._trains_or_tests else predicts_per_example(model)
+        running = getattr(model._kte.running, "method", "fit")
+        method = running if self._trains_or_tests else "predict"
         batches = batches_of(
             model,
-            fills_up=knows_rows and _may_be_short(adapter, num_replicas(model)),
+            fills_up=_may_be_short(adapter, num_replicas(model)),
+            may_pad=lambda data: model._kte.may_pad(method, data),
             most_steps=adapter.num_batches,
             rows=getattr(adapter, "rows_before", 0),
         )
@@ -194,16 +195,25 @@ class Batches:
         distribution: Keras's `DataParallel`, or `None`.
         replicas: Number of devices over which a batch is split.
         fills_up: Whether to pad batches.
+        may_pad: Returns whether a batch may be padded, given its data.
         most_steps: The most batches that an execution may have, if known: the number in an epoch.
         rows: The most rows that a batch has had before these.
     """
 
     def __init__(
-        self, distribution: Any, replicas: int, *, fills_up: bool, most_steps: int | None = None, rows: int = 0
+        self,
+        distribution: Any,
+        replicas: int,
+        *,
+        fills_up: bool,
+        may_pad: Callable[[Nest], bool] = lambda data: True,
+        most_steps: int | None = None,
+        rows: int = 0,
     ) -> None:
         self._distribution = distribution
         self._replicas = replicas
         self._fills_up = fills_up
+        self._may_pad = may_pad
         self._most_steps = most_steps
         self._space = -(-rows // replicas) * replicas
 
@@ -225,23 +235,18 @@ class Batches:
 
     def groups(self, batches: Sequence[HostBatch], room: int = 1) -> list[Group]:
         """Return groups that hold `batches` in their order, each with room for `room` of them."""
-        if self._fills_up:
-            largest = max((max(batch.rows, batch.space) for batch in batches if not batch.is_whole), default=0)
-            self._space = max(self._space, -(-largest // self._replicas) * self._replicas)
-        alike = itertools.groupby(batches, key=self._key)
-        return [self._group(list(group), room) for _, group in alike]
+        padded = [self._fills_up and not batch.is_whole and self._may_pad(batch.data) for batch in batches]
+        pairs = list(zip(batches, padded, strict=True))
+        largest = max((max(batch.rows, batch.space) for batch, pads in pairs if pads), default=0)
+        self._space = max(self._space, -(-largest // self._replicas) * self._replicas)
+        alike = itertools.groupby(pairs, key=lambda pair: _key(*pair))
+        return [self._group([batch for batch, _ in group], room, pads=key[0]) for key, group in alike]
 
-    def _key(self, batch: HostBatch) -> Any:
-        if batch.is_whole:
-            return id(batch)
-        # The first of `_shapes` is the number of rows.
-        return _shapes(batch.data)[1 if self._fills_up else 0 :]
-
-    def _group(self, batches: list[HostBatch], room: int) -> Group:
+    def _group(self, batches: list[HostBatch], room: int, *, pads: bool) -> Group:
         if batches[0].is_whole:
             return Group(shard_data(batches[0].data, self._distribution, axis=None), None, None)
-        rows = self._space if self._fills_up else batches[0].rows
-        examples = np.asarray([batch.rows for batch in batches], np.int32) if self._fills_up else None
+        rows = self._space if pads else batches[0].rows
+        examples = np.asarray([batch.rows for batch in batches], np.int32) if pads else None
         splits = rows % self._replicas == 0
         if room == len(batches) == 1:
             one = jax.tree.map(lambda leaf: _with_rows(leaf, rows), batches[0].data)
@@ -253,6 +258,14 @@ class Batches:
         if examples is not None:
             examples = np.pad(examples, (0, room - len(batches)))
         return Group(on_devices, examples, np.int32(len(batches)))
+
+
+def _key(batch: HostBatch, pads: bool) -> tuple[bool, Any]:
+    """Return whether a batch is padded, and what else the batches of a group have in common."""
+    if batch.is_whole:
+        return False, id(batch)
+    # The first of `_shapes` is the number of rows.
+    return pads, _shapes(batch.data)[1 if pads else 0 :]
 
 
 def batches_of(model: Model, **options: Any) -> Batches:

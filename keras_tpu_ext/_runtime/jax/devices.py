@@ -81,11 +81,7 @@ def open_workers() -> OpenedStrategy:
 
 @once_per_process
 def open_cpu(replicas: int) -> OpenedStrategy:
-    """Return the distribution over `replicas` CPU devices; if several, they are virtual ones for a rehearsal.
-
-    Raises:
-        ScopeError: If JAX's devices were started before the virtual ones could be made.
-    """
+    """Return the distribution over `replicas` CPU devices; if several, they are virtual ones for a rehearsal."""
     if replicas > 1 and not _backends_are_initialized():
         # Never fewer than the environment asks for.
         jax.config.update("jax_num_cpu_devices", max(replicas, jax.config.jax_num_cpu_devices))

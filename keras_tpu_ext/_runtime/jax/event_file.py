@@ -10,11 +10,7 @@ from keras_tpu_ext.errors import MissingExtraError
 
 
 class TensorBoardEventFile:
-    """An event file that TensorBoard writes.
-
-    Args:
-        folder: The log directory.
-    """
+    """An event file that TensorBoard writes."""
 
     def __init__(self, folder: str) -> None:
         from tensorboard.summary import Writer
@@ -36,11 +32,7 @@ class TensorBoardEventFile:
 
 
 def event_file_class() -> EventFileClass:
-    """Return the class of TensorBoard's event files.
-
-    Raises:
-        MissingExtraError: If TensorBoard is not installed.
-    """
+    """Return the class of TensorBoard's event files."""
     # Not imported yet: that also imports a web server, and the file may never be opened.
     if importlib.util.find_spec("tensorboard") is None:
         raise MissingExtraError(

@@ -18,12 +18,11 @@ def exact_operations(devices: TracedDevices, *, replaces: bool = False) -> Itera
 
     A model that is called within another one is a part of it, on the other's devices: of nested blocks the outermost
     with a mesh counts. The loop of a model, whose steps are its own, replaces what counts around it.
-
-    Args:
-        devices: The devices.
-        replaces: Whether the block counts also within another one with a mesh.
     """
     outer = traced_devices()
+    if outer is not None and outer.is_abstract:
+        yield
+        return
     if outer is not None and outer.mesh is not None and not replaces:
         devices = dataclasses.replace(outer, exact_attention=outer.exact_attention or devices.exact_attention)
     attention = attention_patches() if devices.exact_attention else []

@@ -48,14 +48,11 @@ class JaxExecution(Execution):
 
 
 class _FirstItem:
-    """An iterator that describes the first item that it passes on.
-
-    Attributes:
-        shapes: Structure of `jax.ShapeDtypeStruct` of one batch; `None` before the first item.
-    """
+    """An iterator that describes the first item that it passes on."""
 
     def __init__(self, iterator: Iterator[Nest]) -> None:
         self._iterator = iterator
+        # Structure of `jax.ShapeDtypeStruct` of one batch; `None` before the first item.
         self.shapes: Nest | None = None
 
     def __iter__(self) -> _FirstItem:

@@ -27,9 +27,6 @@ def flops_of_jaxpr(jaxpr: jax.extend.core.Jaxpr, used_outputs: list[bool] | None
     Args:
         jaxpr: The jaxpr.
         used_outputs: A flag for each output; `None` if all of them are used.
-
-    Raises:
-        UncountableError: If the jaxpr does not show them.
     """
     outputs = list(jaxpr.outvars)
     if used_outputs is not None:

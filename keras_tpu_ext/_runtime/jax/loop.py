@@ -165,13 +165,7 @@ def _as_before(before: Any, after: Any) -> Any:
 
 
 def make_function(model: Model, step: Step, *, trains: bool) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """Return the function that Keras calls with a state and an iterator; it returns logs and the next state.
-
-    Args:
-        model: The model.
-        step: `train_step` or `test_step`.
-        trains: Whether it is `train_step`, whose times a model that finds its `steps_per_execution` learns from.
-    """
+    """Return the function that Keras calls with a state and an iterator; it returns logs and the next state."""
     loop = CompiledLoop(model, step)
 
     def function(state: Any, iterator: Any) -> tuple[Any, Any]:
@@ -255,14 +249,7 @@ class GroupExecutionSchedule(ExecutionSchedule):
     """An `ExecutionSchedule` for functions that take groups of batches."""
 
     def run_train(self, model: Model, next_groups: Callable[[], Any], run: Callable[[Any], Any], is_new: Any) -> Any:
-        """Run an execution of training, and learn from its time unless it included a compilation.
-
-        Args:
-            model: The model that trains.
-            next_groups: Returns the groups of the next execution.
-            run: Runs groups and returns what the step returned.
-            is_new: `is_new(group)` returns whether running a group compiles.
-        """
+        """Run an execution of training, and learn from its time unless it included a compilation."""
         results: list[Any] = []
 
         def timed() -> bool:

@@ -15,12 +15,7 @@ from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 
 
 class StatelessOverflowWatch(OverflowWatch):
-    """An `OverflowWatch` within a `keras.StatelessScope`.
-
-    Args:
-        variables: The trainable variables.
-        steps: Number of steps that the optimizer had taken when the watch began.
-    """
+    """An `OverflowWatch` within a `keras.StatelessScope`."""
 
     def __init__(self, variables: Sequence[keras.Variable], steps: int) -> None:
         super().__init__(steps)

@@ -28,27 +28,16 @@ _LEAVE_S = 5.0  # for the process that has failed to close its connections, by w
 
 
 class _Loops:
-    """The loops over batches of this process, nested ones not counted: all processes run the same ones.
+    """The loops over batches of this process, nested ones not counted: all processes run the same ones."""
 
-    Attributes:
-        begun: How many have begun.
-        error: The error that ended the last one, or an empty text.
-        watch: The thread that looks for failures of other processes, while a loop runs.
-    """
-
-    begun = 0
-    error = ""
-    watch: _PeerWatch | None = None
+    begun = 0  # how many have begun
+    error = ""  # the error that ended the last one, or an empty text
+    watch: _PeerWatch | None = None  # the thread that looks for failures of other processes, while a loop runs
 
 
 @contextlib.contextmanager
 def end_with_peers() -> Iterator[None]:
-    """Within the block, this process ends if an error ends another process that has not got through the same block.
-
-    Raises:
-        ClusterError: If the other process's end makes the block fail. If the block waits in a collective that cannot
-            be canceled, the text of the error is printed and the process exits with status 1.
-    """
+    """Within the block, an error that ends another process, unless that is through the block, ends this one too."""
     if _global_state.client is None or _Loops.watch is not None:
         yield
         return
@@ -69,23 +58,14 @@ def end_with_peers() -> Iterator[None]:
 
 
 class _PeerWatch(threading.Thread):
-    """Looks for failures of other processes, until this one leaves its loop.
-
-    Args:
-        client: The client of JAX's coordination service.
-        loop: The number of the loop.
-
-    Attributes:
-        reason: What has happened, once this process has been given the time to fail by itself.
-        has_left: Set when the loop has ended.
-    """
+    """Looks for failures of other processes, until this one leaves its loop."""
 
     def __init__(self, client: Any, loop: int) -> None:
         super().__init__(name="keras_tpu_ext: failures of other processes", daemon=True)
         self._client = client
         self._loop = loop
-        self.reason = ""
-        self.has_left = threading.Event()
+        self.reason = ""  # what has happened, once this process has been given the time to fail by itself
+        self.has_left = threading.Event()  # set when the loop has ended
 
     def run(self) -> None:
         """Look for a failure once a second; if there is one, end the loop or the process."""

@@ -21,6 +21,7 @@ from keras_tpu_ext._runtime.compat.keras3_jax import keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
+from keras_tpu_ext._runtime.jax.explained_errors import explained_errors
 from keras_tpu_ext._runtime.jax.gather import has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.layouts import warn_of_layouts
 from keras_tpu_ext._runtime.jax.loop import (
@@ -33,6 +34,7 @@ from keras_tpu_ext._runtime.jax.overflow import StatelessOverflowWatch
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup
 from keras_tpu_ext._runtime.jax.relayout import choose_layout, lay_out_what_has_no_layout, move_to
 from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
+from keras_tpu_ext._runtime.jax.separability import Method, Separability
 from keras_tpu_ext._runtime.jax.sharding import unshare
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
 from keras_tpu_ext._runtime.jax.update import (
@@ -44,7 +46,9 @@ from keras_tpu_ext._runtime.jax.update import (
 )
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
+from keras_tpu_ext._runtime.keras3.models import has_layer_losses
 from keras_tpu_ext._runtime.keras3.optimizer_view import track_all_variables
+from keras_tpu_ext._runtime.training.denominator import recording
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext._runtime.training.program import ExactProgram
@@ -70,6 +74,11 @@ class JaxProgram(ExactProgram):
     facts = _batch
     layout_is_told = False  # whether a warning about layouts has been given
     layout_asked: Any = None  # the distribution of `shard="auto"` that has chosen the layout
+    separability: Separability
+
+    def __init__(self, model: Model, default_augment: Callable[..., Any] | None = None) -> None:
+        super().__init__(model, default_augment)
+        self.set_untracked(separability=Separability(model, self._forward))
 
     def traced(self, *, replaces: bool = False) -> contextlib.AbstractContextManager[None]:
         """Return a context in which operations are exact on the model's devices, also as Keras computes on a TPU."""
@@ -77,10 +86,6 @@ class JaxProgram(ExactProgram):
 
     def train_step(self, state: Any, data: Nest) -> tuple[dict[str, Any], Any]:
         """Take one optimizer step.
-
-        Args:
-            state: Values of the trainable, non-trainable, optimizer and metrics variables, as Keras passes them.
-            data: `x`, `(x, y)` or `(x, y, sample_weight)`: the batch of all replicas.
 
         Returns:
             The metrics by name, and the next state.
@@ -92,12 +97,17 @@ class JaxProgram(ExactProgram):
         options = {"training": True, "optimizer_variables": optimizer}
 
         def scaled_loss(trainable: Any) -> tuple[jax.Array, Any]:
-            loss, aux = model.compute_loss_and_updates(trainable, augmented, metrics, x, y, sample_weight, **options)
-            return scaler.scale_loss(jnp.sum(loss)), aux
+            with recording() as losses:
+                loss, aux = model.compute_loss_and_updates(
+                    trainable, augmented, metrics, x, y, sample_weight, **options
+                )
+            weight = self.weight_in_window(_number_of_examples(x), losses, of_layers=has_layer_losses(model))
+            return scaler.scale_loss(jnp.sum(loss)), (aux, weight)
 
-        gradients, (loss, y_pred, after, metrics) = jax.grad(scaled_loss, has_aux=True)(trainable)
+        gradients, (aux, weight) = jax.grad(scaled_loss, has_aux=True)(trainable)
+        loss, y_pred, after, metrics = aux
         before = Weights(trainable, non_trainable, optimizer)
-        weights = accumulate_or_apply(model, gradients, before, after, _number_of_examples(x))
+        weights = accumulate_or_apply(model, gradients, before, after, weight)
         logs, metrics = self._updated_metrics(metrics, loss, x, y, y_pred, sample_weight)
         return logs, (*weights, metrics)
 
@@ -129,6 +139,7 @@ class JaxProgram(ExactProgram):
 
     def make_train_function(self) -> Callable[..., Any]:
         """Return the function that `fit` calls for one execution."""
+        self.separability.forget()
         if self.model.built:
             with self.own_scope():
                 self.build_accumulator()
@@ -138,13 +149,37 @@ class JaxProgram(ExactProgram):
 
     def make_test_function(self) -> Callable[..., Any]:
         """Return the function that `evaluate` calls for one execution."""
+        self.separability.forget()
         step = self.model.test_step
         return make_function(self.model, self.test_step if is_own_step(step) else step, trains=False)
 
     def make_predict_function(self, stock: object) -> Callable[..., Any]:
         """Return the function that `predict` calls for one execution."""
+        self.separability.forget()
         self.adopt_variables()
         return make_predict_function(self.model)
+
+    def may_pad(self, method: Method, data: Nest) -> bool:
+        """Return whether a batch may be padded: whether nothing that is kept or returned changes with padded rows."""
+        return self.separability.answer(method, data).may_pad
+
+    def _forward(self, method: Method, state: Any, data: Nest) -> tuple[Nest, Nest, Nest]:
+        """Return the loss, the outputs and the next state, but for what follows from gradients."""
+        if method == "predict":
+            outputs, non_trainable = self.model.predict_step(state, data)
+            return None, outputs, (state[0], non_trainable)
+        trainable, non_trainable, *optimizer, metrics = state
+        x, y, sample_weight = _unpacked(data)
+        options: dict[str, Any] = {"training": method == "fit"}
+        if method == "fit":
+            x, y, non_trainable = self._augmented(x, y, non_trainable)
+            options["optimizer_variables"] = optimizer[0]
+        _, (loss, y_pred, non_trainable, metrics) = self.model.compute_loss_and_updates(
+            trainable, non_trainable, metrics, x, y, sample_weight, **options
+        )
+        # Only for the error of a metric that cannot tell padded rows; the others get weights.
+        self._updated_metrics(metrics, jnp.zeros(()), x, y, y_pred, sample_weight)
+        return loss, y_pred, (trainable, non_trainable, *optimizer, metrics)
 
     def _augmented(self, x: Nest, y: Nest, values: Any) -> tuple[Nest, Nest, Any]:
         """Return the batch as the model should see it, and the next values of the non-trainable variables."""
@@ -172,6 +207,7 @@ class JaxProgram(ExactProgram):
     def compile(self, *arguments: Any) -> None:
         """Configure the model; in the block of another scope it moves there first."""
         move_to(self.model, current_distribution())
+        self.separability.forget()
         super().compile(*arguments)
 
     def own_scope(self) -> contextlib.AbstractContextManager[None]:
@@ -185,7 +221,12 @@ class JaxProgram(ExactProgram):
     @contextlib.contextmanager
     def loop(self) -> Iterator[None]:
         """Return the context in which Keras's own loops run: batches are laid out by ours."""
-        with use_distribution(None), keeping_state(self.model), self.traced(replaces=True):
+        with (
+            explained_errors(self.model),
+            use_distribution(None),
+            keeping_state(self.model),
+            self.traced(replaces=True),
+        ):
             yield
 
     def prepare(self, call: FitCall) -> None:

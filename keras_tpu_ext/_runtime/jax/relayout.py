@@ -19,12 +19,7 @@ from keras_tpu_ext._runtime.keras3.models import optimizers_of
 
 
 def choose_layout(model: keras.Model, batch: Nest) -> None:
-    """Lay out a model of `shard="auto"` once, for its first batch; with several processes it keeps its layout.
-
-    Args:
-        model: A built model.
-        batch: `x`, `(x, y)` or `(x, y, sample_weight)` of objects with a shape and a dtype.
-    """
+    """Lay out a model of `shard="auto"` once, for its first batch; with several processes it keeps its layout."""
     distribution = distribution_of(model)
     if not isinstance(distribution, ShardedParallel) or distribution.choose is None:
         return

@@ -66,11 +66,7 @@ def _binding_init(original: Callable[..., None]) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def scope(distribution: keras.distribution.DataParallel) -> Iterator[None]:
-    """Bind the variables and models that are created within the block to `distribution`, for good.
-
-    Raises:
-        ScopeError: If called inside the block of another one.
-    """
+    """Bind the variables and models that are created within the block to `distribution`, for good."""
     outer = _ACTIVE.distribution
     if outer is not None and outer != distribution:
         raise ScopeError(
@@ -145,11 +141,7 @@ def device_name(model: keras.Model) -> str:
 
 
 def distribute(distribution: keras.distribution.DataParallel, dataset: Iterable[Nest]) -> Iterable[Nest]:
-    """Return `dataset`, an iterable of batches, with each batch sharded over the devices.
-
-    Raises:
-        ArgumentError: If `dataset` cannot be iterated, or, while iterating, a batch cannot be split evenly.
-    """
+    """Return `dataset`, an iterable of batches, with each batch sharded over the devices."""
     if not hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"):
         raise ArgumentError(
             f"distribute needs an iterable of batches; got {type(dataset).__name__}. Write "

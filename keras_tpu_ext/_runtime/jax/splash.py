@@ -17,18 +17,13 @@ BLOCKS = (512, 256, 128)
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """What a query sees, in terms that the kernel supports.
+    """What a query sees, in terms that the kernel supports."""
 
-    Attributes:
-        before: Number of positions before its own; `None` for all.
-        after: Number of positions after its own; `None` for all.
-        queries: Boolean array of shape (batch, queries), true for those that see anything; `None` for all.
-        keys: Boolean array of shape (batch, keys), true for those that can be seen; `None` for all.
-    """
-
-    before: int | None = None
-    after: int | None = None
+    before: int | None = None  # number of positions before its own; `None` for all
+    after: int | None = None  # number of positions after its own; `None` for all
+    # Boolean array of shape (batch, queries), true for those that see anything; `None` for all.
     queries: jax.Array | None = None
+    # Boolean array of shape (batch, keys), true for those that can be seen; `None` for all.
     keys: jax.Array | None = None
 
 

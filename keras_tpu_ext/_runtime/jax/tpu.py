@@ -17,14 +17,7 @@ from keras_tpu_ext.errors import TpuUnusableError
 
 @once_per_process
 def open_tpu(address: str) -> OpenedStrategy:
-    """Return the distribution over all cores of the TPU, of every process that JAX has joined.
-
-    Args:
-        address: `"local"` or a TPU's name; JAX finds the TPU of its own machine by itself.
-
-    Raises:
-        TpuUnusableError: If JAX cannot use it; the message has the cause and a fix.
-    """
+    """Return the distribution over all cores of the TPU, of every process that JAX has joined."""
     if "://" in address:
         raise TpuUnusableError(_message(*_REMOTE, address))
     if importlib.util.find_spec("libtpu") is None:

@@ -14,19 +14,14 @@ from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, jax_mesh
 
 @dataclasses.dataclass(frozen=True)
 class TracedDevices:
-    """The devices for which a step is traced.
+    """The devices for which a step is traced."""
 
-    Attributes:
-        mesh: Their mesh, which may be abstract; `None` for one device.
-        batch_axis: Its axis along which batches are sharded; heads of attention are sharded along the other axes.
-        is_sharded: Whether weights are sharded over the mesh too.
-        exact_attention: Whether attention on a TPU is to match that on a CPU.
-    """
-
-    mesh: Mesh | None = None
+    mesh: Mesh | None = None  # their mesh, which may be abstract; `None` for one device
+    # Its axis along which batches are sharded; heads of attention are sharded along the other axes.
     batch_axis: str = ""
-    is_sharded: bool = False
-    exact_attention: bool = True
+    is_sharded: bool = False  # whether weights are sharded over the mesh too
+    exact_attention: bool = True  # whether attention on a TPU is to match that on a CPU
+    is_abstract: bool = False  # whether nothing of what is traced will run, on any device
 
     @classmethod
     def of(

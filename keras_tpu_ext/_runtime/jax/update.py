@@ -115,7 +115,7 @@ class GradientAccumulator(BaseGradientAccumulator):
 
 
 def accumulate_or_apply(
-    model: Model, gradients: Values, before: Weights, non_trainable: Values, examples: jax.Array | int
+    model: Model, gradients: Values, before: Weights, non_trainable: Values, weight: jax.Array | int
 ) -> Weights:
     """Take a step, or add the gradients to a window of batches; return the values after it.
 
@@ -124,7 +124,7 @@ def accumulate_or_apply(
         gradients: Gradients of the scaled loss, one per trainable variable.
         before: The values before the step.
         non_trainable: Values of the non-trainable variables after the forward pass.
-        examples: Number of examples in the batch: the weight of its gradient in a window.
+        weight: The weight of this batch's gradient in a window.
     """
     state = model._kte.state
     if state.overflow_watch is not None:
@@ -134,7 +134,7 @@ def accumulate_or_apply(
     accumulator = state.accumulator(model.optimizer)
     if accumulator is None:
         return _step(model, gradients, after, skipped=before)
-    accumulator.add(gradients, examples)
+    accumulator.add(gradients, weight)
     return flush_window(model, after, accumulator.position.value >= accumulator.steps)
 
 

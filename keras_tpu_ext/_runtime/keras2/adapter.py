@@ -14,6 +14,7 @@ from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, 
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
 from keras_tpu_ext._runtime.keras2 import batch_statistics, models
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
+from keras_tpu_ext._runtime.keras2.autograph import with_autograph
 from keras_tpu_ext._runtime.keras2.loss import ExactLosses
 from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, valid_fraction
@@ -59,6 +60,7 @@ class Keras2Adapter:
     compile_arguments = staticmethod(models.compile_arguments)
     output_activations = staticmethod(models.output_activations)
     expects_logits = staticmethod(models.expects_logits)
+    as_keras_traces = staticmethod(with_autograph)
 
     def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options for Keras's own `compile`."""

@@ -35,11 +35,7 @@ _ALIASED = (
 
 @functools.cache
 def import_addons() -> ModuleType:
-    """Import TensorFlow Addons.
-
-    Raises:
-        MissingExtraError: If it is not installed.
-    """
+    """Import TensorFlow Addons."""
     if importlib.util.find_spec("tensorflow_addons") is None:
         raise MissingExtraError(f"TensorFlow Addons is not installed. Write: {_install()}")
     if PACKAGE == "keras":

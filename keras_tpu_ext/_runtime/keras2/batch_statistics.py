@@ -76,12 +76,7 @@ def _assigning(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Moments:
-    """Mean and variance of the examples only, in place of a layer's own.
-
-    Args:
-        layer: The batch normalisation.
-        synchronized: Whether the examples are those of all replicas.
-    """
+    """Mean and variance of the examples only, in place of a layer's own."""
 
     def __init__(self, layer: Layer, synchronized: bool) -> None:
         self._layer = layer

@@ -66,7 +66,7 @@ class ExactLosses(_LossesContainer):
             _count(self._total_loss_mean, total, BATCH.layer_loss_elements)
         else:
             _track(self._total_loss_mean, total, rows)
-        in_own_step = BATCH.total is None and not total.shape.rank
+        in_own_step = BATCH.role != "exact" and not total.shape.rank
         return as_global(total) if in_own_step else total
 
     def _of_outputs(self, y_true: Nest, y_pred: Nest, sample_weight: Nest) -> tuple[list[Any], Any]:

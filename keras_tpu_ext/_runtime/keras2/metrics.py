@@ -14,6 +14,7 @@ from keras_tpu_ext._runtime.tensorflow import batch as _tf_batch
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
 from keras_tpu_ext._runtime.training.compile_utils import (
+    has_own_update,
     is_function,
     needs_whole_batch,
     reduces_batch,
@@ -42,7 +43,7 @@ class ExactMetrics(_MetricsContainer):
         y_true, y_pred, sample_weight = no_row_if_empty((y_true, y_pred, sample_weight), BATCH.has_examples)
         if not self._built:
             self.build(y_pred, self._conform_to_outputs(y_pred, y_true))
-        has_own = any(is_function(metric) or needs_whole_batch(metric) for metric in self.metrics)
+        has_own = any(is_function(metric) or has_own_update(metric) for metric in self.metrics)
         if not _tf_batch.needs_gather() or not (_tf_batch.is_padded() or has_own):
             super().update_state(y_true, y_pred, sample_weight)
             return
@@ -65,12 +66,14 @@ class ExactMetrics(_MetricsContainer):
 def _update(metric: Metric, true: tf.Tensor, predicted: tf.Tensor, weight: tf.Tensor) -> None:
     if metric is None:
         return
-    if is_function(metric) and converted(reduces_batch)(metric, *_as_it_gets_them(metric, true, predicted)):
+    if is_function(metric) and converted(reduces_batch)(
+        metric, _tf_batch, *_as_it_gets_them(metric, true, predicted)
+    ):
         # It reduces its examples to one number: call it with all of them, on every replica alike.
         true, whole, weight = _tf_batch.gather_examples((true, predicted, weight))
         with _tf_batch.whole_batch_view():
             metric.update_state(true, whole, sample_weight=weight)
-    elif _tf_batch.num_replicas() > 1 and needs_whole_batch(metric):
+    elif _tf_batch.num_replicas() > 1 and needs_whole_batch(metric, _tf_batch, true, predicted, weight):
         true, whole, weight = _tf_batch.gather_examples((true, predicted, weight))
         with _tf_batch.whole_state(metric.variables), _tf_batch.whole_batch_view():
             metric.update_state(true, whole, sample_weight=weight)

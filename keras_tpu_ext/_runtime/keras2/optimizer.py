@@ -33,11 +33,7 @@ def apply_summed(optimizer: Optimizer, gradients: Sequence[tf.Tensor], variables
 
 
 def without_gradients_of_its_own(optimizer: Optimizer) -> Any:
-    """Return `optimizer`.
-
-    Raises:
-        ArgumentError: If its class overrides how gradients are computed, which the step here would ignore.
-    """
+    """Return `optimizer`."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     for name in ("compute_gradients", "_compute_gradients", "minimize"):
         owner = next((base for base in type(inner).__mro__ if name in vars(base)), None)

@@ -49,11 +49,7 @@ def _build(model: tf.keras.Model, specs: Nest, step: lowering.Step) -> None:
 
 
 class GradientRecorder(keras.optimizers.Optimizer):
-    """An optimizer that records the last gradient of each variable, and updates no variable.
-
-    Args:
-        **clipping: The arguments of `keras.optimizers.Optimizer` for clipping.
-    """
+    """An optimizer that records the last gradient of each variable, and updates no variable."""
 
     def __init__(self, **clipping: float | None) -> None:
         super().__init__(name="gradient_recorder", **clipping)

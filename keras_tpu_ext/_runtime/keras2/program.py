@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.types import Nest, Optimizer
+from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2 import optimizer as _optimizer
@@ -75,8 +75,7 @@ class Keras2Program(TensorFlowProgram):
     def warn_of_what_is_not_saved(self, filepath: Any, save_format: Any) -> None:
         """Warn about what only a `.keras` file keeps."""
         lost = ["loss_scale"] if self.state is not None and self.state.loss_scaler else []
-        accumulates = self.state is not None and self.state.accumulation_steps > 1
-        lost += ["gradient_accumulation_steps"] if accumulates else []
+        lost += [name for name in self._given if name.startswith("gradient_accumulation")]
         is_keras_file = str(filepath).endswith(".keras") or save_format == "keras"
         if lost and not is_keras_file and self.process_group().is_chief():
             text = _NOT_KEPT.format(path=filepath, lost=" and ".join(lost))
@@ -130,22 +129,18 @@ class Keras2Program(TensorFlowProgram):
             yield
 
     def adopt(self) -> None:
-        """Bind the model to the strategy of the open block, if it was made on it.
-
-        Raises:
-            ScopeError: If it was not.
-        """
+        """Bind the model to the strategy of the open block, if it was made on it."""
         model, strategy = self.model, tf.distribute.get_strategy()
-        if not all(strategy.extended.variable_created_in_scope(variable) for variable in model.variables):
-            raise ScopeError(
-                f"{model.name!r} was made outside the block, and its variables live on one device only. Write: with "
-                "scope: model = ... around the lines that make it, or `with scope: model = "
-                "keras.models.clone_model(model)` and then copy the weights, clone.set_weights(model.get_weights())."
-            )
+        _check_variables(model, strategy)
         override(model, "_distribution_strategy", strategy)
 
     def prepare(self, call: FitCall) -> None:
-        """Let Keras read padded batches as such."""
+        """Let Keras read padded batches as such.
+
+        Raises:
+            ScopeError: If layers were built by a call after the block.
+        """
+        _check_variables(self.model, self.model.distribute_strategy)
         replace_padded_batches(call)
 
     def _build_before_tracing(self) -> None:
@@ -153,3 +148,13 @@ class Keras2Program(TensorFlowProgram):
         if is_own_step(self.model.train_step):
             with self.model.distribute_strategy.scope():
                 self.adapter.build_optimizer(self.model)
+
+
+def _check_variables(model: Model, strategy: tf.distribute.Strategy) -> None:
+    if not all(strategy.extended.variable_created_in_scope(variable) for variable in model.variables):
+        raise ScopeError(
+            f"{model.name!r} was made outside the block, or first called there, and its variables live on one device "
+            "only. Write: with scope: model = ... around the lines that make it and call it first, or `with scope: "
+            "model = keras.models.clone_model(model)` and then copy the weights, "
+            "clone.set_weights(model.get_weights())."
+        )

@@ -13,7 +13,7 @@ from keras_tpu_ext._runtime.common.protocols import Place, RunningFit
 from keras_tpu_ext._runtime.common.types import DataAdapter, DataHandler, Nest
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
 from keras_tpu_ext._runtime.tensorflow.resumable_data import DistributedPasses, keeping_seed
-from keras_tpu_ext._runtime.training.batch_source import IterableSource
+from keras_tpu_ext._runtime.training.batch_source import Source
 from keras_tpu_ext._runtime.training.indexed_batches import indexed
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 
@@ -23,11 +23,7 @@ _GeneratorDataAdapter: type = private("engine.data_adapter:GeneratorDataAdapter"
 
 @contextlib.contextmanager
 def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
-    """Within the block, `fit` reads its batches so that it can start in the middle of the data.
-
-    Raises:
-        NotForThisKerasError: If several processes train together.
-    """
+    """Within the block, `fit` reads its batches so that it can start in the middle of the data."""
     data = HandledPasses(first_epoch)
     given = call.arguments.get("x")
     if isinstance(given, keras.utils.Sequence):
@@ -40,22 +36,14 @@ def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None)
 
 
 class HandledPasses(ResumablePasses):
-    """The batches of one `fit`, which a `DataHandler` requests.
-
-    Args:
-        first_epoch: The epoch to start with; `None` for the call's own.
-
-    Attributes:
-        first_epoch: As above.
-        handler: The one for the training data, if it exists: the next ones are for the validation data.
-        element_spec: The specs of a batch.
-    """
+    """The batches of one `fit`, which a `DataHandler` requests."""
 
     def __init__(self, first_epoch: int | None) -> None:
         super().__init__(reads_ahead=True, spans_epochs=False, begins_before_epoch=True)
         self.first_epoch = first_epoch
+        # The one for the training data, if it exists: the next ones are for the validation data.
         self.handler: DataHandler | None = None
-        self.element_spec: Nest = None
+        self.element_spec: Nest = None  # the specs of a batch
 
     def resume(self, place: Place, batch: int, restore: Callable[[], object] = lambda: None) -> None:
         """Let the first epoch start where another process stopped, with the length of the data that it learnt."""
@@ -93,7 +81,7 @@ class ResumesData:
         dataset = self._dataset
         data.spans_epochs = not adapter.should_recreate_iterator()
         data.has_length = self._inferred_steps is not None
-        source = IterableSource(lambda: dataset, data.indexed, why_no_state=_why_no_state(adapter))
+        source = Source(lambda: dataset, data.indexed, why_no_state=_why_no_state(adapter))
         self._dataset = DistributedPasses(strategy, data, source, dataset, skips_first=not data.spans_epochs)
         data.element_spec = dataset.element_spec
 

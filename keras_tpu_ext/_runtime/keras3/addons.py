@@ -10,11 +10,7 @@ from keras_tpu_ext.errors import NotForThisKerasError
 
 
 def import_addons() -> ModuleType:
-    """Refuse to import TensorFlow Addons.
-
-    Raises:
-        NotForThisKerasError: Always.
-    """
+    """Refuse to import TensorFlow Addons."""
     raise NotForThisKerasError(
         f"TensorFlow Addons needs Keras 2, and this process is on Keras {keras.__version__}. To use it, install "
         "TensorFlow 2.15 and tensorflow-addons 0.23, or on a newer TensorFlow tf-keras and set "

@@ -13,13 +13,13 @@ from keras_tpu_ext._runtime.compat import mask_of, with_mask
 from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.compile_utils import (
     LossShare,
+    has_own_update,
     is_function,
     needs_whole_batch,
     reduces_batch,
     respects_weights,
 )
 
-apply_mask: Any = private("keras.src.losses.loss:apply_mask")
 CompileLoss: Any = private("keras.src.trainers.compile_utils:CompileLoss")
 CompileMetrics: Any = private("keras.src.trainers.compile_utils:CompileMetrics")
 
@@ -54,13 +54,6 @@ class Keras3LossShare(LossShare):
         unreduced = super()._unreduced(call)
         unreduced.reduction = None
         return unreduced
-
-    def _sum_of_weights(self, values: Tensor, mask: Tensor, sample_weight: Tensor) -> Any:
-        if sample_weight is not None:
-            sample_weight = keras.ops.convert_to_tensor(sample_weight, dtype=values.dtype)
-        if mask is not None:
-            mask = self._batch.zero_invalid_rows(mask)
-        return keras.ops.sum(apply_mask(sample_weight, mask, dtype=values.dtype, reduction=self.loss.reduction))
 
 
 class ExactMetrics(CompileMetrics):
@@ -100,16 +93,16 @@ class ExactMetrics(CompileMetrics):
     def _has_own(self) -> bool:
         lists = [*self._flat_metrics, *self._flat_weighted_metrics]
         metrics = [metric for of_output in lists if of_output for metric in of_output.metrics]
-        return any(is_function(metric) or needs_whole_batch(metric) for metric in metrics)
+        return any(is_function(metric) or has_own_update(metric) for metric in metrics)
 
 
 def _update(batch: Batch, metric: Metric, true: Tensor, predicted: Tensor, weight: Tensor) -> None:
-    if reduces_batch(metric, true, predicted):
+    if reduces_batch(metric, batch, true, predicted):
         # It reduces its examples to one number: call it with all of them, on every replica alike.
         true, whole, weight = batch.gather_examples((true, predicted, weight))
         with batch.whole_batch_view():
             metric.update_state(true, whole, weight)
-    elif batch.num_replicas() > 1 and needs_whole_batch(metric):
+    elif batch.num_replicas() > 1 and needs_whole_batch(metric, batch, true, predicted, weight):
         true, whole, weight = batch.gather_examples((true, predicted, weight))
         with batch.whole_state(metric.variables), batch.whole_batch_view():
             metric.update_state(true, whole, weight)

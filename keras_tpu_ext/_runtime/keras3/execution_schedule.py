@@ -34,11 +34,6 @@ def _enumerate(model: Model, data: ResumablePasses | None, epoch: EpochIterator)
 
     Like Keras's own `EpochIterator._enumerate_iterator`, except for the steps, which are read again each time and,
     if there is a schedule, never reach over the epoch's end.
-
-    Args:
-        model: The model; its `steps_per_execution` is the length of the next execution.
-        data: The object that knows where in the data an epoch begins, if that may be in its middle.
-        epoch: Keras's `EpochIterator`.
     """
     epoch.data_adapter.on_epoch_begin()
     # Not the size that Keras learns from the first epoch: it is one too many, and ends each epoch by an exception.

@@ -107,6 +107,11 @@ def clear_loss_ids(model: keras.Model) -> None:
         layer._loss_ids.clear()
 
 
+def has_layer_losses(model: keras.Model) -> bool:
+    """Return whether `add_loss` terms or activity regularizers have been collected since `clear_loss_ids`."""
+    return any(layer._loss_ids for layer in model._flatten_layers())
+
+
 def repeated_blocks(model: keras.Model) -> list[str]:
     """Return the names of composite layers whose class occurs several times, such as the blocks of a decoder."""
     names: list[str] = []

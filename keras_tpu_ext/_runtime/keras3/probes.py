@@ -12,11 +12,7 @@ _CLIPPING_AND_SCALE = ("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_f
 
 
 class GradientRecorder(keras.optimizers.Optimizer):
-    """An optimizer that records the last gradient of each variable, and updates no variable.
-
-    Args:
-        **settings: The arguments of `keras.optimizers.Optimizer` for clipping and the loss scale.
-    """
+    """An optimizer that records the last gradient of each variable, and updates no variable."""
 
     def __init__(self, **settings: float | None) -> None:
         super().__init__(learning_rate=1.0, name="gradient_recorder", **settings)

@@ -8,12 +8,11 @@ from typing import Any
 
 import keras
 
-from keras_tpu_ext._runtime.common.iterator_state import SavedIterators
 from keras_tpu_ext._runtime.common.missing_names import override, private
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.protocols import RunningFit
-from keras_tpu_ext._runtime.common.types import DataAdapter, Dataset, IteratorState, Nest, RandomState
-from keras_tpu_ext._runtime.training.batch_source import IterableSource
+from keras_tpu_ext._runtime.common.types import DataAdapter, Dataset, Nest
+from keras_tpu_ext._runtime.training.batch_source import RememberedDataset, Source
 from keras_tpu_ext._runtime.training.indexed_batches import indexed
 from keras_tpu_ext._runtime.training.resumable_data import ResumablePasses
 from keras_tpu_ext.errors import ArgumentError
@@ -25,13 +24,7 @@ TFDatasetAdapter: Any = private("keras.src.trainers.data_adapters.tf_dataset_ada
 
 @contextlib.contextmanager
 def reading_batches(call: RunningFit, data: ResumablePasses, first_epoch: int | None) -> Iterator[None]:
-    """Within the block, `fit` reads its batches through `data`.
-
-    Args:
-        call: The call of `fit`, whose arguments Keras has not received yet, and which may change.
-        data: The object that reads the batches.
-        first_epoch: The epoch to start with; `None` for the call's own.
-    """
+    """Within the block, `fit` reads its batches through `data`."""
     if first_epoch is not None:
         call.arguments["initial_epoch"] = first_epoch
     given = call.arguments.get("x")
@@ -75,25 +68,16 @@ def _refusal_of_workers(size: int | None) -> ArgumentError:
 
 
 class ResumableAdapter:
-    """Keras's adapter of some data, whose passes can begin anywhere.
-
-    Args:
-        adapter: Keras's adapter.
-        data: The object that reads the batches.
-
-    Attributes:
-        adapter: As above.
-        num_batches: The number of batches of a whole pass, if it is known.
-    """
+    """Keras's adapter of some data, whose passes can begin anywhere."""
 
     def __init__(self, adapter: DataAdapter, data: ResumablePasses) -> None:
         self.adapter = adapter
         self._data = data
-        self.num_batches = adapter.num_batches
+        self.num_batches = adapter.num_batches  # the number of batches of a whole pass, if it is known
         self._indexed = data.indexed
-        self._dataset: _Remembering | None = None
+        self._dataset: RememberedDataset | None = None
         if isinstance(adapter, TFDatasetAdapter) and keras.backend.backend() == "jax":
-            self._dataset = _Remembering(adapter._dataset)
+            self._dataset = RememberedDataset(adapter._dataset)
             override(adapter, "_dataset", self._dataset)
 
     def __getattr__(self, name: str) -> Any:
@@ -112,11 +96,11 @@ class ResumableAdapter:
         """Return an iterator over the batches of a pass, in the form for JAX."""
         return self._begin_pass(self.adapter.get_jax_iterator)
 
-    def source_of(self, dataset: Dataset) -> IterableSource:
+    def source_of(self, dataset: Dataset) -> Source:
         """Return the source of the batches of a dataset created by Keras's adapter."""
         is_python = not isinstance(self.adapter, (ArrayDataAdapter, TFDatasetAdapter))
         why_no_state = "it reads an iterable in Python" if is_python else ""
-        return IterableSource(lambda: dataset, self._indexed, why_no_state=why_no_state)
+        return Source(lambda: dataset, self._indexed, why_no_state=why_no_state)
 
     def on_epoch_begin(self) -> None:
         """Notify Keras's adapter, which may begin to read."""
@@ -138,63 +122,4 @@ class ResumableAdapter:
             self._indexed.end_pass()
 
     def _begin_pass(self, iterable: Callable[[], Iterable[Nest]]) -> Iterator[Nest]:
-        if self._dataset is not None:
-            return self._data.begin_pass(_ConvertedSource(iterable, self._dataset))
-        return self._data.begin_pass(IterableSource(iterable, self._indexed))
-
-
-class _Remembering:
-    """A `tf.data.Dataset` that remembers its iterators, which Keras wraps in others.
-
-    Args:
-        dataset: The dataset.
-
-    Attributes:
-        iterators: Its iterators.
-        state: The state in which the next iterator begins; `None` for the start.
-    """
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self.iterators = SavedIterators(lambda: dataset)
-        self.state: IteratorState = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._dataset, name)
-
-    def __iter__(self) -> Iterator[Nest]:
-        """Return an iterator."""
-        state, self.state = self.state, None
-        return self.iterators.begin(state)
-
-
-class _ConvertedSource:
-    """Batches that Keras converts from those of a dataset.
-
-    Args:
-        iterable: Returns Keras's iterable for a pass.
-        dataset: The dataset that it reads.
-    """
-
-    def __init__(self, iterable: Callable[[], Iterable[Nest]], dataset: _Remembering) -> None:
-        self._iterable = iterable
-        self._dataset = dataset
-        self.begins_anywhere = False
-        self.depends_on_earlier = True
-
-    def open(self, read: int = 0, iterator: IteratorState = None) -> tuple[Iterator[Nest], int]:
-        """Begin a pass."""
-        self._dataset.state = iterator
-        return iter(self._iterable()), 0 if iterator is None else read
-
-    def save(self) -> tuple[IteratorState, bool]:
-        """Return the state of the dataset's iterator, and whether it is whole."""
-        return self._dataset.iterators.save()
-
-    def random_before(self, batch: int) -> RandomState:
-        """Return `None`: batches are read by the thread that trains."""
-        return None
-
-    def make_iterators(self, number: int) -> None:
-        """Create iterators of the dataset that are not read."""
-        self._dataset.iterators.make(number)
+        return self._data.begin_pass(Source(iterable, self._indexed, converts=self._dataset))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import keras
 import tensorflow as tf
@@ -44,8 +44,16 @@ install([(keras.Variable, "keras.Variable.__int__", functools.partial(number_of_
 install([(keras.Variable, "keras.Variable.__float__", functools.partial(number_of_replicated, float))])
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
 class Keras3TensorFlowAdapter(Keras3Adapter):
     """The `TensorFlowAdapter` of Keras 3."""
+
+    def as_keras_traces(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
+        """Return `function`: Keras 3 converts no user code by AutoGraph."""
+        return function
 
     def own_layers(self, model: Model) -> list[str]:
         """Return the names of layers and operations that are not known to process each example independently."""

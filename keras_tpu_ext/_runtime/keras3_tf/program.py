@@ -85,10 +85,11 @@ class Keras3TensorFlowProgram(TensorFlowProgram):
     def prepare(self, call: FitCall) -> None:
         """Let the predictions of `predict` come in the order of the data."""
         if call.method == "predict":
+            self._move_variables()
             call.arguments["x"] = in_order(self.model.distribute_strategy, call.arguments["x"])
 
     def symbolic_build(self, iterator: Any, data_batch: Any) -> None:
-        """Build from one replica's part of the data's specs, before any batch is taken.
+        """Build from the specs of the data, before any batch is taken.
 
         Keras takes the first batch and averages it over the replicas, which fails if it does not divide evenly.
         """
@@ -98,15 +99,24 @@ class Keras3TensorFlowProgram(TensorFlowProgram):
             read_in_passes(model, iterator)
         if model._distribute_strategy is None:
             return
+        self._move_variables()
         if iterator is not None:
-            data_batch = without_own_weights(_element_spec_of_one_replica(iterator._distributed_dataset))
+            data_batch = without_own_weights(_element_spec(iterator._distributed_dataset, model._distribute_strategy))
         with model._distribute_strategy.scope():
             try:
                 model._symbolic_build(data_batch=data_batch)
-            except RuntimeError:
+            except (RuntimeError, TypeError, ValueError):
                 if is_own_step(model.train_step) and is_own_step(model.test_step):
                     raise
-                # A user's own step may do without `call`; it creates the variables itself.
+                # A user's own step may do without `call`, or call it with something else than the data; it creates
+                # the variables itself.
+
+    def _move_variables(self) -> None:
+        """Move the variables of layers that were built by a call after the block, outside of the strategy."""
+        strategy = self.model._distribute_strategy
+        if strategy is not None and self.model.built:
+            with strategy.scope():
+                _make_again(self.model.variables, strategy)
 
 
 def _make_again(variables: Sequence[Variable], strategy: tf.distribute.Strategy) -> None:
@@ -116,11 +126,16 @@ def _make_again(variables: Sequence[Variable], strategy: tf.distribute.Strategy)
             variable._initialize(variable.numpy())
 
 
-def _element_spec_of_one_replica(dataset: Any) -> Any:
-    """Return the shapes and dtypes of the first replica's part of a batch; an unknown size stays `None`."""
+def _element_spec(dataset: Any, strategy: tf.distribute.Strategy) -> Any:
+    """Return the shapes and dtypes of a batch of all replicas; an unknown size stays `None`."""
 
-    def first(spec: Any) -> Any:
+    def whole(spec: Any) -> Any:
         parts = getattr(spec, "_value_specs", None)
-        return parts[0] if parts else spec
+        if not parts:
+            return spec
+        part = parts[0]
+        if not isinstance(part, tf.TensorSpec) or not part.shape.rank or part.shape[0] is None:
+            return part
+        return tf.TensorSpec([part.shape[0] * strategy.num_replicas_in_sync, *part.shape[1:]], part.dtype)
 
-    return with_none(tf.nest.map_structure(first, dataset.element_spec))
+    return with_none(tf.nest.map_structure(whole, dataset.element_spec))

@@ -38,11 +38,7 @@ def assign(model: Model, saved: Sequence[SavedVariable]) -> None:
 
 @contextlib.contextmanager
 def reading_batches(call: RunningFit, first_epoch: int | None, seed: int | None) -> Iterator[ResumablePasses]:
-    """Within the block, `fit` reads its batches so that it can start in the middle of the data.
-
-    Raises:
-        NotForThisKerasError: If several processes train together.
-    """
+    """Within the block, `fit` reads its batches so that it can start in the middle of the data."""
     data = ResumablePasses(reads_ahead=True, spans_epochs=call.arguments.get("steps_per_epoch") is not None)
     with _reading_batches(call, data, first_epoch), keeping_seed(data, seed):
         yield data

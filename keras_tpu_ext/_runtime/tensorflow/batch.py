@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +15,7 @@ from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Nest, Variable
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty, with_notes
-from keras_tpu_ext._runtime.tensorflow.mixing import mixes_examples as mixes_examples
+from keras_tpu_ext._runtime.tensorflow.graph_axis import of_rows
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     batch_size,
     gather_batch,
@@ -23,29 +24,39 @@ from keras_tpu_ext._runtime.tensorflow.replicas import (
     num_replicas,
 )
 from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas as sum_over_replicas
+from keras_tpu_ext._runtime.tensorflow.separability import keeps_sums as keeps_sums
+from keras_tpu_ext._runtime.tensorflow.separability import of_function
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Batch(threading.local):
     """What the step that runs in this thread (each replica has one) knows about its batch.
 
     Attributes:
+        role: Whose step runs: this package's or a user's own; `None` if none does.
+        is_trial: Whether code is only traced, to find out what it does with the rows.
         examples: Number of examples of this replica, without padded rows.
-        total: Number of examples of all replicas.
+        total: Number of examples of all replicas, in this package's step.
         has_any: Whether this replica has any row; `None` if it certainly has.
         has_examples: The same in a user's own step, which gets one row of ones instead of none;
             `None` in this package's steps, which remove that row first.
         valid: For each row whether it is an example; `None` if every row is.
         is_shared: Whether a user's own step has asked for anything about the whole batch.
+        asks_mean: Whether it has asked for `global_mean`, and so is written for replicas.
         layer_losses: Pairs of a layer and an `add_loss` term of the forward pass, later this replica's share of it.
         layer_loss_elements: Number of this replica's elements, of examples, in an unreduced term; `None` without one.
     """
 
+    role: Literal["exact", "own"] | None = None
+    is_trial: bool = False
     examples: Any = None
     total: Any = None
     has_any: Any = None
     has_examples: Any = None
     valid: Any = None
     is_shared: bool = False
+    asks_mean: bool = False
     layer_losses: Any = ()
     layer_loss_elements: Any = None
 
@@ -56,11 +67,14 @@ KERAS_PATCHES: list[Patch] = []
 
 
 @contextlib.contextmanager
-def batch_context(data: Nest, *, stands_in: bool = False) -> Iterator[_Batch]:
+def batch_context(
+    data: Nest, role: Literal["exact", "own"] = "exact", *, stands_in: bool = False
+) -> Iterator[_Batch]:
     """Set the current batch while its step runs, and forget it afterwards: the next step may be another graph's.
 
     Args:
         data: This replica's part of the batch.
+        role: Whose step runs.
         stands_in: Whether the step gets a row of ones if there is none.
     """
     before = dict(vars(BATCH))
@@ -71,15 +85,37 @@ def batch_context(data: Nest, *, stands_in: bool = False) -> Iterator[_Batch]:
     BATCH.examples = rows if isinstance(rows, int) else tf.cast(rows, tf.float32)
     if valid is not None:
         BATCH.examples = tf.reduce_sum(tf.cast(valid, tf.float32))
+    BATCH.role = role
+    BATCH.total = sum_over_replicas([BATCH.examples])[0] if role == "exact" else None
     BATCH.has_any = has_any(data)
     BATCH.has_examples = BATCH.has_any if stands_in else None
-    BATCH.is_shared = False
+    BATCH.is_shared = BATCH.asks_mean = False
     try:
         with patched(KERAS_PATCHES):
             yield BATCH
     finally:
         vars(BATCH).clear()
         vars(BATCH).update(before)
+
+
+@contextlib.contextmanager
+def trial_context(data: Nest = None) -> Iterator[_Batch]:
+    """Within the block code is only traced: a user's own step with `data`, or anything else without a batch."""
+    before = dict(vars(BATCH))
+    vars(BATCH).clear()
+    BATCH.is_trial = True
+    if data is not None:
+        BATCH.role, BATCH.examples = "own", tf.cast(batch_size(data), tf.float32)
+    try:
+        yield BATCH
+    finally:
+        vars(BATCH).clear()
+        vars(BATCH).update(before)
+
+
+def is_row_by_row(function: Callable[..., Any], specs: Sequence[Any]) -> bool:
+    """Return whether results of `function` for a row, on tensors like `specs`, depend on that row alone."""
+    return of_function(function, specs).is_row_by_row
 
 
 def note_shared() -> None:
@@ -215,6 +251,36 @@ def row_weights(inputs: tf.Tensor) -> Any:
     if valid is not None:
         weights = one_row_if_empty(tf.reshape(tf.cast(valid, tf.float32), [-1, *ones]), BATCH.has_any)
     return weights if BATCH.has_any is None else weights * tf.cast(BATCH.has_any, tf.float32)
+
+
+def respects_padding(function: _Function) -> _Function:
+    """Return `function`, whose results belong to their rows, whatever a trial would see of how they are made."""
+    if not BATCH.is_trial:
+        return function
+
+    @functools.wraps(function)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        results = function(*args, **kwargs)
+        return tf.nest.map_structure(lambda leaf: of_rows(leaf) if tf.is_tensor(leaf) else leaf, results)
+
+    return cast(_Function, marked)
+
+
+def batch_sum(values: tf.Tensor) -> Any:
+    """Return the sum over the first axis and over replicas, of examples only; see `common/protocols.py`."""
+    return sum_over_replicas([tf.reduce_sum(_of_examples(values), axis=0)])[0]
+
+
+def batch_mean(values: tf.Tensor) -> Any:
+    """Return the mean over the first axis and over replicas, of examples only; see `common/protocols.py`."""
+    ones = tf.ones(tf.shape(values)[:1], values.dtype)
+    sums = [tf.reduce_sum(_of_examples(each), axis=0) for each in (values, ones)]
+    return tf.math.divide_no_nan(*sum_over_replicas(sums))
+
+
+def _of_examples(values: tf.Tensor) -> Any:
+    weights = row_weights(values)
+    return values if weights is None else tf.where(weights > 0, values, tf.zeros_like(values))
 
 
 def place_in_batch(rows: tf.Tensor) -> tuple[Any, Any]:

@@ -22,6 +22,7 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     zero_invalid_rows,
 )
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
+from keras_tpu_ext._runtime.tensorflow.graph_axis import of_whole_batch
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas, sum_over_replicas
 
 
@@ -43,7 +44,9 @@ def regularizer_of_whole_batch(stock: Any) -> Any:
 
     def regularizer(outputs: tf.Tensor) -> Any:
         loss = stock(zero_invalid_rows(outputs))
-        if BATCH.total is None:
+        if BATCH.is_trial:
+            return of_whole_batch(loss)
+        if BATCH.role != "exact":
             return loss
         return tf.math.divide_no_nan(loss * tf.cast(BATCH.total, loss.dtype), tf.cast(BATCH.examples, loss.dtype))
 
@@ -73,8 +76,11 @@ def moments_of_rows(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[A
 def synchronizes(model: Model, normalization: Layer) -> bool:
     """Return whether a `BatchNormalization` of `model` uses the statistics of the whole batch.
 
-    It does if it was created so, and in a plain model, which must compute what it computes on one device.
+    It does if it was created so, and in a plain model, which must compute what it computes on one device. To a trial
+    it looks like that: what it does in a `TPUModel` is on purpose.
     """
+    if BATCH.is_trial:
+        return True
     everywhere = model._kte.is_plain and num_replicas() > 1 and has_local_statistics(normalization)
     return bool(normalization.synchronized or everywhere)
 

@@ -34,12 +34,7 @@ _START_VARIABLE = "KTE_START_TIMEOUT"
 
 @once_per_process
 def open_workers() -> OpenedStrategy:
-    """Return the strategy over all GPUs (else one CPU) of every process that `TF_CONFIG` names.
-
-    Raises:
-        ClusterError: If they do not all connect; the message names the missing ones.
-        ScopeError: If TensorFlow's devices were started before.
-    """
+    """Return the strategy over all GPUs (else one CPU) of every process that `TF_CONFIG` names."""
     seconds = _start_seconds()
     cluster, job, index = cluster_of_tf_config()
     _configure_coordination(cluster, seconds)
@@ -82,11 +77,7 @@ def _others(cluster: dict[str, Any], job: str | None, index: int | None) -> dict
 
 
 def _wait_for(others: dict[str, str], seconds: int) -> None:
-    """Wait until every other process listens, which it does before it contacts the chief.
-
-    Raises:
-        ClusterError: If some do not in time.
-    """
+    """Wait until every other process listens, which it does before it contacts the chief."""
     end = time.monotonic() + seconds
     missing = dict(others)
     while True:
@@ -160,21 +151,13 @@ def _agree_on_seed(strategy: tf.distribute.Strategy) -> None:
 
 
 def num_workers() -> int:
-    """Return the number of processes that train together, by `TF_CONFIG`; 1 without it.
-
-    Raises:
-        ArgumentError: If `TF_CONFIG` cannot be read.
-    """
+    """Return the number of processes that train together, by `TF_CONFIG`; 1 without it."""
     cluster = cluster_of_tf_config()[0]
     return sum(len(cluster.get(job, ())) for job in ("chief", "worker")) or 1
 
 
 def is_chief() -> bool:
-    """Return whether this process writes and prints: one of the processes that train together does.
-
-    Raises:
-        ArgumentError: If `TF_CONFIG` cannot be read.
-    """
+    """Return whether this process writes and prints: one of the processes that train together does."""
     cluster, job, index = cluster_of_tf_config()
     if job != "worker" or num_workers() == 1:
         return True

@@ -26,9 +26,6 @@ class CompileOnlyStrategy(tf.distribute.Strategy):
     """A strategy whose functions are lowered and never run.
 
     It has plain variables, created outside its scope.
-
-    Args:
-        replicas: Number of replicas.
     """
 
     def __init__(self, replicas: int) -> None:

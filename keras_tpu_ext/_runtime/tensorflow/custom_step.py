@@ -13,22 +13,23 @@ batch normalisation, not in a metric that is updated with rows, and not in a `su
 
 from __future__ import annotations
 
-import inspect
-import types
+import contextlib
+import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest
-from keras_tpu_ext._runtime.tensorflow.batch import batch_context
+from keras_tpu_ext._runtime.tensorflow.batch import batch_context, has_any
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
-from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty
-from keras_tpu_ext._runtime.tensorflow.mixing import mixes
+from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty, one_row_if_empty
+from keras_tpu_ext._runtime.tensorflow.model_separability import HOW_TO_SHARE, takes_whole_batch
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
-from keras_tpu_ext._runtime.tensorflow.whole_batch import on_whole_batch
-from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step
+from keras_tpu_ext._runtime.tensorflow.whole_batch import on_whole_batch, predict_on_whole_batch
+from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext.errors import CustomStepWarning
 
 Step = Callable[[Any], Any]
@@ -41,39 +42,48 @@ def wrap_custom_step(model: Model, step: Step) -> Step:
         model: The model.
         step: Its `train_step` or `test_step`, which takes one replica's part of the batch.
     """
-    if is_own_step(step):
-        return _on_whole_batch_if_mixed(model, step)
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if replicas == 1 or not model._kte.is_plain or _is_for_replicas(model):
-        return _on_own_part(model, step)
-    _warn(
-        model,
-        f"so each of the {replicas} replicas runs it on the whole batch: its numbers are those of one device, and so "
-        "is its speed. To let each take its part, write",
-    )
-    return on_whole_batch(model, step)
-
-
-def _on_whole_batch_if_mixed(model: Model, step: Step) -> Step:
-    """Return one of our steps, which sees the whole batch if the layers mix its examples."""
+    model._kte.separability.pop(step.__name__, None)
+    part_step = step if is_own_step(step) else _on_own_part(model, step)
+    if model.distribute_strategy.num_replicas_in_sync == 1:
+        return part_step
     whole_step = on_whole_batch(model, step)
-    return lambda data: whole_step(data) if mixes(model) else step(data)
+
+    @functools.wraps(step)
+    def wrapped_step(data: Nest) -> Any:
+        return whole_step(data) if takes_whole_batch(model, step) else part_step(data)
+
+    return wrapped_step
+
+
+def own_predict_step(model: Model) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which a user's own `predict_step` gets a batch that its code is written for."""
+    step = model.predict_step
+    if is_own_step(step) or model.distribute_strategy.num_replicas_in_sync == 1:
+        return contextlib.nullcontext()
+
+    def wrapped_step(data: Nest) -> Any:
+        if takes_whole_batch(model, step):
+            return predict_on_whole_batch(step, data)
+        there = has_any(data)
+        return no_row_if_empty(step(one_row_if_empty(data, there)), there)
+
+    return patched([(model, "a model's predict_step", lambda stock: wrapped_step)])
 
 
 def _on_own_part(model: Model, step: Step) -> Step:
-    trains = getattr(step, "__name__", "") == "train_step"
     told: list[bool] = []
 
+    @functools.wraps(step)
     def wrapped_step(data: Nest) -> Any:
         if not _is_of_rows(data):
             return step(data)
         with (
-            batch_context(data, stands_in=True) as batch,
+            batch_context(data, "own", stands_in=True) as batch,
             model._kte.adapter.exclude_padding(model),
             mask_metrics(model._kte.adapter.custom_metrics(model)),
         ):
             logs = step(one_row_if_empty(data, batch.has_any))
-            if trains and num_replicas() > 1 and not batch.is_shared and not told:
+            if step.__name__ == "train_step" and num_replicas() > 1 and not batch.is_shared and not told:
                 told.append(True)  # replicas trace one after another
                 _warn(
                     model,
@@ -86,29 +96,7 @@ def _on_own_part(model: Model, step: Step) -> Step:
 
 
 def _warn(model: Model, what: str) -> None:
-    warnings.warn(
-        f"{model.name!r} has a step of its own, {what} its means as self.global_mean(values) and its updates as "
-        "self.minimize(loss, variables, optimizer, tape)",
-        CustomStepWarning,
-        stacklevel=3,
-    )
-
-
-def _is_for_replicas(model: Model) -> bool:
-    """Return whether the user's classes mention `global_mean`, and mean this package's."""
-    if type(model).global_mean is not ExactModel.global_mean:
-        return False
-    others = ("keras_tpu_ext.", "keras.", "tf_keras.")
-    classes = [base for base in type(model).__mro__ if not base.__module__.startswith(others)]
-    functions = (value for base in classes for value in vars(base).values() if inspect.isfunction(value))
-    return any("global_mean" in names for function in functions for names in _names(function.__code__))
-
-
-def _names(code: types.CodeType) -> Iterator[tuple[str, ...]]:
-    yield code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+    warnings.warn(f"{model.name!r} has a step of its own, {what} {HOW_TO_SHARE}", CustomStepWarning, stacklevel=3)
 
 
 def _is_of_rows(data: Nest) -> bool:

@@ -97,11 +97,7 @@ def open_gpus(count: int) -> OpenedStrategy:
 
 @once_per_process
 def open_cpu(replicas: int) -> OpenedStrategy:
-    """Return the strategy over `replicas` CPU devices; if several, they are virtual ones for a rehearsal.
-
-    Raises:
-        ScopeError: If TensorFlow's devices were started before the virtual ones could be made.
-    """
+    """Return the strategy over `replicas` CPU devices; if several, they are virtual ones for a rehearsal."""
     if replicas == 1:
         return OpenedStrategy(_default_strategy(), 1, "CPU")
     make_virtual_cpus(replicas)

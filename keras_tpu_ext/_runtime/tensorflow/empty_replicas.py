@@ -29,7 +29,8 @@ def one_row_if_empty(data: Nest, has_any: Any) -> Any:
     if has_any is None:
         return data
 
-    rows = {id(leaf): _row_of_batch(leaf) for leaf in tf.nest.flatten(data) if _may_be_looked_up(leaf)}
+    # Made before the condition: within one, replicas cannot see each other.
+    rows = {id(leaf): _row_to_stand_in(leaf) for leaf in tf.nest.flatten(data) if _is_dense(leaf)}
 
     def row(leaf: Any) -> Any:
         if id(leaf) in rows:
@@ -41,30 +42,43 @@ def one_row_if_empty(data: Nest, has_any: Any) -> Any:
             first = tf.zeros([1, leaf.shape.rank], tf.int64)
             shape = tf.concat([[1], leaf.dense_shape[1:]], axis=0)
             return tf.SparseTensor(first, _row_of_ones(leaf.values), shape)
-        return _row_of_ones(leaf)
+        return leaf
 
     return _either(data, has_any, row)
 
 
-def _may_be_looked_up(leaf: Any) -> bool:
-    return isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0 and (leaf.dtype == tf.string or leaf.dtype.is_integer)
+def _is_dense(leaf: Any) -> bool:
+    return isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0
 
 
-def _row_of_batch(leaf: tf.Tensor) -> tf.Tensor:
-    """Return the first row of any replica, if replicas can see each other without a reduction; else ones."""
-    if not isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy):
+def _row_to_stand_in(leaf: tf.Tensor) -> tf.Tensor:
+    """Return the first row of any replica for text and integers, and a row of ones of its sizes for others.
+
+    Only `MirroredStrategy` lets replicas see each other without a reduction; on others it is a row of ones.
+    """
+    may_be_looked_up = leaf.dtype == tf.string or leaf.dtype.is_integer
+    knows_sizes = leaf.shape[1:].is_fully_defined()
+    sees_others = isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy)
+    if not sees_others or (knows_sizes and not may_be_looked_up):
         return _row_of_ones(leaf)
 
     @tf.autograph.experimental.do_not_convert
-    def first(strategy: tf.distribute.Strategy, leaf: Any, ones: Any) -> tf.Tensor:
-        parts, (row, *_) = (strategy.experimental_local_results(values) for values in (leaf, ones))
-        return tf.concat([*(part[:1] for part in parts), row], axis=0)[:1]
+    def first(strategy: tf.distribute.Strategy, leaf: Any) -> tf.Tensor:
+        parts = strategy.experimental_local_results(leaf)
+        # Sizes that only the data know are 0 on a replica that got none.
+        sizes = tf.reduce_max(tf.stack([tf.shape(part)[1:] for part in parts]), axis=0)
+        if not may_be_looked_up:
+            return tf.ones(tf.concat([[1], sizes], axis=0), parts[0].dtype)
+        rows = [tf.reshape(part[:1], tf.concat([tf.shape(part[:1])[:1], sizes], axis=0)) for part in parts]
+        return tf.concat([*rows, _row_of_ones(rows[0])], axis=0)[:1]
 
-    return tf.distribute.get_replica_context().merge_call(first, args=(leaf, _row_of_ones(leaf)))
+    return tf.distribute.get_replica_context().merge_call(first, args=(leaf,))
 
 
 def _row_of_ones(leaf: tf.Tensor) -> tf.Tensor:
-    shape = tf.concat([[1], tf.shape(leaf)[1:]], axis=0)
+    sizes = tf.shape(leaf)[1:]
+    sizes = sizes if leaf.shape[1:].is_fully_defined() else tf.maximum(sizes, 1)
+    shape = tf.concat([[1], sizes], axis=0)
     return tf.fill(shape, "1") if leaf.dtype == tf.string else tf.ones(shape, leaf.dtype)
 
 
@@ -135,8 +149,9 @@ def _with_values(slices: Any, values: tf.Tensor, has_any: Any) -> Any:
 def _either(data: Nest, condition: tf.Tensor, otherwise: Any) -> Any:
     """Return the tensors of `data`, or `otherwise` of each; the condition copies none of them."""
     leaves = tf.nest.flatten(data)
-    there = [leaf for leaf in leaves if leaf is not None]
+    there = {id(leaf): leaf for leaf in leaves if leaf is not None}  # each once: the mask of two outputs stays one
     if not there:
         return data
-    chosen = iter(tf.cond(condition, lambda: list(there), lambda: [otherwise(leaf) for leaf in there]))
-    return tf.nest.pack_sequence_as(data, [leaf if leaf is None else next(chosen) for leaf in leaves])
+    either = tf.cond(condition, lambda: [*there.values()], lambda: [otherwise(leaf) for leaf in there.values()])
+    chosen = dict(zip(there, either, strict=True))
+    return tf.nest.pack_sequence_as(data, [leaf if leaf is None else chosen[id(leaf)] for leaf in leaves])

@@ -10,11 +10,7 @@ from keras_tpu_ext._runtime.common.event_file import EventFileClass
 
 
 class TensorFlowEventFile:
-    """An event file that TensorFlow writes.
-
-    Args:
-        folder: The log directory.
-    """
+    """An event file that TensorFlow writes."""
 
     def __init__(self, folder: str) -> None:
         self._writer = tf.summary.create_file_writer(folder)

@@ -31,9 +31,6 @@ def count_flops(
         batch: The specs of a batch that `Execution.run_and_describe` returns.
         batch_size: Number of examples in a batch over all replicas.
         as_keras_traces: Wraps a function so that AutoGraph treats it as it does Keras's train function.
-
-    Raises:
-        UncountableError: If they cannot be counted.
     """
     own = not is_own_step(type(model).train_step) and type(model).train_step is not keras.Model.train_step
     step = model.train_step if own else lambda data: _gradients(model, data)

@@ -29,9 +29,6 @@ def flops_of_graph(graph: tf.Graph, outputs: Sequence[tf.Tensor], known: _Known 
         graph: A `FuncGraph`.
         outputs: The tensors of it that are read.
         known: Known values of its integer arguments.
-
-    Raises:
-        UncountableError: If the graph does not show them.
     """
     known = known or {}
     return math.fsum(_flops_of(graph, op, indices, known) for op, indices in _reachable(graph, outputs))

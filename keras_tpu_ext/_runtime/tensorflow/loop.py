@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import PaddedOutputs
 from keras_tpu_ext._runtime.common.types import Model, Nest
-from keras_tpu_ext._runtime.tensorflow.mixing import find_mixing
+from keras_tpu_ext._runtime.tensorflow.custom_step import own_predict_step
+from keras_tpu_ext._runtime.tensorflow.model_separability import find_separability
 from keras_tpu_ext._runtime.tensorflow.replicas import hide_uneven_sizes, split_batch, with_none
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 
@@ -54,14 +55,8 @@ def make_steps_function(
     an execution, whereas Keras averages the logs of the single replicas (on TPUs it shows the first replica).
     A single step needs no `tf.experimental.Optional` around its result. The number of steps is an argument, so
     changing it does not retrace.
-
-    Args:
-        model: The model; its strategy, `run_eagerly`, `jit_compile` and `steps_per_execution` are honoured.
-        step: `train_step` or `test_step`.
-        trains: Whether it is `train_step`, whose times a model that finds its `steps_per_execution` learns from.
-        counter: A variable to which the number of steps is added, if Keras has one.
     """
-    strategy = model.distribute_strategy
+    strategy, own_step = model.distribute_strategy, model.train_step if trains else model.test_step
 
     def one_step(data: Nest) -> Any:
         data = with_none(data)
@@ -91,14 +86,23 @@ def make_steps_function(
 
     def function(data: Nest) -> dict[str, Any]:
         if isinstance(data, (tf.data.Iterator, tf.distribute.DistributedIterator)):
-            find_mixing(model, data)
+            _make_variables(model, lambda iterator: one_step(iterator.get_next()), data)
+            find_separability(model, data, own_step)
             return _run_execution(model, data, *executions_of(kind_of_batches(data)), trains=trains)
         for _, batch in zip(range(int(model.steps_per_execution)), data, strict=False):
-            find_mixing(model, batch)
-            logs = run_batch(split_batch(strategy, batch))
+            parts = split_batch(strategy, batch)
+            _make_variables(model, one_step, parts)
+            find_separability(model, batch, own_step)
+            logs = run_batch(parts)
         return logs
 
     return function
+
+
+def _make_variables(model: Model, run: Callable[[Any], Any], data: Nest) -> None:
+    """Trace a step of an unbuilt model for its variables, which then begin as on one device."""
+    if not (model.built or model.run_eagerly or model.distribute_strategy.num_replicas_in_sync == 1):
+        _graph(run).get_concrete_function(data)
 
 
 def kind_of_batches(iterator: Any) -> type:
@@ -144,8 +148,10 @@ def make_predict_function(model: Model, predict: Callable[[Any], Any]) -> Callab
     """Return Keras's predict function, without the outputs of padded rows."""
 
     def function(data: Nest) -> Any:
-        find_mixing(model, data[0] if isinstance(data, list) else data)  # Keras 3 gives a list of batches
-        outputs = predict(data)
+        batch = data[0] if isinstance(data, list) else data  # Keras 3 gives a list of batches
+        find_separability(model, batch, model.predict_step)
+        with own_predict_step(model):
+            outputs = predict(data)
         if not isinstance(outputs, PaddedOutputs):
             return outputs
         return tf.nest.map_structure(lambda output: _without_rows(output, outputs.real), outputs.outputs)

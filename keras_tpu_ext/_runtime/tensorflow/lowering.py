@@ -57,15 +57,7 @@ def lower_step(
     build: Callable[[Model, Nest, Step], None],
     as_keras_traces: Callable[[Step], Step],
 ) -> LoweredStep:
-    """Lower the train step that `fit` would run; see `common/protocols.py`.
-
-    Args:
-        model: A compiled model.
-        batch: `x`, `y` and `sample_weight`: structures of objects with `shape` and `dtype`.
-        replicas: Number of devices.
-        build: Builds layers, metrics and optimizer, given a model, the specs of a batch, and the step.
-        as_keras_traces: Wraps a function so that AutoGraph treats it as it does Keras's train function.
-    """
+    """Lower the train step that `fit` would run; see `common/protocols.py`."""
     _check_can_lower(model)
     parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
     check_dtypes(tf.nest.flatten(parts), model)
@@ -146,13 +138,7 @@ def _roles(model: Model) -> dict[str, str]:
 
 
 def _missing_operation(error: Exception, model: Model, graph: tf.Graph) -> LoweringError | None:
-    """Explain an error about operations that TPUs lack; `None` for any other error.
-
-    Args:
-        error: What TensorFlow raised.
-        model: The model.
-        graph: The traced graph, whose operations know where they were created.
-    """
+    """Explain an error about operations that TPUs lack; `None` for any other error."""
     if "is_initialized" in str(error):  # of a table, which is a resource but not a variable
         return error_of_lookup(
             "the model looks something up in a table of TensorFlow, which a TPU does not have", model

@@ -14,11 +14,7 @@ from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 
 
 class ReplicatedOverflowWatch(OverflowWatch):
-    """An `OverflowWatch` in which every replica records its own overflows.
-
-    Args:
-        steps: Number of steps that the optimizer had taken when the watch began.
-    """
+    """An `OverflowWatch` in which every replica records its own overflows."""
 
     def __init__(self, steps: int) -> None:
         super().__init__(steps)

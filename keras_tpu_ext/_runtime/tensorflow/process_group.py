@@ -26,11 +26,7 @@ _NOT_ALIKE = (
 
 
 class TensorFlowProcessGroup(ProcessGroup):
-    """The processes that `TF_CONFIG` names.
-
-    Args:
-        strategy: The strategy of the model.
-    """
+    """The processes that `TF_CONFIG` names."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy

@@ -27,7 +27,7 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import finite_if_empty, no_row_if_empty, one_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.lookups import mark_lookups_once_a_batch
 from keras_tpu_ext._runtime.tensorflow.loop import GraphExecutionSchedule
-from keras_tpu_ext._runtime.tensorflow.mixing import mixes
+from keras_tpu_ext._runtime.tensorflow.model_separability import takes_whole_batch
 from keras_tpu_ext._runtime.tensorflow.overflow import ReplicatedOverflowWatch
 from keras_tpu_ext._runtime.tensorflow.process_group import TensorFlowProcessGroup
 from keras_tpu_ext._runtime.tensorflow.replicas import (
@@ -38,9 +38,11 @@ from keras_tpu_ext._runtime.tensorflow.replicas import (
     with_none,
 )
 from keras_tpu_ext._runtime.tensorflow.scope_checks import check_optimizer_belongs, check_variables_belong
+from keras_tpu_ext._runtime.tensorflow.separability import Separability
 from keras_tpu_ext._runtime.tensorflow.update import accumulate_or_apply, flush_window, make_step_state
 from keras_tpu_ext._runtime.tensorflow.whole_batch import predict_on_whole_batch
 from keras_tpu_ext._runtime.training.adapter import TensorFlowAdapter
+from keras_tpu_ext._runtime.training.denominator import loss_sum, no_tokens, recording
 from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext._runtime.training.step_state import StepState
 
@@ -53,18 +55,15 @@ class TensorFlowProgram(ExactProgram):
 
     adapter: TensorFlowAdapter
     block_patches = KERAS_PATCHES
-    mixes_examples: bool | None = (
-        None  # whether layers look at the examples of a batch together; `None`: not known yet
-    )
-    lookups_once_a_batch: dict[frozenset[int], set[int]]  # see `lookups.py`
+    separability: dict[str, Separability]  # by the name of a step, as far as it is known
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.set_untracked(lookups_once_a_batch={})
+        self.set_untracked(separability={})
 
     def predict_step(self, data: Nest) -> Any:
         """Predict one replica's part of the batch, which may be empty; for a padded one say which rows count."""
-        if mixes(self.model) and num_replicas() > 1:
+        if takes_whole_batch(self.model, self.model.predict_step) and num_replicas() > 1:
             return predict_on_whole_batch(self.model.predict_step, data)
         x, _, _ = self.adapter.unpack(with_none(data))
         there = has_any(x)
@@ -86,16 +85,16 @@ class TensorFlowProgram(ExactProgram):
         note_shared()
         data = no_row_if_empty(data, BATCH.has_examples)
         x, y, sample_weight = self.adapter.unpack(without_own_weights(data))
-        with batch_context(data) as batch:
-            (batch.total,) = sum_over_replicas([batch.examples])
+        with batch_context(data) as batch, recording() as losses:
             scaler: Any = self.compiled_state().loss_scaler
             restore = scaler.snapshot(self.model.non_trainable_variables)
             tape, loss, x, y, y_pred, tracked = self._loss_of(x, y, sample_weight)
             self._track_loss(tracked)
             variables = self.model.trainable_variables  # an unbuilt model has them since the forward pass
             if variables:
-                gradients = self._gradients(loss, variables, self.model.optimizer, tape, x)
-                accumulate_or_apply(self.model, gradients, variables, self.model.optimizer, batch.total, restore)
+                gradients = self._gradients(loss, variables, self.model.optimizer, tape)
+                weight = self.weight_in_window(batch.total, losses, of_layers=bool(batch.layer_losses))
+                accumulate_or_apply(self.model, gradients, variables, self.model.optimizer, weight, restore)
             else:
                 warnings.warn("The model does not have any trainable weights.", stacklevel=2)
             return self._updated_metrics(x, y, y_pred, sample_weight)
@@ -103,18 +102,16 @@ class TensorFlowProgram(ExactProgram):
     def gradients_of_batch(self, data: Nest) -> Any:
         """Return the gradients that `train_step` computes for `data`, without changing anything."""
         x, y, sample_weight = self.adapter.unpack(without_own_weights(data))
-        with batch_context(data) as batch:
-            (batch.total,) = sum_over_replicas([batch.examples])
-            tape, loss, x, *_ = self._loss_of(x, y, sample_weight)
-            return self._gradients(loss, self.model.trainable_variables, self.model.optimizer, tape, x)
+        with batch_context(data):
+            tape, loss, *_ = self._loss_of(x, y, sample_weight)
+            return self._gradients(loss, self.model.trainable_variables, self.model.optimizer, tape)
 
     def test_step(self, data: Nest) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; the argument and the result are like those of `train_step`."""
         note_shared()
         data = no_row_if_empty(data, BATCH.has_examples)
         x, y, sample_weight = self.adapter.unpack(without_own_weights(data))
-        with batch_context(data) as batch:
-            (batch.total,) = sum_over_replicas([batch.examples])
+        with batch_context(data):
             y_pred = self._predictions(x, training=False)
             _, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
             self._track_loss(tracked)
@@ -134,19 +131,21 @@ class TensorFlowProgram(ExactProgram):
         if not losses:
             raise ValueError("No loss to compute. Provide a `loss` argument in `compile()`.")
         total = losses[0] if len(losses) == 1 else sum(tf.cast(loss, losses[0].dtype) for loss in losses)
-        in_own_step = BATCH.total is None and not total.shape.rank
+        in_own_step = BATCH.role != "exact" and not total.shape.rank
         return as_global(total) if in_own_step else total
 
     def global_mean(self, per_example: tf.Tensor, sample_weight: Any = None) -> Any:
         """Return the mean over the whole batch, the same on all replicas; see `ExactModel.global_mean`."""
         note_shared()
+        BATCH.asks_mean = True
         values = tf.convert_to_tensor(per_example)
         if sample_weight is not None:
             weight = tf.cast(sample_weight, values.dtype)
             trailing = [1] * (values.shape.rank - weight.shape.rank)
             values *= tf.reshape(weight, tf.concat([tf.shape(weight), tf.constant(trailing, tf.int32)], 0))
         values = zero_invalid_rows(values) if values.shape.rank else values
-        size, total = _number_of_elements(values), tf.reduce_sum(values)
+        size = tf.cast(tf.size(values), values.dtype) * tf.cast(valid_fraction(), values.dtype)
+        total = tf.reduce_sum(values)
         if BATCH.has_examples is not None:
             size, total = (tf.where(BATCH.has_examples, number, tf.zeros_like(number)) for number in (size, total))
         return as_global(tf.math.divide_no_nan(total, sum_over_replicas([size])[0]))
@@ -154,6 +153,8 @@ class TensorFlowProgram(ExactProgram):
     def minimize(self, loss: tf.Tensor, variables: Any, optimizer: Optimizer, tape: tf.GradientTape) -> None:
         """Take one step of `optimizer`; see `ExactModel.minimize`."""
         check_optimizer_belongs(optimizer, self.model.distribute_strategy)
+        if self.weights_by_tokens:
+            raise no_tokens("with a train_step that calls minimize")
         variables = list(variables)
         weight: Any = 1
         if self.compiled_state().accumulation_steps > 1 and BATCH.examples is not None:
@@ -240,14 +241,12 @@ class TensorFlowProgram(ExactProgram):
             loss, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
         return tape, loss, x, y, y_pred, tracked
 
-    def _gradients(
-        self, loss: tf.Tensor, variables: Any, optimizer: Optimizer, tape: tf.GradientTape, x: Nest = None
-    ) -> Any:
+    def _gradients(self, loss: tf.Tensor, variables: Any, optimizer: Optimizer, tape: tf.GradientTape) -> Any:
         """Return the gradients of the scaled loss; the seed is scaled in place of the loss."""
         scaler, seed = self.compiled_state().loss_scaler, tf.ones_like(loss)
         seed = scaler.scale_loss(seed) if scaler else self.adapter.scale_loss(optimizer, seed)
         gradients = tape.gradient(loss, variables, output_gradients=seed)
-        mark_lookups_once_a_batch(self.model, x, gradients, variables)
+        mark_lookups_once_a_batch(self.model, gradients, variables)
         gradients = finite_if_empty(gradients, BATCH.has_any)
         return self.adapter.unscale_gradients(optimizer, gradients)
 
@@ -265,8 +264,7 @@ class TensorFlowProgram(ExactProgram):
             share = adapter.compute_loss(self.model, x=x, y=y, y_pred=y_pred, **arguments)
             if share is None or not share.shape.rank:
                 return share, share
-            (size,) = sum_over_replicas([_number_of_elements(share)])
-            return share, tf.math.divide_no_nan(tf.reduce_sum(share), size)
+            return share, loss_sum("mean", share, None, None, self.facts).share()
         # The user's own function may do anything: it gets the whole batch, on every replica.
         replicas = num_replicas()
         x, y, y_pred, arguments["sample_weight"] = gather_examples((x, y, y_pred, sample_weight))
@@ -294,16 +292,11 @@ class TensorFlowProgram(ExactProgram):
         self.model._loss_tracker.count.assign_add(tf.cast(BATCH.examples, tf.float32))
 
 
-def _number_of_elements(values: tf.Tensor) -> Any:
-    """Return the number of elements of `values` that belong to examples."""
-    return tf.cast(tf.size(values), values.dtype) * tf.cast(valid_fraction(), values.dtype)
-
-
 def _share_of_layer_loss(loss: tf.Tensor) -> Any:
     """Return the share of an `add_loss` term: a scalar is a mean over the batch, anything else is summed."""
     loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
     share = tf.reduce_sum(zero_invalid_rows(loss) if loss.shape.rank else loss)
-    if BATCH.total is None:
+    if BATCH.role != "exact":
         return share
     if BATCH.has_any is not None:
         share = tf.where(BATCH.has_any, share, tf.zeros_like(share))

@@ -106,8 +106,12 @@ def as_global(share: tf.Tensor) -> Any:
     """
     if num_replicas() == 1:
         return share
-    (total,) = sum_over_replicas([tf.stop_gradient(share)])
-    return share + tf.stop_gradient(total - share)
+
+    @tf.custom_gradient
+    def summed(share: tf.Tensor) -> Any:
+        return sum_over_replicas([share])[0], lambda upstream: upstream
+
+    return summed(share)
 
 
 def share_as_whole(share: tf.Tensor) -> Any:
@@ -160,12 +164,7 @@ def _gather_dense(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def gather_everywhere(strategy: tf.distribute.Strategy, values: tf.Tensor) -> np.ndarray:
-    """Return the values of all replicas in all processes, joined along the first dimension; call it outside replicas.
-
-    Args:
-        strategy: The strategy, whose processes must all call this.
-        values: A result of `experimental_distribute_values_from_function`: one tensor per replica, of one shape.
-    """
+    """Return the values of all replicas in all processes, joined along the first dimension; outside replicas."""
     return np.asarray(_gather_function(strategy)(values))
 
 
@@ -270,12 +269,7 @@ def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest, *, sparse: b
 
 
 def split_batch(strategy: tf.distribute.Strategy, data: Nest) -> Any:
-    """Return `data`, one batch of host arrays, split over the replicas as evenly as possible.
-
-    Args:
-        strategy: The strategy whose replicas take part.
-        data: A structure of arrays with the batch as leading dimension; `None` leaves are kept.
-    """
+    """Return `data`, one batch of host arrays, split over the replicas as evenly as possible."""
     if strategy.num_replicas_in_sync == 1:
         return data
     parts = [_split(leaf, strategy.num_replicas_in_sync) for leaf in tf.nest.flatten(data)]

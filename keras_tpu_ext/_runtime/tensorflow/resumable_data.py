@@ -25,13 +25,6 @@ def keeping_seed(data: ResumablePasses, seed: int | None) -> Iterator[None]:
     """Within the block, shuffles without their own seed have one that is kept.
 
     Unless there is a global seed, TensorFlow draws the seed of such a shuffle, and nobody can read it.
-
-    Args:
-        data: The object that reads the batches; it gets the seed.
-        seed: The seed of another process, or `None`.
-
-    Raises:
-        NotForThisKerasError: If several processes train together.
     """
     if num_workers() > 1:
         raise NotForThisKerasError(
@@ -55,9 +48,6 @@ class DistributedPasses:
         source: Gives the batches of `dataset`.
         dataset: The dataset to distribute.
         skips_first: Whether Keras creates an iterator before the first epoch that it does not read from.
-
-    Raises:
-        ArgumentError: If the dataset is already distributed.
     """
 
     def __init__(

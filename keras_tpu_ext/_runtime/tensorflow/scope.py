@@ -18,11 +18,7 @@ from keras_tpu_ext.errors import ArgumentError, ScopeError
 
 
 def scope(strategy: tf.distribute.Strategy) -> AbstractContextManager[tf.distribute.Strategy]:
-    """Return the context in which variables and models are made on `strategy`.
-
-    Raises:
-        ScopeError: If called inside the scope of another strategy.
-    """
+    """Return the context in which variables and models are made on `strategy`."""
     outer = tf.distribute.get_strategy()
     if tf.distribute.has_strategy() and outer is not strategy:
         raise ScopeError(
@@ -33,11 +29,7 @@ def scope(strategy: tf.distribute.Strategy) -> AbstractContextManager[tf.distrib
 
 
 def distribute(strategy: tf.distribute.Strategy, dataset: tf.data.Dataset) -> tf.distribute.DistributedDataset:
-    """Return `dataset` with each batch split over the replicas of `strategy`.
-
-    Raises:
-        ArgumentError: If `dataset` is not a `tf.data.Dataset`, or is not batched.
-    """
+    """Return `dataset` with each batch split over the replicas of `strategy`."""
     if not isinstance(dataset, tf.data.Dataset):
         raise ArgumentError(
             f"distribute needs a tf.data.Dataset; got {type(dataset).__name__}. Write "

@@ -21,14 +21,7 @@ CONNECT_SECONDS = 10.0
 
 @once_per_process
 def open_tpu(address: str) -> OpenedStrategy:
-    """Return the strategy for the TPU at `address`; a second call never initialises it again.
-
-    Args:
-        address: `"local"` on a TPU VM, a TPU's name, or `grpc://host:port`.
-
-    Raises:
-        TpuUnusableError: If TensorFlow cannot use it; the message has the cause and a fix.
-    """
+    """Return the strategy for the TPU at `address`; a second call never initialises it again."""
     if address == "local" and not has_tpu_kernels():
         # Trying would start TensorFlow's devices, after which a rehearsal is impossible.
         raise TpuUnusableError(_message(*_NO_KERNELS, address))

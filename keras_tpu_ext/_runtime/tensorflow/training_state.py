@@ -30,11 +30,7 @@ def read_variables(variables: Named) -> list[SavedVariable]:
 
 
 def assign_variables(variables: Named, saved: Sequence[SavedVariable]) -> None:
-    """Assign values that `read_variables` returned to variables.
-
-    Raises:
-        CheckpointError: If they belong to other variables; then nothing is changed.
-    """
+    """Assign values that `read_variables` returned to variables."""
     check_same(saved, variables)
     _check_replicas(saved, variables)
     for one, (_, variable) in zip(saved, variables, strict=True):

@@ -96,7 +96,7 @@ def accumulate_or_apply(
         gradients: This replica's share, one per variable; `None` where there is none.
         variables: The variables to update.
         optimizer: The user's optimizer.
-        weight: Number of examples in the batch of all replicas: the weight of its gradient in a window.
+        weight: The weight of the gradient of all replicas' batch in a window.
         restore: The changes of the forward pass that a skipped step undoes.
     """
     state = model._kte.state

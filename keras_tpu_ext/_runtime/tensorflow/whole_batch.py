@@ -27,7 +27,7 @@ from keras_tpu_ext._runtime.training.exact_models import is_inside
 
 def predict_on_whole_batch(step: Callable[[Any], Any], data: Nest) -> Any:
     """Return what `step` predicts for this replica's part of the batch, given the whole batch."""
-    with batch_context(data) as batch:
+    with batch_context(data, "own") as batch:
         rows = tf.cast(batch.examples, tf.int32)
         begin, _ = place_in_batch(rows)
         whole = gather_examples(data)
@@ -41,7 +41,7 @@ def on_whole_batch(model: Model, step: Callable[[Any], Any]) -> Callable[[Any], 
     replicas = model.distribute_strategy.num_replicas_in_sync
 
     def whole_step(data: Nest) -> Any:
-        with batch_context(data):
+        with batch_context(data, "own"):
             data = gather_examples(data)
             # Not `whole_state`: Keras 2 creates metrics while it traces the first replica, which has none until then.
             sums = _sums_over_replicas(model)
@@ -86,7 +86,8 @@ def takes_own_mean() -> bool:
     in a block where no step runs: there it is the same as on one device.
     """
     is_in_no_step = is_inside() and tf.distribute.in_cross_replica_context()
-    return bool(holds_whole_batch() or BATCH.total is not None or is_in_no_step)
+    is_exact = BATCH.role == "exact" or (BATCH.is_trial and BATCH.role is None)
+    return bool(holds_whole_batch() or is_exact or is_in_no_step)
 
 
 def _part_of_sum(gradient: Any, replicas: int) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import (
@@ -49,16 +49,18 @@ class KerasAdapter(Protocol):
         """Return the number of epochs after which a `BackupAndRestore` resumes training."""
 
     def write_patches(self, callback: Callback, save_weights: Callable[[str], None]) -> list[Patch]:
-        """Return patches with which one of Keras's callbacks takes part in saving but writes nothing.
+        """Return patches with which one of Keras's callbacks takes part in saving but writes nothing."""
 
-        Args:
-            callback: The callback.
-            save_weights: Takes part in saving weights to a path, without writing.
-        """
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class TensorFlowAdapter(KerasAdapter, Protocol):
     """What a step on TensorFlow also needs to know about a Keras version; each replica calls this for itself."""
+
+    def as_keras_traces(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
+        """Return `function`; AutoGraph treats the user code that it calls as in Keras's own functions."""
 
     def own_layers(self, model: Model) -> list[str]:
         """Return the names of layers and operations that are not known to process each example independently."""

@@ -10,11 +10,7 @@ from keras_tpu_ext.errors import ArgumentError
 
 
 def augmented(augment: Callable[..., Any], x: Nest, y: Nest) -> tuple[Any, Any]:
-    """Return what a user's `augment` makes of a batch.
-
-    Raises:
-        ArgumentError: If the result is not a pair, or has a different number of rows.
-    """
+    """Return what a user's `augment` makes of a batch."""
     pair: Any = augment(x, y)
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         came = f"{len(pair)} things" if isinstance(pair, (tuple, list)) else type(pair).__name__

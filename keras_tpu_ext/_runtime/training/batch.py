@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -33,14 +33,20 @@ class Batch(Protocol):
     def whole_state(self, variables: Sequence[Variable]) -> AbstractContextManager[None]:
         """Return a context manager within which a metric's `variables` hold the values kept on all replicas."""
 
-    def mixes_examples(self, function: Callable[..., Any], specs: Sequence[Any]) -> bool:
-        """Return whether results of `function` for an example, on tensors like `specs`, depend on other examples."""
+    def is_row_by_row(self, function: Callable[..., Any], specs: Sequence[Any]) -> bool:
+        """Return whether results of `function` for a row, on tensors like `specs`, depend on that row alone."""
+
+    def keeps_sums(self, update: Callable[..., Any], specs: Sequence[Any], variables: Iterable[Variable]) -> bool:
+        """Return whether an update of a metric's `variables` adds to each a sum over the rows, and nothing else."""
 
     def valid_rows_of(self, values: Tensor) -> Any:
         """Return for each row of `values` whether it counts; `None` if every row does."""
 
     def zero_invalid_rows(self, values: Tensor) -> Any:
         """Return `values` with zeros in padded rows."""
+
+    def respects_padding(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function`, marked: what it returns does not depend on padded rows; see `common/protocols.py`."""
 
     def select_valid_rows(self, values: Tensor) -> Any:
         """Return `values` without padded rows."""

@@ -32,11 +32,7 @@ _OPEN = _Open()
 
 
 class reopened_by_clear_session:  # noqa: N801, a context manager like those of contextlib
-    """Enter a context, leave it before each `clear_session()` in the block, and enter it again afterwards.
-
-    Args:
-        make_context: Returns the context, a new one each time.
-    """
+    """Enter a context, leave it before each `clear_session()` in the block, and enter it again afterwards."""
 
     def __init__(self, make_context: Callable[[], AbstractContextManager[object]]) -> None:
         self._make_context = make_context

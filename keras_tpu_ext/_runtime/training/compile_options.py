@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.training.adapter import is_overridden
+from keras_tpu_ext._runtime.training.compile_utils import is_of_keras
+from keras_tpu_ext._runtime.training.denominator import no_tokens
 from keras_tpu_ext._runtime.training.loss_scale import LossScale
+from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError
 
-_DEFAULTS = {"loss_scale": None, "gradient_accumulation_steps": 1, "steps_per_execution": 1, "auto_scale_loss": True}
+_DEFAULTS = {
+    "loss_scale": None,
+    "gradient_accumulation_steps": 1,
+    "gradient_accumulation_weight": "examples",
+    "steps_per_execution": 1,
+    "auto_scale_loss": True,
+}
 NAMES = _DEFAULTS.keys()
 
 
@@ -21,6 +30,7 @@ class CompileOptions(NamedTuple):
         of_keras: Arguments for Keras's own `compile`.
         loss_scale: How the step scales the loss; `None` if it does not.
         accumulation_steps: Number of batches that make one step.
+        weights_by_tokens: Whether tokens weight these batches, and not examples.
         auto_steps: Whether to find `steps_per_execution` while training.
         given: What was given, other than defaults, to compile the model again after loading it.
     """
@@ -28,53 +38,62 @@ class CompileOptions(NamedTuple):
     of_keras: dict[str, Any]
     loss_scale: LossScale | None
     accumulation_steps: int
+    weights_by_tokens: bool
     auto_steps: bool
     given: Mapping[str, Any]
 
 
-def compile_options(model: Model, loss_scale: Any, accumulation_steps: Any, given: dict[str, Any]) -> CompileOptions:
+def compile_options(model: Model, own: dict[str, Any], given: dict[str, Any]) -> CompileOptions:
     """Return what the arguments of `compile` mean.
 
     Args:
         model: The model.
-        loss_scale: As given.
-        accumulation_steps: `gradient_accumulation_steps`, as given.
-        given: The other arguments, by name.
+        own: Those that Keras does not know, by name.
+        given: The others.
 
     Raises:
         ArgumentError: If one of them is invalid, or contradicts the optimizer.
     """
     of_keras = dict(given)
     steps = of_keras.pop("steps_per_execution", 1)
-    own = {
-        "loss_scale": loss_scale,
-        "gradient_accumulation_steps": accumulation_steps,
-        "steps_per_execution": steps,
-        "auto_scale_loss": given.get("auto_scale_loss", True),
-    }
+    own = {**own, "steps_per_execution": steps, "auto_scale_loss": given.get("auto_scale_loss", True)}
     optimizer = given.get("optimizer")
     by_keras = optimizer is not None and model._kte.leaves_scaling_to_its_optimizer()
     of_keras["steps_per_execution"], auto_steps = _steps_per_execution(steps)
     return CompileOptions(
         of_keras,
-        _loss_scale(loss_scale, optimizer, model.dtype_policy.name, own["auto_scale_loss"] and not by_keras),
-        _accumulation_steps(accumulation_steps, optimizer),
+        _loss_scale(own["loss_scale"], optimizer, model.dtype_policy.name, own["auto_scale_loss"] and not by_keras),
+        _accumulation_steps(own["gradient_accumulation_steps"], optimizer),
+        _weights_by_tokens(model, own["gradient_accumulation_weight"], optimizer),
         auto_steps,
         {name: value for name, value in own.items() if value != _DEFAULTS[name]},
     )
 
 
+def _steps_of_optimizer(optimizer: Any) -> int:
+    return getattr(getattr(optimizer, "inner_optimizer", optimizer), "gradient_accumulation_steps", None) or 1
+
+
 def _accumulation_steps(steps: Any, optimizer: Any) -> int:
     """Return the number of batches that this package accumulates; an optimizer's own accumulation is left to it."""
     steps = check.integer("compile", "gradient_accumulation_steps", steps, example="4, or leave it out")
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    by_optimizer = getattr(inner, "gradient_accumulation_steps", None) or 1
+    by_optimizer = _steps_of_optimizer(optimizer)
     if steps != 1 and by_optimizer != 1:
         raise ArgumentError(
             f"gradient_accumulation_steps={steps} was given, and the optimizer says {by_optimizer}. "
             "Leave one of them out."
         )
     return steps
+
+
+def _weights_by_tokens(model: Model, weight: Any, optimizer: Any) -> bool:
+    if check.one_of("compile", "gradient_accumulation_weight", weight, ("examples", "tokens")) == "examples":
+        return False
+    if is_overridden(type(model), "compute_loss") and not is_of_keras(type(model).compute_loss):
+        raise no_tokens("with a compute_loss of its own")
+    if _steps_of_optimizer(optimizer) != 1:
+        raise no_tokens("whose optimizer accumulates, with equal weights")
+    return True
 
 
 def _steps_per_execution(steps: Any) -> tuple[int, bool]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_tpu_ext._runtime.common.global_mean import LocalSums, global_denominator
 from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.types import Metric, Tensor
 from keras_tpu_ext._runtime.compat import keras, mask_of, ops, tree
 from keras_tpu_ext._runtime.training.batch import Batch
+from keras_tpu_ext._runtime.training.denominator import LossSum, loss_sum, number, recorded
 
 _NEEDS_WHOLE_BATCH = "_kte_needs_whole_batch"
 
@@ -19,8 +18,8 @@ _NEEDS_WHOLE_BATCH = "_kte_needs_whole_batch"
 class LossShare:
     """A loss that returns this replica's share of its value over the whole batch.
 
-    Each runtime's Keras has a subclass that overrides what differs: `_unreduced`, `_sum_of_weights` and, if it
-    weights batches differently, `_weight_of_batch` and `_weight_of_values`.
+    Each runtime's Keras has a subclass that overrides what differs: `_unreduced` and, if it weights batches
+    differently, `_weight_of_batch` and `_weight_of_values`.
 
     Args:
         loss: The user's `keras.losses.Loss`; it is called, never changed.
@@ -40,29 +39,23 @@ class LossShare:
             install([(tracker, "a loss tracker's update_state", lambda stock: _ignore)])
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Any = None) -> Any:
-        """Return the share: the local sum over the global denominator; unreduced values stay unreduced."""
+        """Return the share of the loss, and record its sum and denominator; unreduced values stay unreduced."""
         if self._batch.needs_gather() and self._mixes_examples(y_true, y_pred):
             return self._share_of_whole(y_true, y_pred, sample_weight)
-        values, mask = self._weighted_values(y_true, y_pred, sample_weight)
+        values, mask, is_reduced = self._weighted_values(y_true, y_pred, sample_weight)
         rank = rank_of(values)
         if rank:
             values = self._batch.zero_invalid_rows(values)
         if rank and self.loss.reduction in (None, "none"):
-            self._track(self.global_mean(values), self._weight_of_values(values))
-            return values
+            self._track(self._global_mean(values), self._weight_of_values(values))
+            return recorded(LossSum(values)).total
         if rank is None or (rank == 0 and self._batch.needs_gather()):
             return self._share_of_whole(y_true, y_pred, sample_weight)
-        share = ops.sum(values)
-        denominator = self._denominator(values, mask, sample_weight)
-        if denominator is not None:
-            share = self._divided(share, ops.cast(denominator, share.dtype))
+        loss = loss_sum(self.loss.reduction, values, mask, sample_weight, self._batch)
+        share = loss.share()
+        recorded(LossSum(share) if is_reduced or not rank else loss)
         self._track(share, self._weight_of_batch(y_pred))
         return share
-
-    def global_mean(self, values: Tensor) -> Any:
-        """Return this replica's share of the mean of `values` over all replicas."""
-        count = self._sum([self._number_of_elements(values)])[0]
-        return ops.divide_no_nan(ops.sum(values), ops.cast(count, values.dtype))
 
     def _unreduced(self, call: Callable[[Any, Any], Any]) -> Any:
         """Return a copy of the user's loss that uses `call` and does not reduce."""
@@ -73,22 +66,25 @@ class LossShare:
         unreduced.call = call
         return unreduced
 
-    def _sum_of_weights(self, values: Tensor, mask: Tensor, sample_weight: Tensor) -> Any:
-        """Return the denominator of a mean with sample weights on this replica."""
-        raise NotImplementedError
+    def _global_mean(self, values: Tensor) -> Tensor:
+        """Return this replica's share of the mean of `values` over all replicas."""
+        return loss_sum("mean", values, None, None, self._batch).share()
 
-    def _weighted_values(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> tuple[Any, Any]:
-        """Return the losses times weights and mask before any reduction, and the mask that was applied."""
+    def _weighted_values(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> tuple[Any, Any, bool]:
+        """Return the losses times weights and mask, the mask that was applied, and if the loss reduces by itself."""
         masks = [mask_of(y_pred)]
+        ranks: list[int | None] = []
 
         def call_and_keep_mask(y_true: Tensor, y_pred: Tensor) -> Any:
             values = self.loss.call(y_true, y_pred)
             masks.append(mask_of(values))
+            ranks.append(rank_of(values))
             return values
 
         values = self._unreduced(call_and_keep_mask)(y_true, y_pred, sample_weight)
         there = [mask for mask in masks if mask is not None]
-        return values, (ops.logical_and(*there) if len(there) == 2 else (there[0] if there else None))
+        mask = ops.logical_and(*there) if len(there) == 2 else (there[0] if there else None)
+        return values, mask, not (ranks and all(ranks))
 
     def _share_of_whole(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor) -> Any:
         """Return the share of a loss that needs all examples together, by calling it with all of them."""
@@ -96,47 +92,23 @@ class LossShare:
         replicas = self._batch.num_replicas()
         with self._batch.whole_batch_view():
             values = self.loss(y_true, whole, sample_weight)
-            mean = self.global_mean(values) if rank_of(values) else ops.sum(values)
+            mean = self._global_mean(values) if rank_of(values) else ops.sum(values)
         self._track(mean / replicas, self._weight_of_batch(y_pred))
-        return ops.sum(values) / replicas
+        return recorded(LossSum(ops.sum(values) / replicas)).total
 
     def _mixes_examples(self, y_true: Tensor, y_pred: Tensor) -> bool:
-        """Return whether a user-defined loss compares the examples of a batch; Keras's losses do not."""
-        if _is_of_keras(type(self.loss)) and _is_of_keras(getattr(self.loss, "fn", self.loss)):
+        """Return whether a loss compares the examples of a batch; of Keras's losses few do, by an axis."""
+        function = getattr(self.loss, "fn", self.loss)
+        may_mix = _has_axis(self.loss) or getattr(function, "__name__", "") == "circle"
+        if is_of_keras(type(self.loss)) and is_of_keras(function) and not may_mix:
             return False
-        if _is_of_keras(type(self.loss).__call__):
+        if is_of_keras(type(self.loss).__call__):
             specs = y_true, y_pred
             if specs_of(specs) not in self._mixing:
-                self._mixing[specs_of(specs)] = self._batch.mixes_examples(self.loss.call, specs)
+                with kept_attributes(self.loss):
+                    self._mixing[specs_of(specs)] = not self._batch.is_row_by_row(self.loss.call, specs)
             return self._mixing[specs_of(specs)]
         return True  # it reduces by itself
-
-    def _denominator(self, values: Tensor, mask: Tensor, sample_weight: Tensor) -> Any:
-        local = self._local_sums(values, mask, sample_weight)
-        return global_denominator(self.loss.reduction, local, self._sum, ops.divide_no_nan)
-
-    def _divided(self, share: Tensor, denominator: Tensor) -> Any:
-        """Return the quotient; if nothing counts, zero, or the NaN of an infinite loss where Keras returns NaN."""
-        if self.loss.reduction == "mean_with_sample_weight":
-            return ops.divide_no_nan(share, denominator)
-        return share / ops.where(ops.equal(denominator, 0), ops.ones_like(denominator), denominator)
-
-    def _local_sums(self, values: Tensor, mask: Tensor, sample_weight: Tensor) -> LocalSums:
-        count = self._number_of_elements(values)
-        if self.loss.reduction == "mean_with_sample_weight" and not (mask is None and sample_weight is None):
-            return LocalSums(count, weight=self._sum_of_weights(values, mask, sample_weight))
-        if mask is None:
-            return LocalSums(count)
-        return LocalSums(
-            count,
-            mask_total=self._number_of_elements(mask),
-            mask_valid=ops.sum(ops.cast(self._batch.zero_invalid_rows(mask), "float32")),
-        )
-
-    def _number_of_elements(self, values: Tensor) -> Any:
-        """Return the number of elements of examples: a Python float where that is static, else a tensor."""
-        size = functools.reduce(operator.mul, ops.shape(values), 1)
-        return number(size) * self._batch.valid_fraction()
 
     def _weight_of_batch(self, y_pred: Tensor) -> Any:
         """Return a batch's weight in Keras's loss tracker: its size if Keras knows it, else (if padded, say) 1."""
@@ -175,51 +147,85 @@ def rank_of(values: Tensor) -> int | None:
         return None
 
 
-def number(size: Any) -> Any:
-    """Return a size as a Python float where it is static, else as a float32 tensor."""
-    return float(size) if isinstance(size, int) else ops.cast(size, "float32")
-
-
 def _ignore(*args: Any, **kwargs: Any) -> None:
     """Stand in for `update_state`."""
+
+
+def _has_axis(thing: Any) -> bool:
+    """Return whether a loss or a metric of Keras has an axis, other than the last, that may be that of the rows."""
+    return getattr(thing, "_fn_kwargs", {}).get("axis", -1) not in (None, -1)
 
 
 def is_function(metric: Metric) -> bool:
     """Return whether a metric is the mean of a user's function, or of a loss, which may reduce by itself."""
     function = getattr(metric, "_fn", None)  # TensorFlow Addons has a wrapper of its own
-    is_known = _is_of_keras(function) and not isinstance(function, keras.losses.Loss)
+    is_known = is_of_keras(function) and not isinstance(function, keras.losses.Loss) and not _has_axis(metric)
     return isinstance(metric, keras.metrics.Mean) and callable(function) and not is_known
 
 
-def reduces_batch(metric: Metric, true: Tensor, predicted: Tensor) -> bool:
-    """Return whether a metric is the mean of a function that returns one number per batch."""
-    return is_function(metric) and not rank_of(metric._fn(true, predicted, **metric._fn_kwargs))
+def reduces_batch(metric: Metric, batch: Batch, true: Tensor, predicted: Tensor) -> bool:
+    """Return whether a metric is the mean of a function that returns one number per batch, or mixes its rows."""
+    if not is_function(metric):
+        return False
+
+    def values(true: Tensor, predicted: Tensor) -> Any:
+        return metric._fn(true, predicted, **metric._fn_kwargs)
+
+    return not rank_of(values(true, predicted)) or not batch.is_row_by_row(values, (true, predicted))
 
 
-def needs_whole_batch(metric: Metric) -> bool:
-    """Return whether a metric is updated by the user's code and may keep something other than sums.
+def needs_whole_batch(metric: Metric, batch: Batch, *specs: Tensor) -> bool:
+    """Return whether a metric is updated by the user's code and may keep something other than sums over the rows.
 
     The class attribute `keeps_sums = True` declares that such a metric keeps only sums. A metric that creates its
     variables when it is updated is assumed to: the replica that is traced first finds none, and all must do the same.
+
+    Args:
+        metric: The metric.
+        batch: What finds out what its update does.
+        *specs: The arguments of an update.
     """
     if not hasattr(metric, _NEEDS_WHOLE_BATCH):
-        owner = next((cls for cls in type(metric).__mro__ if "update_state" in vars(cls)), None)
-        is_known = _is_of_keras(owner) or _is_of_addons(owner) or getattr(metric, "keeps_sums", False)
-        setattr(metric, _NEEDS_WHOLE_BATCH, bool(metric.variables) and not is_known)
+        setattr(metric, _NEEDS_WHOLE_BATCH, _may_keep_other_than_sums(metric, batch, specs))
     return bool(getattr(metric, _NEEDS_WHOLE_BATCH))
+
+
+def _may_keep_other_than_sums(metric: Metric, batch: Batch, specs: Sequence[Tensor]) -> bool:
+    if not has_own_update(metric) or not metric.variables:
+        return False
+    with kept_attributes(metric):
+        return not batch.keeps_sums(metric.update_state, specs, metric.variables)
+
+
+def has_own_update(metric: Metric) -> bool:
+    """Return whether a metric is updated by the user's code, which may keep anything."""
+    owner = next((cls for cls in type(metric).__mro__ if "update_state" in vars(cls)), None)
+    return not (is_of_keras(owner) or _is_of_addons(owner) or getattr(metric, "keeps_sums", False))
+
+
+@contextlib.contextmanager
+def kept_attributes(thing: Any) -> Iterator[None]:
+    """After the block, in which `thing` is only tried, it has the attributes that it had before."""
+    before = dict(vars(thing))
+    try:
+        yield
+    finally:
+        vars(thing).clear()
+        vars(thing).update(before)
 
 
 def respects_weights(metric: Metric, predicted: Tensor) -> bool:
     """Return whether a weight of zero excludes a row from `metric`, and it takes one weight for each row."""
     if isinstance(metric, keras.metrics.MeanMetricWrapper):
-        return _is_of_keras(type(metric)) and not is_function(metric)
+        return is_of_keras(type(metric)) and not is_function(metric)
     takes_rows = len(predicted.shape) <= 2 and not isinstance(metric, keras.metrics.IoU)
-    return _is_of_keras(type(metric)) and (takes_rows or mask_of(predicted) is not None)
+    return is_of_keras(type(metric)) and (takes_rows or mask_of(predicted) is not None)
 
 
 def _is_of_addons(thing: Any) -> bool:
     return str(getattr(thing, "__module__", "")).startswith("tensorflow_addons.")
 
 
-def _is_of_keras(thing: Any) -> bool:
+def is_of_keras(thing: Any) -> bool:
+    """Return whether Keras defines a class or a function."""
     return str(getattr(thing, "__module__", "")).startswith(("keras.", "tf_keras."))

@@ -33,11 +33,7 @@ _INSIDE = _Inside()
 
 
 class exact_models(patched):  # noqa: N801, a context manager like those of contextlib
-    """A context in which each plain model that this thread creates or uses takes the exact step.
-
-    Args:
-        trainer: The mixin before `keras.Model` that has the exact step.
-    """
+    """A context in which each plain model that this thread creates or uses takes the exact step."""
 
     def __init__(self, trainer: Any) -> None:
         super().__init__(

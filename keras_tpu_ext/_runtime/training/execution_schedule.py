@@ -22,22 +22,14 @@ _BATCH_HOOKS = {
 
 
 class ExecutionSchedule:
-    """The number of steps in the executions of one model.
-
-    Args:
-        clock: Returns the time in seconds.
-
-    Attributes:
-        tuner: Finds the number.
-        held: Whether every execution has one step, for example because a callback needs to see every batch.
-        requested_steps: Number of steps in the execution that was announced last.
-        completed_steps: Number of steps that it had, fewer if the data has ended; may be a tensor.
-    """
+    """The number of steps in the executions of one model."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.tuner = StepsTuner()
+        self.tuner = StepsTuner()  # finds the number
+        # Whether every execution has one step, for example because a callback needs to see every batch.
         self.held = False
-        self.requested_steps = 1
+        self.requested_steps = 1  # number of steps in the execution that was announced last
+        # Number of steps that it had, fewer if the data has ended; may be a tensor.
         self.completed_steps: int | Tensor = 1
         self._clock = clock
 
@@ -46,11 +38,6 @@ class ExecutionSchedule:
         """Within the block `model.steps_per_execution` follows this schedule.
 
         A nested call, such as an `evaluate` in a callback, leaves the state of the outer call as it was.
-
-        Args:
-            model: The model.
-            call: The call that runs in the block.
-            one_process: Whether this process trains alone.
         """
         steps_before = int(model.steps_per_execution)
         state_before = self.held, self.requested_steps, self.completed_steps
@@ -64,12 +51,7 @@ class ExecutionSchedule:
             model.steps_per_execution = self.tuner.steps if call.method == "fit" else steps_before
 
     def time(self, model: Model, run: Callable[[], bool]) -> None:
-        """Learn from an execution.
-
-        Args:
-            model: The model that trains.
-            run: Runs the execution, waits for its results and returns whether its time includes a compilation.
-        """
+        """Learn from an execution."""
         begin = self._clock()
         is_compiled = run()
         if not is_compiled:

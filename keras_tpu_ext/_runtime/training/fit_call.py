@@ -21,29 +21,13 @@ _CURES = {
 
 
 class FitCall:
-    """One call of a method of `keras.Model` that loops over batches.
-
-    Args:
-        method: `"fit"`, `"evaluate"` or `"predict"`.
-        model: The model.
-        args: The positional arguments.
-        kwargs: The keyword arguments.
-
-    Attributes:
-        method: As above.
-        arguments: The arguments by name; `args` and `kwargs` reflect changes to it.
-        data: The object that reads the batches, if `fit` may start in the middle of the data.
-
-    Raises:
-        ArgumentError: If padded batches come with `class_weight`, which Keras would fail on or misread.
-        TypeError: If `keras.Model` takes no such arguments.
-    """
+    """One call of a method of `keras.Model` that loops over batches."""
 
     def __init__(self, method: str, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.method = method
         self._bound = inspect.signature(getattr(keras.Model, method)).bind(model, *args, **kwargs)
-        self.arguments = self._bound.arguments
-        self.data: Any = None
+        self.arguments = self._bound.arguments  # the arguments by name; `args` and `kwargs` reflect changes to it
+        self.data: Any = None  # the object that reads the batches, if `fit` may start in the middle of the data
         self._refuse_class_weight_with_padding()
 
     @property

@@ -23,11 +23,6 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         batches: The other `PyDataset`.
         shuffle: Whether each pass has its own order, drawn from Python's random generator.
         read_ahead: Whether batches are read in another thread, so that the random states are kept for each of them.
-
-    Attributes:
-        restore: Gives the other `PyDataset` the attributes that it had in another process; `None` once it has them.
-        is_read: Whether the current pass is being read; if so, the next read begins a new pass.
-        is_in_epoch: Whether it had these in the middle of an epoch, after its hook at the start of the epoch.
     """
 
     def __init__(self, batches: Dataset, *, shuffle: bool, read_ahead: bool) -> None:
@@ -38,12 +33,14 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         self._read_ahead = read_ahead
         self._order: list[int] | None = None
         self._first = 0
-        self._has_begun = self.is_read = False
+        self._has_begun = False
+        self.is_read = False  # whether the current pass is being read; if so, the next read begins a new pass
         self._process = os.getpid()
         self._random_before: dict[int, RandomState] = {}
         self._lock = threading.Lock()  # other threads read ahead
+        # Gives the other `PyDataset` the attributes that it had in another process; `None` once it has them.
         self.restore: Callable[[], object] | None = None
-        self.is_in_epoch = False
+        self.is_in_epoch = False  # whether it had these in an epoch, after its hook at the start of the epoch
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a worker process needs; the random states are not needed there."""
@@ -68,9 +65,6 @@ class IndexedBatches(PyDataset):  # type: ignore[misc, valid-type, unused-ignore
         Args:
             first: The number of the batch to begin with.
             order: The order of the pass; `None` to draw it, if it is to be shuffled.
-
-        Raises:
-            CheckpointError: If `order` is no order of the batches.
         """
         if self._has_begun:
             return

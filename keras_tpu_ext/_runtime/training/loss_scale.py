@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_ext import _arguments as check
 from keras_tpu_ext._runtime.compat import keras
+from keras_tpu_ext.checks import arguments as check
 
 
 @keras.saving.register_keras_serializable(package="keras_tpu_ext")

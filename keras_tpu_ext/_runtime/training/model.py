@@ -56,9 +56,10 @@ class ExactModel:
         *args: Any,
         loss_scale: Any = None,
         gradient_accumulation_steps: int = 1,
+        gradient_accumulation_weight: str = "examples",
         **kwargs: Any,
     ) -> None:
-        """Configure the model for training, with all the arguments of `keras.Model.compile` and two more.
+        """Configure the model for training, with all the arguments of `keras.Model.compile` and three more.
 
         Call it inside the scope that the model was built in, or after that scope. A softmax (or sigmoid) output whose
         loss has `from_logits=True` causes a `FromLogitsWarning`: such a model may hardly learn. (Keras repairs this
@@ -71,10 +72,17 @@ class ExactModel:
                 loss scaling, a step whose gradients are not all finite is skipped. A `LossScaleOptimizer` that you
                 pass does the scaling itself. On Keras 2 under `mixed_float16`, the optimizer of a model with its own
                 `train_step` is wrapped in one, as Keras does.
-            gradient_accumulation_steps: Number of batches whose gradients make one step, each weighted by its number
-                of examples; the last window of an epoch may have fewer batches. Defaults to 1. The argument of the
-                same name of a Keras optimizer works as in Keras: its windows weight batches equally and continue
-                across the end of an epoch.
+            gradient_accumulation_steps: Number of batches whose gradients make one step; the last window of an epoch
+                may have fewer batches. Defaults to 1. The argument of the same name of a Keras optimizer works as in
+                Keras: its windows weight batches equally and continue across the end of an epoch.
+            gradient_accumulation_weight: What weights the gradient of each batch in a window. `"examples"` (default)
+                is its number of examples. `"tokens"` is what Keras divides its loss by: the number of elements, of
+                unmasked ones if the output has a mask, or the sum of the weights if the loss has the reduction
+                `"mean_with_sample_weight"`. The step is then that of one batch of the whole window, with
+                regularisers of weights, loss scaling and clipping. (The words are those of sequence models, which
+                average over tokens or over sequences.) Losses with other reductions or denominators that differ,
+                layers with `add_loss` or an activity regularizer, and a `compute_loss` or a call of `minimize` of
+                your own have no such weight: they are errors.
             **kwargs: Further arguments of `keras.Model.compile`. `steps_per_execution` also accepts `"auto"`: it then
                 grows in the first epochs of `fit` until one execution takes 0.2 to 1 second. Results do not change,
                 and an execution never crosses the end of an epoch. It stays at 1 if a callback overrides a batch hook
@@ -85,7 +93,12 @@ class ExactModel:
             ArgumentError: If one of these is invalid, or contradicts the optimizer.
             ScopeError: If the optimizer, or a layer, was made outside the model's `strategy_scope()`.
         """
-        self._kte.compile(stock_of(self, super(), "compile"), loss_scale, gradient_accumulation_steps, args, kwargs)
+        own = {
+            "loss_scale": loss_scale,
+            "gradient_accumulation_steps": gradient_accumulation_steps,
+            "gradient_accumulation_weight": gradient_accumulation_weight,
+        }
+        self._kte.compile(stock_of(self, super(), "compile"), own, args, kwargs)
 
     def get_compile_config(self: Any) -> dict[str, Any]:
         """Return the serialized arguments of `compile`."""
@@ -213,4 +226,10 @@ class ExactModel:
 
 def is_own_step(step: Any) -> bool:
     """Return whether a bound `train_step` or `test_step`, or the function, is this package's own."""
-    return getattr(step, "__func__", step) in (ExactModel.train_step, ExactModel.test_step)
+    function = getattr(step, "__func__", step)
+    is_to_predict = getattr(function, "__name__", "") == "predict_step" and _is_of_keras_or_ours(function)
+    return function in (ExactModel.train_step, ExactModel.test_step) or is_to_predict
+
+
+def _is_of_keras_or_ours(function: Any) -> bool:
+    return str(function.__module__).startswith(("keras.", "tf_keras.", "keras_tpu_ext."))

@@ -12,18 +12,12 @@ from keras_tpu_ext._runtime.training.step_state import step_state_of
 
 
 class OverflowWatch(keras.layers.Layer):
-    """For every variable, and every replica if known, the last update whose gradient was not finite.
-
-    Args:
-        steps: Number of steps that the optimizer had taken when the watch began.
-
-    Attributes:
-        num_updates: Number of updates since then, including those of skipped steps.
-    """
+    """For every variable, and every replica if known, the last update whose gradient was not finite."""
 
     def __init__(self, steps: int) -> None:
         super().__init__(name="overflow_watch", dtype="float32")
         self.built = True
+        # Number of updates since then, including those of skipped steps.
         self.num_updates: Variable = new_variable(0, "int32", "num_updates")
         self._seen = 0
         self._steps_before = steps

@@ -58,16 +58,7 @@ class ProcessGroup:
 
     @contextlib.contextmanager
     def take_part(self, call: FitCall, adapter: KerasAdapter, save_weights: Callable[[str], None]) -> Iterator[None]:
-        """Within the block only the chief's callbacks write, and only the chief prints.
-
-        Args:
-            call: The call that runs in the block; it is changed on all processes but the chief.
-            adapter: What differs between Keras versions.
-            save_weights: Takes part in saving weights to a path, without writing.
-
-        Raises:
-            ClusterError: If another process ends, or restores a different backup.
-        """
+        """Within the block only the chief's callbacks write, and only the chief prints."""
         with self.explain_peer_failure(), self.end_with_peers(), patched(self._restore_patches(call, adapter)):
             if self.is_chief():
                 yield

@@ -12,19 +12,20 @@ from typing import Any
 
 from keras_tpu_ext._runtime.common.missing_names import check_overrides, explain_missing_names
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
+from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer, Tensor
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.training import augment, compile_options
 from keras_tpu_ext._runtime.training.adapter import KerasAdapter, is_overridden
 from keras_tpu_ext._runtime.training.batch import Batch
+from keras_tpu_ext._runtime.training.denominator import LossSum, common_denominator
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.logits_check import probabilities_taken_for_logits
 from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext._runtime.training.step_state import StepState
-from keras_tpu_ext._schema import shown
+from keras_tpu_ext.checks.schema import shown
 from keras_tpu_ext.errors import ArgumentError, FromLogitsWarning
 
 _KEY = "keras_tpu_ext"
@@ -40,34 +41,26 @@ class ExactProgram(keras.layers.Layer):
         model: The model.
         default_augment: The `augment` of the model's class, which changes nothing, where users may override it.
             `None` for a plain Keras model, whose `augment` is its own affair.
-
-    Attributes:
-        adapter: What differs between Keras versions.
-        facts: What losses and metrics ask about the batch.
-        is_plain: Whether the model is a plain Keras model: its own code is written for one device.
-        state: The loss scaler and the gradient accumulators; `None` before `compile`.
-        schedule: Finds `steps_per_execution` while training; `None` if that is not "auto".
-        block_patches: What is patched in a block beside `keras.Model`.
-        running: The innermost running `fit`, `evaluate` or `predict`; `None` outside.
-        scales_loss: Whether the step scales the loss, which is known before Keras compiles.
     """
 
-    adapter: KerasAdapter
-    facts: Batch
-    block_patches: Sequence[Patch] = ()
+    adapter: KerasAdapter  # what differs between Keras versions
+    facts: Batch  # what losses and metrics ask about the batch
+    block_patches: Sequence[Patch] = ()  # what is patched in a block beside `keras.Model`
 
     def __init__(self, model: Model, default_augment: Callable[..., Any] | None = None) -> None:
         super().__init__(name="kte", dtype="float32")
         self.built = True
+        # Whether the model is a plain Keras model: its own code is written for one device.
         self.is_plain = default_augment is None
-        self.scales_loss = False
+        self.scales_loss = False  # whether the step scales the loss, which is known before Keras compiles
+        self.weights_by_tokens = False  # whether tokens weight the batches of a window, and not examples
         self.set_untracked(model=model, state=None, schedule=None, running=None)
         self.set_untracked(_flushes={}, _given=MappingProxyType({}), _default_augment=default_augment)
 
     model: Model
-    state: StepState | None
-    schedule: ExecutionSchedule | None
-    running: FitCall | None
+    state: StepState | None  # the loss scaler and the gradient accumulators; `None` before `compile`
+    schedule: ExecutionSchedule | None  # finds `steps_per_execution` while training; `None` if that is not "auto"
+    running: FitCall | None  # the innermost running `fit`, `evaluate` or `predict`; `None` outside
     _default_augment: Callable[..., Any] | None
     _flushes: dict[int, Callable[[], None]]
     _given: Mapping[str, Any]
@@ -139,8 +132,7 @@ class ExactProgram(keras.layers.Layer):
     def compile(
         self,
         stock: Callable[..., None],
-        loss_scale: Any,
-        accumulation_steps: Any,
+        own: dict[str, Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
@@ -148,15 +140,14 @@ class ExactProgram(keras.layers.Layer):
 
         Args:
             stock: Keras's own `compile` of the model.
-            loss_scale: As given to `compile`.
-            accumulation_steps: `gradient_accumulation_steps`, as given.
+            own: The arguments that Keras does not know, by name.
             args: The other positional arguments.
             kwargs: The other keyword arguments.
         """
         model = self.model
         given = self.adapter.compile_arguments(args, kwargs)
-        options = compile_options.compile_options(model, loss_scale, accumulation_steps, given)
-        self.scales_loss = options.loss_scale is not None
+        options = compile_options.compile_options(model, own, given)
+        self.scales_loss, self.weights_by_tokens = options.loss_scale is not None, options.weights_by_tokens
         check_overrides(type(model))
         with explain_missing_names(), self.own_scope():
             stock(**self.adapter.compile_options(options.of_keras))
@@ -188,11 +179,7 @@ class ExactProgram(keras.layers.Layer):
         return config
 
     def compile_from_config(self, stock: Callable[..., None], config: Any) -> None:
-        """Compile the model as when it was saved, and make the optimizer's variables.
-
-        Raises:
-            ArgumentError: If what a file says of it is nothing that this package writes.
-        """
+        """Compile the model as when it was saved, and make the optimizer's variables."""
         model = self.model
         optimizer = config.get("optimizer") if isinstance(config, dict) else None
         own = optimizer.get(_KEY, {}) if isinstance(optimizer, dict) else {}
@@ -243,6 +230,16 @@ class ExactProgram(keras.layers.Layer):
                 yield call
         finally:
             self.set_untracked(running=outer)
+
+    def weight_in_window(self, examples: Tensor, losses: Sequence[LossSum], *, of_layers: bool) -> Tensor:
+        """Return the weight of a batch's gradient in a window of accumulated batches.
+
+        Args:
+            examples: Number of examples in the batch.
+            losses: The losses of its outputs.
+            of_layers: Whether layers add losses that depend on the batch.
+        """
+        return common_denominator(losses, of_layers=of_layers) if self.weights_by_tokens else examples
 
     def reset_flushes(self) -> None:
         """Drop the traced functions that end a window, as the train function is traced again."""

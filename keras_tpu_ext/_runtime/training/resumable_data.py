@@ -24,48 +24,32 @@ from keras_tpu_ext.errors import CheckpointError
 
 
 class ResumablePasses:
-    """The batches of one `fit`.
+    """The batches of one `fit`; see `ResumableData`.
 
     Args:
         reads_ahead: Whether batches are read in another thread, before the step that they are for.
         spans_epochs: Whether a pass continues in the next epoch, until the data ends.
         begins_before_epoch: Whether Keras begins a pass just before it announces the pass's epoch.
-
-    Attributes:
-        indexed: The batches, if they are those of a `PyDataset`.
-        resumed: Where the next pass begins, if not at its start.
-        has_begun: Whether an epoch has begun; before that, Keras reads a batch of a pass to build the model.
-        has_length: Whether Keras asks for no more batches than there are.
-        is_between_epochs: Whether Keras is beginning a pass that it will not read.
-        seed: See `ResumableData`.
-        draws: Whether reading a batch draws from Python's or NumPy's global random generators.
-        random: The states of these with which the epoch begins; `None` to leave them as they are.
-        is_not_saved: Whether the position in the data is restored by reading the whole pass again.
-        not_exact: See `ResumableData`.
-        read_again: Number of batches that were read again to return to the saved position.
-        seconds: How long that took.
-        see: Called with each batch that an epoch reads, its number of rows, and its index in the pass.
-        refusal: Why `fit` cannot go on, after an error in the thread that reads; else `None`.
-        last_take: When a state of the data was last taken from which the next passes are known.
-        seconds_of_take: How long it took to take it.
     """
 
     def __init__(self, *, reads_ahead: bool, spans_epochs: bool, begins_before_epoch: bool = False) -> None:
         self.reads_ahead = reads_ahead
         self.begins_before_epoch = begins_before_epoch
         self.spans_epochs = spans_epochs
-        self.indexed: IndexedBatches | None = None
-        self.resumed: Place | None = None
-        self.has_begun = self.has_length = False
-        self.is_between_epochs = False
+        self.indexed: IndexedBatches | None = None  # the batches, if they are those of a `PyDataset`
+        self.resumed: Place | None = None  # where the next pass begins, if not at its start
+        self.has_begun = False  # whether an epoch has; before that, Keras reads a batch to build the model
+        self.has_length = False  # whether Keras asks for no more batches than there are
+        self.is_between_epochs = False  # whether Keras is beginning a pass that it will not read
         self.seed: int | None = None
-        self.draws = False
-        self.random: RandomState = None
+        self.draws = False  # whether reading a batch draws from Python's or NumPy's global random generators
+        self.random: RandomState = None  # the states of these with which the epoch begins; `None` to leave them
         self._pass: _Pass | None = None
         self._next = Place(0, 0, None, None, None)  # the start of the next pass
         self._first_batch = self._trained = self._trained_before = 0
+        # When a state was last taken from which the next passes are known, and how long that took.
         self.last_take, self.seconds_of_take = -math.inf, 0.0
-        self.is_not_saved = False
+        self.is_not_saved = False  # whether a position is restored by reading the whole pass again
         self.not_exact = ""
         self.read_again = 0
         self.seconds = 0.0
@@ -185,12 +169,6 @@ class _Pass:
         source: Gives the batches of the pass.
         begin: Where the pass begins.
         is_resumed: Whether another process recorded `begin`.
-
-    Attributes:
-        begin: As above.
-        first: Number of batches in total that the model had trained on before this pass; `None` until it is known.
-        resumed_at: The batch at which it began.
-        is_open: Whether it has begun: Keras leaves some passes unread.
     """
 
     def __init__(self, data: ResumablePasses, source: Source, begin: Place, *, is_resumed: bool) -> None:
@@ -198,10 +176,11 @@ class _Pass:
         self._source = source
         self.begin = begin
         self._is_resumed = is_resumed
+        # Number of batches in total that the model had trained on before this pass; `None` until it is known.
         self.first: int | None = None
-        self.resumed_at = begin.batch
+        self.resumed_at = begin.batch  # the batch at which it began
         self._iterator: Iterator[Nest] = iter(())
-        self.is_open = False
+        self.is_open = False  # whether it has begun: Keras leaves some passes unread
         self._next: list[Nest] = []  # read but not yielded yet
         self._read = 0
         self._rows = begin.rows
@@ -341,9 +320,6 @@ class _Pass:
 
     def _take(self, read: int) -> int:
         """Take the state of the iterator, while nobody reads from it.
-
-        Args:
-            read: The number of batches to read again if it has no state.
 
         Returns:
             The number of batches after which the state was taken.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from keras_tpu_ext._runtime.common.protocols import SavedVariable
 from keras_tpu_ext._runtime.common.types import Variable
 from keras_tpu_ext._runtime.compat import dtype_of, path_of
-from keras_tpu_ext._schema import plain
+from keras_tpu_ext.checks.schema import plain
 from keras_tpu_ext.errors import CheckpointError
 
 _ROLES = {
@@ -22,15 +22,7 @@ _ROLES = {
 
 
 def check_same(saved: Sequence[SavedVariable], variables: Sequence[tuple[str, Variable]]) -> None:
-    """Check that `saved` are values of `variables`, in their order.
-
-    Args:
-        saved: The values.
-        variables: The role of each variable, and the variable.
-
-    Raises:
-        CheckpointError: If they are not; the message names the first difference.
-    """
+    """Check that `saved` are values of `variables`, in their order."""
     for role, words in _ROLES.items():
         were = [one for one in saved if one.role == role]
         are = [variable for its_role, variable in variables if its_role == role]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from keras_tpu_ext._repr import HtmlText
+from keras_tpu_ext.output.display import HtmlText
 
 LEAST_GAIN = 1.1  # a smaller measured gain is noise, or not worth a line
 

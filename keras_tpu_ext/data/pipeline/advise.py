@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_ext import hardware
-from keras_tpu_ext._arguments import integer, number
+from keras_tpu_ext.checks.arguments import integer, number
 from keras_tpu_ext.data._tensorflow import checked_dataset
 from keras_tpu_ext.data.pipeline.advice import Advice, Finding
 

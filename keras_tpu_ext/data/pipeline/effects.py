@@ -44,23 +44,14 @@ _HARMLESS = _READERS | {
 
 
 class FunctionEffects(NamedTuple):
-    """The effects of the functions of a transformation.
+    """The effects of the functions of a transformation."""
 
-    Attributes:
-        state: Their stateful operations.
-        reads_variables: Whether they read a variable or a `tf.random.Generator`.
-        runs_python: Whether they run Python, as `tf.numpy_function` does.
-        is_generator: Whether they are those of `from_generator`.
-        reads_files: Whether they open files.
-        casts_bytes: Whether they cast uint8 to floats.
-    """
-
-    state: tuple[str, ...]
-    reads_variables: bool
-    runs_python: bool
-    is_generator: bool
-    reads_files: bool
-    casts_bytes: bool
+    state: tuple[str, ...]  # their stateful operations
+    reads_variables: bool  # whether they read a variable or a `tf.random.Generator`
+    runs_python: bool  # whether they run Python, as `tf.numpy_function` does
+    is_generator: bool  # whether they are those of `from_generator`
+    reads_files: bool  # whether they open files
+    casts_bytes: bool  # whether they cast uint8 to floats
 
     @property
     def draws(self) -> bool:

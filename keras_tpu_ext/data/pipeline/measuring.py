@@ -20,17 +20,11 @@ _FIRST_EPOCH = "The gains are those of a first epoch; the cache serves the later
 
 
 class Gains(NamedTuple):
-    """Measured gains.
+    """Measured gains."""
 
-    Attributes:
-        gains: Elements per second with the rewrite divided by those without, by the kind of finding.
-        note: A remark on the measurement; may be empty.
-        failure: The error of the pipeline; empty if it runs.
-    """
-
-    gains: dict[str, float]
-    note: str = ""
-    failure: str = ""
+    gains: dict[str, float]  # elements per second with the rewrite divided by those without, by the kind of finding
+    note: str = ""  # a remark on the measurement; may be empty
+    failure: str = ""  # the error of the pipeline; empty if it runs
 
 
 def measure_gains(dataset: Any, found: Iterable[str], seconds: float, clock: Callable[[], float]) -> Gains:

@@ -31,17 +31,11 @@ _OPTIONAL = frozenset({"_force_synchronous", "_use_unbounded_threadpool"})  # Te
 
 
 class NodeType(NamedTuple):
-    """A class of datasets that can be rebuilt.
+    """A class of datasets that can be rebuilt."""
 
-    Attributes:
-        method: The method of `tf.data.Dataset` that makes it, such as `"map"`.
-        op: The operation that makes it; empty for options, which have a public method.
-        function: The attribute that holds its function; empty if there is none.
-    """
-
-    method: str
-    op: str
-    function: str = ""
+    method: str  # the method of `tf.data.Dataset` that makes it, such as `"map"`
+    op: str  # the operation that makes it; empty for options, which have a public method
+    function: str = ""  # the attribute that holds its function; empty if there is none
 
 
 MAP, PARALLEL_MAP = "map_op._MapDataset", "map_op._ParallelMapDataset"

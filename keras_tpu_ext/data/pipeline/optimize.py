@@ -7,9 +7,9 @@ import logging
 import weakref
 from typing import Any
 
-from keras_tpu_ext._repr import HtmlText
 from keras_tpu_ext.data._tensorflow import checked_dataset
 from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.output.display import HtmlText
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _REPORTS: weakref.WeakKeyDictionary[Any, OptimizationReport] = weakref.WeakKeyDictionary()

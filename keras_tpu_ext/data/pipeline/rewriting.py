@@ -32,20 +32,7 @@ def opens_files_in_parallel(dataset: Any) -> bool:
 
 
 class Rewriting:
-    """One call of `optimize`.
-
-    Args:
-        dataset: The dataset.
-        allow_reorder: As `optimize` takes it.
-        allow_stateful: As `optimize` takes it.
-        cache_bytes: As `optimize` takes it.
-        only: Which rewrites to apply, of `ALL`.
-
-    Attributes:
-        done: A sentence for each change.
-        left: A sentence for each change that was not made, with the reason.
-        applied: The rewrites that changed something.
-    """
+    """One call of `optimize`."""
 
     def __init__(
         self,
@@ -59,9 +46,9 @@ class Rewriting:
         self.dataset, self.only = dataset, frozenset(only)
         self.allow_reorder, self.allow_stateful = allow_reorder, allow_stateful
         self.cache_bytes = cache_bytes
-        self.done: list[str] = []
-        self.left: list[str] = []
-        self.applied: set[str] = set()
+        self.done: list[str] = []  # a sentence for each change
+        self.left: list[str] = []  # a sentence for each change that was not made, with the reason
+        self.applied: set[str] = set()  # the rewrites that changed something
         # If autotuning is off, AUTOTUNE means one call.
         is_tuned = dataset.options().autotune.enabled is not False
         self._calls = tf.data.AUTOTUNE if is_tuned else max(2, os.cpu_count() or 2)

@@ -8,9 +8,9 @@ import json
 import os
 from typing import Any
 
-from keras_tpu_ext import _schema
-from keras_tpu_ext._repr import HtmlText
+from keras_tpu_ext.checks import schema
 from keras_tpu_ext.errors import ArgumentError
+from keras_tpu_ext.output.display import HtmlText
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -19,53 +19,38 @@ _HEAD_BYTES = 1024
 _LARGEST = 100_000_000  # bytes of a manifest
 
 # Format 1 has only the number of records for each shard.
-SHARD = {"records": _schema.integer(), "bytes": _schema.integer(), "head": _schema.text}
+SHARD = {"records": schema.integer(), "bytes": schema.integer(), "head": schema.text}
 _FIELDS = {
-    "format": _schema.integer(1, FORMAT),
-    "records": _schema.integer(1),
-    "class_names": _schema.list_of(_schema.text),
-    "labelled": _schema.boolean,
-    "size": _schema.optional(_schema.integer(1)),
-    "plan": _schema.text,
-    "skipped": _schema.list_of(_schema.text),
+    "format": schema.integer(1, FORMAT),
+    "records": schema.integer(1),
+    "class_names": schema.list_of(schema.text),
+    "labelled": schema.boolean,
+    "size": schema.optional(schema.integer(1)),
+    "plan": schema.text,
+    "skipped": schema.list_of(schema.text),
 }
 _OURS = {"format", "shards", "records", "plan"}  # another program's manifest.json has none of them
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A shard as its writer left it.
+    """A shard as its writer left it."""
 
-    Attributes:
-        records: Number of records.
-        bytes: Size of the file; `None` if it is unknown (format 1).
-        head: SHA-256 of the first KiB of the file.
-    """
-
-    records: int
-    bytes: int | None = None
-    head: str = ""
+    records: int  # number of records
+    bytes: int | None = None  # size of the file; `None` if it is unknown (format 1)
+    head: str = ""  # SHA-256 of the first KiB of the file
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """The manifest of a whole set of shards.
+    """The manifest of a whole set of shards."""
 
-    Attributes:
-        shards: The shards by the names of their files.
-        class_names: The names of the labels; empty if unknown.
-        labelled: Whether records have a label.
-        size: Pixels of the short side of resized images; `None` if they were not resized.
-        plan: Hash of the sources and options.
-        skipped: Sources that could not be read and were left out.
-    """
-
-    shards: dict[str, Shard]
-    class_names: tuple[str, ...] = ()
-    labelled: bool = True
-    size: int | None = None
-    plan: str = ""
-    skipped: tuple[str, ...] = ()
+    shards: dict[str, Shard]  # the shards by the names of their files
+    class_names: tuple[str, ...] = ()  # the names of the labels; empty if unknown
+    labelled: bool = True  # whether records have a label
+    size: int | None = None  # pixels of the short side of resized images; `None` if they were not resized
+    plan: str = ""  # hash of the sources and options
+    skipped: tuple[str, ...] = ()  # sources that could not be read and were left out
 
     @property
     def records(self) -> int:
@@ -120,16 +105,12 @@ class WrittenRecords(HtmlText):
 
 
 def read_manifest(tf: Any, function: str, folder: str) -> Manifest | None:
-    """Return the manifest in `folder`, or `None` if there is none, or another program's.
-
-    Raises:
-        ArgumentError: If it is damaged, or of a newer format; the message begins with `function`.
-    """
+    """Return the manifest in `folder`, or `None` if there is none, or another program's."""
     path = os.path.join(folder, MANIFEST)
     try:
         content = read_file(tf, path)
-        return None if content is None else _parse_manifest(_schema.parse_json(content))
-    except _schema.MismatchError as error:
+        return None if content is None else _parse_manifest(schema.parse_json(content))
+    except schema.MismatchError as error:
         raise ArgumentError(
             f"{function} needs {path!r} to be the manifest that write_tfrecords wrote; {error}. Copy the folder "
             "again, or write the set again into another one. To read the shards without their counts, remove that "
@@ -141,16 +122,16 @@ def _parse_manifest(values: Any) -> Manifest | None:
     if not isinstance(values, dict) or not _OURS & values.keys():
         return None
     number = _FIELDS["format"](values.get("format"), "format")
-    shard = _schema.integer() if number == 1 else _schema.fields(SHARD)
-    shards = _schema.mapping(shard, keys=_schema.file_name)
-    found = _schema.fields({**_FIELDS, "shards": shards})(values, "")
+    shard = schema.integer() if number == 1 else schema.fields(SHARD)
+    shards = schema.mapping(shard, keys=schema.file_name)
+    found = schema.fields({**_FIELDS, "shards": shards})(values, "")
     del found["format"]
     records = found.pop("records")
     found["shards"] = {name: Shard(one) if number == 1 else Shard(**one) for name, one in found["shards"].items()}
     found.update({name: tuple(found[name]) for name in ("class_names", "skipped")})
     manifest = Manifest(**found)
     if records != manifest.records:
-        raise _schema.MismatchError("records", f"the sum of those of the shards, {manifest.records}", records)
+        raise schema.MismatchError("records", f"the sum of those of the shards, {manifest.records}", records)
     return manifest
 
 
@@ -174,22 +155,18 @@ def difference(tf: Any, path: str, shard: Shard) -> str:
 
 
 def read_file(tf: Any, path: str) -> bytes | None:
-    """Return the bytes of a file, or `None` if it is not there.
-
-    Raises:
-        MismatchError: If it cannot be read, or is larger than 100 MB.
-    """
+    """Return the bytes of a file, or `None` if it is not there."""
     if os.path.exists(path) and not os.path.isfile(path):
-        raise _schema.MismatchError("it", "a file", "a folder or a pipe")
+        raise schema.MismatchError("it", "a file", "a folder or a pipe")
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             if file.size() > _LARGEST:
-                raise _schema.MismatchError("it", f"a file of at most {_LARGEST:,} bytes", file.size())
+                raise schema.MismatchError("it", f"a file of at most {_LARGEST:,} bytes", file.size())
             return bytes(file.read())
     except tf.errors.NotFoundError:
         return None
     except tf.errors.OpError as error:
-        raise _schema.MismatchError("it", "a file that can be read", error.message) from None
+        raise schema.MismatchError("it", "a file that can be read", error.message) from None
 
 
 def write_atomically(tf: Any, path: str, text: str) -> None:

@@ -12,23 +12,15 @@ from keras_tpu_ext.errors import ArgumentError
 
 @dataclasses.dataclass(frozen=True)
 class Parser:
-    """Parses records.
+    """Parses records."""
 
-    Attributes:
-        values: Maps a record and its seed to values.
-        zeros: Returns zeros of the same shapes.
-        needed: A description of a valid record.
-        describe: Maps a record that cannot be used to a sentence; empty if there is nothing to say but `needed`.
-        features: Names of the features that a record must have; empty if unknown.
-        is_image: Whether records are images.
-    """
-
-    values: Callable[[Any, Any], Any]
-    zeros: Callable[[], Any]
-    needed: str
+    values: Callable[[Any, Any], Any]  # maps a record and its seed to values
+    zeros: Callable[[], Any]  # returns zeros of the same shapes
+    needed: str  # a description of a valid record
+    # Maps a record that cannot be used to a sentence; empty if there is nothing to say but `needed`.
     describe: Callable[[Any], Any]
-    features: tuple[str, ...]
-    is_image: bool
+    features: tuple[str, ...]  # names of the features that a record must have; empty if unknown
+    is_image: bool  # whether records are images
 
 
 def make_parser(
@@ -41,11 +33,7 @@ def make_parser(
     crop: str | None,
     max_pixels: int,
 ) -> Parser:
-    """Return the parser for the arguments of `tfrecords`.
-
-    Raises:
-        ArgumentError: If they contradict each other, or give tensors of unknown shapes.
-    """
+    """Return the parser for the arguments of `tfrecords`."""
     if features is not None and parse is not None:
         raise ArgumentError(
             "tfrecords got both features and parse, and each of them says all of how to read a record. "
@@ -109,11 +97,7 @@ def _zeros_of(tf: Any, parse: Callable[[Any], Any], name: str, write: str) -> Ca
 
 
 def check_first_record(tf: Any, path: str, compression: str, parser: Parser) -> None:
-    """Check that the first record of a file has the features, if it can be read at all.
-
-    Raises:
-        ArgumentError: If it lacks them.
-    """
+    """Check that the first record of a file has the features, if it can be read at all."""
     try:
         records = [record.numpy() for record in tf.data.TFRecordDataset(path, compression).take(1)]
         example = tf.train.Example.FromString(records[0]) if records else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_ext._arguments import integer, one_of
+from keras_tpu_ext.checks.arguments import integer, one_of
 from keras_tpu_ext.data import _decoding, _lost_records
 from keras_tpu_ext.data._epochs import Order, finalize, number_of_batches, with_seeds
 from keras_tpu_ext.data._tensorflow import checked_shard, height_and_width, tensorflow

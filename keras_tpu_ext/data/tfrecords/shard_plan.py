@@ -17,19 +17,12 @@ _LEAST_SHARDS = 8  # so that files can be read in parallel, and by as many hosts
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The files of each shard, in order.
+    """The files of each shard, in order."""
 
-    Attributes:
-        files: The sources.
-        order: Numbers of files, in the order in which they are written.
-        shards: Number of shards.
-        identity: Hash of the sources and options.
-    """
-
-    files: Files
-    order: tuple[int, ...]
-    shards: int
-    identity: str
+    files: Files  # the sources
+    order: tuple[int, ...]  # numbers of files, in the order in which they are written
+    shards: int  # number of shards
+    identity: str  # hash of the sources and options
 
     def name(self, shard: int) -> str:
         """Return the file name of a shard."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from keras_tpu_ext import _schema
+from keras_tpu_ext.checks import schema
 from keras_tpu_ext.data import _decoding
 from keras_tpu_ext.data._listing import Files, parallel_map
 from keras_tpu_ext.data.tfrecords.manifest import (
@@ -33,21 +33,11 @@ from keras_tpu_ext.errors import ArgumentError
 
 _PARALLEL_READS = 16  # files read and checked ahead of the one being written
 _TEMPORARY, _DONE = ".tmp", ".done.json"
-_IS_DONE = _schema.fields({**SHARD, "skipped": _schema.list_of(_schema.text)})
+_IS_DONE = schema.fields({**SHARD, "skipped": schema.list_of(schema.text)})
 
 
 class ShardWriter:
-    """Writes the shards of a plan.
-
-    Args:
-        tf: TensorFlow.
-        plan: The plan.
-        folder: The folder to write to.
-        size: Pixels of the short side, or `None`.
-        quality: JPEG quality of resized images.
-        max_pixels: The most pixels of an image.
-        skips: Whether to leave out images that cannot be decoded.
-    """
+    """Writes the shards of a plan."""
 
     def __init__(
         self, tf: Any, plan: Plan, folder: str, size: int | None, quality: int, max_pixels: int, *, skips: bool
@@ -91,11 +81,7 @@ class ShardWriter:
         return os.path.join(self._folder, name)
 
     def _claim_folder(self) -> Manifest | None:
-        """Claim the folder for this plan; return the manifest if everything is written.
-
-        Raises:
-            ArgumentError: If it has shards that are not of this plan.
-        """
+        """Claim the folder for this plan; return the manifest if everything is written."""
         gfile = self._tf.io.gfile
         gfile.makedirs(self._folder)
         manifest = read_manifest(self._tf, "write_tfrecords", self._folder)
@@ -139,8 +125,8 @@ class ShardWriter:
             content = read_file(self._tf, path)
             if content is None:
                 return None
-            return str(_schema.fields({"plan": _schema.text})(_schema.parse_json(content), "")["plan"])
-        except _schema.MismatchError as error:
+            return str(schema.fields({"plan": schema.text})(schema.parse_json(content), "")["plan"])
+        except schema.MismatchError as error:
             raise ArgumentError(
                 f"write_tfrecords needs {path!r} to be the plan of a set that it began; {error}. Write to another "
                 "folder, or remove this one."
@@ -150,8 +136,8 @@ class ShardWriter:
         """Return a shard that an earlier run has finished, and what it left out."""
         path = self._path(self._plan.name(shard))
         try:
-            found = _IS_DONE(_schema.parse_json(read_file(self._tf, path + _DONE) or b""), "")
-        except _schema.MismatchError:  # there is none, or it is damaged
+            found = _IS_DONE(schema.parse_json(read_file(self._tf, path + _DONE) or b""), "")
+        except schema.MismatchError:  # there is none, or it is damaged
             return None
         skipped = list(found.pop("skipped"))
         sources = [self._plan.files.paths[number] for number in self._plan.files_of(shard)]

@@ -27,19 +27,12 @@ _FRAME = 16  # bytes of a record's length and checksums
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """TFRecord files.
+    """TFRecord files."""
 
-    Attributes:
-        paths: Paths.
-        sizes: Uncompressed size of each in bytes, modulo 2^32; -1 if it is unknown.
-        counts: Number of records in each by the manifest; -1 if there is none.
-        compression: `""`, `"GZIP"` or `"ZLIB"`.
-    """
-
-    paths: tuple[str, ...]
-    sizes: tuple[int, ...]
-    counts: tuple[int, ...]
-    compression: str
+    paths: tuple[str, ...]  # paths
+    sizes: tuple[int, ...]  # uncompressed size of each in bytes, modulo 2^32; -1 if it is unknown
+    counts: tuple[int, ...]  # number of records in each by the manifest; -1 if there is none
+    compression: str  # `""`, `"GZIP"` or `"ZLIB"`
 
     @property
     def records(self) -> int | None:
@@ -48,11 +41,7 @@ class Shards:
 
 
 def find_shards(tf: Any, source: Any) -> tuple[tuple[str, ...], Manifest | None]:
-    """Return the paths of shards, and their manifest if there is one.
-
-    Raises:
-        ArgumentError: If there are none, or if they are not those of the manifest.
-    """
+    """Return the paths of shards, and their manifest if there is one."""
     folder = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
     if folder and tf.io.gfile.isdir(folder):
         manifest = read_manifest(tf, "tfrecords", folder)
@@ -76,11 +65,7 @@ def find_shards(tf: Any, source: Any) -> tuple[tuple[str, ...], Manifest | None]
 
 
 def check_names(function: str, folder: str, manifest: Manifest, there: Iterable[str]) -> None:
-    """Check that the files of a folder are those of its manifest.
-
-    Raises:
-        ArgumentError: If one is missing, or there is another shard.
-    """
+    """Check that the files of a folder are those of its manifest."""
     path, known = os.path.join(folder, MANIFEST), manifest.shards.keys()
     if missing := sorted(known - set(there)):
         raise ArgumentError(
@@ -104,12 +89,7 @@ def make_shards(
     *,
     skips: bool = False,
 ) -> Shards:
-    """Return the files of one of `part[1]` hosts, with their sizes and counts.
-
-    Raises:
-        ArgumentError: If there are fewer files than hosts; if one is not as its manifest says, unless `skips`: then
-            reading it marks its end as lost.
-    """
+    """Return the files of one of `part[1]` hosts, with their sizes and counts."""
     index, count = part
     if len(paths) < count:
         raise ArgumentError(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._arguments import integer, one_of, optional
+from keras_tpu_ext.checks.arguments import integer, one_of, optional
 from keras_tpu_ext.data._decoding import MAX_PIXELS
 from keras_tpu_ext.data._listing import list_images
 from keras_tpu_ext.data._tensorflow import tensorflow

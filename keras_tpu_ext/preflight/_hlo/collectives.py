@@ -28,17 +28,11 @@ _AXIS = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
 
 
 class Collective(NamedTuple):
-    """A collective.
+    """A collective."""
 
-    Attributes:
-        kind: Such as `"all-gather"`.
-        group: The first group of devices that it joins.
-        bytes: Bytes of its result on one device, without padding.
-    """
-
-    kind: str
-    group: tuple[int, ...]
-    bytes: int
+    kind: str  # such as `"all-gather"`
+    group: tuple[int, ...]  # the first group of devices that it joins
+    bytes: int  # bytes of its result on one device, without padding
 
 
 def is_collective(instruction: Instruction) -> bool:

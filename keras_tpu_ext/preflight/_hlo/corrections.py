@@ -12,15 +12,10 @@ Name = Literal["copies", "collectives"]
 
 
 class Line(NamedTuple):
-    """A line through measured times: `latency_s + bytes / (efficiency * nominal bandwidth)`.
+    """A line through measured times: `latency_s + bytes / (efficiency * nominal bandwidth)`."""
 
-    Attributes:
-        latency_s: Seconds that it takes for zero bytes.
-        efficiency: Fraction of the nominal bandwidth that is reached.
-    """
-
-    latency_s: float
-    efficiency: float
+    latency_s: float  # seconds that it takes for zero bytes
+    efficiency: float  # fraction of the nominal bandwidth that is reached
 
     def seconds(self, size: float, bandwidth: float) -> float:
         """Return the time for `size` bytes, with the nominal bandwidth in bytes/s."""
@@ -41,13 +36,7 @@ _OPERATIONS = frozenset(
 
 
 def is_copy(instruction: Instruction, operands: Sequence[Shape], module: Module) -> bool:
-    """Return whether an instruction only moves numbers, in their order, with at most a few operations for each.
-
-    Args:
-        instruction: The instruction.
-        operands: Shapes of its operands.
-        module: Its module.
-    """
+    """Return whether an instruction only moves numbers, in their order, with at most a few operations for each."""
     shapes = [one for shape in (*operands, instruction.shape) for one in shape.leaves()]
     layouts = {
         (one.minor_to_major, one.tiles[:1]) for one in shapes if one.dimensions == instruction.shape.dimensions

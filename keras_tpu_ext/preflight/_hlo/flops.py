@@ -16,12 +16,7 @@ _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 
 
 def flops_of(instruction: Instruction, shapes: Mapping[str, Shape]) -> float:
-    """Return the FLOPs of a convolution or a dot, two per multiply-add; 0 for other instructions.
-
-    Args:
-        instruction: The instruction.
-        shapes: Shapes of its operands by name.
-    """
+    """Return the FLOPs of a convolution or a dot, two per multiply-add; 0 for other instructions."""
     if instruction.opcode == "convolution":
         return _convolution_flops(instruction, *(shapes[name] for name in instruction.operands[:2]))
     if instruction.opcode == "dot":

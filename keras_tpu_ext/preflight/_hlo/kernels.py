@@ -20,16 +20,11 @@ _QUERY, _KEY, _VALUE = range(3)
 
 
 class KernelCost(NamedTuple):
-    """The work of one run of a kernel on one device.
+    """The work of one run of a kernel on one device."""
 
-    Attributes:
-        flops: FLOPs of its products.
-        padded_flops: The same with depths padded to the width of the matrix units.
-        source: `"estimate"` for the kernel's own, `"products"` for what it does, `"bytes"` if neither is known.
-    """
-
-    flops: float
-    padded_flops: float
+    flops: float  # FLOPs of its products
+    padded_flops: float  # the same with depths padded to the width of the matrix units
+    # `"estimate"` for the kernel's own, `"products"` for what it does, `"bytes"` if neither is known.
     source: Literal["estimate", "products", "bytes"]
 
 
@@ -39,13 +34,7 @@ def is_kernel(instruction: Instruction) -> bool:
 
 
 def kernel_cost(instruction: Instruction, operands: Sequence[Shape], matrix_unit: int) -> KernelCost:
-    """Return the cost of a Pallas kernel.
-
-    Args:
-        instruction: The kernel's call.
-        operands: Shapes of its operands.
-        matrix_unit: Number of rows, and of columns, of a matrix unit.
-    """
+    """Return the cost of a Pallas kernel."""
     estimate = instruction.backend_config.get("custom_call_config", {}).get("cost_estimate")
     if estimate:
         flops = float(estimate.get("flops", 0))

@@ -19,29 +19,18 @@ OTHER = "(other)"
 
 
 class Origin(NamedTuple):
-    """The part of a train step that an instruction comes from.
+    """The part of a train step that an instruction comes from."""
 
-    Attributes:
-        layer: Path of the layer, such as `"block/conv1"`; or `"(loss)"`, `"(optimizer)"`, `"(other)"`.
-        backward: Whether it is in the backward pass.
-    """
-
-    layer: str
-    backward: bool = False
+    layer: str  # path of the layer, such as `"block/conv1"`; or `"(loss)"`, `"(optimizer)"`, `"(other)"`
+    backward: bool = False  # whether it is in the backward pass
 
 
 class Part(NamedTuple):
-    """An instruction, or one of the arrays of a collective.
+    """An instruction, or one of the arrays of a collective."""
 
-    Attributes:
-        origin: The part of a train step that the array comes from.
-        shape: Its shape on a device.
-        share: Its fraction of the instruction's bytes.
-    """
-
-    origin: Origin
-    shape: Shape
-    share: float
+    origin: Origin  # the part of a train step that the array comes from
+    shape: Shape  # its shape on a device
+    share: float  # its fraction of the instruction's bytes
 
 
 class LayerResolver:

@@ -38,25 +38,15 @@ COLLECTIVES = (
 
 @dataclass(frozen=True)
 class Instruction:
-    """An HLO instruction.
+    """An HLO instruction."""
 
-    Attributes:
-        name: Name without the `%`.
-        opcode: Opcode, such as `"fusion"` or `"all-reduce-start"`.
-        shape: Shape of the result.
-        operands: Names of the operands.
-        attributes: Text after the operands.
-        is_root: Whether it is the root of its computation.
-        literal: The value of a constant, as text; empty for any other.
-    """
-
-    name: str
-    opcode: str
-    shape: Shape
-    operands: tuple[str, ...]
-    attributes: str = field(repr=False, default="")
-    is_root: bool = False
-    literal: str = ""
+    name: str  # name without the `%`
+    opcode: str  # opcode, such as `"fusion"` or `"all-reduce-start"`
+    shape: Shape  # shape of the result
+    operands: tuple[str, ...]  # names of the operands
+    attributes: str = field(repr=False, default="")  # text after the operands
+    is_root: bool = False  # whether it is the root of its computation
+    literal: str = ""  # the value of a constant, as text; empty for any other
 
     @cached_property
     def op_name(self) -> str:
@@ -130,25 +120,16 @@ class Computation:
 
 @dataclass(frozen=True)
 class Module:
-    """An HLO module.
+    """An HLO module."""
 
-    Attributes:
-        entry: The computation that the program runs.
-        computations: All computations, by name.
-        donated_results: The elements of its result that are written into the memory of arguments.
-    """
-
-    entry: Computation
-    computations: Mapping[str, Computation]
+    entry: Computation  # the computation that the program runs
+    computations: Mapping[str, Computation]  # all computations, by name
+    # The elements of its result that are written into the memory of arguments.
     donated_results: frozenset[int] = frozenset()
 
     @classmethod
     def parse(cls, text: str) -> Module:
-        """Parse the text that XLA prints of a module.
-
-        Raises:
-            ValueError: If there is no entry computation.
-        """
+        """Parse the text that XLA prints of a module."""
         computations: dict[str, Computation] = {}
         lines: list[str] = []
         entry, name, is_entry = None, "", False

@@ -22,17 +22,11 @@ _NO_MEMORY = frozenset(["parameter", "constant", "after-all", "partition-id", "r
 
 
 class LiveBuffer(NamedTuple):
-    """A buffer in HBM.
+    """A buffer in HBM."""
 
-    Attributes:
-        instruction: The instruction that writes it.
-        shape: Shape of the array in it.
-        bytes: Size, padding included.
-    """
-
-    instruction: Instruction
-    shape: Shape
-    bytes: int
+    instruction: Instruction  # the instruction that writes it
+    shape: Shape  # shape of the array in it
+    bytes: int  # size, padding included
 
 
 def buffers_at_peak(module: Module) -> list[LiveBuffer]:

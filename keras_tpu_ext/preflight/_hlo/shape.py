@@ -19,23 +19,14 @@ _COMMENT = re.compile(r"/\*.*?\*/")
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of an array or of a tuple.
+    """The shape of an array or of a tuple."""
 
-    Attributes:
-        dtype: HLO's element type, such as `"bf16"`; empty for a tuple.
-        dimensions: Logical sizes.
-        minor_to_major: Order of the dimensions in memory, the fastest first.
-        tiles: Tiles of the layout, the outermost first.
-        memory_space: 0 is HBM, 1 the vector memory on the chip.
-        tuple_shapes: Shapes of a tuple's elements.
-    """
-
-    dtype: str = ""
-    dimensions: tuple[int, ...] = ()
-    minor_to_major: tuple[int, ...] = ()
-    tiles: tuple[tuple[int, ...], ...] = ()
-    memory_space: int = 0
-    tuple_shapes: tuple[Shape, ...] = ()
+    dtype: str = ""  # HLO's element type, such as `"bf16"`; empty for a tuple
+    dimensions: tuple[int, ...] = ()  # logical sizes
+    minor_to_major: tuple[int, ...] = ()  # order of the dimensions in memory, the fastest first
+    tiles: tuple[tuple[int, ...], ...] = ()  # tiles of the layout, the outermost first
+    memory_space: int = 0  # 0 is HBM, 1 the vector memory on the chip
+    tuple_shapes: tuple[Shape, ...] = ()  # shapes of a tuple's elements
 
     @property
     def bytes(self) -> int:
@@ -77,11 +68,7 @@ class Shape:
 
 
 def parse_shape(text: str) -> Shape:
-    """Parse a shape as XLA prints it, such as `"(f32[64]{0:T(128)S(1)}, u32[])"`.
-
-    Raises:
-        ValueError: If `text` is not a shape.
-    """
+    """Parse a shape as XLA prints it, such as `"(f32[64]{0:T(128)S(1)}, u32[])"`."""
     text = _COMMENT.sub("", text).strip()
     if text.startswith("("):
         return Shape(tuple_shapes=tuple(map(parse_shape, _split(text[1:-1]))))

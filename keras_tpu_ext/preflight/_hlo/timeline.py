@@ -28,27 +28,18 @@ Source = Literal["compiler", "measured", "kernel", "hbm", "ici", "none"]
 
 
 class OpCost(NamedTuple):
-    """The cost of an instruction on one device, summed over its runs in a step.
-
-    Attributes:
-        instruction: The instruction.
-        runs: Number of runs in a step.
-        seconds: Estimated time; for an asynchronous collective, how long the program waits for its end.
-        source: Source of the estimate: the compiler's cycles; measured copies; a Pallas kernel's products at the peak
-            of the matrix units, if its bytes take no longer; HBM or interconnect (ICI) bandwidth; or `"none"` for an
-            instruction that takes no time of its own.
-        flops: FLOPs of its dots and convolutions.
-        bytes_accessed: Bytes read from and written to HBM, padding included.
-        unpadded_bytes: The same without padding.
-    """
+    """The cost of an instruction on one device, summed over its runs in a step."""
 
     instruction: Instruction
-    runs: int
-    seconds: float
+    runs: int  # number of runs in a step
+    seconds: float  # estimated time; for an asynchronous collective, how long the program waits for its end
+    # Source of the estimate: the compiler's cycles; measured copies; a Pallas kernel's products at the peak of the
+    # matrix units, if its bytes take no longer; HBM or interconnect (ICI) bandwidth; or `"none"` for an instruction
+    # that takes no time of its own.
     source: Source
-    flops: float
-    bytes_accessed: float
-    unpadded_bytes: float
+    flops: float  # FLOPs of its dots and convolutions
+    bytes_accessed: float  # bytes read from and written to HBM, padding included
+    unpadded_bytes: float  # the same without padding
 
     def part(self, share: float) -> OpCost:
         """Return the cost of a fraction of the instruction."""
@@ -62,37 +53,23 @@ class OpCost(NamedTuple):
 
 @dataclasses.dataclass
 class _InProgress:
-    """An asynchronous collective that has started.
+    """An asynchronous collective that has started."""
 
-    Attributes:
-        place: Its index in the list of costs.
-        end: Seconds from the first instruction of its computation until it ends.
-    """
-
-    place: int
-    end: float
+    place: int  # its index in the list of costs
+    end: float  # seconds from the first instruction of its computation until it ends
 
 
 class Timeline:
-    """The instructions that a step runs on one device.
-
-    Args:
-        module: The compiled module.
-        target: The slice it is compiled for.
-        corrections: The measured corrections to apply.
-
-    Attributes:
-        costs: The instructions' costs, in the order in which they run.
-        unknown_loops: Names of loops whose trip count the compiler does not know; they are counted as one iteration.
-    """
+    """The instructions that a step runs on one device."""
 
     def __init__(self, module: Module, target: Target, corrections: Corrections) -> None:
         self._module = module
         self._target = target
         self._generation = target.generation
         self._corrections = corrections
+        # Names of loops whose trip count the compiler does not know; they are counted as one iteration.
         self.unknown_loops: list[str] = []
-        self.costs = tuple(self._walk(module.entry, 1))
+        self.costs = tuple(self._walk(module.entry, 1))  # the instructions' costs, in the order in which they run
 
     def _walk(self, computation: Computation, runs: int) -> list[OpCost]:
         """Return the costs of a computation that runs several times, including its loops and branches."""

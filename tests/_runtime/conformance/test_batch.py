@@ -66,8 +66,47 @@ def test_rows_that_fill_a_batch_up_do_not_count(rows, replicas):
     assert (counted, places) == (4, 0 + 1 + 2 + 3)
 
 
+class Statistics(keras.layers.Layer):
+    """Keeps sum and mean of the last batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = self.add_weight(name="kept", shape=(2, 2), initializer="zeros", trainable=False)
+
+    def call(self, x, training=False):
+        if training:
+            both = (kte.batch_sum(x), kte.batch_mean(x))
+            self.kept.assign(_runtime.ops.concatenate([_runtime.ops.reshape(one, (1, 2)) for one in both], axis=0))
+        return x
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("space", [4, 6])
+def test_sum_and_mean_are_those_of_the_examples(rows, replicas, space):
+    """Of four rows on three replicas two have two, and one has none; or they are padded to six."""
+    x, y = rows
+    data = sources.batched((x[:4], y[:4]), 4)
+    with kte.strategy_scope(require="cpu", replicas=replicas):
+        layer, inputs = Statistics(), keras.Input((2,))
+        model = kte.TPUModel(inputs, keras.layers.Dense(1)(layer(inputs)))
+        model.compile("sgd", "mse")
+    model.fit(data if space == 4 else kte.data.pad_batches(data, space), shuffle=False, verbose=0)
+    np.testing.assert_allclose(layer.get_weights()[0], [x[:4].sum(0), x[:4].mean(0)], rtol=1e-5)
+
+
+def test_a_mark_changes_nothing():
+    assert _runtime.batch.respects_padding(lambda values: values + 1)(2) == 3
+
+
 def test_statistics_are_those_of_a_replica_where_nobody_joins_them():
     on_tensorflow = keras.backend.backend() == "tensorflow"
     assert _runtime.batch.has_local_statistics(keras.layers.BatchNormalization()) is on_tensorflow
     if on_tensorflow:
         assert not _runtime.batch.has_local_statistics(keras.layers.BatchNormalization(synchronized=True))
+
+
+def test_outside_of_a_step_the_batch_is_what_is_given():
+    values = np.arange(6, dtype="float32").reshape(3, 2)
+    got = _runtime.batch.batch_sum(values), _runtime.batch.batch_mean(values)
+    np.testing.assert_array_equal(_runtime.ops.convert_to_numpy(got[0]), [6, 9])
+    np.testing.assert_array_equal(_runtime.ops.convert_to_numpy(got[1]), [2, 3])

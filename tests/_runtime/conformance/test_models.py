@@ -89,3 +89,13 @@ def test_path_of_names_the_layer(plain):
 
 def test_weights_of_the_fixture_are_finite(trained):
     assert all(np.isfinite(weights).all() for weights in trained.get_weights())
+
+
+def test_a_plain_model_is_keras_own():
+    inputs = keras.Input((2,))
+    made = models.plain_model(inputs, keras.layers.Dense(1)(inputs), "some")
+    assert (made.name, isinstance(made, keras.Model), made.output_shape) == ("some", True, (None, 1))
+
+
+def test_layers_of_keras_are_no_repeated_blocks(plain):
+    assert models.repeated_blocks(plain) == []

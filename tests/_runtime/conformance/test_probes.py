@@ -105,3 +105,8 @@ def test_the_compiler_at_hand_takes_a_step(make):
     report = kte.preflight(make(keras.Model), (np.ones((8, 2)), np.ones((8, 1))), cache_dir=False, progress=False)
     assert report.fault is None
     assert report.ok
+
+
+def test_an_abstract_model_has_shapes(make):
+    model = probes.call_abstractly(lambda: make(keras.Model))
+    assert [tuple(weight.shape) for weight in model.weights] == [(2, 3), (3,), (3, 1), (1,)]

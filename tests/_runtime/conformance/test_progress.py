@@ -77,3 +77,8 @@ def test_of_short_names_three_are_shown_and_all_that_keep_theirs(capsys, names):
 def test_event_files_are_written_into_the_folder(tmp_path):
     made = progress.event_file_class()(str(tmp_path))
     assert made is not None
+
+
+def test_it_counts_examples_and_knows_the_index_of_a_batch(trained):
+    assert progress.counts_examples(trained)
+    assert progress.end_names_last_batch() in (True, False)

@@ -1,0 +1,301 @@
+"""Follow the batch axis through a TensorFlow graph: which results belong to a row, and what is assigned to variables.
+
+The number of rows must be the only size that the graph does not know. The rules are in `graph_rules.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Operand, Value, first_mixed, mixed, rows
+
+_WHOLE_BATCH = "kte_of_whole_batch"
+_ROWS = "kte_of_rows"
+
+_LIBRARIES = ("/keras/", "/tf_keras/", "/tensorflow/", "/keras_tpu_ext/_runtime/")
+
+
+def is_of_library(file: str) -> bool:
+    """Return whether a file of code is not the user's."""
+    return any(part in file for part in _LIBRARIES)
+
+
+def of_whole_batch(value: tf.Tensor) -> tf.Tensor:
+    """Return `value`, marked for a walk as the same on every replica."""
+    return tf.identity(value, name=_WHOLE_BATCH)
+
+
+def of_rows(value: tf.Tensor) -> tf.Tensor:
+    """Return `value`, marked for a walk as right: of the rows, if their number is its first size, else of no row."""
+    return tf.identity(value, name=_ROWS)
+
+
+class Size(NamedTuple):
+    """`per_row` times the number of rows, in a shape."""
+
+    per_row: int
+
+
+class Assignment(NamedTuple):
+    """A value that is assigned to a variable.
+
+    Attributes:
+        handle: The variable's resource tensor, outside all functions.
+        value: What is assigned, or added.
+        adds: Whether it is added to what the variable holds.
+    """
+
+    handle: Any
+    value: Value
+    adds: bool
+
+
+class Lookup(NamedTuple):
+    """Rows of a variable that are looked up, and the value of their indices."""
+
+    handle: Any
+    indices: Value
+
+
+class UnknownAxesError(Exception):
+    """A rank, or an axis, is not known, so a rule cannot be applied."""
+
+
+class Walk:
+    """A walk through a graph and the functions that it calls.
+
+    Args:
+        rules: For each type of operation a function that returns the value of every output, or one for all.
+        partial: Ids of the handles of variables of which each replica has a part.
+
+    Attributes:
+        assignments: What is assigned to variables.
+        lookups: What is looked up in variables.
+    """
+
+    def __init__(self, rules: dict[str, Callable[[Step], Any]], partial: Collection[int] = ()) -> None:
+        self.partial = partial
+        self.assignments: list[Assignment] = []
+        self.lookups: list[Lookup] = []
+        self._rules = rules
+
+    def through(self, graph: Any, known: Known, first: int = 0) -> Known:
+        """Follow the inputs of a `FuncGraph`, of which something is `known`, to its tensors from the `first`."""
+        for operation in graph.get_operations()[first:]:
+            if not operation.outputs or operation.outputs[0].ref() not in known.values:
+                step = Step(operation, known, self)
+                for tensor, value in zip(operation.outputs, self._results(step), strict=True):
+                    known.values[tensor.ref()] = value
+        return known
+
+    def _results(self, step: Step) -> Sequence[Value]:
+        number = len(step.operation.outputs)
+        if _WHOLE_BATCH in step.operation.name:
+            return [CONSTANT] * number
+        if _ROWS in step.operation.name:
+            shape = step.output.shape
+            return [rows() if shape.rank and shape[0] is None else CONSTANT]
+        try:
+            found = self._rules.get(step.kind, _without_rule)(step)
+        except UnknownAxesError:
+            found = first_mixed(step.values) or mixed(f"{step.where}, whose axes are not known", is_certain=False)
+        results = [found] * number if isinstance(found, Value) else list(found)
+        if not number:
+            self._note_effect(step)
+        return results if step.kind in _OF_SHAPES_ONLY else [_checked(step, value) for value in results]
+
+    def _note_effect(self, step: Step) -> None:
+        """Note that an operation without a rule changes something by what is not the same for every batch."""
+        has_effect = step.kind not in self._rules and step.kind not in _WITHOUT_EFFECT
+        if has_effect and any(value != CONSTANT for value in step.values):
+            self.assignments.append(Assignment(None, _without_rule(step), adds=False))
+
+
+# Calls follow every result by itself; of the others a result is of the shape of an input, not of what it holds.
+_OF_SHAPES_ONLY = {
+    *("PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "Case", "StatelessCase", "While"),
+    *("StatelessWhile", "IdentityN", "Shape", "Size", "Rank", "TensorListReserve", "EmptyTensorList"),
+    "TensorListLength",
+}
+_TAKES_SIZES = re.compile(
+    "Reshape|Conv.*BackpropInput|Depthwise|BroadcastTo|Slice|StridedSlice|Tile|Fill|.*Random|TensorList|.*Normal"
+)
+_WITHOUT_EFFECT = {
+    "Assert",
+    "PrintV2",
+    "Print",
+    "NoOp",
+    "WriteScalarSummary",
+    "WriteHistogramSummary",
+    "WriteSummary",
+}
+
+
+def _checked(step: Step, value: Value) -> Value:
+    """Return the value that a rule gives, unless an input that it has not looked at depends on the batch."""
+    if value.kind == "mixed":
+        return value
+    bad = first_mixed(step.values)
+    if bad is not None:
+        is_reshaped = step.kind == "Reshape" and step.values[0].kind == "rows" == value.kind
+        return value if is_reshaped else bad
+    others = [each for each in step.values if each.kind in ("size", "sum", "mean")]
+    if value.kind == "rows" and others and not _TAKES_SIZES.match(step.kind):
+        return mixed(others[0].reason, is_certain=False)
+    is_of_sizes = step.output.ref() in step.known.sizes or step.kind in ("RealDiv", "Div", "DivNoNan")
+    if value == CONSTANT and any(each != CONSTANT for each in step.values) and not is_of_sizes:
+        return mixed(f"{step.where}, which depends on the batch", is_certain=False)
+    return value
+
+
+def _without_rule(step: Step) -> Value:
+    is_constant = all(value.kind == "constant" for value in step.values)
+    there = f"{step.where}, of which it is not known what it does with a batch"
+    return CONSTANT if is_constant else first_mixed(step.values) or mixed(there, is_certain=False)
+
+
+class Known:
+    """What is known of the tensors of one graph; each is a dictionary by a tensor's `ref()`.
+
+    Attributes:
+        values: Where the batch axis is.
+        handles: Of a resource tensor, the one outside all functions that it stands for.
+        sizes: Of a tensor that holds sizes: these, with `None` for one that is not known.
+        reads: The handle of the variable that a tensor was read from.
+        sums: The handle of the variable that a sum over the rows was added to, and that sum.
+    """
+
+    def __init__(self, values: dict[Any, Value]) -> None:
+        self.values = values
+        self.handles: dict[Any, Any] = {}
+        self.sizes: dict[Any, tuple[Any, ...]] = {}
+        self.reads: dict[Any, Any] = {}
+        self.sums: dict[Any, tuple[Any, Value]] = {}
+
+    def handle(self, tensor: Any) -> Any:
+        """Return the resource tensor outside all functions."""
+        return self.handles.get(tensor.ref(), tensor)
+
+
+class Step:
+    """An operation with what is known of its inputs."""
+
+    def __init__(self, operation: Any, known: Known, walk: Walk) -> None:
+        self.operation = operation
+        self.kind: str = operation.type
+        self.known = known
+        self.walk = walk
+        self.inputs: list[Any] = list(operation.inputs)
+        self.values = [known.values.get(tensor.ref(), CONSTANT) for tensor in self.inputs]
+
+    @property
+    def where(self) -> str:
+        """The operation, and the line of the user's code that made it."""
+        frames = [frame for frame in self.operation.traceback if not is_of_library(frame.filename)]
+        if not frames:
+            return f"{self.kind} in {self.operation.name}"
+        return f"{self.kind} in line {frames[-1].lineno} of {os.path.basename(frames[-1].filename)}"
+
+    @property
+    def output(self) -> Any:
+        """The first output."""
+        return self.operation.outputs[0]
+
+    def attribute(self, name: str) -> Any:
+        """Return an attribute of the operation."""
+        return self.operation.get_attr(name)
+
+    def rank(self, place: int) -> int:
+        """Return the rank of an input."""
+        rank = self.inputs[place].shape.rank
+        if rank is None:
+            raise UnknownAxesError
+        return int(rank)
+
+    def operands(self) -> list[Operand]:
+        """Return the inputs and their ranks; that of a constant may be wrong if TensorFlow does not know it.
+
+        A vector of sizes, some of which are not the number of rows, is no multiple of it.
+        """
+        pairs = enumerate(self.values)
+        ranks = [(self.inputs[i].shape.rank or 0) if each.kind == "constant" else self.rank(i) for i, each in pairs]
+        noted = [self.known.sizes.get(tensor.ref(), ()) for tensor in self.inputs]
+        is_vector = [any(not isinstance(size, Size) for size in sizes) for sizes in noted]
+        values = [
+            mixed(value.reason, is_certain=False) if value.kind == "size" and differs else value
+            for value, differs in zip(self.values, is_vector, strict=True)
+        ]
+        return [Operand(value, rank) for value, rank in zip(values, ranks, strict=True)]
+
+    def static(self, place: int) -> Any:
+        """Return a constant input as an array."""
+        static = _static(self.inputs[place])
+        if static is None:
+            raise UnknownAxesError
+        return static
+
+    def is_zero(self, place: int) -> bool:
+        """Return whether an input is a constant of nothing but zeros."""
+        static = tf.get_static_value(self.inputs[place])
+        return static is not None and not np.any(static)
+
+    def axes(self, place: int, rank: int) -> list[int]:
+        """Return axes, not negative, that an input holds."""
+        return [int(axis) % rank for axis in np.ravel(self.static(place))] if rank else []
+
+    def shape(self, place: int) -> list[int]:
+        """Return the shape of an input; -1 for the number of rows."""
+        self.rank(place)
+        return [-1 if size is None else int(size) for size in self.inputs[place].shape]
+
+    def sizes(self, place: int) -> tuple[Any, ...] | None:
+        """Return the sizes that an input holds, with `None` for one that is not known."""
+        known = self.known.sizes.get(self.inputs[place].ref())
+        if known is not None:
+            return known
+        static = tf.get_static_value(self.inputs[place], partial=True)
+        if static is None or np.ndim(static) > 1:
+            return None
+        return tuple(None if size is None or size != int(size) else int(size) for size in np.ravel(static))
+
+    def keep_sizes(self, sizes: Sequence[Any], output: int = 0) -> Value:
+        """Note the sizes that an output holds, with `None` for an unknown constant, and return its value."""
+        self.known.sizes[self.operation.outputs[output].ref()] = tuple(sizes)
+        has_rows = any(isinstance(size, Size) for size in sizes)
+        return Value("size", reason=f"{self.where}, the number of rows") if has_rows else CONSTANT
+
+
+_ARITHMETIC = {"Add": np.add, "AddV2": np.add, "Sub": np.subtract, "Mul": np.multiply, "FloorMod": np.mod}
+
+
+def _static(tensor: Any) -> Any:
+    """Return a constant that is computed from others, as an array; `None` if it is not known."""
+    static = tf.get_static_value(tensor)
+    if static is not None:
+        return np.asarray(static)
+    operation = tensor.op
+    if operation.type not in (*_ARITHMETIC, "ConcatV2", "Pack", "Range", "Cast", "Identity", "StridedSlice"):
+        return None
+    parts = [_static(each) for each in operation.inputs]
+    if any(part is None for part in parts):
+        return None
+    if operation.type in _ARITHMETIC:
+        return _ARITHMETIC[operation.type](*parts)
+    if operation.type == "ConcatV2":
+        return np.concatenate(parts[:-1], axis=int(parts[-1]))
+    if operation.type == "Pack":
+        return np.stack(parts, axis=operation.get_attr("axis"))
+    if operation.type == "StridedSlice":
+        return _item(operation, parts)
+    return np.arange(*parts) if operation.type == "Range" else parts[0]
+
+
+def _item(operation: Any, parts: Sequence[Any]) -> Any:
+    is_item = parts[0].ndim == 1 and operation.get_attr("shrink_axis_mask") == 1
+    return parts[0][int(parts[1][0])] if is_item else None

@@ -1,0 +1,166 @@
+"""Find out, for training and without, whether replicas can share the batches of a model; if not, say why."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.padding import without_own_weights
+from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
+from keras_tpu_ext._runtime.common.user_frame import user_stack_level
+from keras_tpu_ext._runtime.compat import keras
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, trial_context
+from keras_tpu_ext._runtime.tensorflow.replicas import holding_whole_batch, with_none
+from keras_tpu_ext._runtime.tensorflow.separability import Separability, number_of_lookups, of_model, of_step
+from keras_tpu_ext._runtime.training.model import is_own_step
+from keras_tpu_ext.errors import CustomStepWarning, MixedExamplesWarning
+
+HOW_TO_SHARE = (
+    "its means as self.global_mean(values) and its updates as self.minimize(loss, variables, optimizer, tape)"
+)
+
+
+def takes_whole_batch(model: Model, step: Callable[..., Any]) -> bool:
+    """Return whether each replica has to run `step` on the whole batch, as `find_separability` has found."""
+    found = model._kte.separability.get(step.__name__)
+    return found is not None and not found.is_row_by_row
+
+
+def find_separability(model: Model, data: Nest, step: Callable[..., Any]) -> None:
+    """Find out, once, whether the layers of a built `model`, or its own step, work row by row; warn if not.
+
+    Args:
+        model: The model.
+        data: An iterator over batches, or a batch; nothing is read from it.
+        step: Its `train_step`, `test_step` or `predict_step`.
+    """
+    answers: dict[str, Separability] = model._kte.separability
+    if model.distribute_strategy.num_replicas_in_sync == 1 or step.__name__ in answers:
+        return
+    specs = with_none(tf.nest.map_structure(_of_one_replica, getattr(data, "element_spec", data)))
+    category: type[Warning] = MixedExamplesWarning
+    with model.distribute_strategy.scope():
+        if is_own_step(step):
+            found = _of_layers(model, specs, training=step.__name__ == "train_step")
+        elif step.__name__ == "predict_step":
+            found = _of_own_prediction(model, specs, step)
+        else:
+            found, category = _of_own_step(model, specs, step), CustomStepWarning
+    is_told = any(not answer.is_row_by_row for answer in answers.values())
+    answers[step.__name__] = found
+    if not found.is_row_by_row and not is_told:
+        _warn(model, found, category)
+
+
+def _warn(model: Model, found: Separability, category: type[Warning]) -> None:
+    name, reason, replicas = model.name, found.reason, model.distribute_strategy.num_replicas_in_sync
+    costs = "the whole batch: its numbers are those of one device, and so is its speed"
+    if found is _FOR_ONE_DEVICE:
+        text = f"{name!r} has a step of its own, so each of the {replicas} replicas runs it on {costs}"
+    elif category is CustomStepWarning:
+        text = (
+            f"{name!r} has a step of its own, which is not written for replicas ({reason}), so each of the "
+            f"{replicas} replicas runs it on {costs}"
+        )
+    else:
+        looks = "looks" if found.is_certain else "may look"
+        text = (
+            f"{name!r} {looks} at the examples of a batch together ({reason}), so each of the {replicas} replicas "
+            f"runs it on {costs}"
+        )
+    cure = f"To let each take its part, write {HOW_TO_SHARE}" if category is CustomStepWarning else _CURE
+    warnings.warn(f"{text}. {cure}", category, stacklevel=user_stack_level())
+
+
+_FOR_ONE_DEVICE = Separability("it is written for one device")
+_CURE = (
+    "To be faster, let its layers work on each example by itself, or take sums and means over the batch with "
+    "keras_tpu_ext.batch_sum and batch_mean"
+)
+
+
+def _of_layers(model: Model, specs: Nest, *, training: bool) -> Separability:
+    adapter = model._kte.adapter
+    stateful = [layer.name for layer in model._flatten_layers() if _is_stateful(layer)]
+    if stateful:
+        return Separability(f"{', '.join(stateful)} keeps a state for each row of a batch")
+    x, _, _ = adapter.unpack(specs)
+
+    def forward(x: Nest) -> tuple[Any, list[tf.Tensor]]:
+        with adapter.exclude_padding(model):
+            outputs = adapter.as_keras_traces(adapter.forward)(model, x, training=training)
+        return outputs, adapter.layer_losses(model)
+
+    with trial_context():
+        found = of_model(forward, [x], _variables(model))
+    if not found.is_certain and not adapter.own_layers(model):
+        found = Separability()
+    if found.is_row_by_row and training and adapter.has_custom_compute_loss(model):
+        return _of_own_loss(model, specs, found)
+    return found
+
+
+def _of_own_loss(model: Model, specs: Nest, of_layers: Separability) -> Separability:
+    """Return whether a model can share its batches although its own `compute_loss` gets them whole.
+
+    What that looks up each replica looks up for the whole batch: that many slices cannot be told from those of parts.
+    """
+    adapter = model._kte.adapter
+
+    def lookups(*, with_loss: bool) -> int | None:
+        def forward(data: Nest) -> None:
+            x, y, sample_weight = adapter.unpack(without_own_weights(data))
+            with trial_context(data), holding_whole_batch():
+                y_pred = adapter.as_keras_traces(adapter.forward)(model, x, training=True)
+                arguments = {"x": x, "y": y, "y_pred": y_pred, "sample_weight": sample_weight, "training": True}
+                if with_loss:
+                    adapter.as_keras_traces(adapter.compute_loss)(model, **arguments)
+
+        return number_of_lookups(forward, [specs])
+
+    before, after = lookups(with_loss=False), lookups(with_loss=True)
+    if None not in (before, after) and before == after:
+        return of_layers
+    return Separability("its compute_loss looks up a table, or may do so", is_certain=False)
+
+
+def _of_own_prediction(model: Model, specs: Nest, step: Callable[..., Any]) -> Separability:
+    with trial_context():
+        return of_model(lambda data: (model._kte.adapter.as_keras_traces(step)(data), []), [specs], _variables(model))
+
+
+def _of_own_step(model: Model, specs: Nest, step: Any) -> Separability:
+    """Return whether a user's own step can take a part of the batch: it is for replicas, and no mistake is seen.
+
+    That of a plain model is for replicas if it calls `global_mean`.
+    """
+    is_for_replicas = [not model._kte.is_plain]
+
+    def traced(data: Nest) -> Any:
+        with trial_context(data), model._kte.adapter.exclude_padding(model):
+            logs = model._kte.adapter.as_keras_traces(step)(data)
+            is_for_replicas[0] = is_for_replicas[0] or BATCH.asks_mean
+        return logs
+
+    found = of_step(traced, specs, _variables(model))
+    if not is_for_replicas[0]:
+        return _FOR_ONE_DEVICE
+    return found if found.is_certain and model._kte.is_plain else Separability()
+
+
+def _variables(model: Model) -> list[Variable]:
+    return [*model.variables, *(variable for metric in model.metrics for variable in metric.variables)]
+
+
+def _is_stateful(layer: Any) -> bool:
+    return isinstance(layer, keras.layers.RNN) and bool(layer.stateful)
+
+
+def _of_one_replica(spec: Any) -> Any:
+    """Return the first replica's part, or its spec, if `spec` is all parts or their specs."""
+    if isinstance(spec, tf.distribute.DistributedValues):
+        return spec.values[0]
+    return getattr(spec, "_value_specs", [spec])[0]

@@ -1,0 +1,242 @@
+"""Find out, from its graph, whether code works on each row of a batch by itself: replicas can then share the batch.
+
+The code is traced once with an unknown number of rows, and nothing is computed; see `graph_axis.py`. What cannot be
+traced or followed is not separable.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Value, rows
+from keras_tpu_ext._runtime.common.missing_names import private
+from keras_tpu_ext._runtime.common.types import Nest, Variable
+from keras_tpu_ext._runtime.tensorflow.graph_axis import Assignment, Known, Walk, of_whole_batch
+from keras_tpu_ext._runtime.tensorflow.graph_rules import RULES
+from keras_tpu_ext._runtime.tensorflow.replicas import native
+
+_save_context: Any = private("tensorflow.python.saved_model.save_context:save_context")
+_UNKNOWN_SIZE = 32  # of an axis, other than that of the rows, whose size only the data know
+
+
+@dataclass(frozen=True)
+class Separability:
+    """Whether code works on each row of a batch by itself.
+
+    Attributes:
+        reason: Why it does not, or why that is not known; `""` if it does.
+        is_certain: Whether it is known.
+        once: Ids of the resource tensors of variables in which the same rows are looked up for every batch.
+    """
+
+    reason: str = ""
+    is_certain: bool = True
+    once: frozenset[int] = frozenset()
+
+    @property
+    def is_row_by_row(self) -> bool:
+        """Whether it does."""
+        return not self.reason
+
+
+class UntraceableError(Exception):
+    """Code cannot be traced with an unknown number of rows."""
+
+
+class _OneReplica(tf.distribute.ReplicaContext):
+    """A replica whose sums over all replicas are marked as such in the graph."""
+
+    def all_reduce(self, reduce_op: object, value: Any, options: object = None) -> Any:
+        return tf.nest.map_structure(of_whole_batch, value)
+
+    def all_gather(self, value: Any, axis: object, options: object = None) -> Any:
+        return tf.nest.map_structure(of_whole_batch, value)
+
+
+def of_function(function: Callable[..., Any], specs: Sequence[Any]) -> Separability:
+    """Return whether the results of `function` for a row depend on that row alone.
+
+    Args:
+        function: Takes tensors and returns a structure of tensors.
+        specs: For each argument a structure of tensors or their specs, with the rows along the first axis.
+    """
+    return _judged(lambda *args: (function(*args), []), specs, [])
+
+
+def of_model(
+    function: Callable[..., tuple[Nest, Sequence[tf.Tensor]]], specs: Sequence[Any], variables: Iterable[Variable]
+) -> Separability:
+    """Return whether a forward pass works row by row, with losses that are means, and learns nothing from the batch.
+
+    Args:
+        function: Takes tensors and returns the outputs and the `add_loss` terms.
+        specs: See `of_function`.
+        variables: All that it may update; those that are sums over replicas may have sums over the rows added.
+    """
+    return _judged(function, specs, variables)
+
+
+def of_step(step: Callable[[Any], Any], data: Any, variables: Iterable[Variable]) -> Separability:
+    """Return whether all that a user's own step assigns is the same on every replica, or a sum over the rows.
+
+    Args:
+        step: Takes a batch, or a replica's part of it.
+        data: A batch, or its specs.
+        variables: See `of_model`.
+    """
+    try:
+        _, walk = _trace(lambda data: step(data) and None, [data])
+    except UntraceableError as error:
+        return _untraceable(error)
+    problems = [each for each in _problems_of_variables(walk.assignments, variables) if each is not None]
+    return [*(each for each in problems if each.is_certain), *problems, Separability()][0]
+
+
+def _untraceable(error: UntraceableError) -> Separability:
+    return Separability(f"its graph cannot be made with an unknown number of rows: {error}", is_certain=False)
+
+
+def number_of_lookups(function: Callable[..., Any], specs: Sequence[Any]) -> int | None:
+    """Return how often `function`, called like that of `of_function`, looks up in variables; `None` if unknown."""
+    try:
+        return len(_trace(lambda *args: function(*args) and None, specs)[1].lookups)
+    except UntraceableError:
+        return None
+
+
+def keeps_sums(update: Callable[..., Any], specs: Sequence[Any], variables: Iterable[Variable]) -> bool:
+    """Return whether an update of a metric's `variables` adds to each a sum over the rows, and nothing else."""
+    try:
+        _, walk = _trace(lambda *args: update(*args) and None, specs, variables)
+    except UntraceableError:
+        return False
+    summed = {handle_of(variable) for variable in variables if _is_sum(variable)}
+    return all(
+        adds and value.kind in ("sum", "size") and id(handle) in summed for handle, value, adds in walk.assignments
+    )
+
+
+def _judged(function: Callable[..., Any], specs: Sequence[Any], variables: Iterable[Variable]) -> Separability:
+    losses: list[tf.Tensor] = []
+
+    def results(*args: Any) -> list[tf.Tensor]:
+        outputs, found = function(*args)
+        losses.extend(tf.convert_to_tensor(loss) for loss in found)
+        return [leaf for leaf in tf.nest.flatten(outputs) if leaf is not None] + losses
+
+    try:
+        values, walk = _trace(results, specs, variables)
+    except UntraceableError as error:
+        return _untraceable(error)
+    count = len(values) - len(losses)
+    problems = [_problem(value, "") for value in values[:count]]
+    problems += [
+        _problem(value, ", given to add_loss", "mean" if loss.shape.rank == 0 else "")
+        for value, loss in zip(values[count:], losses, strict=True)
+    ]
+    problems += _problems_of_variables(walk.assignments, variables)
+    once, of_rows = (
+        {id(h) for h, indices in walk.lookups if (indices == CONSTANT) == same} for same in (True, False)
+    )
+    if once & of_rows:
+        problems.append(Separability("a table is looked up for each row, and once for the batch"))
+    there = [problem for problem in problems if problem is not None]
+    certain = [problem for problem in there if problem.is_certain]
+    return [*certain, *there, Separability(once=frozenset(once))][0]
+
+
+def _problems_of_variables(
+    assignments: Sequence[Assignment], variables: Iterable[Variable]
+) -> list[Separability | None]:
+    summed = {handle_of(variable) for variable in variables if _is_sum(variable)}
+    kept = (a for a in assignments if not (a.adds and a.value.kind in ("sum", "size") and id(a.handle) in summed))
+    return [_problem_of_variable(each, is_sum=id(each.handle) in summed) for each in kept]
+
+
+def _problem_of_variable(assignment: Assignment, *, is_sum: bool) -> Separability | None:
+    if assignment.value.kind == "rows":
+        return Separability("a variable is assigned rows of the batch")
+    if is_sum and assignment.value == CONSTANT:
+        return Separability("a sum over the replicas is assigned the same on each")
+    return _problem(assignment.value, ", assigned to a variable")
+
+
+def _problem(value: Value, what: str, also: str = "") -> Separability | None:
+    if value == CONSTANT or value.kind == also or (value.kind == "rows" and value.axis == 0 and value.per_row > 0):
+        return None
+    if value.kind == "rows" and value.per_row < 0:
+        return Separability(f"its rows are in another order{what}")
+    reason = value.reason or "the rows of a result are not along its first axis"
+    return Separability(f"{reason}{what}", is_certain=value.is_certain)
+
+
+def _trace(
+    function: Callable[..., Any], specs: Sequence[Any], variables: Iterable[Variable] = ()
+) -> tuple[list[Value], Walk]:
+    """Return the values of the results of `function`, and the walk, with variables as one replica sees them."""
+    graph = tf.__internal__.FuncGraph("kte_separability")
+    strategy, known = tf.distribute.get_strategy(), Known({})
+    placeholder = functools.partial(_placeholder, known=known)
+    try:
+        with (
+            graph.as_default(),
+            _OneReplica(strategy, 0),
+            _save_context(tf.saved_model.SaveOptions()),
+            tf.variable_creator_scope(_outside),
+        ):
+            results = function(*(tf.nest.map_structure(placeholder, spec) for spec in specs))
+            tensors = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(results) if leaf is not None]
+    except Exception as error:  # of the user's code, whatever it is
+        raise UntraceableError(_cause(error)) from error
+    known.handles.update({inner.ref(): outer for outer, inner in graph.captures if inner.dtype == tf.resource})
+    walk = Walk(RULES, {handle_of(variable) for variable in variables if _is_sum(variable)})
+    walk.through(graph, known)
+    return [known.values.get(tensor.ref(), CONSTANT) for tensor in tensors], walk
+
+
+def _outside(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+    """Create a variable as the code does when it first runs, for good."""
+    if tf.executing_eagerly():  # graphs share their creators
+        return next_creator(**options)
+    with tf.init_scope():
+        return tf.Variable(**options)
+
+
+def _cause(error: Exception) -> str:
+    """Return the line of an error that says what it is about: Keras and AutoGraph tell first where it occurred."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines if re.match(r"\w+Error: ", line)]
+    others = [line for line in lines if not line.startswith(("Exception encountered", "in user code:"))]
+    return [*raised, *others, type(error).__name__][0]
+
+
+def _placeholder(spec: Any, known: Known) -> Any:
+    if spec is None:
+        return None
+    if isinstance(spec, (tf.SparseTensor, tf.RaggedTensor, tf.SparseTensorSpec, tf.RaggedTensorSpec)):
+        raise UntraceableError("sparse and ragged tensors are not followed")
+    shape = tf.TensorShape(spec.shape)
+    if shape.rank is None:
+        raise UntraceableError("the rank of an input is not known")
+    sizes = [_UNKNOWN_SIZE if size is None else size for size in shape[1:]]
+    tensor = tf.compat.v1.placeholder(spec.dtype, [None, *sizes] if shape.rank else [])
+    known.values[tensor.ref()] = rows() if shape.rank else CONSTANT
+    return tensor
+
+
+def handle_of(variable: Variable) -> int:
+    """Return the id of the resource tensor of `variable`, on the first replica."""
+    own = native(variable)
+    return id(getattr(own, "_primary", own).handle)
+
+
+def _is_sum(variable: Variable) -> bool:
+    own = native(variable)
+    is_on_read = own.synchronization == tf.VariableSynchronization.ON_READ
+    return bool(is_on_read and own.aggregation == tf.VariableAggregation.SUM)

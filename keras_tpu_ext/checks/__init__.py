@@ -1,0 +1,1 @@
+"""Checks of what users pass, and of what files hold."""

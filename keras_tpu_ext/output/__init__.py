@@ -1,0 +1,1 @@
+"""How reports, figures and progress look."""

@@ -1,0 +1,1 @@
+"""How a model is sharded: the arguments, and the report."""

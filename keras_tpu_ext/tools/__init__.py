@@ -1,0 +1,1 @@
+"""The implementation of `doctor()` and `check_parity()`."""

@@ -1,0 +1,181 @@
+"""The checks of `doctor`: the machine, its packages, and anything that prevents training on its TPU."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from keras_tpu_ext.hardware import Hardware, detect, find_tpu
+from keras_tpu_ext.machine import system
+from keras_tpu_ext.machine.versions import NEWEST_LIBTPU_FOR_TENSORFLOW, Versions, problem_of_packages
+from keras_tpu_ext.tools.doctor.report import DoctorReport, Finding
+
+_LIBTPU = ".".join(map(str, NEWEST_LIBTPU_FOR_TENSORFLOW))
+# Each place, with the variables that only it sets.
+_PLACES = (
+    ("Kaggle", ("KAGGLE_KERNEL_RUN_TYPE", "KAGGLE_URL_BASE")),
+    ("Colab", ("COLAB_RELEASE_TAG", "COLAB_TPU_ADDR", "COLAB_BACKEND_VERSION")),
+    ("a pod of Google Kubernetes Engine", ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",)),
+)
+_PACKAGES = (
+    *("keras", "tf-keras", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "jax", "jaxlib", "libtpu"),
+    *("tensorflow-addons", "keras-tpu-ext"),
+)
+_CHIPS = re.compile(r"/dev/(accel[0-9]+|vfio/[0-9]+)")
+
+
+class Holder(NamedTuple):
+    """A process that holds the TPU of this machine."""
+
+    pid: int
+    command: str
+
+
+def describe_place(environ: Mapping[str, str], hardware: Hardware) -> str:
+    """Return a description of the machine, such as `"Kaggle"`."""
+    for name, variables in _PLACES:
+        if any(system.get_variable(environ, variable) for variable in variables):
+            return name
+    if hardware.kind == "tpu" and any(found.startswith(("/dev/", "PCI")) for found in hardware.found_by):
+        return "a Cloud TPU VM"
+    return {"tpu": "a machine that reaches a TPU", "gpu": "a machine with a GPU"}.get(
+        hardware.kind, "a machine without accelerators"
+    )
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of the relevant packages that are installed."""
+    return {name: version for name in _PACKAGES if (version := system.installed_version(name)) is not None}
+
+
+def chip_holders(root: str | os.PathLike[str]) -> list[Holder]:
+    """Return the other processes that have a chip open and that this user may see."""
+    found = []
+    for name in system.list_folder(root, "proc"):
+        if not name.isdecimal() or int(name) == os.getpid():
+            continue
+        folder = f"proc/{name}/fd"
+        targets = [system.read_link(root, f"{folder}/{entry}") for entry in system.list_folder(root, folder)]
+        if any(_CHIPS.fullmatch(target) for target in targets):
+            command = system.one_line(system.read_text(root, f"proc/{name}/cmdline").replace("\0", " "))
+            found.append(Holder(int(name), command or "unknown"))
+    return found
+
+
+def parse_problem(problem: str) -> Finding:
+    """Return the finding for an error message, with the part after "Write:" as its cure."""
+    cause, _, write = " ".join(problem.split()).partition(" Write: ")
+    return Finding("problem", cause.rstrip("."), write)
+
+
+def check_packages(versions: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield packages whose import ends the process, or that overwrite each other, whatever imports them."""
+    found = Versions(
+        tensorflow=versions.get("tensorflow"),
+        tensorflow_cpu=versions.get("tensorflow-cpu"),
+        tensorflow_tpu=versions.get("tensorflow-tpu"),
+        libtpu=versions.get("libtpu"),
+    )
+    problem = problem_of_packages(found)
+    if problem:
+        yield parse_problem(problem)
+
+
+def check_tpu_framework(framework: str, versions: Mapping[str, str], address: str) -> Iterator[Finding]:
+    """Yield missing packages, and unreachable addresses, for a TPU at `address`."""
+    if framework == "JAX":
+        if address != "local":
+            yield Finding(
+                "problem",
+                f"JAX reaches the TPU of its own machine only, and this one is at {address}",
+                "os.environ['KERAS_BACKEND'] = 'tensorflow' before the first import of keras, or work on the TPU VM",
+            )
+        elif "libtpu" not in versions:
+            yield Finding("problem", "a TPU is there, and JAX has no libtpu to use it with", "pip install 'jax[tpu]'")
+    elif address == "local" and "tensorflow-tpu" not in versions:
+        installed = " and ".join(name for name in versions if name.startswith("tensorflow")) or "TensorFlow"
+        yield Finding(
+            "problem",
+            f"a TPU is there, and {installed} from PyPI has no kernels for TPUs",
+            "KERAS_BACKEND=jax with pip install 'jax[tpu]', or: pip install tensorflow-tpu "
+            f"'libtpu=={_LIBTPU}' -f https://storage.googleapis.com/libtpu-tf-releases/index.html",
+        )
+
+
+def check_holders(found: Sequence[Holder]) -> Iterator[Finding]:
+    """Yield the processes that hold the chip."""
+    for holder in found:
+        yield Finding(
+            "problem",
+            f"process {holder.pid} ({holder.command}) holds the TPU, and one process at a time can",
+            f"kill {holder.pid}, or restart that notebook's kernel",
+        )
+
+
+def check_paths(paths: Sequence[str], address: str, root: str | os.PathLike[str]) -> Iterator[Finding]:
+    """Yield the paths that cannot be read and written from where the model trains; `gs://` is not contacted."""
+    for path in paths:
+        if path.startswith("gs://"):
+            continue
+        if address in ("", "local"):
+            yield from _check_local_path(path, root)
+            continue
+        yield Finding(
+            "problem",
+            f"the TPU at {address} reads and writes by itself and cannot reach {path} on this machine's disk",
+            "a path that begins with gs:// instead; or for checkpoints "
+            "tf.train.CheckpointOptions(experimental_io_device='/job:localhost')",
+        )
+
+
+def _check_local_path(path: str, root: str | os.PathLike[str]) -> Iterator[Finding]:
+    there = os.path.join(root, path.lstrip("/")) if os.path.isabs(path) else os.path.abspath(path)
+    if os.path.exists(there):
+        if not os.access(there, os.R_OK):
+            yield Finding("problem", f"{path} is not yours to read", f"ls -ld {path}")
+        return
+    parent = os.path.dirname(there)
+    while not os.path.exists(parent):
+        parent = os.path.dirname(parent)
+    if os.path.isdir(parent) and os.access(parent, os.W_OK):
+        yield Finding("advice", f"there is nothing at {path} yet")
+    else:
+        shown = f"/{os.path.relpath(parent, root)}" if os.path.isabs(path) else parent
+        yield Finding("problem", f"there is nothing at {path}, and nothing can be written into {shown}")
+
+
+def check_policy(policy: str, recommended: str, hardware: Hardware) -> Iterator[Finding]:
+    """Yield a dtype policy that is not the recommended one."""
+    if policy != recommended and hardware.kind != "cpu":
+        yield Finding(
+            "advice",
+            f"the dtype policy is {policy}, and this hardware is made for {recommended}",
+            'with kte.strategy_scope(precision="auto") as scope: ...',
+        )
+
+
+def check_gpus(hardware: Hardware, visible: int, no_gpu: str) -> Iterator[Finding]:
+    """Yield a GPU that the framework does not see."""
+    if hardware.kind == "gpu" and not visible:
+        yield Finding("problem", "a GPU is there, and the framework sees none", no_gpu)
+
+
+def import_failure_report(
+    error: ImportError, *, environ: Mapping[str, str] | None = None, root: str | os.PathLike[str] = "/"
+) -> DoctorReport:
+    """Return the report of a machine on which this package cannot be imported; it needs no framework."""
+    environ = os.environ if environ is None else environ
+    hardware, address = detect(environ, root), find_tpu("auto", environ, root)
+    problem = parse_problem(str(error))
+    return DoctorReport(
+        place=describe_place(environ, hardware),
+        hardware=hardware,
+        tpu="" if address is None else address.address,
+        framework="none, keras_tpu_ext cannot be imported",
+        versions=installed_versions(),
+        policy="unknown",
+        findings=(problem,),
+        next_step=problem.write or "mend the problem above, and run keras-tpu-ext doctor again",
+    )

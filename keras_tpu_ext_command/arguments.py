@@ -1,0 +1,189 @@
+"""The arguments of `keras-tpu-ext`; nothing slow is imported for them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_STATUS = "Exit status: 0 if the report is good, 1 if it is not, 2 if there is none."
+_STATUS_OF_WRITER = "Exit status: 0 if there are records now, 2 if there are none."
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options of one sub-command, whose name is `.command`.
+
+    Args:
+        arguments: What stands behind the command's name; by default what this process was called with.
+
+    Raises:
+        SystemExit: For `--help`, `--version` and a wrong call, after its answer.
+    """
+    parser = argparse.ArgumentParser(
+        "keras-tpu-ext",
+        description="Take a Keras model to TPUs.",
+        epilog=f"keras-tpu-ext COMMAND --help has its options. {_STATUS}",
+    )
+    parser.add_argument("--version", action="version", version=f"keras-tpu-ext {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add(commands, "parity", "does a model train on N replicas as on one device?", _add_parity)
+    _add(commands, "doctor", "what machine is this, and what is to be mended?", _add_doctor)
+    _add(commands, "preflight", "does a train step fit a TPU, and how fast is it?", _add_preflight)
+    _add(commands, "advise", "what makes an input pipeline slow?", _add_advise)
+    _add(commands, "resume", "where does a training go on that AutoResume has saved?", _add_resume)
+    _add(commands, "tfrecords", "write images into TFRecord shards", _add_tfrecords, _STATUS_OF_WRITER)
+    return parser.parse_args(arguments)
+
+
+def _version() -> str:
+    """Return the version of the package; its metadata is not there in a checkout that is not installed."""
+    spec = importlib.util.find_spec("keras_tpu_ext")
+    assert spec is not None, "the package stands beside this file"
+    assert spec.origin is not None, "it is a package with an __init__.py"
+    with open(spec.origin, encoding="utf-8") as file:
+        found = re.search(r'^__version__ = "(.+)"$', file.read(), re.MULTILINE)
+    assert found is not None, "pyproject.toml reads it there, too"
+    return found[1]
+
+
+def _add(
+    commands: Any, name: str, text: str, add: Callable[[argparse.ArgumentParser], None], status: str = _STATUS
+) -> None:
+    command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:], epilog=status)
+    add(command)
+    command.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _add_parity(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "function",
+        metavar="MODULE:FUNCTION",
+        help="a function that returns a compiled model, (model, batch) or (build_model, batch)",
+    )
+    command.add_argument("--batch", metavar="MODULE:FUNCTION", help="a function that returns the batch")
+    command.add_argument("--replicas", type=_integer(2), default=8, help="number of replicas (default: 8)")
+    command.add_argument("--steps", type=_integer(1), default=3, help="number of training steps (default: 3)")
+    command.add_argument("--tolerance", type=_number(1), help="largest relative difference (default: by the dtype)")
+    command.add_argument(
+        "--backend", choices=("jax", "tensorflow"), help="Keras's backend for the replicas (default: the same)"
+    )
+    command.add_argument(
+        "--as-on-tpu", action="store_true", help="let the replicas take Keras's paths for a TPU (JAX only)"
+    )
+    _add_timeout(command, "seconds for each process")
+    _add_quiet(command)
+
+
+def _add_doctor(command: argparse.ArgumentParser) -> None:
+    command.add_argument("paths", metavar="PATH", nargs="*", help="where data and checkpoints are to be")
+    command.add_argument("--start", action="store_true", help="start the TPU as well")
+
+
+def _add_preflight(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "function", metavar="MODULE:FUNCTION", help="a function that returns a compiled model, or (model, batch)"
+    )
+    command.add_argument("--target", default="v5e-8", help="a TPU slice, v3-8 or v5e-256 say (default: v5e-8)")
+    command.add_argument(
+        "--batch", type=_integer(1), help="examples in a batch over all replicas (default: 128 a replica)"
+    )
+    command.add_argument("--shard", choices=("fsdp", "auto"), help="shard the model over the devices (JAX only)")
+    command.add_argument(
+        "--mesh",
+        metavar="AXIS=SIZE,...",
+        type=_mesh,
+        help="axes of the mesh, data=2,model=4 say (default: all in data)",
+    )
+    command.add_argument("--largest", action="store_true", help="compile a few times more, for the largest batch")
+    command.add_argument("--pipeline", metavar="MODULE:FUNCTION", help="a function that returns an input pipeline")
+    command.add_argument("--plot", metavar="FILE", type=_new_file, help="draw the report, into preflight.png say")
+    _add_timeout(command, "seconds for each compile")
+    _add_quiet(command)
+
+
+def _add_advise(command: argparse.ArgumentParser) -> None:
+    command.add_argument("function", metavar="MODULE:FUNCTION", help="a function that returns a tf.data.Dataset")
+    command.add_argument("--replicas", type=_integer(1), default=1, help="number of replicas (default: 1)")
+    command.add_argument("--tpu", default="auto", help="the TPU that it is for, such as grpc://10.0.0.2:8470")
+    command.add_argument("--seconds", type=_number(), default=10.0, help="how long to measure in all (default: 10)")
+    command.add_argument("--no-measure", action="store_true", help="look only, and run nothing")
+
+
+def _add_resume(command: argparse.ArgumentParser) -> None:
+    command.add_argument("directory", metavar="DIRECTORY", help="the folder that AutoResume was given")
+
+
+def _add_tfrecords(command: argparse.ArgumentParser) -> None:
+    command.add_argument("source", metavar="FOLDER", help="a folder of class folders, or a pattern of image files")
+    command.add_argument("out", metavar="OUT", help="the folder to write to; run again after a kill, it goes on")
+    command.add_argument("--shards", type=_integer(1), help="number of files (default: of 128 MB, and at least 8)")
+    command.add_argument("--size", type=_integer(1), help="make larger images smaller: pixels of the short side")
+    command.add_argument(
+        "--quality", type=_integer(1, 100), default=95, help="of the JPEGs that --size makes (default: 95)"
+    )
+    command.add_argument(
+        "--max-pixels", type=_integer(1), default=100_000_000, help="the most of an image (default: 100000000)"
+    )
+    command.add_argument("--no-labels", action="store_true", help="the folder has no class folders")
+    command.add_argument("--no-shuffle", action="store_true", help="keep the order of the paths")
+    command.add_argument("--seed", type=int, default=0, help="for the order of the records (default: 0)")
+    command.add_argument("--skip-errors", action="store_true", help="leave out and count what is no image")
+    _add_quiet(command)
+
+
+def _mesh(text: str) -> dict[str, int]:
+    found = re.findall(r"(\w+)=(\d+)(?:,|$)", text)
+    if not found or ",".join(f"{name}={size}" for name, size in found) != text:
+        raise argparse.ArgumentTypeError(f"must be sizes of axes; got {text!r}. Write data=2,model=4")
+    return {name: int(size) for name, size in found}
+
+
+def _add_timeout(command: argparse.ArgumentParser, text: str) -> None:
+    command.add_argument("--timeout", metavar="SECONDS", type=_number(), default=600.0, help=f"{text} (default: 600)")
+
+
+def _add_quiet(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """Return the reader of a whole number from `minimum` to `maximum`."""
+
+    def read(text: str) -> int:
+        number = int(text) if re.fullmatch(r"[+-]?\d+", text) else None
+        if number is None or number < minimum or (maximum is not None and number > maximum):
+            bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+            raise argparse.ArgumentTypeError(f"must be an integer {bounds}; got {text!r}")
+        return number
+
+    return read
+
+
+def _number(maximum: float = sys.float_info.max) -> Callable[[str], float]:
+    """Return the reader of a number above 0, up to `maximum`."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = 0.0
+        if not 0 < number <= maximum:
+            bound = f" and at most {maximum:g}" if maximum < sys.float_info.max else ""
+            raise argparse.ArgumentTypeError(f"must be a number above 0{bound}; got {text!r}")
+        return number
+
+    return read
+
+
+def _new_file(text: str) -> str:
+    """Return the path of a file that can be written, which is better known before the work than after it."""
+    folder = os.path.dirname(os.path.abspath(text))
+    if not os.path.isdir(folder):
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: there is no folder {folder}")
+    if not os.access(text if os.path.exists(text) else folder, os.W_OK) or os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: it is a folder, or not yours to write")
+    return text

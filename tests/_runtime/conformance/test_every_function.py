@@ -1,0 +1,63 @@
+"""Every function of the seam is called by a conformance test, or stands here with where it is tested instead."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+from keras_tpu_ext._runtime.common import protocols
+
+pytestmark = pytest.mark.gate_on("keras3_jax")
+
+NAMESPACES = {
+    "batch": protocols.Batch,
+    "devices": protocols.Devices,
+    "models": protocols.Models,
+    "ops": protocols.Ops,
+    "policies": protocols.Policies,
+    "probes": protocols.Probes,
+    "progress": protocols.Progress,
+    "training_state": protocols.TrainingState,
+}
+# A function, and a file of tests/ that has its tests; a new function gets a test of conformance.
+ELSEWHERE = {
+    "devices.layout": "test_jax_layouts.py",
+    "devices.open_workers": "integration/test_tensorflow_two_processes.py",
+    "devices.shard": "test_jax_sharding.py",
+    "models.exact_models": "models/test_plain_models.py",
+    "models.named_as_builtin": "models/test_tpu_model.py",
+    "models.reopened_by_clear_session": "models/test_clear_session.py",
+    "probes.watch_end_of_data": "callbacks/test_host_bottleneck.py",
+    "training_state.reading_batches": "callbacks/test_auto_resume.py",
+}
+
+
+def functions():
+    for name, protocol in NAMESPACES.items():
+        for function in vars(protocol):
+            if inspect.isfunction(vars(protocol)[function]) and not function.startswith("_"):
+                yield f"{name}.{function}"
+
+
+def called():
+    """Return what the tests here call: `_runtime.devices.scope`, and `devices.scope` too."""
+    found = set()
+    for path in Path(__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute):
+                found.add(".".join(ast.unparse(node).split(".")[-2:]))
+    return found
+
+
+@pytest.mark.parametrize("function", sorted(functions()))
+def test_it_is_called(function):
+    if function in ELSEWHERE:
+        assert function not in called(), f"take {function} out of ELSEWHERE"
+        assert (Path(__file__).parents[2] / ELSEWHERE[function]).is_file()
+    else:
+        assert function in called(), f"write a test of {function} in tests/_runtime/conformance"
+
+
+def test_what_is_tested_elsewhere_is_in_the_seam():
+    assert set(ELSEWHERE) <= set(functions())
