@@ -62,6 +62,12 @@ ROWS = {
     "a table": lambda x: tf.gather(TABLE, tf.argmax(x, axis=1)),
     "one of a kind": lambda x: tf.one_hot(tf.argmax(x, axis=1), 4),
     "a convolution": lambda x: tf.nn.conv1d(x[:, :, None], tf.ones([3, 1, 2]), 1, "SAME"),
+    "normalised by itself": lambda x: tf.reshape(
+        tf.compat.v1.nn.fused_batch_norm(
+            tf.reshape(x, [1, rows_of(x), 6, 1]), tf.ones([rows_of(x)]), tf.zeros([rows_of(x)]), data_format="NCHW"
+        )[0],
+        [-1, 6],
+    ),
     "a gradient of its own": with_gradient_of_its_own,
     "up to the last row": lambda x: x[: rows_of(x), 1:],
     "counts of classes": lambda x: tf.math.bincount(tf.cast(tf.abs(x), tf.int32), minlength=3, maxlength=3, axis=-1),

@@ -250,7 +250,15 @@ def first_axis(step: Step, main: int, others: Sequence[int]) -> Value:
 
 
 @rule("FusedBatchNormV3", "FusedBatchNormV2", "FusedBatchNorm")
-def _normalise(step: Step) -> Value:
+def _normalise(step: Step) -> Result:
+    is_first = step.attribute("data_format") == b"NCHW"
+    channel = 1 if is_first else step.rank(0) - 1
+    of_channels = rows(0, step.values[0].per_row)
+    if step.values[0] == rows(channel, of_channels.per_row) and set(step.values[1:]) <= {of_channels, CONSTANT}:
+        shape = step.inputs[1].shape  # each channel by itself: so Keras 2 normalises layers
+        is_same = of_channels in step.values or shape[0] in (None, 1)
+        others = [of_channels] * (len(step.operation.outputs) - 1)
+        return [step.values[0], *others] if is_same else mixed(f"{step.where} fits one number of rows")
     value = first_axis(step, 0, [])
     return mixed(step.where) if value.kind == "rows" and step.attribute("is_training") else value
 
