@@ -191,7 +191,6 @@ def test_an_assignment_is_seen_wherever_it_is():
 def test_sums_over_replicas_are_not_read_nor_given_the_same_on_each(scope3):
     with scope3:
         mean = keras.metrics.Mean()
-        mean.build() if hasattr(mean, "build") else None
 
     def found(function):
         return of_model(lambda x: (function(x), []), [X], mean.variables)
@@ -204,7 +203,6 @@ def test_sums_over_replicas_are_not_read_nor_given_the_same_on_each(scope3):
 def test_sums_that_a_metric_keeps(scope3):
     with scope3:
         mean, largest = keras.metrics.Mean(), keras.metrics.Mean()
-        mean.build() if hasattr(mean, "build") else None
     values = tf.TensorSpec([None])
     assert keeps_sums(mean.update_state, [values], mean.variables)
     assert not keeps_sums(lambda x: largest.total.assign(tf.reduce_max(x)), [values], largest.variables)

@@ -207,6 +207,7 @@ def test_a_replica_without_rows_gets_one_of_the_length_of_the_others(scope3):
             model.compile("sgd", "mse")
         specs = (tf.TensorSpec([None, None, 2]), tf.TensorSpec([None, 1]))
         data = tf.data.Dataset.from_generator(of_unknown_length, output_signature=specs)
+        data = data.apply(tf.data.experimental.assert_cardinality(2))
         return model.fit(data, epochs=1, shuffle=False, verbose=0).history["loss"]
 
     assert_close(np.asarray(losses(scope3)), np.asarray(losses(contextlib.nullcontext())))

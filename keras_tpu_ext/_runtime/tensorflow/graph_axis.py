@@ -121,7 +121,7 @@ class Walk:
 _OF_SHAPES_ONLY = {
     *("PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "Case", "StatelessCase", "While"),
     *("StatelessWhile", "IdentityN", "Shape", "Size", "Rank", "TensorListReserve", "EmptyTensorList"),
-    "TensorListLength",
+    *("TensorListLength", "RngReadAndSkip"),
 }
 _TAKES_SIZES = re.compile(
     "Reshape|Conv.*BackpropInput|Depthwise|BroadcastTo|Slice|StridedSlice|Tile|Fill|.*Random|TensorList|.*Normal"

@@ -44,6 +44,12 @@ def _list_with_last(step: Step) -> Value:
     return join(step.values[0], step.values[1], step.where)
 
 
+@rule("RngReadAndSkip")
+def _skip(step: Step) -> Value:
+    """Return the state of a random generator: each replica draws its own numbers anyway."""
+    return CONSTANT
+
+
 @rule("TensorListReserve", "EmptyTensorList", "TensorListLength")
 def _list(step: Step) -> Value:
     return first_mixed(step.values) or CONSTANT
