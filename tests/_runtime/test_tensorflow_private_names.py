@@ -86,12 +86,18 @@ def replicas(node):
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).experimental_distribute_dataset(node)
 
 
+def replicated():
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        return tf.Variable(1.0)
+
+
 def of_worker():
     return input_lib._SingleWorkerOwnedDatasetIterator(RANGE, "CPU:0", ["CPU:0"])
 
 
 ATTRIBUTES = {
     "Dataset._variant_tensor": lambda: RANGE._variant_tensor is not None,
+    "DistributedVariable._primary": lambda: replicated()._primary.handle is not None,
     "OwnedIterator._iterator_resource": lambda: iter(RANGE)._iterator_resource is not None,
     "PerReplicaSpec._value_specs": lambda: len(replicas(RANGE.batch(2)).element_spec._value_specs) == 2,
     "StructuredFunctionWrapper._func": lambda: RANGE.map(same)._functions()[0]._func is same,

@@ -94,7 +94,9 @@ def of_step(step: Callable[[Any], Any], data: Any, variables: Iterable[Variable]
         _, walk = _trace(lambda data: step(data) and None, [data])
     except UntraceableError as error:
         return _untraceable(error)
-    problems = [each for each in _problems_of_variables(walk.assignments, variables) if each is not None]
+    problems = [
+        each for each in _problems_of_variables(walk.assignments, variables, is_step=True) if each is not None
+    ]
     return [*(each for each in problems if each.is_certain), *problems, Separability()][0]
 
 
@@ -152,11 +154,15 @@ def _judged(function: Callable[..., Any], specs: Sequence[Any], variables: Itera
 
 
 def _problems_of_variables(
-    assignments: Sequence[Assignment], variables: Iterable[Variable]
+    assignments: Sequence[Assignment], variables: Iterable[Variable], *, is_step: bool = False
 ) -> list[Separability | None]:
+    """Return what is wrong with each assignment; a step may add to a sum what it has made of the whole batch.
+
+    Every replica then adds the same, such as a loss and one batch, and what is read is their quotient.
+    """
     summed = {handle_of(variable) for variable in variables if _is_sum(variable)}
     kept = (a for a in assignments if not (a.adds and a.value.kind in ("sum", "size") and id(a.handle) in summed))
-    return [_problem_of_variable(each, is_sum=id(each.handle) in summed) for each in kept]
+    return [_problem_of_variable(each, is_sum=not is_step and id(each.handle) in summed) for each in kept]
 
 
 def _problem_of_variable(assignment: Assignment, *, is_sum: bool) -> Separability | None:
