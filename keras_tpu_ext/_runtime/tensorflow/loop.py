@@ -15,6 +15,7 @@ from keras_tpu_ext._runtime.tensorflow.custom_step import own_predict_step
 from keras_tpu_ext._runtime.tensorflow.model_separability import find_separability
 from keras_tpu_ext._runtime.tensorflow.replicas import hide_uneven_sizes, split_batch, with_none
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
+from keras_tpu_ext._runtime.training.model import is_own_step
 
 Step = Callable[[Any], Any]
 
@@ -100,8 +101,9 @@ def make_steps_function(
 
 
 def _make_variables(model: Model, run: Callable[[Any], Any], data: Nest) -> None:
-    """Trace a step of an unbuilt model for its variables, which then begin as on one device."""
-    if not (model.built or model.run_eagerly or model.distribute_strategy.num_replicas_in_sync == 1):
+    """Trace this package's step of an unbuilt model for its variables, which then begin as on one device."""
+    is_needed = is_own_step(model.train_step) and is_own_step(model.test_step) and not model.built
+    if is_needed and not model.run_eagerly and model.distribute_strategy.num_replicas_in_sync > 1:
         _graph(run).get_concrete_function(data)
 
 
