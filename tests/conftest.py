@@ -8,7 +8,8 @@ Which tests run where stands at the tests, in three marks:
 - `gate_on("keras3_tf", ...)`: `make test` runs it on these runtimes only; of several such marks the closest counts.
 - `exhaustive`: `make test` runs it nowhere.
 
-`pytest` runs what `make test` runs on the runtime at hand, the gate; `pytest --tier=exhaustive` runs everything. The
+`pytest` runs what `make test` runs on the runtime at hand, the gate; `pytest --tier=exhaustive` runs everything, and
+`--tier=short` a few tests of everything: `make versions` runs it on each version, and `make test` on Keras 2. The
 runtimes are `keras3_tf`, `keras3_jax`, and `keras2_tf`, which is both `keras2_tf215` and `keras2_tf221`.
 """
 
@@ -29,6 +30,22 @@ from kind_of_keras import RUNTIMES
 from kind_of_keras import keras as keras  # what the tests mean by `import keras`
 
 REPLICAS = 8
+
+# The short tier: parts of the names of its tests, which are in the gate.
+SHORT = (
+    "conformance",
+    "private_names",
+    "missing_names",
+    "test_jax_attention",
+    "test_parity_suite",
+    "test_throughput",
+    "test_versions",
+    # A sharded model, what only LoRA trains, and a training that goes on.
+    "test_a_sharded_model_trains",
+    "test_it_trains_as_on_one_device",
+    "test_it_goes_on_in_the_middle[arrays",
+    "test_it_goes_on_in_the_middle[tf.data",
+)
 
 collect_ignore_glob = []
 if "keras3_jax" not in RUNTIMES or importlib.util.find_spec("tensorflow") is None:
@@ -60,7 +77,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--tier", choices=["gate", "exhaustive"], default="gate", help="what to run: see tests/conftest.py"
+        "--tier", choices=["short", "gate", "exhaustive"], default="gate", help="what to run: see tests/conftest.py"
     )
 
 
@@ -89,8 +106,8 @@ def pytest_ignore_collect(collection_path):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out what is about other runtimes, and what is not in the tier that was asked for."""
-    everything = config.getoption("tier") == "exhaustive"
-    kept = [item for item in items if _is_about_this(item) and (everything or _is_in_gate(item))]
+    is_in_tier = {"short": _is_short, "gate": _is_in_gate, "exhaustive": lambda item: True}[config.getoption("tier")]
+    kept = [item for item in items if _is_about_this(item) and is_in_tier(item)]
     config.hook.pytest_deselected(items=list(set(items) - set(kept)))
     items[:] = kept
 
@@ -103,6 +120,10 @@ def _is_in_gate(item):
     of_case = [mark for mark in getattr(getattr(item, "callspec", None), "marks", ()) if mark.name == "gate_on"]
     gates = of_case or [mark for mark in [item.get_closest_marker("gate_on")] if mark]
     return item.get_closest_marker("exhaustive") is None and all(RUNTIMES & _known(mark.args) for mark in gates)
+
+
+def _is_short(item):
+    return _is_in_gate(item) and any(name in item.nodeid for name in SHORT)
 
 
 def _known(names):

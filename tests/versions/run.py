@@ -40,19 +40,6 @@ PATHS = (
     "tests/test_jax_sharding.py",
     "tests/test_jax_sharded_finetuning.py",
 )
-SUITE = (
-    "conformance",
-    "private_names",
-    "missing_names",
-    "test_jax_attention",
-    "test_parity_suite",
-    "test_throughput",
-    "test_versions",
-    # Of those in the gate: a sharded model, what only LoRA trains, and a training that goes on.
-    "test_a_sharded_model_trains",
-    "test_it_trains_as_on_one_device",
-    "(test_it_goes_on_in_the_middle and (arrays or tf.data))",
-)
 TOOLS = ("pytest", "hypothesis", "matplotlib", "pillow", "scikit-learn", "tensorboard")
 BUILD = ("build", "--quiet", "--wheel", "--build-constraints", "locks/build.txt", "--require-hashes")
 NOT_RUN = "not run"
@@ -225,8 +212,7 @@ def run_suite(environment: Environment) -> str:
     command = (
         environment.executable("pytest"),
         *paths,
-        "-k",
-        " or ".join(SUITE),
+        "--tier=short",
         "-q",
         "-W",
         "ignore",
