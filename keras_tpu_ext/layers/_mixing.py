@@ -6,66 +6,49 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.layers._augmentation import Augmentation
+from keras_tpu_ext.layers._augmentation import Augmentation, dtype_name, interpolate
 
 ops = _runtime.ops
 
 
 class Mixing(Augmentation):
-    """A layer that mixes each example with its neighbour: number 0 of the batch with 1, 2 with 3, and so on.
+    """A layer that mixes each example with its neighbour: number 0 of the batch with 1, 2 with 3, and so on."""
 
-    Args:
-        alpha: Parameter of the Beta distribution of the weights.
-        seed: As for `Augmentation`.
-        **kwargs: Arguments of `keras.layers.Layer`.
-    """
+    _options = ("alpha",)
 
     def __init__(self, *, alpha: float, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(seed=seed, **kwargs)
         self.alpha = check.number(type(self).__name__, "alpha", alpha, above=0, example=0.2)
 
     def call(self, inputs: Any, training: Any = None) -> Any:
-        """Return images and labels, mixed."""
         images, labels = self._unpack(inputs)
         images = self._with_static_shape(images)
         self._check_labels(labels.shape, labels.dtype)
-        if not training:
-            return images, labels
-        return self._mix(images, labels, Pairs(images))
+        return self._mix(images, labels, Pairs(images)) if training else (images, labels)
 
     def _mix(self, images: Any, labels: Any, pairs: Pairs) -> tuple[Any, Any]:
-        """Return images and labels, mixed."""
         raise NotImplementedError
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, Any]:
-        """Return the shapes of images and labels."""
         images, labels = self._unpack(input_shape)
         self._check_images(images)
         self._check_labels(labels)
         return tuple(images), tuple(labels)
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the constructor."""
-        return {**super().get_config(), "alpha": self.alpha}
-
     def _unpack(self, inputs: Any) -> Any:
-        if isinstance(inputs, (list, tuple)) and len(inputs) == 2:
-            return inputs
-        caller = type(self).__name__
-        needed, got = "a pair of images and labels", "one tensor, or more than two"
-        write = f"images, labels = {caller}()((images, labels), training=True)"
-        raise check.argument_error(caller, "inputs", needed, got, write)
+        if not isinstance(inputs, (list, tuple)) or len(inputs) != 2:
+            caller = type(self).__name__
+            needed, got = "a pair of images and labels", "one tensor, or more than two"
+            write = f"images, labels = {caller}()((images, labels), training=True)"
+            raise check.argument_error(caller, "inputs", needed, got, write)
+        return inputs
 
-    def _check_labels(self, labels: Any, dtype: Any = "float32") -> None:
-        name = getattr(dtype, "name", str(dtype))
-        if len(labels) != 2 or "float" not in name:
-            raise check.argument_error(
-                type(self).__name__,
-                "labels",
-                "floats of shape (batch, classes), which it mixes",
-                f"{name} of shape {tuple(labels)}",
-                "for class indices keras.ops.one_hot(labels, classes), or on Keras 2 tf.one_hot(labels, classes)",
-            )
+    def _check_labels(self, shape: Any, dtype: Any = "float32") -> None:
+        name = dtype_name(dtype)
+        if len(shape) != 2 or "float" not in name:
+            needed, got = "floats of shape (batch, classes), which it mixes", f"{name} of shape {tuple(shape)}"
+            write = "for class indices keras.ops.one_hot(labels, classes), or on Keras 2 tf.one_hot(labels, classes)"
+            raise check.argument_error(type(self).__name__, "labels", needed, got, write)
 
 
 class Pairs:
@@ -77,11 +60,19 @@ class Pairs:
         # In this case every replica has the same number of rows, so each begins with an even index.
         self._is_aligned = isinstance(total, int) and isinstance(self._rows, int) and self._rows % 2 == 0
         # Whether each row's partner is an example on this replica; `None` if all are.
-        self.exist: Any = _runtime.batch.respects_padding(self._existing)(_runtime.batch.row_weights(images))
+        self._exist: Any = _runtime.batch.respects_padding(self._existing)(_runtime.batch.row_weights(images))
 
     def swap(self, values: Any) -> Any:
         """Return the value of each row's partner; that of another row if there is none."""
         return _runtime.batch.respects_padding(self._swapped)(values)
+
+    def mix(self, weights: Any, values: Any) -> Any:
+        """Return the sum of each row, times its weight, and its partner's, times the rest."""
+        return interpolate(_broadcast_rows(weights, values), values, self.swap(values))
+
+    def where_exist(self, values: Any, otherwise: Any) -> Any:
+        """Return `values` for rows with a partner, and `otherwise` for others."""
+        return values if self._exist is None else ops.where(self._exist, values, otherwise)
 
     def _existing(self, weights: Any) -> Any:
         exist = None
@@ -100,20 +91,12 @@ class Pairs:
             return ops.reshape(ops.flip(pairs, axis=1), (-1, *values.shape[1:]))
         after = ops.concatenate([values[1:], values[:1]], axis=0)
         before = ops.concatenate([values[-1:], values[:-1]], axis=0)
-        return ops.where(ops.reshape(self._is_even(), (-1, *[1] * (len(values.shape) - 1))), after, before)
+        return ops.where(_broadcast_rows(self._is_even(), values), after, before)
 
     def _is_even(self) -> Any:
         return ops.equal((self._first + ops.arange(self._rows, dtype="int32")) % 2, 0)
 
-    def where_exist(self, values: Any, otherwise: Any) -> Any:
-        """Return `values` for rows with a partner, and `otherwise` for others."""
-        return values if self.exist is None else ops.where(self.exist, values, ops.zeros_like(values) + otherwise)
 
-
-def interpolate(weight: Any, values: Any, others: Any) -> Any:
-    """Return `weight * values + (1 - weight) * others` in the dtype of `values`; integers are rounded."""
-    weight = ops.reshape(weight, (-1, *[1] * (len(values.shape) - 1)))
-    wide = values.dtype if "float64" in str(values.dtype) else "float32"
-    weight = ops.cast(weight, wide)
-    mixed = weight * ops.cast(values, wide) + (1 - weight) * ops.cast(others, wide)
-    return ops.cast(ops.round(mixed) if "int" in str(values.dtype) else mixed, values.dtype)
+def _broadcast_rows(numbers: Any, values: Any) -> Any:
+    """Return one number for each row in a shape that broadcasts to `values`."""
+    return ops.reshape(numbers, (-1, *[1] * (len(values.shape) - 1)))

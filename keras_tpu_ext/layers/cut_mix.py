@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.layers._mixing import Mixing, Pairs, interpolate
+from keras_tpu_ext.layers._augmentation import range_mask
+from keras_tpu_ext.layers._mixing import Mixing, Pairs
 from keras_tpu_ext.layers._random import BETA_LEVELS, beta_quantiles, one_hot_lookup, randint
 
 ops = _runtime.ops
@@ -72,23 +73,14 @@ class CutMix(Mixing):
         level = randint(bits, BETA_LEVELS)
         top, bottom = self._edges(level, row_bits, height, pairs)
         left, right = self._edges(level, column_bits, width, pairs)
-        inside = ops.reshape(_range_mask(top, bottom, height), (-1, height, 1, 1))
-        inside = inside & ops.reshape(_range_mask(left, right, width), (-1, 1, width, 1))
+        inside = range_mask(top, bottom, height, axis=1) & range_mask(left, right, width, axis=2)
         area = ops.cast((bottom - top) * (right - left), "float32")
         mixed = ops.where(inside, pairs.swap(images), images)
-        return mixed, interpolate(1 - area / np.float32(height * width), labels, pairs.swap(labels))
+        return mixed, pairs.mix(1 - area / np.float32(height * width), labels)
 
-    def _edges(self, level: Any, bits: Any, size: int, pairs: Pairs) -> tuple[Any, Any]:
+    def _edges(self, level: Any, bits: Any, size: int, pairs: Pairs) -> list[Any]:
         """Return start and end of the rectangle along an axis of `size`; it is empty without a partner."""
-        kept = beta_quantiles(self.alpha, (np.arange(BETA_LEVELS) + 0.5) / BETA_LEVELS)
-        half = one_hot_lookup((size * np.sqrt(1 - kept)).astype("int32") // 2, level)
+        own_part = beta_quantiles(self.alpha, (np.arange(BETA_LEVELS) + 0.5) / BETA_LEVELS)
+        half = one_hot_lookup((size * np.sqrt(1 - own_part)).astype("int32") // 2, level)
         middle = randint(bits, size)
-        edges = (ops.clip(edge, 0, size) for edge in (middle - half, middle + half))
-        first, last = (pairs.where_exist(edge, 0) for edge in edges)
-        return first, last
-
-
-def _range_mask(first: Any, last: Any, size: int) -> Any:
-    """Return a mask of the positions from `first` up to but not including `last` along an axis, for each example."""
-    places = ops.expand_dims(ops.arange(size, dtype="int32"), 0)
-    return (places >= ops.expand_dims(first, 1)) & (places < ops.expand_dims(last, 1))
+        return [pairs.where_exist(ops.clip(edge, 0, size), 0) for edge in (middle - half, middle + half)]

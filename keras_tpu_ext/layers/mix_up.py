@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext.layers._mixing import Mixing, Pairs, interpolate
+from keras_tpu_ext.layers._mixing import Mixing, Pairs
 from keras_tpu_ext.layers._random import beta
 
 
@@ -63,5 +63,5 @@ class MixUp(Mixing):
 
     def _mix(self, images: Any, labels: Any, pairs: Pairs) -> tuple[Any, Any]:
         (bits,) = self._random_bits(_runtime.ops.shape(images)[0], 1)
-        weight = pairs.where_exist(beta(bits, self.alpha), 1.0)
-        return interpolate(weight, images, pairs.swap(images)), interpolate(weight, labels, pairs.swap(labels))
+        weights = pairs.where_exist(beta(bits, self.alpha), 1.0)
+        return pairs.mix(weights, images), pairs.mix(weights, labels)
