@@ -89,7 +89,9 @@ class RandomFlipCrop(Augmentation):
         _, height, width, _ = self.compute_output_shape(tuple(inputs.shape))
         spare = [inputs.shape[1] + 2 * self.padding - height, inputs.shape[2] + 2 * self.padding - width]
         if not training:
-            return self._center_crop(inputs, spare)
+            top, left, padding = spare[0] // 2, spare[1] // 2, [self.padding, self.padding]
+            padded = ops.pad(inputs, [[0, 0], padding, padding, [0, 0]])
+            return padded[:, top : top + height, left : left + width]
         bits = self._random_bits(ops.shape(inputs)[0], 4)
         top, left = (randint(one, number + 1) for one, number in zip(bits[:2], spare, strict=True))
         rows = self._selection(top, height, inputs.shape[1], randint(bits[2], 2) if self.vertical else None)
@@ -118,10 +120,3 @@ class RandomFlipCrop(Augmentation):
             positions = positions + flips * (size - 1 - 2 * positions)
         positions = positions + ops.expand_dims(offsets, 1) - self.padding
         return ops.equal(ops.expand_dims(positions, 2), ops.arange(input_size, dtype="int32"))
-
-    def _center_crop(self, inputs: Any, spare: list[int]) -> Any:
-        padding = [self.padding, self.padding]
-        top, left = (number // 2 for number in spare)
-        padded = ops.pad(inputs, [[0, 0], padding, padding, [0, 0]])
-        bottom, right = (-(number - number // 2) or None for number in spare)
-        return padded[:, top:bottom, left:right]
