@@ -1,10 +1,10 @@
 """Layers for models that train on TPUs."""
 
 from keras_tpu_ext.layers.batch_normalization import BatchNormalization as BatchNormalization
-from keras_tpu_ext.layers.cut_mix import CutMix as CutMix
 from keras_tpu_ext.layers.device_normalization import DeviceNormalization as DeviceNormalization
 from keras_tpu_ext.layers.for_tpu import for_tpu as for_tpu
-from keras_tpu_ext.layers.mix_up import MixUp as MixUp
+from keras_tpu_ext.layers.mixing import CutMix as CutMix
+from keras_tpu_ext.layers.mixing import MixUp as MixUp
 from keras_tpu_ext.layers.one_hot_embedding import OneHotEmbedding as OneHotEmbedding
 from keras_tpu_ext.layers.random_affine import RandomAffine as RandomAffine
 from keras_tpu_ext.layers.random_erasing import RandomErasing as RandomErasing

@@ -26,31 +26,25 @@ class Moments(NamedTuple):
 
 
 def split_batch(inputs: Any, axis: int, ghost_batch_size: int | None) -> WholeBatch:
-    """Return the batch, or the ghost batches that it is made of.
-
-    Args:
-        inputs: Tensor whose first dimension is the batch, on TensorFlow this replica's share of it.
-        axis: The axis of the channels, not negative.
-        ghost_batch_size: Consecutive examples of the whole batch in a ghost batch, or `None` for the whole batch.
-    """
+    """Return the whole batch, or the ghost batches that it is made of; `axis`, not negative, is that of channels."""
     if ghost_batch_size is None:
         return WholeBatch(inputs, axis)
     rows = ops.shape(inputs)[0]
     first, total = _runtime.batch.place_in_batch(rows)
     if isinstance(rows, int) and isinstance(total, int) and rows % ghost_batch_size == 0:
         return LocalGhostBatches(inputs, axis, ghost_batch_size)
-    return SharedGhostBatches(inputs, axis, ghost_batch_size, (first, rows, total))
+    return GhostSegments(inputs, axis, ghost_batch_size, first, total)
 
 
 def compute_moments(batch: WholeBatch, values: Any, weights: Any, shift: Any) -> Moments:
-    """Return the moments, through which no gradient flows."""
+    """Return the moments of values of `view`, through which no gradient flows; `None` for weights that are all 1."""
     shift = ops.stop_gradient(shift)
     centered = ops.stop_gradient(ops.cast(values, shift.dtype)) - shift
     squares = ops.square(centered)
     if weights is None:
         local_count = batch.local_count(centered)
     else:
-        weights = ops.cast(weights, shift.dtype)
+        weights = ops.cast(batch.view(weights), shift.dtype)
         centered, squares = weights * centered, weights * squares
         local_count = batch.local_sums(weights * ops.ones_like(centered))
     sums = [batch.local_sums(centered), batch.local_sums(squares), local_count]
@@ -61,13 +55,8 @@ def compute_moments(batch: WholeBatch, values: Any, weights: Any, shift: Any) ->
 
 
 def normalize(batch: WholeBatch, values: Any, moments: Moments, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """Return `values` normalized, scaled by `gamma` and shifted by `beta`, in their own dtype.
-
-    The gradient includes that of the moments. From the forward pass it keeps the inputs, in their own dtype.
-    """
+    """Return `values` normalized, scaled and shifted, in their dtype; the gradient includes that of the moments."""
     mean, inverse = moments.mean, ops.rsqrt(moments.variance + epsilon)
-    gamma = ops.ones_like(batch.broadcast_channels(batch.channel_sums(mean))) if gamma is None else gamma
-    beta = ops.zeros_like(gamma) if beta is None else beta
 
     @ops.custom_gradient
     def normalized(values: Any, gamma: Any, beta: Any, mean: Any, inverse: Any) -> Any:
@@ -121,12 +110,8 @@ class WholeBatch:
         """Return one value for each channel in a shape that broadcasts to that of `view`."""
         return ops.reshape(values, [-1 if i == self._axis else 1 for i in range(self._rank)])
 
-    def view_weights(self, weights: Any) -> Any:
-        """Return weights in a shape that broadcasts to that of `view`; `None` if all are 1."""
-        return None if weights is None else self.view(weights)
-
     def local_count(self, values: Any) -> Any:
-        """Return the number of values of `view` in each of `local_sums`, where all count."""
+        """Return the number of values in each of `local_sums`, where all count."""
         sizes = ops.shape(values)
         count = math.prod(sizes[i] for i in self._axes)
         return float(count) if isinstance(count, int) else ops.cast(count, values.dtype)
@@ -149,22 +134,15 @@ class WholeBatch:
 
     def channel_sums(self, sums: Any) -> Any:
         """Return `local_sums` summed over the ghost batches: one number for each channel."""
-        return ops.reshape(sums, (-1,))
+        return ops.reshape(ops.sum(sums, axis=0), (-1,))
 
     def average_moments(self, moments: Moments) -> list[Any]:
-        """Return mean, variance and count of each channel, averaged over the ghost batches by their counts.
-
-        The count may be one number for all channels.
-        """
-        count = moments.count
-        count = count if isinstance(count, float) else ops.reshape(count, (-1,))
-        return [ops.reshape(moments.mean, (-1,)), ops.reshape(moments.variance, (-1,)), count]
+        """Return mean, variance and count (one, or of each channel), averaged over ghost batches by their counts."""
+        values = moments.mean, moments.variance, moments.count
+        return [value if isinstance(value, float) else ops.reshape(value, (-1,)) for value in values]
 
 
 class _GhostBatches(WholeBatch):
-    def channel_sums(self, sums: Any) -> Any:
-        return ops.reshape(ops.sum(sums, axis=0), (-1,))
-
     def average_moments(self, moments: Moments) -> list[Any]:
         values = (moments.mean, moments.variance, ops.ones_like(moments.mean))
         weighted = [moments.local_count * value for value in values]
@@ -173,7 +151,7 @@ class _GhostBatches(WholeBatch):
 
 
 class LocalGhostBatches(_GhostBatches):
-    """Ghost batches of one size, each on one replica: they have their own dimension."""
+    """Ghost batches of one size, each on one replica: they are the first dimension, and their rows the second."""
 
     def __init__(self, inputs: Any, axis: int, size: int) -> None:
         super().__init__(inputs, axis)
@@ -183,37 +161,32 @@ class LocalGhostBatches(_GhostBatches):
         self._axes = tuple(i for i in range(1, self._rank) if i != self._axis)
 
     def view(self, values: Any) -> Any:
-        """Return `values` with the ghost batches as the first dimension and their examples as the second."""
         if values.shape[0] == 1:  # the same weights for every row
             return ops.expand_dims(values, 0)
         return ops.reshape(values, (-1, self._size, *ops.shape(values)[1:]))
 
     def unview(self, values: Any) -> Any:
-        """Return values in the shape of the batch."""
         return ops.reshape(values, self._shape)
 
     def reduce_sums(self, sums: list[Any]) -> list[Any]:
-        """Return the sums: no other replica has a part of these ghost batches."""
-        return sums
+        return sums  # no other replica has a part of these ghost batches
 
 
-class SharedGhostBatches(_GhostBatches):
-    """Ghost batches that replicas share, or whose last one is smaller: each row has a segment id."""
+class GhostSegments(_GhostBatches):
+    """Ghost batches that lie on several replicas, or whose last one is smaller: each row has a segment id."""
 
-    def __init__(self, inputs: Any, axis: int, size: int, place: tuple[Any, Any, Any]) -> None:
-        first, self._rows, total = place
+    def __init__(self, inputs: Any, axis: int, size: int, first: Any, total: Any) -> None:
         super().__init__(inputs, axis)
+        self._rows = ops.shape(inputs)[0]
         self._axes = tuple(i for i in range(1, self._rank) if i != axis)
         self._segment_ids = (first + ops.arange(self._rows, dtype="int32")) // size
         self._num_segments = math.ceil(total / size) if isinstance(total, int) else (total + size - 1) // size
 
-    def view_weights(self, weights: Any) -> Any:
-        """Return weights for each row, 1 if all count."""
-        ones = ops.ones([self._rows, *[1] * (self._rank - 1)], "float32")
-        return ones if weights is None else weights * ones
+    def local_count(self, values: Any) -> Any:
+        return super().local_count(values) * ops.ones([self._rows, *[1] * (self._rank - 1)], values.dtype)
 
     def reduce_sums(self, sums: list[Any]) -> list[Any]:
-        """Return for each row the sum over the rows of its ghost batch."""
+        # For each row, the sum over the rows of its ghost batch.
         segments = [ops.segment_sum(values, self._segment_ids, self._num_segments) for values in sums]
         totals = _runtime.batch.sum_over_replicas(segments)
         return [ops.take(values, self._segment_ids, axis=0) for values in totals]

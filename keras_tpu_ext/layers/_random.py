@@ -40,13 +40,10 @@ def threefry(key: Sequence[Any], counter: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def random_bits(key: Sequence[Any], examples: Any, first: int, count: int) -> list[Any]:
-    """Return `count` tensors of random bits, of dtype `uint32` with one number for each example.
+    """Return `count` tensors of random bits, of dtype `uint32`, with one number for each index in `examples`.
 
-    Args:
-        key: The seed and the number of the step: each a number, or a scalar tensor of dtype `int32`.
-        examples: The index of each example in the whole batch, of dtype `int32`.
-        first: Number of the first draw. It is even: one counter gives two draws.
-        count: Number of draws.
+    The key is the seed and the number of the step. `first` is the number of the first draw, and even: one counter
+    gives two draws.
     """
     seed, step = (_uint32(part) if isinstance(part, int) else ops.cast(part, "uint32") for part in key)
     blocks = np.arange(first // 2, (first + count + 1) // 2, dtype="uint32")[:, None]
@@ -75,10 +72,10 @@ def randint(bits: Any, maxval: Any) -> Any:
 def beta(bits: Any, alpha: float) -> Any:
     """Return a float32 number from Beta(alpha, alpha) for each number of `bits`.
 
-    It interpolates linearly between 1024 equally probable quantiles, so the distribution function is nowhere off by
-    more than 1/1024, except for float32 rounding: near 1 that is 6e-8. The ends are the quantiles of 2**-32 and 1 -
-    2**-32, not 0 and 1, which for a large `alpha` are far from everything that is ever drawn.
+    It interpolates linearly between equally probable quantiles, so the distribution function is nowhere off by more
+    than 1/1024, except for float32 rounding.
     """
+    # The ends are not 0 and 1, which for a large `alpha` are far from everything that is ever drawn.
     levels = np.clip(np.linspace(0, 1, BETA_LEVELS + 1), 2**-32, 1 - 2**-32)
     table = beta_quantiles(alpha, levels).astype("float32")
     level = randint(bits, BETA_LEVELS)
@@ -87,25 +84,19 @@ def beta(bits: Any, alpha: float) -> Any:
 
 
 def beta_quantiles(alpha: float, probabilities: np.ndarray) -> np.ndarray:
-    """Return quantiles of Beta(alpha, alpha), accurate to about 1e-6.
-
-    The density is integrated from 0 to 1/2, over `x**alpha` if alpha is below 1, which removes the pole.
-    """
-    power = min(alpha, 1.0)
-    places = np.linspace(0.0, 0.5**power, _INTEGRATION_STEPS + 1)
-    x = places ** (1 / power)
+    """Return quantiles of Beta(alpha, alpha), accurate to about 1e-6, by integrating the density from 0 to 1/2."""
+    power = min(alpha, 1.0)  # integrated over `x**alpha`, the density has no pole
+    powers = np.linspace(0.0, 0.5**power, _INTEGRATION_STEPS + 1)
+    x = powers ** (1 / power)
     density = (1 - x) ** (alpha - 1) if alpha < 1 else (4 * x * (1 - x)) ** (alpha - 1)
     integral = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
     tail = np.minimum(probabilities, 1 - probabilities)
-    lower = np.interp(tail, integral / (2 * integral[-1]), places) ** (1 / power)
+    lower = np.interp(tail, integral / (2 * integral[-1]), powers) ** (1 / power)
     return np.where(probabilities <= 0.5, lower, 1 - lower)
 
 
 def one_hot_lookup(table: Any, indices: Any) -> Any:
-    """Return the entry of a table for each index.
-
-    It is a sum over the table with one nonzero term: exact, and on a TPU faster than gathering single numbers.
-    """
+    """Return the entry of a table for each index, as a sum with one nonzero term: faster on a TPU than a gather."""
     one_hot = ops.equal(ops.expand_dims(indices, -1), ops.convert_to_tensor(np.arange(len(table), dtype="int32")))
     entries = ops.convert_to_tensor(table)
     return ops.sum(ops.where(one_hot, entries, ops.zeros_like(entries)), axis=-1)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.layers._moments import WholeBatch, compute_moments, normalize, split_batch
+from keras_tpu_ext.layers._moments import compute_moments, normalize, split_batch
 
 ops = _runtime.ops
 
@@ -126,31 +125,28 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Return the inputs normalised."""
         if mask is not None and len(mask.shape) != len(inputs.shape) - 1:
-            raise check.argument_error(
-                type(self).__name__,
-                "mask",
-                f"of the shape of the inputs without axis {self._axis}",
-                f"shape {tuple(mask.shape)} for inputs of shape {tuple(inputs.shape)}",
-                "layer(x, mask=keep) with one value for every place of x, such as (batch, height, width)",
-            )
+            needed = f"of the shape of the inputs without axis {self._axis}"
+            got = f"shape {tuple(mask.shape)} for inputs of shape {tuple(inputs.shape)}"
+            write = "layer(x, mask=keep) with one value for every place of x, such as (batch, height, width)"
+            raise check.argument_error(type(self).__name__, "mask", needed, got, write)
         if not (training and self.trainable):
             return super().call(inputs, training=False)
         if "float" not in str(inputs.dtype):
             inputs = ops.cast(inputs, "float32")  # Keras passes integers through unchanged
-        given = (self.gamma, self.beta, self.moving_mean)
-        weights = [None if weight is None else ops.convert_to_tensor(weight) for weight in given]
-        outputs, moments = _runtime.batch.respects_padding(self._normalized)(
-            inputs, self._weights(inputs, mask), weights
-        )
+        shift = _wide_value(self.moving_mean)
+        gamma = ops.ones_like(shift) if self.gamma is None else _wide_value(self.gamma)
+        beta = ops.zeros_like(shift) if self.beta is None else _wide_value(self.beta)
+        normalized = _runtime.batch.respects_padding(self._normalized)
+        outputs, moments = normalized(inputs, self._weights(inputs, mask), gamma, beta, shift)
         self._update_moving_moments(*moments)
         return ops.cast(outputs, self.compute_dtype)
 
-    def _normalized(self, inputs: Any, counted: Any, weights: Sequence[Any]) -> tuple[Any, Any]:
+    def _normalized(self, inputs: Any, weights: Any, *channels: Any) -> tuple[Any, list[Any]]:
         """Return the inputs normalised by the moments of the batch, and these, averaged over ghost batches."""
         batch = split_batch(inputs, self._axis, self.ghost_batch_size)
-        values, counted = batch.view(inputs), batch.view_weights(counted)
-        gamma, beta, shift = (self._wide_value(batch, weight) for weight in weights)
-        moments = compute_moments(batch, values, counted, shift)
+        gamma, beta, shift = (batch.broadcast_channels(values) for values in channels)
+        values = batch.view(inputs)
+        moments = compute_moments(batch, values, weights, shift)
         outputs = batch.unview(normalize(batch, values, moments, gamma, beta, self.epsilon))
         return outputs, batch.average_moments(moments)
 
@@ -164,8 +160,8 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
         weights = _runtime.batch.row_weights(inputs)
         if mask is None:
             return weights
-        kept = ops.expand_dims(ops.cast(mask, "float32"), self._axis)
-        return kept if weights is None else kept * weights
+        counted = ops.expand_dims(ops.cast(mask, "float32"), self._axis)
+        return counted if weights is None else counted * weights
 
     def _update_moving_moments(self, mean: Any, variance: Any, count: Any) -> None:
         """Update the moving averages by the moments of this batch, except where `count` is 0."""
@@ -175,9 +171,8 @@ class BatchNormalization(_runtime.keras.layers.BatchNormalization):
             after = before * self.momentum + value * (1 - self.momentum)
             average.assign(after if isinstance(count, float) else ops.where(ops.equal(count, 0.0), before, after))
 
-    def _wide_value(self, batch: WholeBatch, weight: Any) -> Any:
-        """Return the value of a weight in at least float32, broadcast to the channels; `None` for `None`."""
-        if weight is None:
-            return None
-        wide = "float64" in str(weight.dtype)
-        return batch.broadcast_channels(weight if wide else ops.cast(weight, "float32"))
+
+def _wide_value(weight: Any) -> Any:
+    """Return the value of a weight, in at least float32."""
+    value = ops.convert_to_tensor(weight)
+    return value if "float64" in str(value.dtype) else ops.cast(value, "float32")

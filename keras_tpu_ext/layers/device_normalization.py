@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from keras_tpu_ext import _runtime
+from keras_tpu_ext._runtime.common.padding import PaddedBatch
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.layers._streaming_moments import StreamingMoments, iterate_inputs
 
 ops = _runtime.ops
 
 _NAME = "DeviceNormalization"
+_CHUNK = 2**22  # values held as float64 at the same time: 32 MiB
 
 
 @_runtime.keras.saving.register_keras_serializable(package="keras_tpu_ext")
@@ -93,9 +96,9 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
             needed = f"dimensions of known size of the inputs, whose shape is {shape}"
             write = "axis=-1, or axis=None for one mean in all"
             raise check.argument_error(_NAME, "axis", needed, repr(self.axis), write)
-        self._kept = tuple(sorted(axis % rank for axis in self.axis))
-        self._sizes = tuple(int(shape[axis]) for axis in self._kept)
-        self._broadcast = tuple(int(shape[axis]) if axis in self._kept else 1 for axis in range(rank))
+        self._axes = tuple(sorted(axis % rank for axis in self.axis))
+        self._sizes = tuple(int(shape[axis]) for axis in self._axes)
+        self._broadcast = tuple(int(shape[axis]) if axis in self._axes else 1 for axis in range(rank))
         if self.mean is not None:
             self._constants = [self._constant(name) for name in ("mean", "variance")]
         else:
@@ -121,12 +124,12 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
             raise check.argument_error(
                 "adapt", "mean", needed, got, "DeviceNormalization() without mean and variance"
             )
-        moments = None
-        for batch in iterate_inputs(data, steps):
-            self._check_batch_shape(batch.shape)
-            moments = StreamingMoments(self._kept) if moments is None else moments
-            moments.add(batch)
-        if moments is None or not moments.count:
+        moments = StreamingMoments()
+        for batch in _batches(data, steps):
+            inputs = _inputs(batch)
+            self._check_batch_shape(inputs.shape)
+            moments.add(inputs, self._axes)
+        if not moments.count:
             raise check.argument_error("adapt", "data", "one example or more", "none", "layer.adapt(images)")
         self.adapt_mean.assign(moments.mean.astype(self._moments_dtype))
         self.adapt_variance.assign(moments.variance.astype(self._moments_dtype))
@@ -178,7 +181,7 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
         if not self.built:
             self.build(shape)
         fits = len(shape) == len(self._broadcast)
-        if not fits or tuple(shape[axis] for axis in self._kept) != self._sizes:
+        if not fits or tuple(shape[axis] for axis in self._axes) != self._sizes:
             dimensions, axis = len(self._broadcast), self.axis or None
             needed = f"of {dimensions} dimensions, size {self._sizes} on axis {axis} as when the layer was built"
             raise check.argument_error("adapt", "data", needed, f"a batch of shape {shape}", "layer.adapt(images)")
@@ -188,18 +191,89 @@ class DeviceNormalization(_runtime.keras.layers.Layer):
         if self.mean is not None:
             return [ops.convert_to_tensor(values) for values in self._constants]
         self._check_adapted()
-        if self._is_adapted is False and not _runtime.ops.in_symbolic_call():
+        if self._is_adapted is False and not ops.in_symbolic_call():
             needed, got = "set before the layer is called", "none"
             write = "layer.adapt(images) first, or DeviceNormalization(mean=..., variance=...)"
             raise check.argument_error(self.name, "mean", needed, got, write)
-        with _runtime.ops.no_autocast():
+        with ops.no_autocast():
             return [ops.reshape(weight, self._broadcast) for weight in (self.adapt_mean, self.adapt_variance)]
 
     def _check_adapted(self) -> None:
         """Update whether the layer is adapted: whether its weights, such as from a file, are not the initial ones."""
         if self._is_adapted or not self.built:
             return
-        values = [_runtime.ops.value_of(weight) for weight in (self.adapt_mean, self.adapt_variance, self.count)]
+        values = [ops.value_of(weight) for weight in (self.adapt_mean, self.adapt_variance, self.count)]
         if not any(value is None for value in values):
             mean, variance, count = values
             self._is_adapted = bool(count or np.any(mean) or np.any(variance != 1))
+
+
+class StreamingMoments:
+    """Mean and variance of all values so far, in float64.
+
+    Source: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: Any = 0.0
+        self._squares: Any = 0.0
+
+    @property
+    def variance(self) -> Any:
+        """The variance, without Bessel's correction."""
+        return self._squares / self.count
+
+    def add(self, batch: np.ndarray, axes: tuple[int, ...]) -> None:
+        """Add the values of one batch, whose positions on `axes` have moments of their own."""
+        batch = np.atleast_1d(batch)
+        rows = max(1, len(batch) if 0 in axes else _CHUNK // max(1, batch[:1].size))
+        for start in range(0, len(batch), rows):
+            self._add(batch[start : start + rows].astype("float64"), axes)
+
+    def _add(self, values: np.ndarray, axes: tuple[int, ...]) -> None:
+        others = tuple(axis for axis in range(values.ndim) if axis not in axes)
+        new = int(np.prod([values.shape[axis] for axis in others]))
+        if not new:
+            return
+        mean = values.mean(others, keepdims=True)
+        squares = np.square(values - mean).sum(others)
+        apart = mean.reshape(squares.shape) - self.mean
+        self.count += new
+        self.mean = self.mean + apart * (new / self.count)
+        self._squares = self._squares + squares + np.square(apart) * (new * (self.count - new) / self.count)
+
+
+def _batches(data: Any, steps: int | None) -> Iterable[Any]:
+    """Return the batches of one epoch, or the first `steps` of them."""
+    is_infinite = False
+    if hasattr(data, "shape"):
+        data = [data]
+    elif hasattr(data, "as_numpy_iterator"):
+        is_infinite = int(data.cardinality()) == -1
+        data = data.as_numpy_iterator()
+    elif isinstance(data, _runtime.PyDataset):
+        number = data.num_batches if hasattr(data, "num_batches") else len(data)  # Keras 2
+        is_infinite = number is None
+        data = map(data.__getitem__, itertools.count() if is_infinite else range(number))
+    elif isinstance(data, (str, bytes, dict)) or not hasattr(data, "__iter__"):
+        needed = "an array, a tf.data.Dataset, a PyDataset or an iterable of batches"
+        raise check.argument_error("adapt", "data", needed, f"a {type(data).__name__}", "layer.adapt(images)")
+    if is_infinite and steps is None:
+        raise check.argument_error("adapt", "data", "finite", "infinite data", "layer.adapt(data, steps=100)")
+    return itertools.islice(data, steps)
+
+
+def _inputs(batch: Any) -> np.ndarray:
+    """Return the inputs of a batch, which may be `(x, y)` or `(x, y, sample_weight)`, without padding rows."""
+    inputs = np.asarray(batch[0] if isinstance(batch, tuple) else batch)
+    if inputs.dtype == object or (inputs.dtype.kind in "USV" and "float" not in inputs.dtype.name):
+        needed = "batches of numbers: arrays, or tuples with one first"
+        got = f"a {type(batch).__name__} with dtype {inputs.dtype}"
+        write = "layer.adapt(dataset.map(lambda batch: batch['image']))"
+        raise check.argument_error("adapt", "data", needed, got, write)
+    if isinstance(batch, PaddedBatch):
+        weight = np.asarray(_runtime.tree.flatten(batch.sample_weight)[0])
+        is_padding = (weight == 0) & np.signbit(weight)
+        inputs = inputs[~is_padding.reshape(len(weight), -1).all(1)]
+    return inputs

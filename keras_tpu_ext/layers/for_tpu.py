@@ -14,12 +14,10 @@ layers = _runtime.keras.layers
 
 _LOG = logging.getLogger("keras_tpu_ext")
 # Layers that add a bias to their last step, one for each channel.
-_WITH_BIAS = tuple(
-    getattr(layers, name)
-    for name in (
-        *("Dense", "Conv1D", "Conv2D", "Conv3D", "Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"),
-        *("SeparableConv1D", "SeparableConv2D", "DepthwiseConv1D", "DepthwiseConv2D"),
-    )
+_WITH_BIAS = (
+    *(layers.Dense, layers.Conv1D, layers.Conv2D, layers.Conv3D),
+    *(layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose),
+    *(layers.SeparableConv1D, layers.SeparableConv2D, layers.DepthwiseConv1D, layers.DepthwiseConv2D),
 )
 _NORMALIZATIONS = (layers.BatchNormalization, BatchNormalization)  # but no subclasses, which may do anything
 
@@ -70,60 +68,44 @@ def for_tpu(model: Any, *, ghost_batch_size: int | None = None) -> Any:
         needed = "a Keras model made of inputs and outputs, which tell what follows what"
         write = "keras.Model(inputs, outputs), or use kte.layers.BatchNormalization in your own layers"
         raise check.argument_error("for_tpu", "model", needed, type(model).__name__, write)
-    cloner = _Cloner(ghost_batch_size)
-    cloned = cloner.clone(model)
-    _LOG.info("for_tpu: %d BatchNormalization replaced, %d biases left out", cloner.replaced, cloner.left_out)
+    done: collections.Counter[str] = collections.Counter()
+    cloned = _clone(model, ghost_batch_size, done)
+    _LOG.info("for_tpu: %d BatchNormalization replaced, %d biases left out", done["replaced"], done["left out"])
     return cloned
 
 
-class _Cloner:
-    """Clones a model with our normalizations, and without redundant biases.
+def _clone(model: Any, ghost_batch_size: int | None, done: collections.Counter[str], *, trains: bool = True) -> Any:
+    """Return a clone with the weights of `model`; all biases stay unless it `trains`."""
+    biases = {id(layer): normalization for layer, normalization in _redundant_biases(model) if trains}
+    infers = {id(call.layer) for call in _runtime.models.calls(model) if call.training is False}
+    pairs: list[tuple[Any, Any]] = []
 
-    Attributes:
-        replaced: Number of normalizations that became ours.
-        left_out: Number of biases that were left out.
-    """
-
-    def __init__(self, ghost_batch_size: int | None) -> None:
-        self.replaced = self.left_out = 0
-        self._ghost_batch_size = ghost_batch_size
-
-    def clone(self, model: Any, *, trains: bool = True) -> Any:
-        """Return a clone with the weights of `model`; all biases stay unless it `trains`."""
-        biases = {id(layer): normalization for layer, normalization in _redundant_biases(model) if trains}
-        infers = {id(call.layer) for call in _runtime.models.calls(model) if call.training is False}
-        pairs: list[tuple[Any, Any]] = []
-
-        def clone_layer(layer: Any) -> Any:
-            if isinstance(layer, _runtime.keras.Model) and _runtime.models.inputs_and_outputs(layer) is not None:
-                return self.clone(layer, trains=trains and id(layer) not in infers)
-            pairs.append((layer, self._new_layer(layer, without_bias=id(layer) in biases)))
-            return pairs[-1][1]
-
-        cloned = _runtime.models.clone(model, clone_layer)
-        offsets = {id(biases[id(layer)]): _array(layer.bias) for layer, _ in pairs if id(layer) in biases}
-        for layer, new in pairs:
-            is_bias = {id(layer.bias)} if id(layer) in biases else set()
-            new.set_weights([_array(weight) for weight in layer.weights if id(weight) not in is_bias])
-            if hasattr(new, "finalize_state"):  # Keras's Normalization turns its weights into constants
-                new.finalize_state()
-            if id(layer) in offsets:
-                mean = new.moving_mean
-                mean.assign(_array(mean) - offsets[id(layer)])
-        self.left_out += len(biases)
-        return cloned
-
-    def _new_layer(self, layer: Any, *, without_bias: bool) -> Any:
-        """Return the layer that takes the place of `layer`."""
+    def clone_layer(layer: Any) -> Any:
+        if isinstance(layer, _runtime.keras.Model) and _runtime.models.inputs_and_outputs(layer) is not None:
+            return _clone(layer, ghost_batch_size, done, trains=trains and id(layer) not in infers)
         if isinstance(layer, layers.Lambda):
             return layer  # it has no weights, and Keras creates it from a config only if told that this is safe
-        config = layer.get_config()
-        if without_bias:
+        new_class, config = type(layer), layer.get_config()
+        if id(layer) in biases:
             config["use_bias"] = False
-        if type(layer) is not layers.BatchNormalization or getattr(layer, "renorm", False):
-            return type(layer).from_config(config)
-        self.replaced += 1
-        return BatchNormalization.from_config({**config, "ghost_batch_size": self._ghost_batch_size})
+        if new_class is layers.BatchNormalization and not getattr(layer, "renorm", False):
+            new_class, config["ghost_batch_size"] = BatchNormalization, ghost_batch_size
+            done["replaced"] += 1
+        pairs.append((layer, new_class.from_config(config)))
+        return pairs[-1][1]
+
+    cloned = _runtime.models.clone(model, clone_layer)
+    offsets = {id(biases[id(layer)]): _array(layer.bias) for layer, _ in pairs if id(layer) in biases}
+    for layer, new in pairs:
+        is_bias = {id(layer.bias)} if id(layer) in biases else set()
+        new.set_weights([_array(weight) for weight in layer.weights if id(weight) not in is_bias])
+        if hasattr(new, "finalize_state"):  # Keras's Normalization turns its weights into constants
+            new.finalize_state()
+        if id(layer) in offsets:
+            mean = new.moving_mean
+            mean.assign(_array(mean) - offsets[id(layer)])
+    done["left out"] += len(biases)
+    return cloned
 
 
 def _array(weight: Any) -> Any:

@@ -93,14 +93,13 @@ class OneHotEmbedding(_runtime.keras.layers.Embedding):
     def call(self, inputs: Any) -> Any:
         """Return the rows of `inputs`, in their shape with one more dimension."""
         if hasattr(inputs, "dense_shape") or hasattr(inputs, "row_splits"):
+            got = f"a {type(inputs).__name__}"
             write = (
                 "layer(ids.to_tensor()) for a ragged tensor, layer(tf.sparse.to_dense(ids)) for a sparse one, or use "
                 "keras.layers.Embedding"
             )
-            raise check.argument_error(
-                "OneHotEmbedding", "inputs", "a dense tensor", f"a {type(inputs).__name__}", write
-            )
-        with _runtime.ops.no_autocast():
+            raise check.argument_error("OneHotEmbedding", "inputs", "a dense tensor", got, write)
+        with ops.no_autocast():
             # This makes it a tensor: Keras 3's `convert_to_tensor` of a variable returns TensorFlow's variable.
             table = ops.reshape(self.embeddings, (self.input_dim, self.output_dim))
         rows = _lookup(table, self._to_int32(ops.reshape(inputs, (-1,))), self.compute_dtype)
@@ -115,23 +114,20 @@ class OneHotEmbedding(_runtime.keras.layers.Embedding):
 
 
 def _lookup(table: Any, ids: Any, dtype: str) -> Any:
-    """Return rows of `table` by their ids, in `dtype`.
+    """Return rows of `table` by their ids, in `dtype`."""
+    positions = ops.arange(table.shape[0], dtype="int32")
 
-    The backward pass makes the one-hot matrix again, so it need not be kept, and a TPU never holds it in memory,
-    because its compiler fuses it into the product.
-    """
-    places = ops.arange(table.shape[0], dtype="int32")
-
+    # Made again in the backward pass: a TPU never holds it in memory, since its compiler fuses it into the product.
     def one_hot() -> Any:
-        return ops.cast(ops.equal(ops.expand_dims(ids, -1), places), dtype)
+        return ops.cast(ops.equal(ops.expand_dims(ids, -1), positions), dtype)
 
     @ops.custom_gradient
     def lookup(table: Any) -> Any:
         def gradient(*args: Any, upstream: Any = None) -> Any:
             upstream = args[0] if upstream is None else upstream
-            sums = _runtime.ops.one_hot_matmul(one_hot(), ops.cast(upstream, dtype), transposed=True)
+            sums = ops.one_hot_matmul(one_hot(), ops.cast(upstream, dtype), transposed=True)
             return ops.cast(sums, table.dtype)
 
-        return ops.cast(_runtime.ops.one_hot_matmul(one_hot(), ops.cast(table, dtype)), dtype), gradient
+        return ops.cast(ops.one_hot_matmul(one_hot(), ops.cast(table, dtype)), dtype), gradient
 
     return lookup(table)

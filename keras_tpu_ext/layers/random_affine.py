@@ -10,14 +10,14 @@ import numpy as np
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.layers._augmentation import Augmentation
+from keras_tpu_ext.layers._augmentation import Augmentation, interpolate
 from keras_tpu_ext.layers._random import one_hot_lookup, randint
-from keras_tpu_ext.layers._resampling import SUBPIXELS, scale, shear
 
 ops = _runtime.ops
 
 _NUM_ANGLES = 1024
 _ONE = 1 << 14  # slopes and scales are fixed-point numbers, of which this is 1
+_SUBPIXELS = 256  # of a pixel: weights of two neighbours have 8 bits, which matrix units multiply exactly
 _MAX_SIZE = 4096  # pixels: above that, positions would need more than 32 bits
 
 
@@ -85,6 +85,7 @@ class RandomAffine(Augmentation):
     """
 
     _first_draw = 4 << 16
+    _options = ("rotation", "zoom", "shear", "translation", "horizontal", "vertical")
 
     def __init__(
         self,
@@ -105,25 +106,7 @@ class RandomAffine(Augmentation):
         self.translation = self._option("translation", translation, 1.0, "a part of the height and width", 0.1)
         self.horizontal, self.vertical = bool(horizontal), bool(vertical)
 
-    def call(self, inputs: Any, training: Any = None) -> Any:
-        """Return the images, transformed."""
-        inputs = self._with_static_shape(inputs)
-        self._check_sizes(tuple(inputs.shape))
-        return self._transform(inputs) if training else inputs
-
-    def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
-        """Return the shape of the inputs."""
-        shape = tuple(input_shape)
-        self._check_images(shape)
-        self._check_sizes(shape)
-        return shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the constructor."""
-        names = ("rotation", "zoom", "shear", "translation", "horizontal", "vertical")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
-    def _transform(self, images: Any) -> Any:
+    def _augment(self, images: Any) -> Any:
         """Return images whose pixel `p` was at `rows(scales(columns(turn(p + moves))))` before, from the centre.
 
         That is `[1 m; 0 1] [w 0; 0 h] [1 0; k 1]` and quarters of a turn. A rotation by up to 45 degrees has
@@ -137,13 +120,13 @@ class RandomAffine(Augmentation):
 
         if margin_x:
             images = ops.pad(images, [[0, 0], [0, 0], [2 * margin_x, 2 * margin_x], [0, 0]])
-            images = shear(images, _slope_offsets(drawn.rows, height), margin_x, axis=2)
+            images = _shear(images, _slope_offsets(drawn.rows, height), margin_x, axis=2)
         (of_rows, of_columns), (down, right) = drawn.scales, drawn.moves
         rows = _slope_offsets(of_rows, height + 2 * margin_y) + _center(down, height)
         columns = _slope_offsets(of_columns, width) + _center(right, width + 2 * margin_x)
-        images = scale(images, rows, columns)
+        images = _scale(images, rows, columns)
         if margin_y:
-            images = shear(images, _slope_offsets(drawn.columns, width), margin_y, axis=1)
+            images = _shear(images, _slope_offsets(drawn.columns, width), margin_y, axis=1)
         if not angles.odd.any():
             return images
         transposed = ops.transpose(images, (0, 2, 1, 3))
@@ -153,10 +136,8 @@ class RandomAffine(Augmentation):
         """Draw the transform of each of `count` examples."""
         bits = self._random_bits(count, 7)
         angle = randint(bits[0], _NUM_ANGLES)
-        tangent, is_transposed = (
-            one_hot_lookup(angles.tangents, angle),
-            ops.equal(one_hot_lookup(angles.odd, angle), 1),
-        )
+        tangent = one_hot_lookup(angles.tangents, angle)
+        is_transposed = ops.equal(one_hot_lookup(angles.odd, angle), 1)
         signs = self._flips(bits[1:3], is_transposed)
         signs = [sign * one_hot_lookup(table, angle) for sign, table in zip(signs, angles.signs, strict=True)]
         zoom = _ONE + _symmetric(bits[3], round(self.zoom * _ONE))
@@ -165,7 +146,7 @@ class RandomAffine(Augmentation):
         columns = signs[0] * signs[1] * tangent
         # The translation comes last: to move the images here, everything that follows must be applied to it.
         down, right = (
-            _symmetric(one, 2048) * round(self.translation * size * SUBPIXELS) // 2048
+            _symmetric(one, 2048) * round(self.translation * size * _SUBPIXELS) // 2048
             for one, size in zip(bits[5:], (height, width), strict=True)
         )
         down, right = ops.where(is_transposed, right, down), ops.where(is_transposed, down, right)
@@ -187,8 +168,8 @@ class RandomAffine(Augmentation):
         horizontal = ones - 2 * randint(bits[1], 2) if self.horizontal else ones
         return [ops.where(is_transposed, horizontal, vertical), ops.where(is_transposed, vertical, horizontal)]
 
-    def _check_sizes(self, shape: tuple[Any, ...]) -> None:
-        """Check the height and width of the inputs."""
+    def _check_images(self, shape: Sequence[Any], dtype: Any = "float32") -> None:
+        super()._check_images(shape, dtype)
         caller, (height, width) = type(self).__name__, shape[1:3]
         if height != width and self.rotation > 0.125:
             needed = "square images for a rotation above 0.125, an eighth of a turn"
@@ -251,14 +232,59 @@ def _fixed_point_product(scale: Any, amounts: Any) -> Any:
 def _slope_offsets(slope: Any, size: int) -> Any:
     """Return the slope times the distance from the centre of each of `size` positions, in 256ths of a pixel."""
     twice = 2 * ops.arange(size, dtype="int32") - (size - 1)
-    return ops.expand_dims(slope, 1) * twice // (2 * _ONE // SUBPIXELS)
+    return ops.expand_dims(slope, 1) * twice // (2 * _ONE // _SUBPIXELS)
 
 
 def _center(offset: Any, size: int) -> Any:
     """Return the centre of `size` positions plus an offset, in 256ths of a pixel, of shape `(batch, 1)`."""
-    return ops.expand_dims(offset, 1) + (size - 1) * SUBPIXELS // 2
+    return ops.expand_dims(offset, 1) + (size - 1) * _SUBPIXELS // 2
 
 
 def _max_offset(slope: int, size: int) -> int:
     """Return the largest offset in pixels that a slope gives any of `size` positions."""
     return -(-slope * (size - 1) // (2 * _ONE))
+
+
+def _shear(images: Any, amounts: Any, max_amount: int, axis: int) -> Any:
+    """Return images in which pixel `i` along `axis` of each line is that of `i + max_amount + amount` before.
+
+    The amounts, of shape `(batch, lines)`, are in 256ths of a pixel, `max_amount` in pixels. It halves the largest
+    amount repeatedly, and moves each line by that half or not: nothing is gathered.
+    """
+    offsets = ops.expand_dims(ops.expand_dims(amounts + max_amount * _SUBPIXELS, axis), 3)
+    pixels, part = offsets // _SUBPIXELS, offsets % _SUBPIXELS
+    images = ops.pad(images, [[0, int(i == axis)] for i in range(4)])  # the neighbour of the last pixel
+    remaining = 2 * max_amount
+    while remaining:
+        step = (remaining + 1) // 2
+        images = ops.where(pixels >= step, _crop(images, slice(step, None), axis), _crop(images, slice(-step), axis))
+        pixels = ops.where(pixels >= step, pixels - step, pixels)
+        remaining -= step
+    return _between(_crop(images, slice(-1), axis), _crop(images, slice(1, None), axis), part)
+
+
+def _scale(images: Any, rows: Any, columns: Any) -> Any:
+    """Return images whose rows and columns are those at other positions, in 256ths of a pixel, for each example."""
+    rows, columns = _weights(rows, images.shape[1]), _weights(columns, images.shape[2])
+    return ops.one_hot_einsum(images, ("bih,bhwc->biwc", rows), ("bjw,biwc->bijc", columns))
+
+
+def _weights(positions: Any, size: int) -> Any:
+    """Return the interpolation weights of `size` pixels for each position: all but two are 0."""
+    pixel, part = ops.expand_dims(positions // _SUBPIXELS, -1), ops.expand_dims(positions % _SUBPIXELS, -1)
+    numbers = ops.arange(size, dtype="int32")
+    lower = ops.where(ops.equal(numbers, pixel), _SUBPIXELS - part, ops.zeros_like(part))
+    upper = ops.where(ops.equal(numbers, pixel + 1), part, ops.zeros_like(part))
+    return ops.cast(lower + upper, "float32") / _SUBPIXELS
+
+
+def _between(lower: Any, upper: Any, part: Any) -> Any:
+    """Interpolate between two images at `part` 256ths of the way, in their dtype."""
+    if "uint8" in str(lower.dtype):
+        lower, upper = ops.cast(lower, "int32"), ops.cast(upper, "int32")
+        return ops.cast((lower * (_SUBPIXELS - part) + upper * part + _SUBPIXELS // 2) // _SUBPIXELS, "uint8")
+    return interpolate(ops.cast(_SUBPIXELS - part, "float32") / _SUBPIXELS, lower, upper)
+
+
+def _crop(images: Any, part: slice, axis: int) -> Any:
+    return images[:, part] if axis == 1 else images[:, :, part]

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.layers._augmentation import Augmentation
+from keras_tpu_ext.layers._augmentation import Augmentation, range_mask
 from keras_tpu_ext.layers._random import one_hot_lookup, randint, uniform
 
 ops = _runtime.ops
@@ -69,6 +69,7 @@ class RandomErasing(Augmentation):
     """
 
     _first_draw = 1 << 16
+    _options = ("probability", "scale", "ratio", "value")
 
     def __init__(
         self,
@@ -93,37 +94,17 @@ class RandomErasing(Augmentation):
             raise check.argument_error(caller, "value", needed, repr(value), "value=0.0")
         self.value = values if isinstance(value, (list, tuple)) else values[0]
 
-    def call(self, inputs: Any, training: Any = None) -> Any:
-        """Return the images, some of them erased in part."""
-        inputs = self._with_static_shape(inputs)
-        self._check_value(inputs)
-        if not training:
-            return inputs
-        height, width = inputs.shape[1:3]
-        heights, widths = self._rectangles(height, width)
-        chance, size, top, left = self._random_bits(ops.shape(inputs)[0], 4)
+    def _augment(self, images: Any) -> Any:
+        heights, widths = self._rectangles(*images.shape[1:3])
+        chance, size, top, left = self._random_bits(ops.shape(images)[0], 4)
         size = randint(size, len(heights))
-        rows = _random_range(one_hot_lookup(heights, size), top, height)
-        columns = _random_range(one_hot_lookup(widths, size), left, width)
         erased = ops.reshape(uniform(chance) < np.float32(self.probability), (-1, 1, 1, 1))
-        erased = erased & ops.reshape(rows, (-1, height, 1, 1)) & ops.reshape(columns, (-1, 1, width, 1))
-        value = ops.cast(ops.convert_to_tensor(np.asarray(self.value, "float32")), inputs.dtype)
-        return ops.where(erased, value, inputs)
-
-    def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
-        """Return the shape of the inputs."""
-        shape = tuple(input_shape)
-        self._check_images(shape)
-        self._rectangles(*shape[1:3])
-        if isinstance(self.value, list) and len(self.value) not in (1, shape[3]):
-            needed, write = f"a number, or one for each of the {shape[3]} channels", f"value={[0.0] * shape[3]}"
-            raise check.argument_error(type(self).__name__, "value", needed, repr(self.value), write)
-        return shape
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the constructor."""
-        names = ("probability", "scale", "ratio", "value")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        for axis, lengths, bits in ((1, heights, top), (2, widths, left)):
+            length = one_hot_lookup(lengths, size)
+            first = randint(bits, images.shape[axis] + 1 - length)
+            erased = erased & range_mask(first, first + length, images.shape[axis], axis)
+        value = ops.cast(ops.convert_to_tensor(np.asarray(self.value, "float32")), images.dtype)
+        return ops.where(erased, value, images)
 
     def _rectangles(self, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the heights and widths of all rectangles that fit in."""
@@ -134,13 +115,9 @@ class RandomErasing(Augmentation):
         heights, widths = (np.rint(np.sqrt(values)).astype("int32") for values in (area * ratio, area / ratio))
         fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
         if not fits.any():
-            raise check.argument_error(
-                type(self).__name__,
-                "scale",
-                f"such that, with `ratio`, a rectangle fits in an image of {height} x {width} pixels",
-                f"scale={self.scale} and ratio={self.ratio}",
-                "scale=(0.02, 0.33), ratio=(0.3, 3.3)",
-            )
+            needed = f"such that, with `ratio`, a rectangle fits in an image of {height} x {width} pixels"
+            got, write = f"scale={self.scale} and ratio={self.ratio}", "scale=(0.02, 0.33), ratio=(0.3, 3.3)"
+            raise check.argument_error(type(self).__name__, "scale", needed, got, write)
         return heights[fits], widths[fits]
 
     def _range(self, name: str, pair: Any, maximum: float, what: str, example: str) -> tuple[float, float]:
@@ -151,20 +128,16 @@ class RandomErasing(Augmentation):
             raise check.argument_error(type(self).__name__, name, needed, repr(pair), f"{name}={example}")
         return low, high
 
-    def _check_value(self, inputs: Any) -> None:
-        """Check that the dtype of the inputs can hold the value."""
-        self.compute_output_shape(tuple(inputs.shape))
+    def _check_images(self, shape: Sequence[Any], dtype: Any = "float32") -> None:
+        super()._check_images(shape, dtype)
+        self._rectangles(*shape[1:3])
         values = np.atleast_1d(self.value)
-        if "uint8" in str(inputs.dtype) and not np.array_equal(values, np.clip(np.rint(values), 0, 255)):
+        if isinstance(self.value, list) and len(values) not in (1, shape[3]):
+            needed, write = f"a number, or one for each of the {shape[3]} channels", f"value={[0.0] * shape[3]}"
+            raise check.argument_error(type(self).__name__, "value", needed, repr(self.value), write)
+        if "uint8" in str(dtype) and not np.array_equal(values, np.clip(np.rint(values), 0, 255)):
             needed = "an integer from 0 to 255 for images of dtype uint8"
             raise check.argument_error(type(self).__name__, "value", needed, repr(self.value), "value=0.0")
-
-
-def _random_range(length: Any, bits: Any, size: int) -> Any:
-    """Return a mask of `length` consecutive positions along an axis of `size`, at a random place for each example."""
-    first = ops.expand_dims(randint(bits, size + 1 - length), 1)
-    places = ops.expand_dims(ops.arange(size, dtype="int32"), 0)
-    return (places >= first) & (places < first + ops.expand_dims(length, 1))
 
 
 def _finite_numbers(values: Sequence[Any]) -> list[float]:

@@ -63,6 +63,8 @@ class RandomFlipCrop(Augmentation):
         ```
     """
 
+    _options = ("height", "width", "padding", "horizontal", "vertical")
+
     def __init__(
         self,
         *,
@@ -87,13 +89,15 @@ class RandomFlipCrop(Augmentation):
         _, height, width, _ = self.compute_output_shape(tuple(inputs.shape))
         spare = [inputs.shape[1] + 2 * self.padding - height, inputs.shape[2] + 2 * self.padding - width]
         if not training:
-            return self._center_crop(inputs, spare)
+            top, left, padding = spare[0] // 2, spare[1] // 2, [self.padding, self.padding]
+            padded = ops.pad(inputs, [[0, 0], padding, padding, [0, 0]])
+            return padded[:, top : top + height, left : left + width]
         bits = self._random_bits(ops.shape(inputs)[0], 4)
         top, left = (randint(one, number + 1) for one, number in zip(bits[:2], spare, strict=True))
         rows = self._selection(top, height, inputs.shape[1], randint(bits[2], 2) if self.vertical else None)
         columns = self._selection(left, width, inputs.shape[2], randint(bits[3], 2) if self.horizontal else None)
         # Rows first: this order is cheaper with the memory layout that the compiler gives images.
-        return _runtime.ops.one_hot_einsum(inputs, ("bih,bhwc->biwc", rows), ("bjw,biwc->bijc", columns))
+        return ops.one_hot_einsum(inputs, ("bih,bhwc->biwc", rows), ("bjw,biwc->bijc", columns))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
         """Return `(batch, height, width, channels)` of the outputs."""
@@ -108,23 +112,11 @@ class RandomFlipCrop(Augmentation):
                 raise check.argument_error(type(self).__name__, name, needed, str(own), write)
         return (batch, *wanted, channels)
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the constructor."""
-        names = ("height", "width", "padding", "horizontal", "vertical")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
     def _selection(self, offsets: Any, size: int, input_size: int, flips: Any) -> Any:
         """Return one-hot rows of shape `(batch, size, input_size)` that select pixels; 0 for padding."""
-        places = ops.expand_dims(ops.arange(size, dtype="int32"), 0)
+        positions = ops.expand_dims(ops.arange(size, dtype="int32"), 0)
         if flips is not None:
             flips = ops.expand_dims(flips, 1)
-            places = places + flips * (size - 1 - 2 * places)
-        places = places + ops.expand_dims(offsets, 1) - self.padding
-        return ops.equal(ops.expand_dims(places, 2), ops.arange(input_size, dtype="int32"))
-
-    def _center_crop(self, inputs: Any, spare: list[int]) -> Any:
-        padding = [self.padding, self.padding]
-        top, left = (number // 2 for number in spare)
-        padded = ops.pad(inputs, [[0, 0], padding, padding, [0, 0]])
-        bottom, right = (-(number - number // 2) or None for number in spare)
-        return padded[:, top:bottom, left:right]
+            positions = positions + flips * (size - 1 - 2 * positions)
+        positions = positions + ops.expand_dims(offsets, 1) - self.padding
+        return ops.equal(ops.expand_dims(positions, 2), ops.arange(input_size, dtype="int32"))

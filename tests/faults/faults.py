@@ -1558,11 +1558,11 @@ _LAYERS = (
     ),
     Fault(
         "example-is-mixed-with-a-row-that-fills-up",
-        "layers/_mixing.py",
+        "layers/mixing.py",
         "exist = real if exist is None else real & exist",
         "exist = real if exist is None else exist",
         _ONCE,
-        ("tests/layers/test_mix_up.py", _AUGMENT),
+        ("tests/layers/test_mixing.py", _AUGMENT),
     ),
     Fault(
         "layers-of-one-seed-draw-the-same-numbers",

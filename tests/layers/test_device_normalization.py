@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits, load_sample_images
 import keras_tpu_ext as kte
 import sources
 from keras_tpu_ext.errors import ArgumentError
-from keras_tpu_ext.layers._streaming_moments import StreamingMoments
+from keras_tpu_ext.layers.device_normalization import StreamingMoments
 
 # A layer computes the same everywhere, and TensorFlow is the fastest here; test_layers.py and some below run on all.
 pytestmark = pytest.mark.gate_on("keras3_tf")
@@ -129,9 +129,9 @@ def test_adapt_finds_mean_and_variance_of_all(photos, kind, axis):
 
 def test_sums_far_from_nought_keep_their_digits():
     values = 1e8 + np.random.default_rng(0).normal(size=(1000, 2))
-    found = StreamingMoments((1,))
+    found = StreamingMoments()
     for start in range(0, 1000, 7):
-        found.add(values[start : start + 7])
+        found.add(values[start : start + 7], (1,))
     np.testing.assert_allclose(found.mean, values.mean(0), rtol=1e-15)
     np.testing.assert_allclose(found.variance, values.var(0), rtol=1e-7)  # a value is rounded to 1e-8 of a deviation
 
