@@ -971,7 +971,7 @@ _ON_JAX = (
     ),
     Fault(
         "optimizers-of-an-own-step-do-not-move",
-        "_runtime/jax/loop.py",
+        "_runtime/jax/update.py",
         "return [*([] if state is None else step_variables(state)), *others]",
         "return [] if state is None else step_variables(state)",
         _JAX,

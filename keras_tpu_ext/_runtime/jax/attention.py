@@ -21,9 +21,8 @@ from jax.sharding import PartitionSpec
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Layer, Tensor
 from keras_tpu_ext._runtime.compat.keras3_jax import backend_nn, shard_map
-from keras_tpu_ext._runtime.jax.as_on_tpu import device_kind_of, traces_for_tpu
 from keras_tpu_ext._runtime.jax.splash import BLOCKS, Mask, sees_anything, splash_attention
-from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, device_kind_of, traced_devices, traces_for_tpu
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _LAYERS = ("MultiHeadAttention", "GroupQueryAttention")

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Layer, Nest, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
-from keras_tpu_ext._runtime.jax.jaxpr_axis import OF_EXAMPLES, is_followed
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+# The name, in a jaxpr, of a function whose results are those of the examples, whatever it computes.
+OF_EXAMPLES = "kte_of_examples"
 
 
 class PaddedBatchError(Exception):
@@ -40,6 +41,23 @@ class _Batch(threading.local):
 
 
 BATCH = _Batch()
+
+
+class _Trace(threading.local):
+    is_followed = False  # whether code is traced to follow it: a mark in a step that runs would stand in XLA's way
+
+
+_TRACE = _Trace()
+
+
+@contextlib.contextmanager
+def followed() -> Iterator[None]:
+    """Within the block, functions that respect padding are marked in what this thread traces."""
+    before, _TRACE.is_followed = _TRACE.is_followed, True
+    try:
+        yield
+    finally:
+        _TRACE.is_followed = before
 
 
 @contextlib.contextmanager
@@ -132,7 +150,7 @@ def respects_padding(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def marked(*arguments: Nest) -> Any:
-        if BATCH.valid is None or not is_followed():
+        if BATCH.valid is None or not _TRACE.is_followed:
             return function(*arguments)
 
         def call(*arguments: Nest) -> Any:

@@ -19,7 +19,6 @@ from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3_jax import share_seed
 from keras_tpu_ext._runtime.jax.abstract import abstract_strategy as abstract_strategy
-from keras_tpu_ext._runtime.jax.as_on_tpu import as_on_tpu as as_on_tpu
 from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators
 from keras_tpu_ext._runtime.jax.layouts import layout as layout
 from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
@@ -32,6 +31,7 @@ from keras_tpu_ext._runtime.jax.scope import scope as scope
 from keras_tpu_ext._runtime.jax.sharded_parallel import shard as shard
 from keras_tpu_ext._runtime.jax.sharding import data_parallel
 from keras_tpu_ext._runtime.jax.tpu import open_tpu as open_tpu
+from keras_tpu_ext._runtime.jax.traced_devices import as_on_tpu as as_on_tpu
 from keras_tpu_ext.errors import ScopeError
 
 _backends_are_initialized: Any = private("jax._src.xla_bridge:backends_are_initialized")

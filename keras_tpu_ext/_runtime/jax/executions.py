@@ -13,7 +13,7 @@ from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.data_adapter import Group
 from keras_tpu_ext._runtime.jax.devices import num_workers
 from keras_tpu_ext._runtime.jax.loop import steps_of
-from keras_tpu_ext._runtime.jax.step import TrainStep
+from keras_tpu_ext._runtime.jax.program import TrainStep
 
 
 class JaxExecution(Execution):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -10,9 +11,10 @@ import keras
 from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.jaxpr_flops import flops_of_jaxpr
-from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
+from keras_tpu_ext._runtime.jax.loop import stateless
+from keras_tpu_ext._runtime.jax.program import TrainStep
 from keras_tpu_ext._runtime.jax.scope import distribution_of, use_distribution
-from keras_tpu_ext._runtime.jax.step import TrainStep
+from keras_tpu_ext._runtime.jax.update import own_variables
 
 _Shapes = list[jax.ShapeDtypeStruct]
 
@@ -55,7 +57,7 @@ def _jaxpr_of_gradients(model: keras.Model, batch: Nest) -> jax.extend.core.Clos
 def _jaxpr_of_own_step(model: keras.Model, batch: Nest) -> jax.extend.core.ClosedJaxpr:
     if not isinstance(model, TrainStep):
         return jax.make_jaxpr(model.train_step)(_state(model), batch)
-    step = CompiledLoop(model, model.train_step, is_lowered=True).stateless
+    step = functools.partial(stateless, model, model.train_step, None)
     return jax.make_jaxpr(step)(_state(model), _shapes(own_variables(model)), batch, None)
 
 

@@ -5,11 +5,9 @@ What differs between the two is what depends on the number of rows: the axes of 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +16,7 @@ import numpy as np
 from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Value, first_mixed, join, mixed, rows
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.jax.batch import OF_EXAMPLES, followed
 from keras_tpu_ext._runtime.jax.jaxpr_rules import CONTROL_FLOW, Equation, Shape, value_of
 
 _summarize: Any = private("jax._src.source_info_util:summarize")
@@ -45,27 +44,6 @@ class Argument:
         return rows(self.shape.index(None)) if None in self.shape else CONSTANT
 
 
-class _Trace(threading.local):
-    is_followed = False
-
-
-_TRACE = _Trace()
-
-
-def is_followed() -> bool:
-    """Return whether this thread traces code to follow it; a mark in a step that runs would stand in XLA's way."""
-    return _TRACE.is_followed
-
-
-@contextlib.contextmanager
-def _followed() -> Iterator[None]:
-    before, _TRACE.is_followed = _TRACE.is_followed, True
-    try:
-        yield
-    finally:
-        _TRACE.is_followed = before
-
-
 def follow(function: Callable[..., Nest], *arguments: Nest) -> tuple[Nest, str]:
     """Return the value of each output of `function`, and an operation with effects on rows if there is one.
 
@@ -77,7 +55,7 @@ def follow(function: Callable[..., Nest], *arguments: Nest) -> tuple[Nest, str]:
     for size in SIZES:
         at_size = jax.tree.map(lambda one, size=size: one.of(size), arguments)
         # A function of its own: JAX keeps traces by function and shapes.
-        with _followed():
+        with followed():
             jaxpr, outputs = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*at_size)
         traces.append(jaxpr)
         structure = jax.tree.structure(outputs)
@@ -231,8 +209,6 @@ _CALLS = {
     *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
 }
 _OF_WHILE = ("cond_jaxpr", "body_jaxpr")
-# The name of a function whose results are those of the examples, whatever it computes; see `batch.respects_padding`.
-OF_EXAMPLES = "kte_of_examples"
 
 
 def _of_examples(values: Sequence[Value]) -> Value:

@@ -26,10 +26,8 @@ from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.scope import distribution_of
 from keras_tpu_ext._runtime.jax.sharding import replicated
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
-from keras_tpu_ext._runtime.jax.update import step_variables
-from keras_tpu_ext._runtime.keras3.models import optimizers_of
+from keras_tpu_ext._runtime.jax.update import own_variables
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
-from keras_tpu_ext._runtime.training.step_state import step_state_of
 
 # Takes a state and a batch; returns the step's outputs and the next state.
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -42,14 +40,12 @@ class CompiledLoop:
         model: The model; its `run_eagerly` and `jit_compile` are honoured.
         step: The step.
         collects: Whether to return the outputs of all steps rather than those of the last one.
-        is_lowered: Whether it is only lowered, for other devices than those that the model is on.
     """
 
-    def __init__(self, model: Model, step: Step, *, collects: bool = False, is_lowered: bool = False) -> None:
+    def __init__(self, model: Model, step: Step, *, collects: bool = False) -> None:
         self._model = model
         self._step = step
         self._collects = collects
-        self._is_lowered = is_lowered
         self._compiled: tuple[Any, Any] | None = None
         self._seen: set[Any] = set()
 
@@ -79,20 +75,10 @@ class CompiledLoop:
         key = jax.tree.structure(group), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(group))
         return not (key in self._seen or self._seen.add(key))  # type: ignore[func-returns-value]
 
-    def stateless(self, state: Any, own: Any, data: Nest, examples: jax.Array) -> tuple[Any, Any, Any]:
-        """Return the outputs of one step, the next state and the next values of `own_variables`."""
-        model = self._model
-        variables = own_variables(model)
+    def _stateless(self) -> Callable[..., tuple[Any, Any, Any]]:
         # The devices that the model is on now, after its layout may have been chosen.
-        devices = None if self._is_lowered else TracedDevices.of(distribution_of(model))
-        with (
-            contextlib.nullcontext() if devices is None else exact_operations(devices, replaces=True),
-            keras.StatelessScope(state_mapping=list(zip(variables, own, strict=True))) as scope,
-            batch_context(data, examples),
-            exclude_padding(model._flatten_layers()),
-        ):
-            outputs, state = self._step(state, data)
-        return outputs, state, [scope.get_current_value(variable) for variable in variables]
+        devices = TracedDevices.of(distribution_of(self._model))
+        return functools.partial(stateless, self._model, self._step, devices)
 
     def _compile(self, state: Any, own: Any) -> tuple[Any, Any]:
         everywhere = replicated(distribution_of(self._model))
@@ -100,32 +86,45 @@ class CompiledLoop:
         if everywhere is not None:
             shardings = (everywhere, *jax.tree.map(lambda array: array.sharding, (state, own)))
         # A separate function for each loop: JAX caches compiled programs by function.
-        step = jax.jit(functools.partial(self.stateless))
+        step = jax.jit(self._stateless())
         options = {"donate_argnums": (0, 1), "out_shardings": shardings}
         many = _collected if self._collects else _last
         return jax.jit(functools.partial(step), **options), jax.jit(functools.partial(many, step), **options)
 
     def _one_by_one(self, state: Any, own: Any, group: Group) -> tuple[Any, Any, Any]:
+        step = self._stateless()
         if group.steps is None:
-            return self.stateless(state, own, group.data, group.examples)
+            return step(state, own, group.data, group.examples)
         every = []
         for i in range(int(group.steps)):
             data, examples = jax.tree.map(lambda leaf, i=i: leaf[i], (group.data, group.examples))
-            outputs, state, own = self.stateless(state, own, data, examples)
+            outputs, state, own = step(state, own, data, examples)
             every.append(outputs)
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *every) if self._collects else every[-1], state, own
 
 
-def own_variables(model: Model) -> list[jax.Array]:
-    """Return the variables that a step carries in addition to those in Keras's state.
+def stateless(
+    model: Model,
+    step: Step,
+    devices: TracedDevices | None,
+    state: Any,
+    own: Any,
+    data: Nest,
+    examples: jax.Array | None,
+) -> tuple[Any, Any, Any]:
+    """Return the outputs of one step, the next state and the next values of `own_variables`.
 
-    They are those of a `TPUModel`'s `StepState`, and those of every optimizer that is an attribute of the model and
-    not the one it was compiled with.
+    It is traced for `devices`; with `None`, for those of a block around it.
     """
-    state, compiled = step_state_of(model), getattr(model, "optimizer", None)
-    optimizers = [optimizer for optimizer in optimizers_of(model) if optimizer is not compiled]
-    others = [variable for optimizer in optimizers for variable in optimizer.variables]
-    return [*([] if state is None else step_variables(state)), *others]
+    variables = own_variables(model)
+    with (
+        contextlib.nullcontext() if devices is None else exact_operations(devices),
+        keras.StatelessScope(state_mapping=list(zip(variables, own, strict=True))) as scope,
+        batch_context(data, examples),
+        exclude_padding(model._flatten_layers()),
+    ):
+        outputs, state = step(state, data)
+    return outputs, state, [scope.get_current_value(variable) for variable in variables]
 
 
 def _last(step: Any, state: Any, own: Any, data: Nest, examples: jax.Array, steps: Any) -> tuple[Any, Any, Any]:
@@ -254,16 +253,13 @@ class GroupExecutionSchedule(ExecutionSchedule):
 
         def timed() -> bool:
             groups = next_groups()
-            self.completed_steps = steps_of(groups)
             compiles = any([is_new(group) for group in groups])
             results.append(jax.block_until_ready(run(groups)))
             self.tuner.most_steps = _that_fit(groups)
             return compiles
 
         if self.held or self.tuner.settled:
-            groups = next_groups()
-            self.completed_steps = steps_of(groups)
-            return run(groups)
+            return run(next_groups())
         self.time(model, timed)
         return results[0]
 

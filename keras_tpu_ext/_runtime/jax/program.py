@@ -7,6 +7,8 @@ batches that cannot be split evenly over the devices, loss scaling, accumulation
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -17,7 +19,7 @@ import keras
 from keras_tpu_ext._runtime.common.missing_names import override, private
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
-from keras_tpu_ext._runtime.compat.keras3_jax import keeping_state
+from keras_tpu_ext._runtime.compat.keras3_jax import HAS_MAYBE_SYMBOLIC_BUILD, keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
@@ -28,29 +30,30 @@ from keras_tpu_ext._runtime.jax.loop import (
     GroupExecutionSchedule,
     make_function,
     make_predict_function,
-    own_variables,
 )
-from keras_tpu_ext._runtime.jax.overflow import StatelessOverflowWatch
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup
 from keras_tpu_ext._runtime.jax.relayout import choose_layout, lay_out_what_has_no_layout, move_to
 from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
 from keras_tpu_ext._runtime.jax.separability import Method, Separability
 from keras_tpu_ext._runtime.jax.sharding import unshare
-from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
 from keras_tpu_ext._runtime.jax.update import (
+    StatelessOverflowWatch,
     Weights,
     accumulate_or_apply,
-    flush_window,
+    make_flush,
     make_step_state,
+    own_variables,
     run_stateless,
 )
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
-from keras_tpu_ext._runtime.keras3.models import has_layer_losses
+from keras_tpu_ext._runtime.keras3.functional import become_functional, reduced
+from keras_tpu_ext._runtime.keras3.models import clear_loss_ids, has_layer_losses
 from keras_tpu_ext._runtime.keras3.optimizer_view import track_all_variables
 from keras_tpu_ext._runtime.training.denominator import recording
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-from keras_tpu_ext._runtime.training.model import is_own_step
+from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step, stock_of
 from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext._runtime.training.step_state import StepState
 from keras_tpu_ext.errors import ArgumentError
@@ -80,9 +83,17 @@ class JaxProgram(ExactProgram):
         super().__init__(model, default_augment)
         self.set_untracked(separability=Separability(model, self._forward))
 
-    def traced(self, *, replaces: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which operations are exact on the model's devices, also as Keras computes on a TPU."""
-        return exact_operations(TracedDevices.of(distribution_of(self.model)), replaces=replaces)
+    def traced(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which operations are exact on the model's devices, also as Keras computes on a TPU.
+
+        A model that is called within another one is a part of it: the outermost block with a mesh counts.
+        """
+        outer = traced_devices()
+        if outer is None or (outer.mesh is None and not outer.is_abstract):
+            return exact_operations(TracedDevices.of(distribution_of(self.model)))
+        if outer.exact_attention:
+            return contextlib.nullcontext()
+        return exact_operations(dataclasses.replace(outer, exact_attention=True))
 
     def train_step(self, state: Any, data: Nest) -> tuple[dict[str, Any], Any]:
         """Take one optimizer step.
@@ -225,7 +236,7 @@ class JaxProgram(ExactProgram):
             explained_errors(self.model),
             use_distribution(None),
             keeping_state(self.model),
-            self.traced(replaces=True),
+            exact_operations(TracedDevices.of(distribution_of(self.model))),
         ):
             yield
 
@@ -268,23 +279,7 @@ class JaxProgram(ExactProgram):
 
     def make_flush(self, optimizer: Optimizer) -> Callable[[], None]:
         """Return a function that takes the step of an open window."""
-        model = self.model
-        parts = (model.trainable_variables, model.non_trainable_variables, optimizer.variables)
-        own = own_variables(model)
-
-        @jax.jit
-        def flushed(weights: jax.Array, values: jax.Array) -> Any:
-            after: list[Weights] = []
-            values = run_stateless(lambda: after.append(flush_window(model, Weights(*weights))), own, values)
-            return after[0], values
-
-        def flush() -> None:
-            weights, values = flushed([[v.value for v in part] for part in parts], [v.value for v in own])
-            for part, new in zip([*parts, own], [*weights, values], strict=True):
-                for variable, value in zip(part, new, strict=True):
-                    variable.assign(value)
-
-        return flush
+        return make_flush(self.model, optimizer)
 
     def symbolic_build(self, stock: Callable[..., None], iterator: Any, data_batch: Any) -> None:
         """Build as Keras does, inside the model's own distribution, and prepare the batches of `iterator`."""
@@ -353,3 +348,77 @@ class _NoOptimizer:
 
 
 _NO_OPTIMIZER = _NoOptimizer()
+
+
+class TrainStep(ExactModel):
+    """The mixin that makes the step of a `keras.Model` exact for any number of replicas."""
+
+    _kte = functools.cached_property(JaxProgram)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        keep(self, current_distribution())
+        become_functional(self, args, kwargs)
+        super().__init__(*args, **kwargs)
+
+    def __reduce__(self: Any) -> Any:
+        """Pickle and copy through a saved model, as Keras does, since the class of `self` is known only here."""
+        model: Model = super()
+        return reduced(model.__reduce__())
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the model as Keras does; its attention on a TPU matches that on a CPU."""
+        model: Model = super()
+        with self._kte.traced():
+            return model.__call__(*args, **kwargs)
+
+    def stateless_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the model without side effects as Keras does; its attention on a TPU matches that on a CPU.
+
+        No `add_loss` term and no activity regularizer is lost.
+        """
+        model: Model = super()
+        clear_loss_ids(self)
+        with self._kte.traced():
+            return model.stateless_call(*args, **kwargs)
+
+    def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Train on one batch as `keras.Model.train_on_batch` does."""
+        stock = stock_of(self, super(), "train_on_batch")
+        with self._kte.loop():
+            return stock(*args, **kwargs)
+
+    def test_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate one batch as `keras.Model.test_on_batch` does."""
+        stock = stock_of(self, super(), "test_on_batch")
+        with self._kte.loop():
+            return stock(*args, **kwargs)
+
+    def predict_on_batch(self: Any, x: Nest) -> Any:
+        """Predict one batch as `keras.Model.predict_on_batch` does."""
+        stock = stock_of(self, super(), "predict_on_batch")
+        with self._kte.loop():
+            return stock(x)
+
+    def get_weights(self: Any) -> list[Any]:
+        """Return the weights as `keras.Model.get_weights` does; call it on every process if they are sharded."""
+        model: Model = super()
+        with self._kte.process_group().reading_shards():
+            weights: list[Any] = model.get_weights()
+        return weights
+
+    if HAS_MAYBE_SYMBOLIC_BUILD:
+
+        def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+            self._symbolic_build(iterator=iterator, data_batch=data_batch)  # which prepares the batches
+
+    def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        model: Model = super()
+        self._kte.symbolic_build(model._symbolic_build, iterator, data_batch)
+
+    def _get_jax_state(self: Any, **which: bool) -> Any:
+        model: Model = super()
+        return self._kte.jax_state(model._get_jax_state, which)
+
+    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+        model: Model = super()
+        return self._kte.adapter.metrics_result_or_logs(self, model._get_metrics_result_or_logs, logs)

@@ -187,7 +187,7 @@ def _in_own_distribution(model: keras.Model, method: Callable[_P, _R]) -> Callab
         try:
             with (
                 use_distribution(distribution_of(model)),
-                exact_operations(TracedDevices.of(distribution_of(model), exact_attention=False), replaces=True),
+                exact_operations(TracedDevices.of(distribution_of(model), exact_attention=False)),
             ):
                 return method(*args, **kwargs)
         except ValueError as error:

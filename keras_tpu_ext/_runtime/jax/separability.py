@@ -5,6 +5,7 @@ A program on JAX sees the whole batch, so code may combine rows in any way, unle
 
 from __future__ import annotations
 
+import functools
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -18,8 +19,9 @@ from keras_tpu_ext._runtime.common.batch_axis import Value
 from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Variable
 from keras_tpu_ext._runtime.compat.keras3 import mask_of, path_of
 from keras_tpu_ext._runtime.jax.jaxpr_axis import Argument, follow
-from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
+from keras_tpu_ext._runtime.jax.loop import stateless
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, tracing_devices
+from keras_tpu_ext._runtime.jax.update import own_variables
 from keras_tpu_ext._runtime.keras3.per_example import is_of_keras, own_layers
 
 _LOG = logging.getLogger("keras_tpu_ext")
@@ -109,13 +111,13 @@ class Separability:
             loss, outputs, state = self._forward(method, state, data)
             return ([outputs, [mask_of(leaf) for leaf in jax.tree.leaves(outputs)]], loss), state
 
-        loop = CompiledLoop(self._model, step, is_lowered=True)
         variables = self._variables(method)
         arguments = jax.tree.map(_argument_of_variable, (variables, own_variables(self._model)), is_leaf=_is_variable)
         batch = jax.tree.map(lambda leaf: Argument((None, *leaf.shape[1:]), _dtype(leaf.dtype)), data)
         with warnings.catch_warnings(), tracing_devices(TracedDevices(is_abstract=True)):
             warnings.simplefilter("ignore")  # the step will warn, too
-            (found, state, own), effect = follow(loop.stateless, *arguments, batch, Argument((), jnp.int32))
+            run = functools.partial(stateless, self._model, step, None)
+            (found, state, own), effect = follow(run, *arguments, batch, Argument((), jnp.int32))
         return _Traced(found[0], found[1], [state, own]), effect
 
     def _variables(self, method: Method) -> list[list[Variable]]:

@@ -13,9 +13,11 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.types import Model, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import layout_of
-from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState
+from keras_tpu_ext._runtime.keras3.models import optimizers_of
+from keras_tpu_ext._runtime.training.overflow import OverflowWatch
+from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState, step_state_of
 
 Values: TypeAlias = "Sequence[jax.Array]"
 
@@ -45,6 +47,18 @@ def step_variables(state: StepState) -> list[keras.Variable]:
     for accumulator in state.accumulators():
         variables += accumulator.sum_variables()
     return variables if state.overflow_watch is None else [*variables, *state.overflow_watch.own_variables()]
+
+
+def own_variables(model: Model) -> list[keras.Variable]:
+    """Return the variables that a step carries in addition to those in Keras's state.
+
+    They are those of a `TPUModel`'s `StepState`, and those of every optimizer that is an attribute of the model and
+    not the one it was compiled with.
+    """
+    state, compiled = step_state_of(model), getattr(model, "optimizer", None)
+    optimizers = [optimizer for optimizer in optimizers_of(model) if optimizer is not compiled]
+    others = [variable for optimizer in optimizers for variable in optimizer.variables]
+    return [*([] if state is None else step_variables(state)), *others]
 
 
 class StatelessLossScaler(LossScaler):
@@ -114,6 +128,31 @@ class GradientAccumulator(BaseGradientAccumulator):
         return keras.Variable("zeros", shape=shape, trainable=False, name=name, dtype=dtype)
 
 
+class StatelessOverflowWatch(OverflowWatch):
+    """An `OverflowWatch` within a `keras.StatelessScope`; gradients are reduced, so a record has no replica."""
+
+    def __init__(self, variables: Sequence[keras.Variable], steps: int) -> None:
+        super().__init__(steps)
+        self.last = keras.Variable(
+            jnp.zeros([len(variables)], "int32"), trainable=False, dtype="int32", name="last_overflow"
+        )
+        self._paths = [variable.path for variable in variables]
+
+    def own_variables(self) -> list[keras.Variable]:
+        """Return every variable."""
+        return [self.num_updates, self.last]
+
+    def note(self, gradients: Sequence[jax.Array]) -> None:
+        """Record which gradients are not finite; call it in the step."""
+        number = self.num_updates.value + 1
+        bad = jnp.stack([jnp.logical_not(jnp.all(jnp.isfinite(gradient))) for gradient in gradients])
+        self.last.assign(jnp.where(bad, number, self.last.value))
+        self.num_updates.assign(number)
+
+    def _notes(self) -> list[tuple[list[str], int | None, list[int]]]:
+        return [(self._paths, None, list(keras.ops.convert_to_numpy(self.last)))]
+
+
 def accumulate_or_apply(
     model: Model, gradients: Values, before: Weights, non_trainable: Values, weight: jax.Array | int
 ) -> Weights:
@@ -155,6 +194,26 @@ def flush_window(model: Model, weights: Weights, condition: jax.Array | bool = T
         variable.assign(value)
     accumulator.clear_if(condition)
     return weights
+
+
+def make_flush(model: Model, optimizer: Optimizer) -> Callable[[], None]:
+    """Return a function that takes the step of a window left open at the end of an epoch."""
+    parts = (model.trainable_variables, model.non_trainable_variables, optimizer.variables)
+    own = own_variables(model)
+
+    @jax.jit
+    def flushed(weights: Sequence[Values], values: Values) -> tuple[Weights, Values]:
+        after: list[Weights] = []
+        values = run_stateless(lambda: after.append(flush_window(model, Weights(*weights))), own, values)
+        return after[0], values
+
+    def flush() -> None:
+        weights, values = flushed([[v.value for v in part] for part in parts], [v.value for v in own])
+        for part, new in zip([*parts, own], [*weights, values], strict=True):
+            for variable, value in zip(part, new, strict=True):
+                variable.assign(value)
+
+    return flush
 
 
 def _step(model: Model, gradients: Values, weights: Weights, *, skipped: Weights) -> Weights:
