@@ -7,7 +7,7 @@ import jax
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime.jax import tpu as tpus
+from keras_tpu_ext._runtime.jax import devices as tpus
 from keras_tpu_ext.errors import TpuUnusableError
 
 pytestmark = pytest.mark.runtimes("keras3_jax")

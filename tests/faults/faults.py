@@ -1137,7 +1137,7 @@ _FIGURES = (
     ),
     Fault(
         "scan-counts-once",
-        "_runtime/jax/jaxpr_flops.py",
+        "_runtime/jax/flops.py",
         'return float(parameters["length"]) * flops_of_jaxpr(parameters["jaxpr"].jaxpr)',
         'return flops_of_jaxpr(parameters["jaxpr"].jaxpr)',
         _JAX,

@@ -57,7 +57,7 @@ jax/traced_devices.py
   block: jax.experimental.pallas.pallas_call: a CPU interprets kernels
 jax/abstract.py
   call: keras.Variable.__init__: a variable has a shape but no value
-jax/gather.py
+jax/process_group.py
   call: keras.Variable.__array__: shards of other processes are gathered
 tensorflow/custom_step.py
   call: a model's predict_step: a user's own gets a batch that it is written for

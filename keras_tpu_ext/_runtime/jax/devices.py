@@ -1,4 +1,7 @@
-"""JAX's devices, and Keras's `DataParallel` over them: each made once per process."""
+"""JAX's devices, and Keras's `DataParallel` over them: each made once per process.
+
+Every failure to open a TPU is explained with its cause and a fix.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import gc
 import glob
 import importlib.metadata
+import importlib.util
 import os
 import re
 from collections.abc import Iterator
@@ -23,16 +27,15 @@ from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators
 from keras_tpu_ext._runtime.jax.layouts import layout as layout
 from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
 from keras_tpu_ext._runtime.jax.process_group import num_workers as num_workers
+from keras_tpu_ext._runtime.jax.scope import data_parallel
 from keras_tpu_ext._runtime.jax.scope import device_name as device_name
 from keras_tpu_ext._runtime.jax.scope import distribute as distribute
 from keras_tpu_ext._runtime.jax.scope import num_devices as num_devices
 from keras_tpu_ext._runtime.jax.scope import num_replicas as num_replicas
 from keras_tpu_ext._runtime.jax.scope import scope as scope
 from keras_tpu_ext._runtime.jax.sharded_parallel import shard as shard
-from keras_tpu_ext._runtime.jax.sharding import data_parallel
-from keras_tpu_ext._runtime.jax.tpu import open_tpu as open_tpu
 from keras_tpu_ext._runtime.jax.traced_devices import as_on_tpu as as_on_tpu
-from keras_tpu_ext.errors import ScopeError
+from keras_tpu_ext.errors import ScopeError, TpuUnusableError
 
 _backends_are_initialized: Any = private("jax._src.xla_bridge:backends_are_initialized")
 
@@ -146,3 +149,77 @@ def _early_calls() -> str:
         return f": it made the variable {names[0]}"
     shapes = [f"{array.dtype}{list(array.shape)}" for array in jax.live_arrays()]
     return f": it made an array {shapes[0]}" if shapes else " (one that made an array or listed the devices, say)"
+
+
+@once_per_process
+def open_tpu(address: str) -> OpenedStrategy:
+    """Return the distribution over all cores of the TPU, of every process that JAX has joined."""
+    if "://" in address:
+        raise TpuUnusableError(_message(*_REMOTE, address))
+    if importlib.util.find_spec("libtpu") is None:
+        # Trying would start JAX's devices, after which a rehearsal is impossible.
+        raise TpuUnusableError(_message(*_NO_LIBTPU, address))
+    hide_accelerators()
+    try:
+        devices = jax.devices("tpu")
+    except Exception as error:  # JAX may raise anything here
+        raise TpuUnusableError(explain_tpu_failure(address, error)) from error
+    return OpenedStrategy(data_parallel(devices), len(devices), devices[0].device_kind, supports_bfloat16=True)
+
+
+def explain_tpu_failure(address: str, error: BaseException) -> str:
+    """Return one sentence that explains why a TPU cannot be used, and another that says what to do about it."""
+    text = f"{type(error).__name__}: {error}".strip()
+    for pattern, cause, cure in _KNOWN_FAILURES:
+        match = re.search(pattern, text, re.IGNORECASE | re.DOTALL)
+        if match:
+            holder = re.search(r"pid\D{0,3}(\d+)", text)
+            by = f" It is the process {holder[1]}." if holder and cause is _HELD else ""
+            return _message(cause + by, cure, address)
+    return _message(
+        f"JAX could not start the TPU: {text.splitlines()[0]}.",
+        "check that this is a TPU machine and that libtpu fits JAX, pip install 'jax[tpu]', or go on without it with "
+        "strategy_scope(tpu=False).",
+        address,
+    )
+
+
+def _message(cause: str, cure: str, address: str) -> str:
+    return f"{cause} What to do: {cure} (TPU address {address!r}, JAX {jax.__version__}, libtpu {_libtpu()}.)"
+
+
+def _libtpu() -> str:
+    try:
+        return importlib.metadata.version("libtpu")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+_REMOTE = (
+    "Keras runs on JAX here, and JAX cannot reach a TPU over the network.",
+    "run on the TPU machine itself and write strategy_scope(tpu='local'), or use TensorFlow: before the first import "
+    "of keras, os.environ['KERAS_BACKEND'] = 'tensorflow'.",
+)
+_NO_LIBTPU = (
+    "This JAX was installed without libtpu, which drives the TPU.",
+    "pip install 'jax[tpu]', then run again.",
+)
+_HELD = "Another process holds the TPU chip; only one process and one framework can."
+_KNOWN_FAILURES = (
+    (
+        r"already in use|in use by|lockfile|Device or resource busy|Failed to get TPU.*held",
+        _HELD,
+        "end that process (another notebook, or TensorFlow in this one), then run again. After a crash the file "
+        "/tmp/libtpu_lockfile may be left behind: delete it.",
+    ),
+    (
+        r"No jellyfish device|no TPU|Unable to initialize backend 'tpu'.*(not found|NOT_FOUND)|Failed to find .*TPU",
+        "libtpu finds no TPU on this machine.",
+        "check that the notebook's accelerator is a TPU and that the machine was restarted since it was chosen.",
+    ),
+    (
+        r"unknown backend|not in the list of known backends|JAX_PLATFORMS",
+        "JAX was told not to use TPUs.",
+        "unset the environment variable JAX_PLATFORMS, or write JAX_PLATFORMS=tpu,cpu, before JAX is imported.",
+    ),
+)

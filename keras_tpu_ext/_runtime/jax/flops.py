@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import keras
 
-from keras_tpu_ext._runtime.common.flops import FlopsCount
+from keras_tpu_ext._runtime.common.flops import LOOP, FlopsCount, UncountableError, flops_of_sizes
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.jax.jaxpr_flops import flops_of_jaxpr
 from keras_tpu_ext._runtime.jax.loop import stateless
 from keras_tpu_ext._runtime.jax.program import TrainStep
 from keras_tpu_ext._runtime.jax.scope import distribution_of, use_distribution
@@ -75,3 +75,87 @@ def _state(model: keras.Model) -> tuple[_Shapes, ...]:
 
 def _shapes(variables: Sequence[keras.Variable]) -> _Shapes:
     return [jax.ShapeDtypeStruct(variable.shape, variable.dtype) for variable in variables]
+
+
+# Their products are in no jaxpr, or the jaxpr does not say how often they run.
+_HIDDEN = (
+    "pallas_call",
+    "custom_call",
+    "ffi_call",
+    "tpu_custom_call",
+    "ragged_dot",
+    "cudnn",
+    "dot_product_attention",
+)
+
+
+def flops_of_jaxpr(jaxpr: jax.extend.core.Jaxpr, used_outputs: list[bool] | None = None) -> float:
+    """Count the FLOPs that the outputs of a jaxpr need; XLA removes the rest as dead code.
+
+    Args:
+        jaxpr: The jaxpr.
+        used_outputs: A flag for each output; `None` if all of them are used.
+    """
+    outputs = list(jaxpr.outvars)
+    if used_outputs is not None:
+        outputs = [output for output, used in zip(outputs, used_outputs, strict=True) if used]
+    needed = {id(variable) for variable in outputs}
+    total = 0.0
+    for equation in reversed(jaxpr.eqns):
+        used = [id(variable) in needed for variable in equation.outvars]
+        if any(used) or equation.effects:
+            needed.update(id(variable) for variable in equation.invars)
+            total += _flops_of(equation, used)
+    return total
+
+
+def _flops_of(equation: jax.extend.core.JaxprEqn, used: list[bool]) -> float:
+    name, parameters = equation.primitive.name, equation.params
+    if name in _PRODUCTS:
+        return _PRODUCTS[name](equation)
+    if any(hidden in name for hidden in _HIDDEN):
+        raise UncountableError(f"it has an operation whose products cannot be seen ({name})")
+    if name == "cond":
+        return max(flops_of_jaxpr(branch.jaxpr, used) for branch in parameters["branches"])
+    if name == "scan":
+        return float(parameters["length"]) * flops_of_jaxpr(parameters["jaxpr"].jaxpr)
+    inner = list(jaxprs_of(parameters))
+    if name == "while" and any(map(flops_of_jaxpr, inner)):
+        raise UncountableError(LOOP)
+    return math.fsum(flops_of_jaxpr(one, used if len(one.outvars) == len(used) else None) for one in inner)
+
+
+def jaxprs_of(parameters: Mapping[str, object]) -> Iterator[jax.extend.core.Jaxpr]:
+    """Yield the jaxprs among the parameters of an equation."""
+    for value in jax.tree.leaves(list(parameters.values()), is_leaf=lambda value: hasattr(value, "eqns")):
+        if hasattr(value, "eqns"):
+            yield getattr(value, "jaxpr", value)
+
+
+def _dot(equation: jax.extend.core.JaxprEqn) -> float:
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    return flops_of_sizes(*out, *[left[i] for i in contracted])
+
+
+def _convolution(equation: jax.extend.core.JaxprEqn) -> float:
+    """Count the FLOPs of a convolution, without products with the zeros of dilation and padding.
+
+    Each element of the output is a sum over the kernel. Where the input is dilated or widely padded, as in the
+    gradient of a convolution, fewer products are left: one for each element of the input and each tap.
+    """
+    parameters = equation.params
+    numbers = parameters["dimension_numbers"]
+    left, kernel = (variable.aval.shape for variable in equation.invars)
+    taps = [kernel[i] for i in numbers.rhs_spec[2:]]
+    outputs, inputs = kernel[numbers.rhs_spec[0]], kernel[numbers.rhs_spec[1]]
+    by_result = flops_of_sizes(*equation.outvars[0].aval.shape, *taps, inputs)
+    if parameters["batch_group_count"] > 1:
+        return by_result
+    return min(by_result, flops_of_sizes(*left, *taps, outputs // parameters["feature_group_count"]))
+
+
+_PRODUCTS: dict[str, Callable[[jax.extend.core.JaxprEqn], float]] = {
+    "dot_general": _dot,
+    "conv_general_dilated": _convolution,
+}

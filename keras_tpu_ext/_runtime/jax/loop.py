@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -23,8 +24,7 @@ from keras_tpu_ext._runtime.compat.keras3_jax import state_after_predict
 from keras_tpu_ext._runtime.jax.batch import batch_context, exclude_padding
 from keras_tpu_ext._runtime.jax.data_adapter import Group, batches_of, host_batch
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
-from keras_tpu_ext._runtime.jax.scope import distribution_of
-from keras_tpu_ext._runtime.jax.sharding import replicated
+from keras_tpu_ext._runtime.jax.scope import distribution_of, replicated
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
 from keras_tpu_ext._runtime.jax.update import own_variables
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
@@ -125,6 +125,29 @@ def stateless(
     ):
         outputs, state = step(state, data)
     return outputs, state, [scope.get_current_value(variable) for variable in variables]
+
+
+def unshare(variables: Sequence[keras.Variable], running: Collection[int] = ()) -> None:
+    """Give each variable an array of its own if anything else holds it too: a step donates it, which deletes it.
+
+    After `fit` a variable and its moving average share one array, and after `target.assign(online)` two models do. A
+    step of one of them would take it from the other.
+
+    Args:
+        variables: The variables of a step.
+        running: Ids of the arrays that Keras's running loop holds, too, and drops before the step.
+    """
+    alone = _references_of_one_variable()
+    for variable in variables:
+        array = variable.value
+        if sys.getrefcount(array) > alone + (id(array) in running):
+            variable.assign(array.copy())
+
+
+@functools.cache
+def _references_of_one_variable() -> int:
+    array = keras.Variable("zeros", shape=(), trainable=False).value
+    return sys.getrefcount(array) + 1  # that of the variable, which is gone
 
 
 def _last(step: Any, state: Any, own: Any, data: Nest, examples: jax.Array, steps: Any) -> tuple[Any, Any, Any]:

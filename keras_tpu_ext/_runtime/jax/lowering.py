@@ -23,7 +23,7 @@ from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh, unsharded_st
 from keras_tpu_ext._runtime.jax.abstract import abstract_variables, is_abstract
 from keras_tpu_ext._runtime.jax.attention import warn_of_stock_attention
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
-from keras_tpu_ext._runtime.jax.jaxpr_flops import jaxprs_of
+from keras_tpu_ext._runtime.jax.flops import jaxprs_of
 from keras_tpu_ext._runtime.jax.layouts import complaints_of, layouts_under, specs_under, without_layout_warning
 from keras_tpu_ext._runtime.jax.loop import stateless
 from keras_tpu_ext._runtime.jax.program import TrainStep

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import keras
 import numpy as np
 
 from keras_tpu_ext._runtime.common.missing_names import private
-from keras_tpu_ext._runtime.jax.gather import reading_shards
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.jax.peer_failure import end_with_peers
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext.errors import ClusterError
 
 _global_state: Any = private("jax._src.distributed:global_state")
+
+_Read = Callable[..., np.ndarray]
 
 _LOST = re.compile(r"Gloo .*(failed|closed|reset)|Connection (reset|closed|refused)|heartbeat|coordination", re.I)
 
@@ -29,6 +33,29 @@ def num_workers() -> int:
 def is_chief() -> bool:
     """Return whether this is the process that writes files and prints."""
     return num_workers() == 1 or jax.process_index() == 0
+
+
+def has_shards_elsewhere(variable: keras.Variable) -> bool:
+    """Return whether other processes have shards of a variable that this one lacks."""
+    value = variable.value
+    return isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated)
+
+
+def reading_shards() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which reading a variable gathers it from all processes, each of which must read it."""
+    return patched([(keras.Variable, "keras.Variable.__array__", _gathering)])
+
+
+def _gathering(original: _Read) -> _Read:
+    @functools.wraps(original)
+    def read(variable: keras.Variable, dtype: str | None = None) -> np.ndarray:
+        if not has_shards_elsewhere(variable):
+            return original(variable, dtype)
+        from jax.experimental import multihost_utils
+
+        return np.asarray(multihost_utils.process_allgather(variable.value, tiled=True), dtype)
+
+    return read
 
 
 class JaxProcessGroup(ProcessGroup):

@@ -24,18 +24,16 @@ from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.explained_errors import explained_errors
-from keras_tpu_ext._runtime.jax.gather import has_shards_elsewhere
-from keras_tpu_ext._runtime.jax.layouts import warn_of_layouts
+from keras_tpu_ext._runtime.jax.layouts import choose_layout, lay_out_what_has_no_layout, move_to, warn_of_layouts
 from keras_tpu_ext._runtime.jax.loop import (
     GroupExecutionSchedule,
     make_function,
     make_predict_function,
+    unshare,
 )
-from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup
-from keras_tpu_ext._runtime.jax.relayout import choose_layout, lay_out_what_has_no_layout, move_to
+from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup, has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
 from keras_tpu_ext._runtime.jax.separability import Method, Separability
-from keras_tpu_ext._runtime.jax.sharding import unshare
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
 from keras_tpu_ext._runtime.jax.update import (
     StatelessOverflowWatch,

@@ -10,18 +10,19 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import jax
 import keras
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import install, patched
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
-from keras_tpu_ext._runtime.jax.sharding import shard_data
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
 from keras_tpu_ext._runtime.training.exact_models import makes_plain
 from keras_tpu_ext._runtime.training.model import ExactModel
@@ -138,6 +139,41 @@ def device_name(model: keras.Model) -> str:
         return str(jax.devices()[0].device_kind)
     platform, _, _ = str(distribution.device_mesh.devices.flat[0]).partition(":")  # as in "tpu:0"
     return str(jax.local_devices(backend=platform)[0].device_kind)
+
+
+def shard_data(data: Nest, distribution: keras.distribution.DataParallel | None, *, axis: int | None) -> Nest:
+    """Return `data` with its arrays on the devices of `distribution`, or on the default device without one.
+
+    Args:
+        data: Structure of arrays, the same in every process; `None` in it is kept.
+        distribution: Keras's distribution, or `None`.
+        axis: The dimension to shard, whose size must split evenly over the devices; `None` to replicate.
+    """
+    if distribution is None:
+        return jax.device_put(data)
+    mesh = jax_mesh(distribution)
+    spec = PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, distribution.batch_dim_name)
+    sharding = NamedSharding(mesh, spec)
+    if sharding.is_fully_addressable:
+        return jax.device_put(data, sharding)
+    return jax.tree.map(lambda array: _put_own_shards(np.asarray(array), sharding), data)
+
+
+def replicated(distribution: keras.distribution.DataParallel | None) -> NamedSharding | None:
+    """Return the sharding of a replicated array; `None` without a distribution."""
+    return None if distribution is None else NamedSharding(jax_mesh(distribution), PartitionSpec())
+
+
+def _put_own_shards(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
+
+
+def data_parallel(devices: Sequence[jax.Device]) -> keras.distribution.DataParallel:
+    """Return Keras's distribution that splits batches over `devices`."""
+    # Each process gets the whole batch and takes its part of it, so the dataset must not be sharded again.
+    return keras.distribution.DataParallel(
+        devices=[f"{device.platform}:{device.id}" for device in devices], auto_shard_dataset=False
+    )
 
 
 def distribute(distribution: keras.distribution.DataParallel, dataset: Iterable[Nest]) -> Iterable[Nest]:
