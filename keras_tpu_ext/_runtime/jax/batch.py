@@ -29,15 +29,10 @@ class PaddedBatchError(Exception):
 
 
 class _Batch(threading.local):
-    """What the step that runs in this thread knows about its batch.
+    """What the step that runs in this thread knows about its batch."""
 
-    Attributes:
-        examples: Number of rows that are examples.
-        valid: For each row whether it is an example; `None` if every row is.
-    """
-
-    examples: Any = None
-    valid: Any = None
+    examples: Any = None  # number of rows that are examples
+    valid: Any = None  # for each row whether it is an example; `None` if every row is
 
 
 BATCH = _Batch()
@@ -62,12 +57,7 @@ def followed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def batch_context(data: Nest, examples: jax.Array) -> Iterator[None]:
-    """Set the current batch while its step runs.
-
-    Args:
-        data: The batch.
-        examples: How many rows, from the first on, count; `None` if all do.
-    """
+    """Set the current batch while its step runs, of whose rows the first `examples` count; `None` if all do."""
     before = dict(vars(BATCH))
     rows = jax.tree.leaves(data)[0].shape[0]
     BATCH.examples = rows if examples is None else examples
@@ -89,14 +79,12 @@ def sum_over_replicas(values: Sequence[jax.Array]) -> list[jax.Array]:
     return list(values)
 
 
-def needs_gather() -> bool:
-    """Return whether there are rows that do not count."""
-    return BATCH.valid is not None
-
-
 def is_padded() -> bool:
     """Return whether some rows may not be examples."""
     return BATCH.valid is not None
+
+
+needs_gather = is_padded
 
 
 def gather_examples(data: Nest) -> Any:
@@ -104,6 +92,9 @@ def gather_examples(data: Nest) -> Any:
     if BATCH.valid is not None:
         raise PaddedBatchError("a loss or a metric needs all examples at once")
     return data
+
+
+select_valid_rows = gather_examples
 
 
 def whole_batch_view() -> contextlib.AbstractContextManager[None]:
@@ -142,11 +133,7 @@ def zero_invalid_rows(values: jax.Array) -> Any:
 
 
 def respects_padding(function: _Function) -> _Function:
-    """Return `function`, marked: what it returns does not depend on padded rows, except in these rows themselves.
-
-    Its arguments are arrays whose first axis is the batch, or which are the same for every batch. `jaxpr_axis.py`
-    finds the mark.
-    """
+    """Return `function`, marked for `jaxpr_axis.py`: padded rows change only themselves in what it returns."""
 
     @functools.wraps(function)
     def marked(*arguments: Nest) -> Any:
@@ -174,11 +161,6 @@ def batch_mean(values: jax.Array) -> jax.Array:
     values = jnp.asarray(values)
     mean = jnp.sum(zero_invalid_rows(values), axis=0) / (values.shape[0] * valid_fraction())
     return mean.astype(jnp.result_type(values.dtype, float))
-
-
-def select_valid_rows(values: jax.Array) -> Any:
-    """Return `values`; see `gather_examples`."""
-    return gather_examples(values)
 
 
 def valid_fraction() -> Any:

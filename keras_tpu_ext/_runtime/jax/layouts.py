@@ -69,9 +69,9 @@ def complaints_of(rows: Sequence[VariableLayout], distribution: _Distribution) -
 def warn_of_layouts(model: keras.Model) -> None:
     """Warn once about a model with likely mistakes in its layouts."""
     program = model._kte
-    if program.layout_is_told:
+    if program.layout_warned:
         return
-    program.layout_is_told = True
+    program.layout_warned = True
     found = layout(model).complaints
     if found:
         warnings.warn(
@@ -82,11 +82,6 @@ def warn_of_layouts(model: keras.Model) -> None:
         )
 
 
-def warn_again_of_layouts(model: keras.Model) -> None:
-    """Let `warn_of_layouts` warn again: the model has other layouts."""
-    model._kte.layout_is_told = False
-
-
 @contextlib.contextmanager
 def without_layout_warning(model: keras.Model) -> Iterator[None]:
     """Within the block, keep the warning about a model's layouts for later."""
@@ -94,11 +89,11 @@ def without_layout_warning(model: keras.Model) -> Iterator[None]:
     if program is None:  # Keras's own step warns of nothing
         yield
         return
-    told, program.layout_is_told = program.layout_is_told, True
+    before, program.layout_warned = program.layout_warned, True
     try:
         yield
     finally:
-        program.layout_is_told = told
+        program.layout_warned = before
 
 
 def specs_under(model: keras.Model, distribution: keras.distribution.Distribution) -> dict[int, Spec]:
@@ -212,9 +207,9 @@ def choose_layout(model: keras.Model, batch: Nest) -> None:
     distribution = distribution_of(model)
     if not isinstance(distribution, ShardedParallel) or distribution.choose is None:
         return
-    if model._kte.layout_asked == distribution:
+    if model._kte.layout_chosen_by == distribution:
         return
-    model._kte.set_untracked(layout_asked=distribution)
+    model._kte.set_untracked(layout_chosen_by=distribution)
     if jax.process_count() > 1:
         return
     with without_layout_warning(model):
@@ -223,7 +218,7 @@ def choose_layout(model: keras.Model, batch: Nest) -> None:
         relayout(model, distribution.over(mesh))
 
 
-def lay_out_what_has_no_layout(model: keras.Model) -> None:
+def lay_out_variables(model: keras.Model) -> None:
     """Move variables that were created elsewhere to where the model is, laid out by their layers like all others."""
     distribution = distribution_of(model)
     if distribution is None:
@@ -257,10 +252,10 @@ def is_elsewhere(variable: keras.Variable, distribution: keras.distribution.Dist
 def move_to(model: keras.Model, distribution: keras.distribution.Distribution | None) -> None:
     """Move a model of one scope to the block of another; the layout that its own scope has chosen stays."""
     own = distribution_of(model)
-    if None in (own, distribution) or distribution in (own, model._kte.layout_asked):
+    if None in (own, distribution) or distribution in (own, model._kte.layout_chosen_by):
         return
-    model._kte.set_untracked(layout_asked=None)
-    warn_again_of_layouts(model)
+    model._kte.set_untracked(layout_chosen_by=None)
+    model._kte.layout_warned = False  # the model has other layouts
     relayout(model, distribution)
 
 

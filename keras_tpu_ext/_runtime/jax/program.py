@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -21,10 +22,10 @@ from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import HAS_MAYBE_SYMBOLIC_BUILD, keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
-from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
+from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, Method, first_execution, grouped_data
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.explained_errors import explained_errors
-from keras_tpu_ext._runtime.jax.layouts import choose_layout, lay_out_what_has_no_layout, move_to, warn_of_layouts
+from keras_tpu_ext._runtime.jax.layouts import choose_layout, lay_out_variables, move_to, warn_of_layouts
 from keras_tpu_ext._runtime.jax.loop import (
     GroupExecutionSchedule,
     make_function,
@@ -33,7 +34,7 @@ from keras_tpu_ext._runtime.jax.loop import (
 )
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup, has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
-from keras_tpu_ext._runtime.jax.separability import Method, Separability
+from keras_tpu_ext._runtime.jax.separability import Separability
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
 from keras_tpu_ext._runtime.jax.update import (
     StatelessOverflowWatch,
@@ -53,7 +54,6 @@ from keras_tpu_ext._runtime.training.denominator import recording
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step, stock_of
 from keras_tpu_ext._runtime.training.program import ExactProgram
-from keras_tpu_ext._runtime.training.step_state import StepState
 from keras_tpu_ext.errors import ArgumentError
 
 _is_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_jax_sparse")
@@ -73,8 +73,11 @@ class JaxProgram(ExactProgram):
 
     adapter = JaxAdapter()
     facts = _batch
-    layout_is_told = False  # whether a warning about layouts has been given
-    layout_asked: Any = None  # the distribution of `shard="auto"` that has chosen the layout
+    process_group = staticmethod(JaxProcessGroup)
+    make_step_state = staticmethod(make_step_state)
+    make_schedule = staticmethod(GroupExecutionSchedule)
+    layout_warned = False  # whether a warning about layouts has been given
+    layout_chosen_by: keras.distribution.Distribution | None = None  # of `shard="auto"`, once it has chosen
     separability: Separability
 
     def __init__(self, model: Model, default_augment: Callable[..., Any] | None = None) -> None:
@@ -94,11 +97,7 @@ class JaxProgram(ExactProgram):
         return exact_operations(dataclasses.replace(outer, exact_attention=True))
 
     def train_step(self, state: Any, data: Nest) -> tuple[dict[str, Any], Any]:
-        """Take one optimizer step.
-
-        Returns:
-            The metrics by name, and the next state.
-        """
+        """Take one optimizer step; return the metrics by name, and the next state."""
         model, scaler = self.model, self.compiled_state().loss_scaler
         trainable, non_trainable, optimizer, metrics = state
         x, y, sample_weight = _unpacked(data)
@@ -165,12 +164,8 @@ class JaxProgram(ExactProgram):
     def make_predict_function(self, stock: object) -> Callable[..., Any]:
         """Return the function that `predict` calls for one execution."""
         self.separability.forget()
-        self.adopt_variables()
+        lay_out_variables(self.model)
         return make_predict_function(self.model)
-
-    def may_pad(self, method: Method, data: Nest) -> bool:
-        """Return whether a batch may be padded: whether nothing that is kept or returned changes with padded rows."""
-        return self.separability.answer(method, data).may_pad
 
     def _forward(self, method: Method, state: Any, data: Nest) -> tuple[Nest, Nest, Nest]:
         """Return the loss, the outputs and the next state, but for what follows from gradients."""
@@ -194,24 +189,21 @@ class JaxProgram(ExactProgram):
         """Return the batch as the model should see it, and the next values of the non-trainable variables."""
         if not self.augments:
             return x, y, values
-        changed: list[Any] = []
-        values = run_stateless(lambda: changed.extend(self.augment(x, y)), self.model.non_trainable_variables, values)
-        return changed[0], changed[1], values
+        (x, y), values = run_stateless(lambda: self.augment(x, y), self.model.non_trainable_variables, values)
+        return x, y, values
 
     def _updated_metrics(
         self, values: Any, loss: jax.Array, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest
     ) -> tuple[dict[str, Any], Any]:
         """Return the logs and the next values of the metrics' variables."""
-        logs: list[dict[str, Any]] = []
 
-        def update() -> None:
+        def update() -> dict[str, Any]:
             # Keras tracks the mean of a loss that is not reduced.
             mean = loss if not loss.shape else jnp.mean(loss) / _batch.valid_fraction()
             self.model._loss_tracker.update_state(mean, sample_weight=_number_of_examples(x))
-            logs.append(dict(self.model.compute_metrics(x, y, y_pred, sample_weight)))
+            return dict(self.model.compute_metrics(x, y, y_pred, sample_weight))
 
-        values = run_stateless(update, self.model.metrics_variables, values)
-        return logs[0], values
+        return run_stateless(update, self.model.metrics_variables, values)
 
     def compile(self, *arguments: Any) -> None:
         """Configure the model; in the block of another scope it moves there first."""
@@ -242,7 +234,7 @@ class JaxProgram(ExactProgram):
         """Let `predict` read groups of batches; `fit` and `evaluate` get them when the model is built."""
         if call.method == "predict":
             if self.model.built:
-                self.adopt_variables()
+                lay_out_variables(self.model)
             call.arguments["x"] = grouped_data(self.model, call.arguments)
             call.arguments.pop("batch_size", None)
 
@@ -252,18 +244,6 @@ class JaxProgram(ExactProgram):
         optimizer = [] if getattr(model, "optimizer", None) is None else model.optimizer.variables
         saved = (*model.variables, *optimizer, *own_variables(model))
         return any(has_shards_elsewhere(variable) for variable in saved)
-
-    def process_group(self) -> JaxProcessGroup:
-        """Return JAX's processes."""
-        return JaxProcessGroup()
-
-    def make_step_state(self, loss_scale: Any, accumulation_steps: int) -> StepState:
-        """Return a `StepState` for pure functions."""
-        return make_step_state(loss_scale, accumulation_steps)
-
-    def make_schedule(self) -> GroupExecutionSchedule:
-        """Return an `ExecutionSchedule` of groups."""
-        return GroupExecutionSchedule()
 
     def make_overflow_watch(self, steps: int) -> StatelessOverflowWatch:
         """Return an `OverflowWatch` for pure functions."""
@@ -283,34 +263,27 @@ class JaxProgram(ExactProgram):
         """Build as Keras does, inside the model's own distribution, and prepare the batches of `iterator`."""
         model = self.model
         if model.built:
-            self.adopt_variables()  # an optimizer lays out its slots like the weights
+            lay_out_variables(self.model)  # an optimizer lays out its slots like the weights
         with self.own_scope():
             if iterator is None:
                 stock(data_batch=data_batch)
             else:
-                peeked = PeekIterator(iterator.data_adapter)
-                stock(iterator=peeked)
-                data_batch = peeked.batch
+                read: list[Nest] = []
+                stock(iterator=first_execution(iterator.data_adapter, read))
+                data_batch = read[0] if read else None
         if model.optimizer is not None:
             track_all_variables(model.optimizer)
-        self.adopt_variables()
+        lay_out_variables(self.model)
         if data_batch is not None:
             choose_layout(model, data_batch)
         warn_of_layouts(model)
         if iterator is not None:
             enumerate_executions(model, iterator)
-            adapted = GroupedDataAdapter(model, iterator.data_adapter, trains_or_tests=True)
+            adapted = GroupedDataAdapter(model, iterator.data_adapter, getattr(self.running, "method", "fit"))
             override(iterator, "_get_iterator", adapted.get_jax_iterator)
 
-    def adopt_variables(self) -> None:
-        """Move variables that were created elsewhere, such as an optimizer's learning rate, to where the model is."""
-        lay_out_what_has_no_layout(self.model)
-
     def jax_state(self, stock: Callable[..., Any], which: dict[str, bool]) -> Any:
-        """Return the state as Keras does, of arrays that nothing else holds: a step donates them.
-
-        The model may have optimizers for its own step and no other.
-        """
+        """Return the state as Keras does, of arrays that nothing else holds: a step donates them."""
         model: Model = self.model
         has_none = getattr(model, "optimizer", _NO_OPTIMIZER) is None  # not set before `compile`
         with patched([(model, "a model's optimizer", lambda none: _NO_OPTIMIZER)] if has_none else []):
@@ -339,13 +312,7 @@ def _number_of_examples(x: Nest) -> jax.Array | int:
     return rows if _batch.BATCH.examples is None else _batch.BATCH.examples
 
 
-class _NoOptimizer:
-    """Stands in for an optimizer and has no variables."""
-
-    variables: tuple[Any, ...] = ()
-
-
-_NO_OPTIMIZER = _NoOptimizer()
+_NO_OPTIMIZER = types.SimpleNamespace(variables=())
 
 
 class TrainStep(ExactModel):
@@ -370,10 +337,7 @@ class TrainStep(ExactModel):
             return model.__call__(*args, **kwargs)
 
     def stateless_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the model without side effects as Keras does; its attention on a TPU matches that on a CPU.
-
-        No `add_loss` term and no activity regularizer is lost.
-        """
+        """Call the model without side effects as Keras does, also on a TPU; no `add_loss` term is lost."""
         model: Model = super()
         clear_loss_ids(self)
         with self._kte.traced():

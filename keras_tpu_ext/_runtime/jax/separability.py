@@ -9,7 +9,7 @@ import functools
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ import keras
 from keras_tpu_ext._runtime.common.batch_axis import Value
 from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Variable
 from keras_tpu_ext._runtime.compat.keras3 import mask_of, path_of
+from keras_tpu_ext._runtime.jax.data_adapter import Method
 from keras_tpu_ext._runtime.jax.jaxpr_axis import Argument, follow
 from keras_tpu_ext._runtime.jax.loop import stateless
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, tracing_devices
@@ -26,7 +27,6 @@ from keras_tpu_ext._runtime.keras3.per_example import is_of_keras, own_layers
 
 _LOG = logging.getLogger("keras_tpu_ext")
 
-Method = Literal["fit", "evaluate", "predict"]
 # Steps of the user's own, which are not looked into.
 _OWN_STEPS = {
     "fit": ("train_step", "compute_metrics"),
@@ -43,17 +43,11 @@ class Answer(NamedTuple):
 
 
 class _Traced(NamedTuple):
-    """What a step returns, as structures of values.
+    """What a step returns, as structures of values."""
 
-    Attributes:
-        outputs: The model's outputs, with the masks on them.
-        loss: The loss; `None` for predictions.
-        state: The next values of the variables, in the order of `_variables`.
-    """
-
-    outputs: Nest
-    loss: Nest
-    state: Nest
+    outputs: Nest  # the model's outputs, with the masks on them
+    loss: Nest  # the loss; `None` for predictions
+    state: Nest  # the next values of the variables, in the order of `_variables`
 
 
 class Separability:
@@ -74,12 +68,7 @@ class Separability:
         self._answers.clear()
 
     def answer(self, method: Method, data: Nest) -> Answer:
-        """Return whether batches like `data` may be padded.
-
-        Args:
-            method: Which step gets them.
-            data: A batch on the host.
-        """
+        """Return whether batches like `data`, one on the host, may be padded for the step of `method`."""
         leaves, structure = jax.tree.flatten(data)
         key = (method, structure, *((leaf.shape[1:], leaf.dtype) for leaf in leaves))
         if key not in self._answers:
@@ -142,10 +131,10 @@ def _reasons(traced: _Traced, paths: list[str]) -> list[tuple[str, bool]]:
     for i, value in enumerate(jax.tree.leaves(traced.state)):
         if value.kind != "constant":
             found.append((f"`{paths[i]}`" if i < len(paths) else "a variable", value))
-    return [(_told(where, value), value.is_certain) for where, value in found]
+    return [(_text(where, value), value.is_certain) for where, value in found]
 
 
-def _told(where: str, value: Value) -> str:
+def _text(where: str, value: Value) -> str:
     if value.kind in ("constant", "rows"):
         return f"{where} has not one row for each example" if where == "an output" else f"{where} depends on rows"
     return f"{where} depends on rows together, by {value.reason}"

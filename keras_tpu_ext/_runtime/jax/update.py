@@ -6,7 +6,7 @@ JAX sums the gradients of a global batch's loss over all devices before any code
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,17 +19,12 @@ from keras_tpu_ext._runtime.keras3.models import optimizers_of
 from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState, step_state_of
 
+_T = TypeVar("_T")
 Values: TypeAlias = "Sequence[jax.Array]"
 
 
 class Weights(NamedTuple):
-    """Values of variables.
-
-    Attributes:
-        trainable: Values of the model's trainable variables.
-        non_trainable: Values of the model's other variables.
-        optimizer: Values of the optimizer's variables.
-    """
+    """Values of the variables of a model and of its optimizer."""
 
     trainable: Values
     non_trainable: Values
@@ -50,11 +45,7 @@ def step_variables(state: StepState) -> list[keras.Variable]:
 
 
 def own_variables(model: Model) -> list[keras.Variable]:
-    """Return the variables that a step carries in addition to those in Keras's state.
-
-    They are those of a `TPUModel`'s `StepState`, and those of every optimizer that is an attribute of the model and
-    not the one it was compiled with.
-    """
+    """Return the variables of a step that Keras's state lacks: of the `StepState`, and of other optimizers."""
     state, compiled = step_state_of(model), getattr(model, "optimizer", None)
     optimizers = [optimizer for optimizer in optimizers_of(model) if optimizer is not compiled]
     others = [variable for optimizer in optimizers for variable in optimizer.variables]
@@ -156,14 +147,9 @@ class StatelessOverflowWatch(OverflowWatch):
 def accumulate_or_apply(
     model: Model, gradients: Values, before: Weights, non_trainable: Values, weight: jax.Array | int
 ) -> Weights:
-    """Take a step, or add the gradients to a window of batches; return the values after it.
+    """Take a step, or add the gradients of the scaled loss to a window of batches; return the values after it.
 
-    Args:
-        model: The model; its `_kte.state` holds the loss scaler and the accumulator.
-        gradients: Gradients of the scaled loss, one per trainable variable.
-        before: The values before the step.
-        non_trainable: Values of the non-trainable variables after the forward pass.
-        weight: The weight of this batch's gradient in a window.
+    `before` is from before the step, and `non_trainable` from after the forward pass; `weight` is that of the batch.
     """
     state = model._kte.state
     if state.overflow_watch is not None:
@@ -183,11 +169,7 @@ def flush_window(model: Model, weights: Weights, condition: jax.Array | bool = T
     gradients, values = accumulator.means(), [variable.value for variable in variables]
 
     def take() -> tuple[Weights, list[jax.Array]]:
-        taken: list[Weights] = []
-        after = run_stateless(
-            lambda: taken.append(_step(model, gradients, weights, skipped=weights)), variables, values
-        )
-        return taken[0], after
+        return run_stateless(lambda: _step(model, gradients, weights, skipped=weights), variables, values)
 
     weights, values = jax.lax.cond(condition, take, lambda: (weights, values))
     for variable, value in zip(variables, values, strict=True):
@@ -203,9 +185,7 @@ def make_flush(model: Model, optimizer: Optimizer) -> Callable[[], None]:
 
     @jax.jit
     def flushed(weights: Sequence[Values], values: Values) -> tuple[Weights, Values]:
-        after: list[Weights] = []
-        values = run_stateless(lambda: after.append(flush_window(model, Weights(*weights))), own, values)
-        return after[0], values
+        return run_stateless(lambda: flush_window(model, Weights(*weights)), own, values)
 
     def flush() -> None:
         weights, values = flushed([[v.value for v in part] for part in parts], [v.value for v in own])
@@ -227,9 +207,9 @@ def _step(model: Model, gradients: Values, weights: Weights, *, skipped: Weights
 
 
 def run_stateless(
-    function: Callable[[], Any], variables: Sequence[keras.Variable], values: Values
-) -> list[jax.Array]:
-    """Run `function` with `values` in `variables`, and return their values afterwards."""
+    function: Callable[[], _T], variables: Sequence[keras.Variable], values: Values
+) -> tuple[_T, list[jax.Array]]:
+    """Run `function` with `values` in `variables`; return its result, and their values afterwards."""
     with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))) as scope:
-        function()
-    return [scope.get_current_value(variable) for variable in variables]
+        result = function()
+    return result, [scope.get_current_value(variable) for variable in variables]
