@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Nest, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
 
@@ -194,11 +194,11 @@ def has_local_statistics(normalization: Layer) -> bool:
 @contextlib.contextmanager
 def exclude_padding(layers: Sequence[Layer]) -> Iterator[None]:
     """Within the block, `layers` learn only from the examples of the current batch; see `batch_context`."""
-    places: list[Any] = []
+    patches: list[Patch] = []
     if BATCH.valid is not None:
-        places = moments_patches(layers, _moments)
-        places += regularizer_patches(layers, _regularizer_of_examples)
-    with patched(places):
+        patches = moments_patches(layers, _moments)
+        patches += regularizer_patches(layers, _regularizer_of_examples)
+    with patched(patches):
         yield
 
 
@@ -215,13 +215,12 @@ def _moments(layer: Layer, stock: Any, inputs: jax.Array, mask: jax.Array) -> tu
 
 
 def _moments_of_examples(layer: Layer, stock: Any, inputs: jax.Array, mask: jax.Array) -> tuple[Any, Any]:
-    real = valid_rows_of(inputs)
+    weights = row_weights(inputs)
     if mask is not None:
         return stock(inputs, zero_invalid_rows(mask))
-    if real is None:
+    if weights is None:
         return stock(inputs, mask)
-    axes = tuple(layer._reduction_axes)
-    weights = jnp.reshape(real, (-1, *[1] * (inputs.ndim - 1))).astype(inputs.dtype)
+    axes, weights = tuple(layer._reduction_axes), weights.astype(inputs.dtype)
     count = jnp.sum(weights * jnp.ones_like(inputs), axes, keepdims=True)
     mean = jnp.sum(weights * inputs, axes, keepdims=True) / count
     variance = jnp.sum(weights * jnp.square(inputs - mean), axes, keepdims=True) / count

@@ -122,15 +122,15 @@ def _capability(gpu: jax.Device) -> tuple[int, int] | None:
 
 def _may_have_gpus() -> bool:
     nodes = glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/kfd") + glob.glob("/dev/dxg")
-    return bool(nodes) and any(_is_installed(plugin) for plugin in _GPU_PLUGINS)
+    return bool(nodes) and any(_version(plugin) for plugin in _GPU_PLUGINS)
 
 
-def _is_installed(package: str) -> bool:
+def _version(package: str) -> str | None:
+    """Return the installed version of a package; `None` if there is none."""
     try:
-        importlib.metadata.version(package)
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def _too_late(replicas: int, there: int) -> str:
@@ -185,14 +185,8 @@ def explain_tpu_failure(address: str, error: BaseException) -> str:
 
 
 def _message(cause: str, cure: str, address: str) -> str:
-    return f"{cause} What to do: {cure} (TPU address {address!r}, JAX {jax.__version__}, libtpu {_libtpu()}.)"
-
-
-def _libtpu() -> str:
-    try:
-        return importlib.metadata.version("libtpu")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+    libtpu = _version("libtpu") or "not installed"
+    return f"{cause} What to do: {cure} (TPU address {address!r}, JAX {jax.__version__}, libtpu {libtpu}.)"
 
 
 _REMOTE = (

@@ -19,7 +19,7 @@ import jax
 import keras
 from jax.sharding import NamedSharding, PartitionSpec
 
-from keras_tpu_ext._runtime.common.patches import Patch, patched
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Layer, Nest
 from keras_tpu_ext._runtime.compat.keras3 import mask_of, with_mask
 from keras_tpu_ext._runtime.compat.keras3_jax import Mesh, backend_nn, shard_map
@@ -35,16 +35,10 @@ def exact_operations(devices: TracedDevices) -> Iterator[None]:
     """Within the block, let Keras's operations be exact on `devices`."""
     patches = attention_patches() if devices.exact_attention else []
     if devices.is_sharded:
-        patches += _sharded_patches()
+        patches += [(backend_nn, f"keras.src.backend.jax.nn.{name}", _over_batch) for name in _CONVOLUTIONS]
+        patches.append((keras.layers.Layer, "keras.layers.Layer.__call__", _with_split_outputs))
     with patched(patches), tracing_devices(devices):
         yield
-
-
-def _sharded_patches() -> list[Patch]:
-    convolutions: list[Patch] = [
-        (backend_nn, f"keras.src.backend.jax.nn.{name}", _over_batch) for name in _CONVOLUTIONS
-    ]
-    return [*convolutions, (keras.layers.Layer, "keras.layers.Layer.__call__", _with_split_outputs)]
 
 
 def _sharded_devices() -> tuple[TracedDevices, Mesh, str] | None:

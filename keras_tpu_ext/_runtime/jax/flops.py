@@ -14,7 +14,7 @@ from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.jax.loop import stateless
 from keras_tpu_ext._runtime.jax.program import TrainStep
 from keras_tpu_ext._runtime.jax.scope import distribution_of, use_distribution
-from keras_tpu_ext._runtime.jax.update import own_variables
+from keras_tpu_ext._runtime.jax.update import own_variables, state_variables
 
 _Shapes = list[jax.ShapeDtypeStruct]
 
@@ -63,14 +63,7 @@ def _jaxpr_of_own_step(model: keras.Model, batch: Nest) -> jax.extend.core.Close
 
 def _state(model: keras.Model) -> tuple[_Shapes, ...]:
     """Return the shapes of the state that Keras passes to a train step."""
-    optimizer = getattr(model, "optimizer", None)
-    variables = (
-        model.trainable_variables,
-        model.non_trainable_variables,
-        [] if optimizer is None else optimizer.variables,
-        model.metrics_variables,
-    )
-    return tuple(map(_shapes, variables))
+    return tuple(map(_shapes, state_variables(model)))
 
 
 def _shapes(variables: Sequence[keras.Variable]) -> _Shapes:
@@ -78,28 +71,13 @@ def _shapes(variables: Sequence[keras.Variable]) -> _Shapes:
 
 
 # Their products are in no jaxpr, or the jaxpr does not say how often they run.
-_HIDDEN = (
-    "pallas_call",
-    "custom_call",
-    "ffi_call",
-    "tpu_custom_call",
-    "ragged_dot",
-    "cudnn",
-    "dot_product_attention",
-)
+_HIDDEN = ("pallas_call", "custom_call", "ffi_call", "ragged_dot", "cudnn", "dot_product_attention")
 
 
 def flops_of_jaxpr(jaxpr: jax.extend.core.Jaxpr, used_outputs: list[bool] | None = None) -> float:
-    """Count the FLOPs that the outputs of a jaxpr need; XLA removes the rest as dead code.
-
-    Args:
-        jaxpr: The jaxpr.
-        used_outputs: A flag for each output; `None` if all of them are used.
-    """
-    outputs = list(jaxpr.outvars)
-    if used_outputs is not None:
-        outputs = [output for output, used in zip(outputs, used_outputs, strict=True) if used]
-    needed = {id(variable) for variable in outputs}
+    """Count the FLOPs that the used outputs of a jaxpr need, by default all; XLA removes the rest as dead code."""
+    used_outputs = [True] * len(jaxpr.outvars) if used_outputs is None else used_outputs
+    needed = {id(output) for output, used in zip(jaxpr.outvars, used_outputs, strict=True) if used}
     total = 0.0
     for equation in reversed(jaxpr.eqns):
         used = [id(variable) in needed for variable in equation.outvars]

@@ -22,7 +22,7 @@ from keras_tpu_ext._runtime.compat.keras3_jax import (
     layout_of,
     spec_of_layout,
 )
-from keras_tpu_ext._runtime.jax.scope import distribution_of, keep, mesh_sizes
+from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, mesh_sizes
 from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel, facts_of, facts_of_variable
 from keras_tpu_ext._runtime.jax.update import step_variables
 from keras_tpu_ext._runtime.keras3.models import flatten_layers, optimizers_of
@@ -130,10 +130,7 @@ def _facts_of_weights(model: keras.Model) -> dict[int, LayerFacts]:
 def _weights_of_slots(
     slots: Sequence[keras.Variable], weights: Sequence[keras.Variable]
 ) -> dict[int, keras.Variable]:
-    """Return, by `id` of each optimizer's variable such as a momentum, the weight that it belongs to.
-
-    Keras puts the path of the weight into its name. Weights may have equal paths: their slots are in the same order.
-    """
+    """Return, by `id` of each slot, the weight in its name; of weights with equal paths the slots are in order."""
     by_name: dict[tuple[str, tuple[int, ...]], list[keras.Variable]] = {}
     for weight in sorted(weights, key=lambda weight: not weight.trainable):
         by_name.setdefault((path_of(weight).replace("/", "_"), tuple(weight.shape)), []).append(weight)
@@ -224,26 +221,19 @@ def lay_out_variables(model: keras.Model) -> None:
     if distribution is None:
         return
     is_ours = isinstance(distribution, ShardedParallel)
-    slots = _slots_of_their_own(model) if is_ours else set()
-    moving = [one for one in variables_of(model) if is_elsewhere(one, distribution) or id(one) in slots]
+    optimizers = optimizers_of(model) if is_ours and not SLOTS_FOLLOW_WEIGHTS else ()
+    slots = {id(variable) for optimizer in optimizers for variable in optimizer.variables}
+    moving = [one for one in variables_of(model) if _is_elsewhere(one, distribution) or id(one) in slots]
     has_specs = is_ours or isinstance(distribution, keras.distribution.DataParallel)
     specs = specs_under(model, distribution) if has_specs and moving else {}
     for variable in moving:
         if has_specs:
-            variable._layout = keras.distribution.TensorLayout(specs[id(variable)], distribution.device_mesh)
+            _lay_out(variable, keras.distribution.TensorLayout(specs[id(variable)], distribution.device_mesh))
         else:
-            variable._layout = distribution.get_variable_layout(variable)
-        variable.assign(variable.value)
+            _lay_out(variable, distribution.get_variable_layout(variable))
 
 
-def _slots_of_their_own(model: keras.Model) -> set[int]:
-    """Return the optimizers' variables, by `id`, that were not laid out like the weights that they belong to."""
-    if SLOTS_FOLLOW_WEIGHTS:
-        return set()
-    return {id(variable) for optimizer in optimizers_of(model) for variable in optimizer.variables}
-
-
-def is_elsewhere(variable: keras.Variable, distribution: keras.distribution.Distribution) -> bool:
+def _is_elsewhere(variable: keras.Variable, distribution: keras.distribution.Distribution) -> bool:
     """Return whether a variable is not on the devices of a distribution."""
     layout = layout_of(variable)
     return layout is None or devices_of_layout(layout) != set(distribution.device_mesh.devices.flat)
@@ -262,7 +252,11 @@ def move_to(model: keras.Model, distribution: keras.distribution.Distribution | 
 def relayout(model: keras.Model, distribution: keras.distribution.Distribution) -> None:
     """Bind a model to another distribution, and move its variables."""
     specs = specs_under(model, distribution)
-    keep(model, distribution)
+    bind(model, distribution)
     for variable in variables_of(model):
-        variable._layout = keras.distribution.TensorLayout(specs[id(variable)], distribution.device_mesh)
-        variable.assign(variable.value)
+        _lay_out(variable, keras.distribution.TensorLayout(specs[id(variable)], distribution.device_mesh))
+
+
+def _lay_out(variable: keras.Variable, layout: keras.distribution.TensorLayout) -> None:
+    variable._layout = layout
+    variable.assign(variable.value)

@@ -29,7 +29,7 @@ from keras_tpu_ext._runtime.jax.loop import stateless
 from keras_tpu_ext._runtime.jax.program import TrainStep
 from keras_tpu_ext._runtime.jax.scope import mesh_sizes, use_distribution
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, tracing_for_tpu
-from keras_tpu_ext._runtime.jax.update import own_variables
+from keras_tpu_ext._runtime.jax.update import own_variables, state_variables
 from keras_tpu_ext._runtime.keras3.models import flatten_layers
 
 _module_to_bytecode: Any = private("jax._src.interpreters.mlir:module_to_bytecode")
@@ -135,8 +135,7 @@ def _build(model: keras.Model, data: Nest) -> None:
 
 def _stateless(model: keras.Model) -> tuple[Callable[..., tuple[Nest, ...]], _State]:
     """Return the step as a stateless function of lists of values and a batch, and the lists of variables."""
-    optimizer = [] if model.optimizer is None else model.optimizer.variables
-    state = (model.trainable_variables, model.non_trainable_variables, optimizer, model.metrics_variables)
+    state = state_variables(model)
 
     # JAX names arguments after the parameters.
     def step(trainable: Nest, non_trainable: Nest, optimizer: Nest, metrics: Nest, data: Nest) -> tuple[Nest, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -32,9 +33,10 @@ class JaxExecution(Execution):
 
     def run_and_describe(self) -> tuple[Nest, Nest | None]:
         """Make the call; return its result and the shapes of its first batch."""
-        iterator = _FirstItem(self._args[-1])
-        result = self._function(*self._args[:-1], iterator)
-        return result, iterator.shapes
+        iterator = self._args[-1]
+        first = next(iterator)
+        result = self._function(*self._args[:-1], itertools.chain([first], iterator))
+        return result, _shapes_of_batch(first)
 
     def _can_take_from(self, iterator: Iterator[Nest]) -> bool:
         return hasattr(iterator, "__next__") and num_workers() == 1
@@ -47,29 +49,13 @@ class JaxExecution(Execution):
         return steps_of(item) if isinstance(self._model, TrainStep) else 1
 
     def _bytes_of(self, item: Nest) -> int:
-        return sum(np.asarray(leaf).nbytes if not hasattr(leaf, "nbytes") else leaf.nbytes for leaf in _leaves(item))
+        return sum(
+            leaf.nbytes if hasattr(leaf, "nbytes") else np.asarray(leaf).nbytes for leaf in jax.tree.leaves(item)
+        )
 
     def _source_of(self, items: Sequence[Nest]) -> Iterator[Nest]:
-        jax.block_until_ready([leaf for leaf in _leaves(items) if isinstance(leaf, jax.Array)])
+        jax.block_until_ready([leaf for leaf in jax.tree.leaves(items) if isinstance(leaf, jax.Array)])
         return iter(items)
-
-
-class _FirstItem:
-    """An iterator that describes the first item that it passes on."""
-
-    def __init__(self, iterator: Iterator[Nest]) -> None:
-        self._iterator = iterator
-        # Structure of `jax.ShapeDtypeStruct` of one batch; `None` before the first item.
-        self.shapes: Nest | None = None
-
-    def __iter__(self) -> _FirstItem:
-        return self
-
-    def __next__(self) -> Nest:
-        item = next(self._iterator)
-        if self.shapes is None:
-            self.shapes = _shapes_of_batch(item)
-        return item
 
 
 def _shapes_of_batch(item: Nest) -> Nest:
@@ -82,10 +68,6 @@ def _shapes_of_batch(item: Nest) -> Nest:
         return jax.ShapeDtypeStruct(leaf.shape[1:] if stacked else leaf.shape, dtype)
 
     return jax.tree.map(shape, item)
-
-
-def _leaves(item: Nest) -> list[jax.Array | np.ndarray]:
-    return [leaf for leaf in jax.tree.leaves(item) if leaf is not None]
 
 
 def intercept_executions(model: keras.Model, around: Callable[[Execution], Nest]) -> Interception:

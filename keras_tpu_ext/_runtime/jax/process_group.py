@@ -41,11 +41,6 @@ def has_shards_elsewhere(variable: keras.Variable) -> bool:
     return isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated)
 
 
-def reading_shards() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which reading a variable gathers it from all processes, each of which must read it."""
-    return patched([(keras.Variable, "keras.Variable.__array__", _gathering)])
-
-
 def _gathering(original: _Read) -> _Read:
     @functools.wraps(original)
     def read(variable: keras.Variable, dtype: str | None = None) -> np.ndarray:
@@ -80,7 +75,7 @@ class JaxProcessGroup(ProcessGroup):
 
     def reading_shards(self) -> contextlib.AbstractContextManager[None]:
         """Return a context for reading variables with shards on other processes; all processes must read them."""
-        return contextlib.nullcontext() if num_workers() == 1 else reading_shards()
+        return patched([(keras.Variable, "keras.Variable.__array__", _gathering)] if num_workers() > 1 else [])
 
     def end_with_peers(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which this process ends if an error ends another one."""

@@ -25,15 +25,20 @@ from keras_tpu_ext._runtime.jax import batch as _batch
 from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, Method, first_execution, grouped_data
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.explained_errors import explained_errors
-from keras_tpu_ext._runtime.jax.layouts import choose_layout, lay_out_variables, move_to, warn_of_layouts
+from keras_tpu_ext._runtime.jax.layouts import (
+    choose_layout,
+    lay_out_variables,
+    move_to,
+    variables_of,
+    warn_of_layouts,
+)
 from keras_tpu_ext._runtime.jax.loop import (
-    GroupExecutionSchedule,
     make_function,
     make_predict_function,
     unshare,
 )
 from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup, has_shards_elsewhere
-from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
+from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, use_distribution
 from keras_tpu_ext._runtime.jax.separability import Separability
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
 from keras_tpu_ext._runtime.jax.update import (
@@ -44,6 +49,7 @@ from keras_tpu_ext._runtime.jax.update import (
     make_step_state,
     own_variables,
     run_stateless,
+    state_variables,
 )
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
@@ -51,6 +57,7 @@ from keras_tpu_ext._runtime.keras3.functional import become_functional, reduced
 from keras_tpu_ext._runtime.keras3.models import clear_loss_ids, has_layer_losses
 from keras_tpu_ext._runtime.keras3.optimizer_view import track_all_variables
 from keras_tpu_ext._runtime.training.denominator import recording
+from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step, stock_of
 from keras_tpu_ext._runtime.training.program import ExactProgram
@@ -75,7 +82,7 @@ class JaxProgram(ExactProgram):
     facts = _batch
     process_group = staticmethod(JaxProcessGroup)
     make_step_state = staticmethod(make_step_state)
-    make_schedule = staticmethod(GroupExecutionSchedule)
+    make_schedule = staticmethod(ExecutionSchedule)
     layout_warned = False  # whether a warning about layouts has been given
     layout_chosen_by: keras.distribution.Distribution | None = None  # of `shard="auto"`, once it has chosen
     separability: Separability
@@ -207,7 +214,7 @@ class JaxProgram(ExactProgram):
 
     def compile(self, *arguments: Any) -> None:
         """Configure the model; in the block of another scope it moves there first."""
-        move_to(self.model, current_distribution())
+        move_to(self.model, keras.distribution.distribution())
         self.separability.forget()
         super().compile(*arguments)
 
@@ -217,7 +224,7 @@ class JaxProgram(ExactProgram):
 
     def adopt(self) -> None:
         """Bind the model to the open block; its variables are moved before they are used."""
-        keep(self.model, current_distribution())
+        bind(self.model, keras.distribution.distribution())
 
     @contextlib.contextmanager
     def loop(self) -> Iterator[None]:
@@ -240,10 +247,7 @@ class JaxProgram(ExactProgram):
 
     def saves_together(self) -> bool:
         """Return whether processes hold shards of what is saved."""
-        model = self.model
-        optimizer = [] if getattr(model, "optimizer", None) is None else model.optimizer.variables
-        saved = (*model.variables, *optimizer, *own_variables(model))
-        return any(has_shards_elsewhere(variable) for variable in saved)
+        return any(has_shards_elsewhere(variable) for variable in variables_of(self.model))
 
     def make_overflow_watch(self, steps: int) -> StatelessOverflowWatch:
         """Return an `OverflowWatch` for pure functions."""
@@ -287,16 +291,12 @@ class JaxProgram(ExactProgram):
         model: Model = self.model
         has_none = getattr(model, "optimizer", _NO_OPTIMIZER) is None  # not set before `compile`
         with patched([(model, "a model's optimizer", lambda none: _NO_OPTIMIZER)] if has_none else []):
-            parts = {
-                "trainable_variables": model.trainable_variables,
-                "non_trainable_variables": model.non_trainable_variables,
-                "optimizer_variables": getattr(model, "optimizer", _NO_OPTIMIZER).variables,
-                "metrics_variables": model.metrics_variables,
-            }
+            names = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
             last = getattr(model, "_jax_state", None) or {}  # of the steps before, which a loop holds as well
             running = {id(array) for part in last.values() for array in part or ()}
             last = model._jax_state = None
-            donated = [variable for name, part in parts.items() if which.get(name) for variable in part]
+            parts = zip(names, state_variables(model), strict=True)
+            donated = [variable for name, part in parts if which.get(name) for variable in part]
             unshare([*donated, *own_variables(model)], running)
             return stock(**which)
 
@@ -321,7 +321,7 @@ class TrainStep(ExactModel):
     _kte = functools.cached_property(JaxProgram)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        keep(self, current_distribution())
+        bind(self, keras.distribution.distribution())
         become_functional(self, args, kwargs)
         super().__init__(*args, **kwargs)
 

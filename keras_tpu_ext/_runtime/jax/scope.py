@@ -58,9 +58,10 @@ def _binding_init(original: Callable[..., None]) -> Callable[..., None]:
         if makes_plain():
             return
         if distribution_of(model) is None and _ACTIVE.distribution is not None:
-            keep(model, _ACTIVE.distribution)
+            bind(model, _ACTIVE.distribution)
             if not isinstance(model, ExactModel):
-                _wrap_methods(model)
+                for name in _METHODS:
+                    install([(model, f"a plain model's {name}", functools.partial(_in_own_distribution, model))])
 
     return init
 
@@ -87,12 +88,7 @@ def distribution_of(model: keras.Model) -> keras.distribution.DataParallel | Non
     return _DISTRIBUTIONS.get(model)
 
 
-def current_distribution() -> keras.distribution.DataParallel | None:
-    """Return the distribution that a new model is bound to, or `None`."""
-    return keras.distribution.distribution()
-
-
-def keep(model: keras.Model, distribution: keras.distribution.DataParallel | None) -> None:
+def bind(model: keras.Model, distribution: keras.distribution.DataParallel | None) -> None:
     """Bind `model` to `distribution`."""
     _DISTRIBUTIONS[model] = distribution
 
@@ -142,12 +138,9 @@ def device_name(model: keras.Model) -> str:
 
 
 def shard_data(data: Nest, distribution: keras.distribution.DataParallel | None, *, axis: int | None) -> Nest:
-    """Return `data` with its arrays on the devices of `distribution`, or on the default device without one.
+    """Return `data`, the same in every process, on the devices of `distribution`, or on the default device.
 
-    Args:
-        data: Structure of arrays, the same in every process; `None` in it is kept.
-        distribution: Keras's distribution, or `None`.
-        axis: The dimension to shard, whose size must split evenly over the devices; `None` to replicate.
+    The dimension `axis`, whose size must split evenly, is sharded; with `None` the data are replicated.
     """
     if distribution is None:
         return jax.device_put(data)
@@ -156,16 +149,17 @@ def shard_data(data: Nest, distribution: keras.distribution.DataParallel | None,
     sharding = NamedSharding(mesh, spec)
     if sharding.is_fully_addressable:
         return jax.device_put(data, sharding)
-    return jax.tree.map(lambda array: _put_own_shards(np.asarray(array), sharding), data)
+
+    def put_own_shards(leaf: Any) -> jax.Array:
+        array = np.asarray(leaf)
+        return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
+
+    return jax.tree.map(put_own_shards, data)
 
 
 def replicated(distribution: keras.distribution.DataParallel | None) -> NamedSharding | None:
     """Return the sharding of a replicated array; `None` without a distribution."""
     return None if distribution is None else NamedSharding(jax_mesh(distribution), PartitionSpec())
-
-
-def _put_own_shards(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
-    return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
 
 
 def data_parallel(devices: Sequence[jax.Device]) -> keras.distribution.DataParallel:
@@ -209,12 +203,6 @@ class _Distributed:
 def _host_array(leaf: Any) -> Any:
     """Return a TensorFlow tensor as a NumPy array, because not every version of JAX accepts tensors."""
     return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-
-
-def _wrap_methods(model: keras.Model) -> None:
-    """Wrap the methods of `model` that run steps, so that they do so within its distribution."""
-    for name in _METHODS:
-        install([(model, f"a plain model's {name}", functools.partial(_in_own_distribution, model))])
 
 
 def _in_own_distribution(model: keras.Model, method: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import keras
 
 from keras_tpu_ext._runtime.common.batch_axis import Value
-from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Variable
+from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
 from keras_tpu_ext._runtime.compat.keras3 import mask_of, path_of
 from keras_tpu_ext._runtime.jax.data_adapter import Method
 from keras_tpu_ext._runtime.jax.jaxpr_axis import Argument, follow
 from keras_tpu_ext._runtime.jax.loop import stateless
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, tracing_devices
-from keras_tpu_ext._runtime.jax.update import own_variables
+from keras_tpu_ext._runtime.jax.update import own_variables, state_variables
 from keras_tpu_ext._runtime.keras3.per_example import is_of_keras, own_layers
 
 _LOG = logging.getLogger("keras_tpu_ext")
@@ -90,7 +90,8 @@ class Separability:
         except Exception as error:  # anything may go wrong in the user's code
             model._losses_override.clear()  # Keras sets it for a step, and leaves it after an error
             return Answer(False, f"the step cannot be traced for another number of rows ({_short(error)})")
-        reasons = [*_reasons(traced, _paths(self._variables(method))), *([(effect, True)] if effect else [])]
+        paths = [path_of(variable) for group in self._variables(method) for variable in group]
+        reasons = [*_reasons(traced, paths), *([(effect, True)] if effect else [])]
         if not reasons or (not any(is_certain for _, is_certain in reasons) and _is_known(model)):
             return Answer(True)
         return Answer(False, next((reason for reason, is_certain in reasons if is_certain), reasons[0][0]))
@@ -100,9 +101,14 @@ class Separability:
             loss, outputs, state = self._forward(method, state, data)
             return ([outputs, [mask_of(leaf) for leaf in jax.tree.leaves(outputs)]], loss), state
 
+        def is_variable(leaf: object) -> bool:
+            return isinstance(leaf, keras.Variable)
+
         variables = self._variables(method)
-        arguments = jax.tree.map(_argument_of_variable, (variables, own_variables(self._model)), is_leaf=_is_variable)
-        batch = jax.tree.map(lambda leaf: Argument((None, *leaf.shape[1:]), _dtype(leaf.dtype)), data)
+        arguments = jax.tree.map(_argument_of_variable, (variables, own_variables(self._model)), is_leaf=is_variable)
+        batch = jax.tree.map(
+            lambda leaf: Argument((None, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)), data
+        )
         with warnings.catch_warnings(), tracing_devices(TracedDevices(is_abstract=True)):
             warnings.simplefilter("ignore")  # the step will warn, too
             run = functools.partial(stateless, self._model, step, None)
@@ -110,15 +116,12 @@ class Separability:
         return _Traced(found[0], found[1], [state, own]), effect
 
     def _variables(self, method: Method) -> list[list[Variable]]:
-        model = self._model
-        groups = [model.trainable_variables, model.non_trainable_variables]
-        if method == "fit":
-            groups.append(list(getattr(model.optimizer, "variables", ())))
-        return groups if method == "predict" else [*groups, model.metrics_variables]
-
-
-def _paths(variables: Iterable[Sequence[Variable]]) -> list[str]:
-    return [path_of(variable) for group in variables for variable in group]
+        trainable, non_trainable, optimizer, metrics = state_variables(self._model)
+        return {
+            "fit": [trainable, non_trainable, optimizer, metrics],
+            "evaluate": [trainable, non_trainable, metrics],
+            "predict": [trainable, non_trainable],
+        }[method]
 
 
 def _reasons(traced: _Traced, paths: list[str]) -> list[tuple[str, bool]]:
@@ -149,16 +152,8 @@ def _is_known(model: Model) -> bool:
     )
 
 
-def _is_variable(leaf: Layer) -> bool:
-    return isinstance(leaf, keras.Variable)
-
-
 def _argument_of_variable(variable: Variable) -> Argument:
     return Argument(tuple(variable.shape), jnp.dtype(variable.dtype))
-
-
-def _dtype(dtype: Nest) -> Nest:
-    return jax.dtypes.canonicalize_dtype(dtype)
 
 
 def _short(error: Exception) -> str:

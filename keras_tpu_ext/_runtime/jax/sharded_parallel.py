@@ -34,15 +34,10 @@ _KINDS = (keras.layers.Embedding, keras.layers.EinsumDense, keras.layers.Dense)
 
 
 class ShardedParallel(keras.distribution.ModelParallel):
-    """Keras's distribution of a model over a mesh, with layouts from shapes and layers, or from patterns.
+    """Keras's distribution of a model over a mesh, with layouts from patterns, or from shapes and layers.
 
-    Args:
-        mesh: The mesh.
-        batch_axis: The axis along which batches are sharded.
-        patterns: Layouts by patterns; what matches none is replicated. `None` for layouts by shapes and layers.
-        layout_map: Keras's own layouts; `None` for one of the other two kinds.
-        choose: Given a model and its first batch, returns the axis sizes of a better mesh, an empty mapping to
-            replicate the model on every device, or `None` to keep this mesh.
+    What matches none of the `patterns` is replicated; a `layout_map` is Keras's own. `choose`, given a model and its
+    first batch, returns the axis sizes of a better mesh, an empty mapping to replicate, or `None` to keep this mesh.
     """
 
     def __init__(
@@ -68,7 +63,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
         self._key = tuple(mesh.devices.flat), tuple(sizes.items()), batch_axis, specs, id(layout_map), choose is None
 
     def __eq__(self, other: object) -> bool:
-        """Return whether another distribution lays out models in the same way, so that blocks may be nested."""
+        """Return whether another one lays out models in the same way, so that blocks may be nested."""
         return isinstance(other, ShardedParallel) and self._key == other._key
 
     def __hash__(self) -> int:
@@ -100,8 +95,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
         shape = tuple(variable.shape)
         if self._given is not None:
             layout = self._given[path_of(variable)]
-            axes = () if layout is None else tuple(layout.axes)
-            return (*axes, *[None] * (len(shape) - len(axes)))
+            return _padded(() if layout is None else tuple(layout.axes), shape)
         if self.patterns is None:
             return sharded_spec(shape, facts or LayerFacts(), self.axes)
         return self._spec_by_pattern(path_of(variable), shape, is_weight=facts is not None and variable.trainable)
@@ -142,7 +136,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
         assert self.patterns is not None
         matching = self.patterns.matching(path)
         if not matching:
-            return (None,) * len(shape)
+            return _padded((), shape)
         if len(matching) > 1:
             raise ArgumentError(
                 f"Two patterns of `shard` match {path!r}: {' and '.join(map(repr, matching[:2]))}. "
@@ -151,14 +145,18 @@ class ShardedParallel(keras.distribution.ModelParallel):
         spec = self.patterns.specs[matching[0]]
         if len(spec) > len(shape):
             if not is_weight or _is_added(path, matching[0]):  # an optimizer's, for example: no user names these
-                return (None,) * len(shape)
+                return _padded((), shape)
             raise ArgumentError(
                 f"`shard` gives {path!r} {len(spec)} axes by {matching[0]!r}: {spec}, but its shape "
                 f"is {shape}. Write one axis or None for each dimension."
             )
-        spec = (*spec, *[None] * (len(shape) - len(spec)))
+        spec = _padded(spec, shape)
         whole = dict(indivisible(shape, spec, self.axes))
         return tuple(None if i in whole else name for i, name in enumerate(spec))
+
+
+def _padded(spec: Spec, shape: tuple[int, ...]) -> Spec:
+    return (*spec, *[None] * (len(shape) - len(spec)))
 
 
 def _is_added(path: str, pattern: str) -> bool:

@@ -37,8 +37,7 @@ class TracedDevices:
     """The devices for which a step is traced."""
 
     mesh: Mesh | None = None  # their mesh, which may be abstract; `None` for one device
-    # Its axis along which batches are sharded; heads of attention are sharded along the other axes.
-    batch_axis: str = ""
+    batch_axis: str = ""  # its axis for batches; heads of attention are sharded along the other axes
     is_sharded: bool = False  # whether weights are sharded over the mesh too
     exact_attention: bool = True  # whether attention on a TPU is to match that on a CPU
     is_abstract: bool = False  # whether nothing of what is traced will run, on any device

@@ -21,6 +21,7 @@ from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, 
 
 _T = TypeVar("_T")
 Values: TypeAlias = "Sequence[jax.Array]"
+State: TypeAlias = "tuple[Values, ...]"  # of `state_variables`
 
 
 class Weights(NamedTuple):
@@ -42,6 +43,13 @@ def step_variables(state: StepState) -> list[keras.Variable]:
     for accumulator in state.accumulators():
         variables += accumulator.sum_variables()
     return variables if state.overflow_watch is None else [*variables, *state.overflow_watch.own_variables()]
+
+
+def state_variables(model: Model) -> tuple[list[keras.Variable], ...]:
+    """Return the variables whose values Keras passes to a train step."""
+    optimizer = getattr(model, "optimizer", None)
+    variables = [] if optimizer is None else optimizer.variables
+    return model.trainable_variables, model.non_trainable_variables, variables, model.metrics_variables
 
 
 def own_variables(model: Model) -> list[keras.Variable]:
