@@ -105,14 +105,10 @@ def _may_be_short(adapter: Any, replicas: int) -> bool:
     """Return whether a batch may be shorter than the others, or cannot be split evenly."""
     if not adapter.batch_size or adapter.batch_size % replicas:
         return True
-    if adapter.has_partial_batch is None:
-        return not _is_static(adapter)
-    return bool(adapter.has_partial_batch)
-
-
-def _is_static(adapter: Any) -> bool:
+    if adapter.has_partial_batch is not None:
+        return bool(adapter.has_partial_batch)
     inner = getattr(adapter, "adapter", adapter)
-    return type(inner).__name__ == "TFDatasetAdapter"  # its batch size comes from a static shape
+    return type(inner).__name__ != "TFDatasetAdapter"  # whose batch size comes from a static shape
 
 
 class Group(NamedTuple):
@@ -208,8 +204,8 @@ def _key(batch: HostBatch, pads: bool) -> tuple[bool, Any]:
     """Return whether a batch is padded, and what else the batches of a group have in common."""
     if batch.is_whole:
         return False, id(batch)
-    # The first of `_shapes` is the number of rows.
-    return pads, _shapes(batch.data)[1 if pads else 0 :]
+    leaves, structure = jax.tree.flatten(batch.data)
+    return pads, (None if pads else batch.rows, structure, *((leaf.shape[1:], leaf.dtype) for leaf in leaves))
 
 
 def batches_of(model: Model, **options: Any) -> Batches:
@@ -251,12 +247,6 @@ def with_jax_sparse(batch: Nest) -> Nest:
         return tf_sparse_to_jax_sparse(leaf) if is_tensorflow_sparse(leaf) else leaf
 
     return jax.tree.map(converted, batch, is_leaf=is_tensorflow_sparse)
-
-
-def _shapes(data: Nest) -> tuple[Any, ...]:
-    """Return the shapes that a program is compiled for: first the number of rows, then all else."""
-    leaves, structure = jax.tree.flatten(data)
-    return (len(leaves[0]), structure, *((leaf.shape[1:], leaf.dtype) for leaf in leaves))
 
 
 def _with_rows(leaf: Any, rows: int) -> Any:

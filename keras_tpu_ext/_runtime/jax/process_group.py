@@ -56,13 +56,9 @@ def _gathering(original: _Read) -> _Read:
 class JaxProcessGroup(ProcessGroup):
     """The processes that `keras.distribution.initialize` or `jax.distributed` has joined."""
 
-    def size(self) -> int:
-        """Return the number of processes."""
-        return num_workers()
-
-    def is_chief(self) -> bool:
-        """Return whether this process writes and prints."""
-        return is_chief()
+    size = staticmethod(num_workers)
+    is_chief = staticmethod(is_chief)
+    end_with_peers = staticmethod(end_with_peers)
 
     def all_gather_int(self, number: int) -> list[int]:
         """Return the numbers that all processes pass to this call, in the same order on each."""
@@ -76,10 +72,6 @@ class JaxProcessGroup(ProcessGroup):
     def reading_shards(self) -> contextlib.AbstractContextManager[None]:
         """Return a context for reading variables with shards on other processes; all processes must read them."""
         return patched([(keras.Variable, "keras.Variable.__array__", _gathering)] if num_workers() > 1 else [])
-
-    def end_with_peers(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which this process ends if an error ends another one."""
-        return end_with_peers()
 
     @contextlib.contextmanager
     def explain_peer_failure(self) -> Iterator[None]:
