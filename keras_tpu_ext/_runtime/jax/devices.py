@@ -12,6 +12,8 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +25,6 @@ from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3_jax import share_seed
 from keras_tpu_ext._runtime.jax.abstract import abstract_strategy as abstract_strategy
-from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators
 from keras_tpu_ext._runtime.jax.layouts import layout as layout
 from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
 from keras_tpu_ext._runtime.jax.process_group import num_workers as num_workers
@@ -35,7 +36,7 @@ from keras_tpu_ext._runtime.jax.scope import num_replicas as num_replicas
 from keras_tpu_ext._runtime.jax.scope import scope as scope
 from keras_tpu_ext._runtime.jax.sharded_parallel import shard as shard
 from keras_tpu_ext._runtime.jax.traced_devices import as_on_tpu as as_on_tpu
-from keras_tpu_ext.errors import ScopeError, TpuUnusableError
+from keras_tpu_ext.errors import HardwareUnusableWarning, ScopeError, TpuUnusableError
 
 _backends_are_initialized: Any = private("jax._src.xla_bridge:backends_are_initialized")
 
@@ -217,3 +218,49 @@ _KNOWN_FAILURES = (
         "unset the environment variable JAX_PLATFORMS, or write JAX_PLATFORMS=tpu,cpu, before JAX is imported.",
     ),
 )
+
+
+def hide_accelerators() -> None:
+    """Hide TPUs and GPUs from TensorFlow, used beside JAX for `tf.data` for instance, now or when it is imported.
+
+    Only one framework can hold a TPU chip (jax#13260), and TensorFlow takes all memory of a GPU at once.
+    """
+    if "tensorflow" in sys.modules:
+        _hide()
+    elif _HIDE_ON_IMPORT not in sys.meta_path:
+        sys.meta_path.insert(0, _HIDE_ON_IMPORT)
+
+
+def _hide() -> None:
+    tensorflow = sys.modules["tensorflow"]
+    for kind in ("TPU", "GPU"):
+        try:
+            tensorflow.config.set_visible_devices([], kind)
+        except RuntimeError:
+            held = tensorflow.config.get_visible_devices(kind)
+            if held:
+                warnings.warn(_STARTED.format(kind=kind), HardwareUnusableWarning, stacklevel=2)
+
+
+_STARTED = (
+    "TensorFlow has started the {kind}s of this machine, and Keras trains on JAX: only one framework can have them. "
+    'Before the first line that uses TensorFlow, write: tf.config.set_visible_devices([], "{kind}"), or open '
+    "strategy_scope() earlier."
+)
+
+
+class _HideOnImport:
+    """An import finder that finds no module, but hides the accelerators at the first import after TensorFlow's.
+
+    TensorFlow keeps importing modules lazily while it runs, so this happens before any device is started.
+    """
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        tensorflow = sys.modules.get("tensorflow")
+        if getattr(getattr(tensorflow, "__spec__", None), "_initializing", True) or not hasattr(tensorflow, "config"):
+            return
+        sys.meta_path.remove(self)
+        _hide()
+
+
+_HIDE_ON_IMPORT = _HideOnImport()
