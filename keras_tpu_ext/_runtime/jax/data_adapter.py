@@ -65,7 +65,7 @@ class GroupedDataAdapter(DataAdapter):
         batches = batches_of(
             model,
             fills_up=_may_be_short(adapter, num_replicas(model)),
-            may_pad=lambda data: model._kte.separability.answer(self._method, data).may_pad,
+            may_pad=lambda data: model._kte.separability.may_pad(self._method, data),
             most_steps=adapter.num_batches,
             rows=getattr(adapter, "rows_before", 0),
         )

@@ -154,18 +154,13 @@ def _last(step: Any, state: State, own: Values, data: Nest, examples: jax.Array,
     def batch(i: Any) -> Any:
         return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False), (data, examples))
 
-    def go_on(carry: Any) -> Any:
-        return carry[0] < steps
-
-    def once(carry: Any) -> Any:
-        i, _, state, own = carry
-        return i + 1, *_as_before((outputs, state, own), step(state, own, *batch(i)))
+    def once(i: jax.Array, carry: After) -> After:
+        _, state, own = carry
+        return _as_before(carry, step(state, own, *batch(i)))
 
     outputs, *_ = jax.eval_shape(step, state, own, *jax.eval_shape(batch, 0))
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), outputs)
-    _, *results = jax.lax.while_loop(go_on, once, (jnp.int32(0), nothing, state, own))
-    outputs, state, own = results
-    return outputs, state, own
+    return jax.lax.fori_loop(0, steps, once, (nothing, state, own))
 
 
 def _collected(step: Any, state: State, own: Values, data: Nest, examples: jax.Array, steps: Any) -> After:

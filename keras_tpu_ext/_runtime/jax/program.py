@@ -42,7 +42,9 @@ from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, use_distribu
 from keras_tpu_ext._runtime.jax.separability import Separability
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
 from keras_tpu_ext._runtime.jax.update import (
+    State,
     StatelessOverflowWatch,
+    Values,
     Weights,
     accumulate_or_apply,
     make_flush,
@@ -103,7 +105,7 @@ class JaxProgram(ExactProgram):
             return contextlib.nullcontext()
         return exact_operations(dataclasses.replace(outer, exact_attention=True))
 
-    def train_step(self, state: Any, data: Nest) -> tuple[dict[str, Any], Any]:
+    def train_step(self, state: State, data: Nest) -> tuple[dict[str, Any], State]:
         """Take one optimizer step; return the metrics by name, and the next state."""
         model, scaler = self.model, self.compiled_state().loss_scaler
         trainable, non_trainable, optimizer, metrics = state
@@ -111,7 +113,7 @@ class JaxProgram(ExactProgram):
         x, y, augmented = self._augmented(x, y, non_trainable)
         options = {"training": True, "optimizer_variables": optimizer}
 
-        def scaled_loss(trainable: Any) -> tuple[jax.Array, Any]:
+        def scaled_loss(trainable: Values) -> tuple[jax.Array, Any]:
             with recording() as losses:
                 loss, aux = model.compute_loss_and_updates(
                     trainable, augmented, metrics, x, y, sample_weight, **options
@@ -126,7 +128,7 @@ class JaxProgram(ExactProgram):
         logs, metrics = self._updated_metrics(metrics, loss, x, y, y_pred, sample_weight)
         return logs, (*weights, metrics)
 
-    def test_step(self, state: Any, data: Nest) -> tuple[dict[str, Any], Any]:
+    def test_step(self, state: State, data: Nest) -> tuple[dict[str, Any], State]:
         """Evaluate one batch; `state` and the returned state do not include the optimizer's variables."""
         trainable, non_trainable, metrics = state
         x, y, sample_weight = _unpacked(data)
@@ -174,7 +176,7 @@ class JaxProgram(ExactProgram):
         lay_out_variables(self.model)
         return make_predict_function(self.model)
 
-    def _forward(self, method: Method, state: Any, data: Nest) -> tuple[Nest, Nest, Nest]:
+    def _forward(self, method: Method, state: State, data: Nest) -> tuple[Nest, Nest, Nest]:
         """Return the loss, the outputs and the next state, but for what follows from gradients."""
         if method == "predict":
             outputs, non_trainable = self.model.predict_step(state, data)
@@ -192,7 +194,7 @@ class JaxProgram(ExactProgram):
         self._updated_metrics(metrics, jnp.zeros(()), x, y, y_pred, sample_weight)
         return loss, y_pred, (trainable, non_trainable, *optimizer, metrics)
 
-    def _augmented(self, x: Nest, y: Nest, values: Any) -> tuple[Nest, Nest, Any]:
+    def _augmented(self, x: Nest, y: Nest, values: Values) -> tuple[Nest, Nest, Values]:
         """Return the batch as the model should see it, and the next values of the non-trainable variables."""
         if not self.augments:
             return x, y, values
@@ -200,8 +202,8 @@ class JaxProgram(ExactProgram):
         return x, y, values
 
     def _updated_metrics(
-        self, values: Any, loss: jax.Array, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest
-    ) -> tuple[dict[str, Any], Any]:
+        self, values: Values, loss: jax.Array, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest
+    ) -> tuple[dict[str, Any], Values]:
         """Return the logs and the next values of the metrics' variables."""
 
         def update() -> dict[str, Any]:
