@@ -15,9 +15,12 @@ from typing import Any, TypeVar, cast
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Nest, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
+
+_is_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_jax_sparse")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 # The name, in a jaxpr, of a function whose results are those of the examples, whatever it computes.
@@ -59,7 +62,7 @@ def followed() -> Iterator[None]:
 def batch_context(data: Nest, examples: jax.Array) -> Iterator[None]:
     """Set the current batch while its step runs, of whose rows the first `examples` count; `None` if all do."""
     before = dict(vars(BATCH))
-    rows = jax.tree.leaves(data)[0].shape[0]
+    rows = number_of_rows(data)
     BATCH.examples = rows if examples is None else examples
     BATCH.valid = None if examples is None else jnp.arange(rows) < examples
     try:
@@ -67,6 +70,12 @@ def batch_context(data: Nest, examples: jax.Array) -> Iterator[None]:
     finally:
         vars(BATCH).clear()
         vars(BATCH).update(before)
+
+
+def number_of_rows(data: Nest) -> int:
+    """Return the number of rows of a batch, whose first part may be a sparse matrix."""
+    rows: int = jax.tree.leaves(data, is_leaf=_is_jax_sparse)[0].shape[0]
+    return rows
 
 
 def num_replicas() -> int:

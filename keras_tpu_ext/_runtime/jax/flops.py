@@ -11,6 +11,7 @@ import keras
 
 from keras_tpu_ext._runtime.common.flops import LOOP, FlopsCount, UncountableError, flops_of_sizes
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.jax.batch import number_of_rows
 from keras_tpu_ext._runtime.jax.loop import stateless
 from keras_tpu_ext._runtime.jax.program import TrainStep
 from keras_tpu_ext._runtime.jax.scope import distribution_of, use_distribution
@@ -28,7 +29,7 @@ def count_flops(model: keras.Model, batch: Nest, batch_size: int) -> FlopsCount:
     jaxpr_of = _jaxpr_of_own_step if own else _jaxpr_of_gradients
     with use_distribution(distribution_of(model) or keras.distribution.distribution()):
         flops = flops_of_jaxpr(jaxpr_of(model, batch).jaxpr)
-    rows = jax.tree.leaves(batch)[0].shape[0]
+    rows = number_of_rows(batch)
     return FlopsCount(flops / rows, rows)
 
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_ext._runtime.common.missing_names import override, private
+from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import HAS_MAYBE_SYMBOLIC_BUILD, keeping_state
@@ -64,8 +64,6 @@ from keras_tpu_ext._runtime.training.fit_call import FitCall
 from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step, stock_of
 from keras_tpu_ext._runtime.training.program import ExactProgram
 from keras_tpu_ext.errors import ArgumentError
-
-_is_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_jax_sparse")
 
 
 class JaxAdapter(Keras3Adapter):
@@ -310,7 +308,7 @@ def _unpacked(data: Nest) -> tuple[Nest, Nest, Nest]:
 
 
 def _number_of_examples(x: Nest) -> jax.Array | int:
-    rows: int = jax.tree.leaves(x, is_leaf=_is_jax_sparse)[0].shape[0]
+    rows = _batch.number_of_rows(x)
     return rows if _batch.BATCH.examples is None else _batch.BATCH.examples
 
 
