@@ -20,7 +20,7 @@ from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Nest, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
 
-_is_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_jax_sparse")
+is_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_jax_sparse")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 # The name, in a jaxpr, of a function whose results are those of the examples, whatever it computes.
@@ -74,7 +74,7 @@ def batch_context(data: Nest, examples: jax.Array) -> Iterator[None]:
 
 def number_of_rows(data: Nest) -> int:
     """Return the number of rows of a batch, whose first part may be a sparse matrix."""
-    rows: int = jax.tree.leaves(data, is_leaf=_is_jax_sparse)[0].shape[0]
+    rows: int = jax.tree.leaves(data, is_leaf=is_jax_sparse)[0].shape[0]
     return rows
 
 

@@ -21,11 +21,11 @@ from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, without_own_weights
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.keras3 import execution
+from keras_tpu_ext._runtime.jax.batch import is_jax_sparse
 from keras_tpu_ext._runtime.jax.scope import distribution_of, num_replicas, shard_data, use_distribution
 
 get_data_adapter: Any = private("keras.src.trainers.data_adapters:get_data_adapter")
 DataAdapter: Any = private("keras.src.trainers.data_adapters.data_adapter:DataAdapter")
-is_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_jax_sparse")
 is_scipy_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_scipy_sparse")
 is_tensorflow_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_tensorflow_sparse")
 scipy_sparse_to_jax_sparse: Any = private(

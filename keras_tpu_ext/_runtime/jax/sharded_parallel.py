@@ -58,7 +58,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
         self.axes = MeshAxes(sizes, batch_axis)
         self.patterns = patterns
         self.choose = choose
-        self._given = layout_map
+        self._user_layout_map = layout_map
         specs = None if patterns is None else tuple(patterns.specs.items())
         self._key = tuple(mesh.devices.flat), tuple(sizes.items()), batch_axis, specs, id(layout_map), choose is None
 
@@ -85,7 +85,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
 
     def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:
         """Return the layout of a variable that is being created."""
-        if self._given is not None or layout_of(variable) is not None:
+        if self._user_layout_map is not None or layout_of(variable) is not None:
             return super().get_variable_layout(variable)
         spec = self.spec_of(variable, facts_of_variable(variable))
         return keras.distribution.TensorLayout(spec, self.device_mesh)
@@ -93,8 +93,8 @@ class ShardedParallel(keras.distribution.ModelParallel):
     def spec_of(self, variable: keras.Variable, facts: LayerFacts | None) -> Spec:
         """Return the axes along which a variable is sharded; `facts` are those of its layer, if it has one."""
         shape = tuple(variable.shape)
-        if self._given is not None:
-            layout = self._given[path_of(variable)]
+        if self._user_layout_map is not None:
+            layout = self._user_layout_map[path_of(variable)]
             return _padded(() if layout is None else tuple(layout.axes), shape)
         if self.patterns is None:
             return sharded_spec(shape, facts or LayerFacts(), self.axes)
@@ -106,7 +106,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
             return self.patterns.unmatched(paths)
         outputs = {f"{path[:i]}/output" for path in paths for i, letter in enumerate(path) if letter == "/"}
         found = []
-        for pattern, layout in ({} if self._given is None else self._given).items():
+        for pattern, layout in ({} if self._user_layout_map is None else self._user_layout_map).items():
             alone = keras.distribution.LayoutMap(self.device_mesh)
             alone[pattern] = layout
             if all(alone[path] is None for path in (*paths, *outputs)):
@@ -115,8 +115,8 @@ class ShardedParallel(keras.distribution.ModelParallel):
 
     def names(self, path: str) -> bool:
         """Return whether a pattern specifies the layout of a variable."""
-        if self._given is not None:
-            return self._given[path] is not None
+        if self._user_layout_map is not None:
+            return self._user_layout_map[path] is not None
         return self.patterns is not None and bool(self.patterns.matching(path))
 
     def note_of(self, path: str, shape: tuple[int, ...]) -> str:
