@@ -8,7 +8,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.common.flops import UncountableError
-from keras_tpu_ext._runtime.jax.jaxpr_flops import flops_of_jaxpr
+from keras_tpu_ext._runtime.jax.flops import flops_of_jaxpr
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
 

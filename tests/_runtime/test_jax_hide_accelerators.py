@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from keras_tpu_ext._runtime.jax import hide_accelerators as module
+from keras_tpu_ext._runtime.jax import devices as module
 from keras_tpu_ext.errors import HardwareUnusableWarning
 
 pytestmark = pytest.mark.runtimes("keras3_jax")

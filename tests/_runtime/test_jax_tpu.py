@@ -7,7 +7,7 @@ import jax
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime.jax import tpu as tpus
+from keras_tpu_ext._runtime.jax import devices as tpus
 from keras_tpu_ext.errors import TpuUnusableError
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
@@ -28,7 +28,7 @@ def tpu(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: object() if name == "libtpu" else find_spec(name, *rest)
     )
-    monkeypatch.setattr(tpus, "_libtpu", lambda: "0.0.99")
+    monkeypatch.setattr(tpus, "_version", lambda package: "0.0.99")
 
     def devices(backend):
         tpu.asked.append(backend)

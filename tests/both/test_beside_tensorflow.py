@@ -28,7 +28,7 @@ def run(backend, *command):
 
 BEFORE = """
 import tensorflow as tf
-from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators
+from keras_tpu_ext._runtime.jax.devices import hide_accelerators
 
 told, original = [], tf.config.set_visible_devices
 tf.config.set_visible_devices = lambda devices, kind: (told.append((devices, kind)), original(devices, kind))
@@ -37,7 +37,7 @@ print(told, {device.device_type for device in tf.config.list_logical_devices()})
 """
 AFTER = """
 import sys
-from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators
+from keras_tpu_ext._runtime.jax.devices import hide_accelerators
 
 hide_accelerators()
 waiting = [one for one in sys.meta_path if type(one).__name__ == "_HideOnImport"]

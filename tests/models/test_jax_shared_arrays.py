@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_ext as kte
-from keras_tpu_ext._runtime.jax import sharding
+from keras_tpu_ext._runtime.jax import loop
 
 pytestmark = pytest.mark.runtimes("keras3_jax")
 X = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
@@ -89,7 +89,7 @@ def test_an_array_that_the_user_holds_is_not_deleted():
 )
 def test_nothing_is_copied_that_is_not_shared(callbacks, monkeypatch):
     copies = []
-    original = sharding.unshare
+    original = loop.unshare
 
     def counting(variables, running=()):
         before = [id(variable.value) for variable in variables]

@@ -42,7 +42,7 @@ jax/scope.py
     with `exact=False` it runs on its own distribution, also after the block
 jax/sharded_parallel.py
   block: keras.layers.Layer.add_weight: a weight's layout depends on its layer
-jax/sharded_operations.py
+jax/exact_operations.py
   call: keras.src.backend.jax.nn.conv, depthwise_conv, conv_transpose:
     XLA sums gradients of partly replicated operands too often
   call: keras.layers.Layer.__call__: outputs stay split along the batch
@@ -52,12 +52,12 @@ jax/attention.py
     the kernel for a TPU needs to know what the mask means
   call: keras.layers.GroupQueryAttention._compute_attention_mask, _compute_attention:
     the kernel for a TPU needs to know what the mask means
-jax/as_on_tpu.py
+jax/traced_devices.py
   block: jax.devices, default_backend: Keras traces for a TPU that is not there
   block: jax.experimental.pallas.pallas_call: a CPU interprets kernels
 jax/abstract.py
   call: keras.Variable.__init__: a variable has a shape but no value
-jax/gather.py
+jax/process_group.py
   call: keras.Variable.__array__: shards of other processes are gathered
 tensorflow/custom_step.py
   call: a model's predict_step: a user's own gets a batch that it is written for

@@ -9,7 +9,7 @@ from keras_tpu_ext._runtime.jax import ops as _ops
 from keras_tpu_ext._runtime.jax import probes as _probes
 from keras_tpu_ext._runtime.jax import progress as _progress
 from keras_tpu_ext._runtime.jax import training_state as _training_state
-from keras_tpu_ext._runtime.jax.step import TrainStep as _TrainStep
+from keras_tpu_ext._runtime.jax.program import TrainStep as _TrainStep
 from keras_tpu_ext._runtime.keras3 import models as _models
 from keras_tpu_ext._runtime.keras3 import policies as _policies
 from keras_tpu_ext._runtime.keras3.addons import import_addons as import_addons

@@ -18,7 +18,6 @@ from keras_tpu_ext._runtime.common.types import Tensor, Variable
 _get_global: Any = private("keras.src.backend.common.global_state:get_global_attribute")
 _set_global: Any = private("keras.src.backend.common.global_state:set_global_attribute")
 
-_DEVICE = "tpu:{}"
 _T = TypeVar("_T")
 
 
@@ -37,7 +36,7 @@ def call_abstractly(function: Callable[[], _T]) -> _T:
 
 def abstract_strategy(devices: int) -> OpenedStrategy:
     """Return a distribution over devices that do not exist."""
-    names = np.array([_DEVICE.format(i) for i in range(devices)])
+    names = np.array([f"tpu:{i}" for i in range(devices)])
     mesh = keras.distribution.DeviceMesh((devices,), ["batch"], names)
     return OpenedStrategy(keras.distribution.DataParallel(device_mesh=mesh, auto_shard_dataset=False), devices)
 

@@ -21,9 +21,8 @@ from jax.sharding import PartitionSpec
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Layer, Tensor
 from keras_tpu_ext._runtime.compat.keras3_jax import backend_nn, shard_map
-from keras_tpu_ext._runtime.jax.as_on_tpu import device_kind_of, traces_for_tpu
 from keras_tpu_ext._runtime.jax.splash import BLOCKS, Mask, sees_anything, splash_attention
-from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, device_kind_of, traced_devices, traces_for_tpu
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _LAYERS = ("MultiHeadAttention", "GroupQueryAttention")
@@ -34,7 +33,7 @@ _KINDS_WITHOUT_KERNEL = ("TPU v2", "TPU v3")
 # at 256 (benchmarks/attention_kernel.py); two layers of 12 heads of 64 took 1.05, 0.61 and 0.43 of XLA's time at 256,
 # 512 and 1,024 keys. The same threshold is used for other chips.
 PAYS_FROM = 512
-_TOLD: set[str] = set()
+_WARNED: set[str] = set()
 
 
 class _Masks(threading.local):
@@ -53,10 +52,10 @@ def attention_patches() -> list[Patch]:
         return []
     patches: list[Patch] = [(backend_nn, "keras.src.backend.jax.nn.dot_product_attention", _exact)]
     for name in _LAYERS:
-        layer, place = getattr(keras.layers, name), f"keras.layers.{name}"
+        layer, path = getattr(keras.layers, name), f"keras.layers.{name}"
         patches += [
-            (layer, f"{place}._compute_attention_mask", _remembering_mask),
-            (layer, f"{place}._compute_attention", _with_remembered_mask),
+            (layer, f"{path}._compute_attention_mask", _remembering_mask),
+            (layer, f"{path}._compute_attention", _with_remembered_mask),
         ]
     return patches
 
@@ -142,8 +141,8 @@ def _exact(original: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
             flash_attention = keras.config.is_flash_attention_enabled()
         wanted = key.shape[1] >= PAYS_FROM if flash_attention is None else flash_attention
         if bias is None and query.shape[1] == key.shape[1] and not query.shape[1] % BLOCKS[-1]:
-            _tell_once()  # Keras itself gives such a call to the kernel
-        if wanted and seen is not None and bias is None and _kernel_takes(query, key, value, devices):
+            _warn_once()  # Keras itself gives such a call to the kernel
+        if wanted and seen is not None and bias is None and _suits_kernel(query, key, value, devices):
             if is_causal:
                 seen = dataclasses.replace(seen, after=0)
             return _by_kernel(query, key, value, seen, scale, attn_logits_soft_cap, devices)
@@ -160,7 +159,7 @@ def _of_one_dtype(*arrays: Tensor) -> list[jax.Array]:
     return [tensor.astype(dtype) for tensor in tensors]
 
 
-def _kernel_takes(query: jax.Array, key: jax.Array, value: jax.Array, devices: TracedDevices) -> bool:
+def _suits_kernel(query: jax.Array, key: jax.Array, value: jax.Array, devices: TracedDevices) -> bool:
     """Return whether JAX's kernel takes these arrays, the devices support it, and the mesh divides them evenly."""
     kind = device_kind_of(devices.mesh)
     if not kind.startswith("TPU") or kind in _KINDS_WITHOUT_KERNEL:
@@ -244,12 +243,12 @@ def warn_of_stock_attention(model: keras.Model, program: str) -> None:
         )
 
 
-def _tell_once() -> None:
+def _warn_once() -> None:
     """Log once that Keras itself would compute something else."""
     text = (
         f"Keras {keras.__version__} computes attention on a TPU as if it were causal and unscaled; keras-tpu-ext "
         "computes what it is on a CPU. Text for Keras: docs/upstream/attention_on_tpu.md"
     )
-    if hasattr(backend_nn, "wrap_flash_attention") and text not in _TOLD:
-        _TOLD.add(text)
+    if hasattr(backend_nn, "wrap_flash_attention") and text not in _WARNED:
+        _WARNED.add(text)
         _LOG.warning(text)

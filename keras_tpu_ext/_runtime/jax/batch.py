@@ -15,12 +15,16 @@ from typing import Any, TypeVar, cast
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_ext._runtime.common.patches import patched
+from keras_tpu_ext._runtime.common.missing_names import private
+from keras_tpu_ext._runtime.common.patches import Patch, patched
 from keras_tpu_ext._runtime.common.types import Layer, Nest, Variable
 from keras_tpu_ext._runtime.compat.keras3 import DIVIDES_REGULARIZERS, moments_patches, regularizer_patches
-from keras_tpu_ext._runtime.jax.jaxpr_axis import OF_EXAMPLES, is_followed
+
+is_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_jax_sparse")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+# The name, in a jaxpr, of a function whose results are those of the examples, whatever it computes.
+OF_EXAMPLES = "kte_of_examples"
 
 
 class PaddedBatchError(Exception):
@@ -28,30 +32,37 @@ class PaddedBatchError(Exception):
 
 
 class _Batch(threading.local):
-    """What the step that runs in this thread knows about its batch.
+    """What the step that runs in this thread knows about its batch."""
 
-    Attributes:
-        examples: Number of rows that are examples.
-        valid: For each row whether it is an example; `None` if every row is.
-    """
-
-    examples: Any = None
-    valid: Any = None
+    examples: Any = None  # number of rows that are examples
+    valid: Any = None  # for each row whether it is an example; `None` if every row is
 
 
 BATCH = _Batch()
 
 
+class _Trace(threading.local):
+    is_followed = False  # whether code is traced to follow it: a mark in a step that runs would stand in XLA's way
+
+
+_TRACE = _Trace()
+
+
+@contextlib.contextmanager
+def followed() -> Iterator[None]:
+    """Within the block, functions that respect padding are marked in what this thread traces."""
+    before, _TRACE.is_followed = _TRACE.is_followed, True
+    try:
+        yield
+    finally:
+        _TRACE.is_followed = before
+
+
 @contextlib.contextmanager
 def batch_context(data: Nest, examples: jax.Array) -> Iterator[None]:
-    """Set the current batch while its step runs.
-
-    Args:
-        data: The batch.
-        examples: How many rows, from the first on, count; `None` if all do.
-    """
+    """Set the current batch while its step runs, of whose rows the first `examples` count; `None` if all do."""
     before = dict(vars(BATCH))
-    rows = jax.tree.leaves(data)[0].shape[0]
+    rows = number_of_rows(data)
     BATCH.examples = rows if examples is None else examples
     BATCH.valid = None if examples is None else jnp.arange(rows) < examples
     try:
@@ -59,6 +70,12 @@ def batch_context(data: Nest, examples: jax.Array) -> Iterator[None]:
     finally:
         vars(BATCH).clear()
         vars(BATCH).update(before)
+
+
+def number_of_rows(data: Nest) -> int:
+    """Return the number of rows of a batch, whose first part may be a sparse matrix."""
+    rows: int = jax.tree.leaves(data, is_leaf=is_jax_sparse)[0].shape[0]
+    return rows
 
 
 def num_replicas() -> int:
@@ -71,14 +88,12 @@ def sum_over_replicas(values: Sequence[jax.Array]) -> list[jax.Array]:
     return list(values)
 
 
-def needs_gather() -> bool:
-    """Return whether there are rows that do not count."""
-    return BATCH.valid is not None
-
-
 def is_padded() -> bool:
     """Return whether some rows may not be examples."""
     return BATCH.valid is not None
+
+
+needs_gather = is_padded
 
 
 def gather_examples(data: Nest) -> Any:
@@ -86,6 +101,9 @@ def gather_examples(data: Nest) -> Any:
     if BATCH.valid is not None:
         raise PaddedBatchError("a loss or a metric needs all examples at once")
     return data
+
+
+select_valid_rows = gather_examples
 
 
 def whole_batch_view() -> contextlib.AbstractContextManager[None]:
@@ -124,15 +142,11 @@ def zero_invalid_rows(values: jax.Array) -> Any:
 
 
 def respects_padding(function: _Function) -> _Function:
-    """Return `function`, marked: what it returns does not depend on padded rows, except in these rows themselves.
-
-    Its arguments are arrays whose first axis is the batch, or which are the same for every batch. `jaxpr_axis.py`
-    finds the mark.
-    """
+    """Return `function`, marked for `jaxpr_axis.py`: padded rows change only themselves in what it returns."""
 
     @functools.wraps(function)
     def marked(*arguments: Nest) -> Any:
-        if BATCH.valid is None or not is_followed():
+        if BATCH.valid is None or not _TRACE.is_followed:
             return function(*arguments)
 
         def call(*arguments: Nest) -> Any:
@@ -156,11 +170,6 @@ def batch_mean(values: jax.Array) -> jax.Array:
     values = jnp.asarray(values)
     mean = jnp.sum(zero_invalid_rows(values), axis=0) / (values.shape[0] * valid_fraction())
     return mean.astype(jnp.result_type(values.dtype, float))
-
-
-def select_valid_rows(values: jax.Array) -> Any:
-    """Return `values`; see `gather_examples`."""
-    return gather_examples(values)
 
 
 def valid_fraction() -> Any:
@@ -194,11 +203,11 @@ def has_local_statistics(normalization: Layer) -> bool:
 @contextlib.contextmanager
 def exclude_padding(layers: Sequence[Layer]) -> Iterator[None]:
     """Within the block, `layers` learn only from the examples of the current batch; see `batch_context`."""
-    places: list[Any] = []
+    patches: list[Patch] = []
     if BATCH.valid is not None:
-        places = moments_patches(layers, _moments)
-        places += regularizer_patches(layers, _regularizer_of_examples)
-    with patched(places):
+        patches = moments_patches(layers, _moments)
+        patches += regularizer_patches(layers, _regularizer_of_examples)
+    with patched(patches):
         yield
 
 
@@ -215,13 +224,12 @@ def _moments(layer: Layer, stock: Any, inputs: jax.Array, mask: jax.Array) -> tu
 
 
 def _moments_of_examples(layer: Layer, stock: Any, inputs: jax.Array, mask: jax.Array) -> tuple[Any, Any]:
-    real = valid_rows_of(inputs)
+    weights = row_weights(inputs)
     if mask is not None:
         return stock(inputs, zero_invalid_rows(mask))
-    if real is None:
+    if weights is None:
         return stock(inputs, mask)
-    axes = tuple(layer._reduction_axes)
-    weights = jnp.reshape(real, (-1, *[1] * (inputs.ndim - 1))).astype(inputs.dtype)
+    axes, weights = tuple(layer._reduction_axes), weights.astype(inputs.dtype)
     count = jnp.sum(weights * jnp.ones_like(inputs), axes, keepdims=True)
     mean = jnp.sum(weights * inputs, axes, keepdims=True) / count
     variance = jnp.sum(weights * jnp.square(inputs - mean), axes, keepdims=True) / count

@@ -9,8 +9,9 @@ device. Either way nothing is dropped and nothing counts twice.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import keras
@@ -20,12 +21,11 @@ from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, without_own_weights
 from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.keras3 import execution
-from keras_tpu_ext._runtime.jax.scope import distribution_of, num_replicas, use_distribution
-from keras_tpu_ext._runtime.jax.sharding import shard_data
+from keras_tpu_ext._runtime.jax.batch import is_jax_sparse
+from keras_tpu_ext._runtime.jax.scope import distribution_of, num_replicas, shard_data, use_distribution
 
 get_data_adapter: Any = private("keras.src.trainers.data_adapters:get_data_adapter")
 DataAdapter: Any = private("keras.src.trainers.data_adapters.data_adapter:DataAdapter")
-is_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_jax_sparse")
 is_scipy_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_scipy_sparse")
 is_tensorflow_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_tensorflow_sparse")
 scipy_sparse_to_jax_sparse: Any = private(
@@ -34,98 +34,56 @@ scipy_sparse_to_jax_sparse: Any = private(
 tf_sparse_to_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:tf_sparse_to_jax_sparse")
 
 
-class PeekIterator:
-    """An iterator of executions for Keras to build a model from, which reads one batch.
+Method = Literal["fit", "evaluate", "predict"]
 
-    Attributes:
-        batch: That batch, once it was read.
-    """
 
-    def __init__(self, adapter: Any) -> None:
-        self._adapter = adapter
-        self.batch: Nest = None
+def first_execution(adapter: Any, read: list[Nest]) -> list[tuple[Any, ...]]:
+    """Return an execution for Keras to build a model from; batches that it reads, which is one, go to `read` too."""
 
-    def __iter__(self) -> Iterator[Any]:
-        yield execution(0, 0, self._batches())
+    def batches() -> Iterator[Nest]:
+        for batch in adapter.get_numpy_iterator():
+            read.append(with_jax_sparse(without_own_weights(batch)))
+            yield read[-1]
 
-    def _batches(self) -> Iterator[Nest]:
-        for batch in self._adapter.get_numpy_iterator():
-            self.batch = with_jax_sparse(without_own_weights(batch))
-            yield self.batch
+    return [execution(0, 0, batches())]
 
 
 class GroupedDataAdapter(DataAdapter):
-    """A data adapter of Keras whose batches come in groups, ready for a model's own step.
+    """A data adapter of Keras whose batches come in groups, ready for a model's own step to `method`."""
 
-    Args:
-        model: The model.
-        adapter: Keras's adapter.
-        trains_or_tests: Whether there is a loss to compute.
-    """
-
-    def __init__(self, model: Model, adapter: Any, *, trains_or_tests: bool = False) -> None:
+    def __init__(self, model: Model, adapter: Any, method: Method) -> None:
         self._model = model
         self._adapter = adapter
-        self._trains_or_tests = trains_or_tests
+        self._method = method
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._adapter, name)
 
     def get_jax_iterator(self, super_batch: int | None = None) -> Any:
-        """Return an iterator over groups of batches, see `Batches.executions`.
-
-        Args:
-            super_batch: What Keras 3.16 requests in place of a batch; ignored, because a group already is one.
-        """
+        """Return an iterator over groups of batches, which already are what Keras 3.16 calls a `super_batch`."""
         model, adapter = self._model, self._adapter
-        running = getattr(model._kte.running, "method", "fit")
-        method = running if self._trains_or_tests else "predict"
         batches = batches_of(
             model,
             fills_up=_may_be_short(adapter, num_replicas(model)),
-            may_pad=lambda data: model._kte.may_pad(method, data),
+            may_pad=lambda data: model._kte.separability.may_pad(self._method, data),
             most_steps=adapter.num_batches,
             rows=getattr(adapter, "rows_before", 0),
         )
         return batches.executions(adapter.get_numpy_iterator(), lambda: _requested_steps(model))
 
-    @property
-    def num_batches(self) -> Any:
-        """Return the number of batches, if it is known."""
-        return self._adapter.num_batches
-
-    @property
-    def batch_size(self) -> Any:
-        """Return the number of rows in a batch, if it is known."""
-        return self._adapter.batch_size
-
-    @property
-    def has_partial_batch(self) -> Any:
-        """Return whether the last batch is short, if it is known."""
-        return self._adapter.has_partial_batch
-
-    @property
-    def partial_batch_size(self) -> Any:
-        """Return the number of rows in the last batch, if it is known."""
-        return self._adapter.partial_batch_size
-
-    def on_epoch_begin(self) -> None:
-        """Notify Keras's adapter."""
-        self._adapter.on_epoch_begin()
-
-    def on_epoch_end(self) -> None:
-        """Notify Keras's adapter."""
-        self._adapter.on_epoch_end()
+    # Not found by `__getattr__`: Keras's base class has them.
+    num_batches = property(operator.attrgetter("_adapter.num_batches"))
+    batch_size = property(operator.attrgetter("_adapter.batch_size"))
+    has_partial_batch = property(operator.attrgetter("_adapter.has_partial_batch"))
+    partial_batch_size = property(operator.attrgetter("_adapter.partial_batch_size"))
+    on_epoch_begin = property(operator.attrgetter("_adapter.on_epoch_begin"))
+    on_epoch_end = property(operator.attrgetter("_adapter.on_epoch_end"))
 
 
 def grouped_data(model: Model, arguments: dict[str, Any]) -> GroupedDataAdapter:
     """Return the adapter of the data that `predict` was called with, after building the model on them if necessary.
 
     Keras would mistake an execution's groups for a batch to build on.
-
-    Args:
-        model: The model.
-        arguments: The arguments of `predict`: `x`, and possibly `batch_size` and `steps`.
     """
     adapter = get_data_adapter(
         arguments["x"], batch_size=arguments.get("batch_size"), steps_per_epoch=arguments.get("steps")
@@ -134,7 +92,7 @@ def grouped_data(model: Model, arguments: dict[str, Any]) -> GroupedDataAdapter:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(with_jax_sparse(next(iter(adapter.get_numpy_iterator()))))
         with use_distribution(distribution_of(model)), keras.StatelessScope():
             model(x)
-    return GroupedDataAdapter(model, adapter)
+    return GroupedDataAdapter(model, adapter, "predict")
 
 
 def _requested_steps(model: Model) -> tuple[int, int]:
@@ -147,44 +105,28 @@ def _may_be_short(adapter: Any, replicas: int) -> bool:
     """Return whether a batch may be shorter than the others, or cannot be split evenly."""
     if not adapter.batch_size or adapter.batch_size % replicas:
         return True
-    if adapter.has_partial_batch is None:
-        return not _is_static(adapter)
-    return bool(adapter.has_partial_batch)
-
-
-def _is_static(adapter: Any) -> bool:
+    if adapter.has_partial_batch is not None:
+        return bool(adapter.has_partial_batch)
     inner = getattr(adapter, "adapter", adapter)
-    return type(inner).__name__ == "TFDatasetAdapter"  # its batch size comes from a static shape
+    return type(inner).__name__ != "TFDatasetAdapter"  # whose batch size comes from a static shape
 
 
 class Group(NamedTuple):
-    """Batches of one shape, on the devices.
+    """Batches of one shape, on the devices."""
 
-    Attributes:
-        data: The batch; with `steps`, several of them along a new first dimension.
-        examples: Number of rows of each batch that count, int32, a vector with `steps`; `None` if all rows count.
-        steps: Number of batches, int32; `None` for a single batch without that dimension.
-    """
-
-    data: Nest
-    examples: jax.Array
-    steps: Any
+    data: Nest  # the batch; with `steps`, several of them along a new first dimension
+    examples: Any  # int32, the number of rows of each batch that count, a vector with `steps`; `None` if all do
+    steps: Any  # int32, the number of batches; `None` for a single batch without that dimension
 
 
 class HostBatch(NamedTuple):
-    """A batch on the host.
+    """A batch on the host."""
 
-    Attributes:
-        data: What the model takes, as NumPy arrays.
-        rows: Number of rows, all of them examples.
-        space: Number of rows that it was padded to before.
-        is_whole: Whether it is replicated, is not padded and forms its own group: its parts have different numbers of
-            rows, such as labelled and unlabelled examples, or it has sparse matrices.
-    """
-
-    data: Nest
-    rows: int
-    space: int
+    data: Nest  # what the model takes, as NumPy arrays
+    rows: int  # number of rows, all of them examples
+    space: int = 0  # number of rows that it was padded to before
+    # Whether it is replicated, is not padded and forms its own group: its parts have different numbers of rows, such
+    # as labelled and unlabelled examples, or it has sparse matrices.
     is_whole: bool = False
 
 
@@ -220,10 +162,8 @@ class Batches:
     def executions(self, source: Any, steps: Callable[[], tuple[int, int]]) -> Iterator[list[Group]]:
         """Yield the groups of one execution after the other.
 
-        Args:
-            source: Iterable of batches, as Keras's adapters give them.
-            steps: Returns the number of batches for the next execution, and the number to leave room for: a shorter
-                last execution with the room of the others needs no other program.
+        `steps` returns the number of batches for the next execution, and the number to leave room for: a shorter last
+        execution with the room of the others needs no other program.
         """
         iterator = iter(source)
         while True:
@@ -264,8 +204,8 @@ def _key(batch: HostBatch, pads: bool) -> tuple[bool, Any]:
     """Return whether a batch is padded, and what else the batches of a group have in common."""
     if batch.is_whole:
         return False, id(batch)
-    # The first of `_shapes` is the number of rows.
-    return pads, _shapes(batch.data)[1 if pads else 0 :]
+    leaves, structure = jax.tree.flatten(batch.data)
+    return pads, (None if pads else batch.rows, structure, *((leaf.shape[1:], leaf.dtype) for leaf in leaves))
 
 
 def batches_of(model: Model, **options: Any) -> Batches:
@@ -278,7 +218,7 @@ def host_batch(batch: Nest) -> HostBatch:
     space = 0
     if type(batch) is tuple and batch and all(type(part) is np.ndarray and part.ndim for part in batch):
         # The usual case; what follows takes microseconds.
-        return HostBatch(batch, len(batch[0]), 0, is_whole=any(len(part) != len(batch[0]) for part in batch))
+        return HostBatch(batch, len(batch[0]), is_whole=any(len(part) != len(batch[0]) for part in batch))
     if isinstance(batch, PaddedBatch):
         weight = np.asarray(next(leaf for leaf in jax.tree.leaves(batch.sample_weight)))
         real = np.any(weight.view(np.int32) != np.float32(MARK).view(np.int32), axis=tuple(range(1, weight.ndim)))
@@ -292,7 +232,7 @@ def host_batch(batch: Nest) -> HostBatch:
         batch = with_jax_sparse(batch)
         leaves = jax.tree.leaves(batch, is_leaf=is_jax_sparse)
         if any(is_jax_sparse(leaf) for leaf in leaves):
-            return HostBatch(batch, leaves[0].shape[0], 0, is_whole=True)
+            return HostBatch(batch, leaves[0].shape[0], is_whole=True)
         batch = jax.tree.map(np.asarray, batch)
     leaves = jax.tree.leaves(batch)
     return HostBatch(batch, len(leaves[0]), space, is_whole=len({leaf.shape[:1] for leaf in leaves}) > 1)
@@ -309,12 +249,6 @@ def with_jax_sparse(batch: Nest) -> Nest:
     return jax.tree.map(converted, batch, is_leaf=is_tensorflow_sparse)
 
 
-def _shapes(data: Nest) -> tuple[Any, ...]:
-    """Return the shapes that a program is compiled for: first the number of rows, then all else."""
-    leaves, structure = jax.tree.flatten(data)
-    return (len(leaves[0]), structure, *((leaf.shape[1:], leaf.dtype) for leaf in leaves))
-
-
 def _with_rows(leaf: Any, rows: int) -> Any:
     return leaf if len(leaf) == rows else _stacked([leaf], rows, 1)[0]
 
@@ -322,8 +256,8 @@ def _with_rows(leaf: Any, rows: int) -> Any:
 def _stacked(leaves: Sequence[Any], rows: int, room: int) -> Any:
     """Return arrays stacked along a new first dimension of size `room`, each padded to `rows` rows."""
     stack = np.empty((room, rows, *leaves[0].shape[1:]), leaves[0].dtype)
-    for place, leaf in zip(stack, leaves, strict=False):
-        place[: len(leaf)] = leaf
-        place[len(leaf) :] = leaf[-1:]
+    for batch, leaf in zip(stack, leaves, strict=False):
+        batch[: len(leaf)] = leaf
+        batch[len(leaf) :] = leaf[-1:]
     stack[len(leaves) :] = 0
     return stack

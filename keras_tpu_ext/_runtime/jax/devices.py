@@ -1,4 +1,7 @@
-"""JAX's devices, and Keras's `DataParallel` over them: each made once per process."""
+"""JAX's devices, and Keras's `DataParallel` over them: each made once per process.
+
+Every failure to open a TPU is explained with its cause and a fix.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import contextlib
 import gc
 import glob
 import importlib.metadata
+import importlib.util
 import os
 import re
+import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,20 +25,18 @@ from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.compat.keras3_jax import share_seed
 from keras_tpu_ext._runtime.jax.abstract import abstract_strategy as abstract_strategy
-from keras_tpu_ext._runtime.jax.as_on_tpu import as_on_tpu as as_on_tpu
-from keras_tpu_ext._runtime.jax.hide_accelerators import hide_accelerators
 from keras_tpu_ext._runtime.jax.layouts import layout as layout
 from keras_tpu_ext._runtime.jax.process_group import is_chief as is_chief
 from keras_tpu_ext._runtime.jax.process_group import num_workers as num_workers
+from keras_tpu_ext._runtime.jax.scope import data_parallel
 from keras_tpu_ext._runtime.jax.scope import device_name as device_name
 from keras_tpu_ext._runtime.jax.scope import distribute as distribute
 from keras_tpu_ext._runtime.jax.scope import num_devices as num_devices
 from keras_tpu_ext._runtime.jax.scope import num_replicas as num_replicas
 from keras_tpu_ext._runtime.jax.scope import scope as scope
 from keras_tpu_ext._runtime.jax.sharded_parallel import shard as shard
-from keras_tpu_ext._runtime.jax.sharding import data_parallel
-from keras_tpu_ext._runtime.jax.tpu import open_tpu as open_tpu
-from keras_tpu_ext.errors import ScopeError
+from keras_tpu_ext._runtime.jax.traced_devices import as_on_tpu as as_on_tpu
+from keras_tpu_ext.errors import HardwareUnusableWarning, ScopeError, TpuUnusableError
 
 _backends_are_initialized: Any = private("jax._src.xla_bridge:backends_are_initialized")
 
@@ -119,15 +123,15 @@ def _capability(gpu: jax.Device) -> tuple[int, int] | None:
 
 def _may_have_gpus() -> bool:
     nodes = glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/kfd") + glob.glob("/dev/dxg")
-    return bool(nodes) and any(_is_installed(plugin) for plugin in _GPU_PLUGINS)
+    return bool(nodes) and any(_version(plugin) for plugin in _GPU_PLUGINS)
 
 
-def _is_installed(package: str) -> bool:
+def _version(package: str) -> str | None:
+    """Return the installed version of a package; `None` if there is none."""
     try:
-        importlib.metadata.version(package)
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def _too_late(replicas: int, there: int) -> str:
@@ -146,3 +150,117 @@ def _early_calls() -> str:
         return f": it made the variable {names[0]}"
     shapes = [f"{array.dtype}{list(array.shape)}" for array in jax.live_arrays()]
     return f": it made an array {shapes[0]}" if shapes else " (one that made an array or listed the devices, say)"
+
+
+@once_per_process
+def open_tpu(address: str) -> OpenedStrategy:
+    """Return the distribution over all cores of the TPU, of every process that JAX has joined."""
+    if "://" in address:
+        raise TpuUnusableError(_message(*_REMOTE, address))
+    if importlib.util.find_spec("libtpu") is None:
+        # Trying would start JAX's devices, after which a rehearsal is impossible.
+        raise TpuUnusableError(_message(*_NO_LIBTPU, address))
+    hide_accelerators()
+    try:
+        devices = jax.devices("tpu")
+    except Exception as error:  # JAX may raise anything here
+        raise TpuUnusableError(explain_tpu_failure(address, error)) from error
+    return OpenedStrategy(data_parallel(devices), len(devices), devices[0].device_kind, supports_bfloat16=True)
+
+
+def explain_tpu_failure(address: str, error: BaseException) -> str:
+    """Return one sentence that explains why a TPU cannot be used, and another that says what to do about it."""
+    text = f"{type(error).__name__}: {error}".strip()
+    for pattern, cause, cure in _KNOWN_FAILURES:
+        match = re.search(pattern, text, re.IGNORECASE | re.DOTALL)
+        if match:
+            holder = re.search(r"pid\D{0,3}(\d+)", text)
+            by = f" It is the process {holder[1]}." if holder and cause is _HELD else ""
+            return _message(cause + by, cure, address)
+    return _message(
+        f"JAX could not start the TPU: {text.splitlines()[0]}.",
+        "check that this is a TPU machine and that libtpu fits JAX, pip install 'jax[tpu]', or go on without it with "
+        "strategy_scope(tpu=False).",
+        address,
+    )
+
+
+def _message(cause: str, cure: str, address: str) -> str:
+    libtpu = _version("libtpu") or "not installed"
+    return f"{cause} What to do: {cure} (TPU address {address!r}, JAX {jax.__version__}, libtpu {libtpu}.)"
+
+
+_REMOTE = (
+    "Keras runs on JAX here, and JAX cannot reach a TPU over the network.",
+    "run on the TPU machine itself and write strategy_scope(tpu='local'), or use TensorFlow: before the first import "
+    "of keras, os.environ['KERAS_BACKEND'] = 'tensorflow'.",
+)
+_NO_LIBTPU = (
+    "This JAX was installed without libtpu, which drives the TPU.",
+    "pip install 'jax[tpu]', then run again.",
+)
+_HELD = "Another process holds the TPU chip; only one process and one framework can."
+_KNOWN_FAILURES = (
+    (
+        r"already in use|in use by|lockfile|Device or resource busy|Failed to get TPU.*held",
+        _HELD,
+        "end that process (another notebook, or TensorFlow in this one), then run again. After a crash the file "
+        "/tmp/libtpu_lockfile may be left behind: delete it.",
+    ),
+    (
+        r"No jellyfish device|no TPU|Unable to initialize backend 'tpu'.*(not found|NOT_FOUND)|Failed to find .*TPU",
+        "libtpu finds no TPU on this machine.",
+        "check that the notebook's accelerator is a TPU and that the machine was restarted since it was chosen.",
+    ),
+    (
+        r"unknown backend|not in the list of known backends|JAX_PLATFORMS",
+        "JAX was told not to use TPUs.",
+        "unset the environment variable JAX_PLATFORMS, or write JAX_PLATFORMS=tpu,cpu, before JAX is imported.",
+    ),
+)
+
+
+def hide_accelerators() -> None:
+    """Hide TPUs and GPUs from TensorFlow, used beside JAX for `tf.data` for instance, now or when it is imported.
+
+    Only one framework can hold a TPU chip (jax#13260), and TensorFlow takes all memory of a GPU at once.
+    """
+    if "tensorflow" in sys.modules:
+        _hide()
+    elif _HIDE_ON_IMPORT not in sys.meta_path:
+        sys.meta_path.insert(0, _HIDE_ON_IMPORT)
+
+
+def _hide() -> None:
+    tensorflow = sys.modules["tensorflow"]
+    for kind in ("TPU", "GPU"):
+        try:
+            tensorflow.config.set_visible_devices([], kind)
+        except RuntimeError:
+            held = tensorflow.config.get_visible_devices(kind)
+            if held:
+                warnings.warn(_STARTED.format(kind=kind), HardwareUnusableWarning, stacklevel=2)
+
+
+_STARTED = (
+    "TensorFlow has started the {kind}s of this machine, and Keras trains on JAX: only one framework can have them. "
+    'Before the first line that uses TensorFlow, write: tf.config.set_visible_devices([], "{kind}"), or open '
+    "strategy_scope() earlier."
+)
+
+
+class _HideOnImport:
+    """An import finder that finds no module, but hides the accelerators at the first import after TensorFlow's.
+
+    TensorFlow keeps importing modules lazily while it runs, so this happens before any device is started.
+    """
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        tensorflow = sys.modules.get("tensorflow")
+        if getattr(getattr(tensorflow, "__spec__", None), "_initializing", True) or not hasattr(tensorflow, "config"):
+            return
+        sys.meta_path.remove(self)
+        _hide()
+
+
+_HIDE_ON_IMPORT = _HideOnImport()

@@ -5,11 +5,9 @@ What differs between the two is what depends on the number of rows: the axes of 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +16,7 @@ import numpy as np
 from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Value, first_mixed, join, mixed, rows
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.jax.batch import OF_EXAMPLES, followed
 from keras_tpu_ext._runtime.jax.jaxpr_rules import CONTROL_FLOW, Equation, Shape, value_of
 
 _summarize: Any = private("jax._src.source_info_util:summarize")
@@ -45,44 +44,19 @@ class Argument:
         return rows(self.shape.index(None)) if None in self.shape else CONSTANT
 
 
-class _Trace(threading.local):
-    is_followed = False
-
-
-_TRACE = _Trace()
-
-
-def is_followed() -> bool:
-    """Return whether this thread traces code to follow it; a mark in a step that runs would stand in XLA's way."""
-    return _TRACE.is_followed
-
-
-@contextlib.contextmanager
-def _followed() -> Iterator[None]:
-    before, _TRACE.is_followed = _TRACE.is_followed, True
-    try:
-        yield
-    finally:
-        _TRACE.is_followed = before
-
-
 def follow(function: Callable[..., Nest], *arguments: Nest) -> tuple[Nest, str]:
     """Return the value of each output of `function`, and an operation with effects on rows if there is one.
 
-    Args:
-        function: Takes arrays and returns a structure of arrays; it is traced twice, and nothing is computed.
-        *arguments: Structures of `Argument`.
+    It takes structures of `Argument` as arrays; it is traced twice, and nothing is computed.
     """
-    traces, structure = [], None
+    traces, outputs = [], None
     for size in SIZES:
         at_size = jax.tree.map(lambda one, size=size: one.of(size), arguments)
         # A function of its own: JAX keeps traces by function and shapes.
-        with _followed():
+        with followed():
             jaxpr, outputs = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*at_size)
         traces.append(jaxpr)
-        structure = jax.tree.structure(outputs)
-    assert structure is not None
-    walk = _Walk()
+    structure, walk = jax.tree.structure(outputs), _Walk()
     entries = [_Entry(leaf.value) for leaf in jax.tree.leaves(arguments)]
     try:
         found = [entry.value for entry in walk.closed(traces, entries)]
@@ -103,14 +77,9 @@ class _Entry(NamedTuple):
 
 
 class _Walk:
-    """Walks through two jaxprs at once.
+    """Walks through two jaxprs at once."""
 
-    Attributes:
-        effect: An operation with effects on something else than constants; empty if there is none.
-    """
-
-    def __init__(self) -> None:
-        self.effect = ""
+    effect = ""  # an operation with effects on something else than constants
 
     def closed(self, jaxprs: Sequence[Any], inputs: Sequence[_Entry]) -> list[_Entry]:
         """Return the entries of the outputs of two closed jaxprs."""
@@ -153,7 +122,7 @@ class _Walk:
         shapes = [_shape(*variables) for variables in zip(one.invars, other.invars, strict=True)]
         results = [_shape(*variables) for variables in zip(one.outvars, other.outvars, strict=True)]
         equation = Equation(name, one.params, other.params, tuple(values), tuple(shapes), tuple(results))
-        if name in _CALLS:
+        if name in _CALLS.split():
             found = self._called(equation, _inner(pair), entries)
         elif name == "custom_linear_solve":
             found = self._solved(pair, entries)
@@ -163,7 +132,7 @@ class _Walk:
             found = [_Entry(value) for value in value_of(equation)]
         reasons = {value.reason for value in values}
         return [
-            _Entry(_placed(_settled(entry.value, shape, name), one, reasons), entry.numbers)
+            _Entry(_located(_settled(entry.value, shape, name), one, reasons), entry.numbers)
             for entry, shape in zip(found, results, strict=True)
         ]
 
@@ -226,13 +195,11 @@ class _Walk:
 
 
 # What these call is part of the function, as it stands.
-_CALLS = {
-    *("jit", "pjit", "closed_call", "core_call", "core_closed_call", "remat", "remat2", "checkpoint", "composite"),
-    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
-}
+_CALLS = (
+    "jit pjit closed_call core_call core_closed_call remat remat2 checkpoint composite custom_jvp_call "
+    "custom_vjp_call custom_vjp_call_jaxpr"
+)
 _OF_WHILE = ("cond_jaxpr", "body_jaxpr")
-# The name of a function whose results are those of the examples, whatever it computes; see `batch.respects_padding`.
-OF_EXAMPLES = "kte_of_examples"
 
 
 def _of_examples(values: Sequence[Value]) -> Value:
@@ -273,7 +240,7 @@ def _are_equal(one: np.ndarray, other: np.ndarray) -> bool:
 def _folded(pair: Sequence[Any], entries: Sequence[_Entry]) -> list[_Entry] | None:
     """Return what an operation makes of numbers of which one depends on the number of rows; else `None`."""
     name, numbers = pair[0].primitive.name, [entry.numbers for entry in entries if entry.numbers is not None]
-    if not entries or len(numbers) < len(entries) or name in CONTROL_FLOW or name in _CALLS:
+    if not entries or len(numbers) < len(entries) or name in CONTROL_FLOW or name in _CALLS.split():
         return None
     if name != "convert_element_type" and all(_are_equal(*one) for one in numbers):
         return None
@@ -313,9 +280,9 @@ def _settled(value: Value, shape: Shape, where: str) -> Value:
     return value if value == rows(axes[0], per_row) and not rest else mixed(where, is_certain=False)
 
 
-def _placed(value: Value, equation: Any, known: set[str]) -> Value:
+def _located(value: Value, equation: Any, known: set[str]) -> Value:
     """Return the value with the layer and the line of code where its reason is, if that is new."""
-    if not value.reason or value.reason in known or _PLACE.search(value.reason):
+    if not value.reason or value.reason in known or _LOCATION.search(value.reason):
         return value
     lines = _summarize(equation.source_info, num_frames=40).splitlines()
     own = [line for line in lines if not re.search(r"[/\\](keras|keras_tpu_ext)[/\\]", line)]
@@ -324,7 +291,7 @@ def _placed(value: Value, equation: Any, known: set[str]) -> Value:
     return dataclasses.replace(value, reason=value.reason + where)
 
 
-_PLACE = re.compile(r" in `| at .*:\d")
+_LOCATION = re.compile(r" in `| at .*:\d")
 
 
 def _if_decided(by: Value, values: list[Value], where: str) -> list[Value]:

@@ -1,4 +1,4 @@
-"""The layouts of a model's variables on its devices, and likely mistakes in them."""
+"""The layouts of a model's variables on its devices, likely mistakes in them, and moves to other layouts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ import jax
 import keras
 
 from keras_tpu_ext._runtime.common.layouts import LayerFacts, ModelLayout, Role, Spec, VariableLayout
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.common.user_frame import user_stack_level
 from keras_tpu_ext._runtime.compat.keras3 import path_of
-from keras_tpu_ext._runtime.compat.keras3_jax import layout_of, spec_of_layout
-from keras_tpu_ext._runtime.jax.scope import distribution_of, mesh_sizes
+from keras_tpu_ext._runtime.compat.keras3_jax import (
+    SLOTS_FOLLOW_WEIGHTS,
+    devices_of_layout,
+    layout_of,
+    spec_of_layout,
+)
+from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, mesh_sizes
 from keras_tpu_ext._runtime.jax.sharded_parallel import ShardedParallel, facts_of, facts_of_variable
 from keras_tpu_ext._runtime.jax.update import step_variables
 from keras_tpu_ext._runtime.keras3.models import flatten_layers, optimizers_of
@@ -63,9 +69,9 @@ def complaints_of(rows: Sequence[VariableLayout], distribution: _Distribution) -
 def warn_of_layouts(model: keras.Model) -> None:
     """Warn once about a model with likely mistakes in its layouts."""
     program = model._kte
-    if program.layout_is_told:
+    if program.layout_warned:
         return
-    program.layout_is_told = True
+    program.layout_warned = True
     found = layout(model).complaints
     if found:
         warnings.warn(
@@ -76,11 +82,6 @@ def warn_of_layouts(model: keras.Model) -> None:
         )
 
 
-def warn_again_of_layouts(model: keras.Model) -> None:
-    """Let `warn_of_layouts` warn again: the model has other layouts."""
-    model._kte.layout_is_told = False
-
-
 @contextlib.contextmanager
 def without_layout_warning(model: keras.Model) -> Iterator[None]:
     """Within the block, keep the warning about a model's layouts for later."""
@@ -88,11 +89,11 @@ def without_layout_warning(model: keras.Model) -> Iterator[None]:
     if program is None:  # Keras's own step warns of nothing
         yield
         return
-    told, program.layout_is_told = program.layout_is_told, True
+    before, program.layout_warned = program.layout_warned, True
     try:
         yield
     finally:
-        program.layout_is_told = told
+        program.layout_warned = before
 
 
 def specs_under(model: keras.Model, distribution: keras.distribution.Distribution) -> dict[int, Spec]:
@@ -129,10 +130,7 @@ def _facts_of_weights(model: keras.Model) -> dict[int, LayerFacts]:
 def _weights_of_slots(
     slots: Sequence[keras.Variable], weights: Sequence[keras.Variable]
 ) -> dict[int, keras.Variable]:
-    """Return, by `id` of each optimizer's variable such as a momentum, the weight that it belongs to.
-
-    Keras puts the path of the weight into its name. Weights may have equal paths: their slots are in the same order.
-    """
+    """Return, by `id` of each slot, the weight in its name; of weights with equal paths the slots are in order."""
     by_name: dict[tuple[str, tuple[int, ...]], list[keras.Variable]] = {}
     for weight in sorted(weights, key=lambda weight: not weight.trainable):
         by_name.setdefault((path_of(weight).replace("/", "_"), tuple(weight.shape)), []).append(weight)
@@ -199,3 +197,66 @@ def _spec_of_created(variable: keras.Variable) -> tuple[Spec, Mapping[str, int]]
     """Return how a variable is laid out, and the size of each axis of its own mesh."""
     axes, sizes = spec_of_layout(layout_of(variable))
     return (*axes, *[None] * (len(variable.shape) - len(axes))), sizes
+
+
+def choose_layout(model: keras.Model, batch: Nest) -> None:
+    """Lay out a model of `shard="auto"` once, for its first batch; with several processes it keeps its layout."""
+    distribution = distribution_of(model)
+    if not isinstance(distribution, ShardedParallel) or distribution.choose is None:
+        return
+    if model._kte.layout_chosen_by == distribution:
+        return
+    model._kte.set_untracked(layout_chosen_by=distribution)
+    if jax.process_count() > 1:
+        return
+    with without_layout_warning(model):
+        mesh = distribution.choose(model, batch)
+    if mesh is not None and mesh != distribution.axes.sizes:
+        relayout(model, distribution.over(mesh))
+
+
+def lay_out_variables(model: keras.Model) -> None:
+    """Move variables that were created elsewhere to where the model is, laid out by their layers like all others."""
+    distribution = distribution_of(model)
+    if distribution is None:
+        return
+    is_ours = isinstance(distribution, ShardedParallel)
+    optimizers = optimizers_of(model) if is_ours and not SLOTS_FOLLOW_WEIGHTS else ()
+    slots = {id(variable) for optimizer in optimizers for variable in optimizer.variables}
+    moving = [one for one in variables_of(model) if _is_elsewhere(one, distribution) or id(one) in slots]
+    has_specs = is_ours or isinstance(distribution, keras.distribution.DataParallel)
+    specs = specs_under(model, distribution) if has_specs and moving else {}
+    for variable in moving:
+        if has_specs:
+            _lay_out(variable, keras.distribution.TensorLayout(specs[id(variable)], distribution.device_mesh))
+        else:
+            _lay_out(variable, distribution.get_variable_layout(variable))
+
+
+def _is_elsewhere(variable: keras.Variable, distribution: keras.distribution.Distribution) -> bool:
+    """Return whether a variable is not on the devices of a distribution."""
+    layout = layout_of(variable)
+    return layout is None or devices_of_layout(layout) != set(distribution.device_mesh.devices.flat)
+
+
+def move_to(model: keras.Model, distribution: keras.distribution.Distribution | None) -> None:
+    """Move a model of one scope to the block of another; the layout that its own scope has chosen stays."""
+    own = distribution_of(model)
+    if None in (own, distribution) or distribution in (own, model._kte.layout_chosen_by):
+        return
+    model._kte.set_untracked(layout_chosen_by=None)
+    model._kte.layout_warned = False  # the model has other layouts
+    relayout(model, distribution)
+
+
+def relayout(model: keras.Model, distribution: keras.distribution.Distribution) -> None:
+    """Bind a model to another distribution, and move its variables."""
+    specs = specs_under(model, distribution)
+    bind(model, distribution)
+    for variable in variables_of(model):
+        _lay_out(variable, keras.distribution.TensorLayout(specs[id(variable)], distribution.device_mesh))
+
+
+def _lay_out(variable: keras.Variable, layout: keras.distribution.TensorLayout) -> None:
+    variable._layout = layout
+    variable.assign(variable.value)

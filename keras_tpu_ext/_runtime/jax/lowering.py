@@ -21,15 +21,15 @@ from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext._runtime.compat.keras3 import path_of
 from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh, unsharded_state_patches
 from keras_tpu_ext._runtime.jax.abstract import abstract_variables, is_abstract
-from keras_tpu_ext._runtime.jax.as_on_tpu import tracing_for_tpu
 from keras_tpu_ext._runtime.jax.attention import warn_of_stock_attention
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
-from keras_tpu_ext._runtime.jax.jaxpr_flops import jaxprs_of
+from keras_tpu_ext._runtime.jax.flops import jaxprs_of
 from keras_tpu_ext._runtime.jax.layouts import complaints_of, layouts_under, specs_under, without_layout_warning
-from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
+from keras_tpu_ext._runtime.jax.loop import stateless
+from keras_tpu_ext._runtime.jax.program import TrainStep
 from keras_tpu_ext._runtime.jax.scope import mesh_sizes, use_distribution
-from keras_tpu_ext._runtime.jax.step import TrainStep
-from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, tracing_for_tpu
+from keras_tpu_ext._runtime.jax.update import own_variables, state_variables
 from keras_tpu_ext._runtime.keras3.models import flatten_layers
 
 _module_to_bytecode: Any = private("jax._src.interpreters.mlir:module_to_bytecode")
@@ -54,7 +54,7 @@ def lower_step(model: keras.Model, batch: Nest, opened: OpenedStrategy, device_k
         stack.enter_context(tracing_for_tpu(device_kind))
         is_sharded = isinstance(distribution, keras.distribution.ModelParallel)
         devices = TracedDevices(mesh, batch_axis, is_sharded, exact_attention=isinstance(model, TrainStep))
-        stack.enter_context(exact_operations(devices, replaces=True))
+        stack.enter_context(exact_operations(devices))
         if is_abstract(model):
             stack.enter_context(abstract_variables())
         stack.enter_context(without_layout_warning(model))  # the report has it
@@ -135,8 +135,7 @@ def _build(model: keras.Model, data: Nest) -> None:
 
 def _stateless(model: keras.Model) -> tuple[Callable[..., tuple[Nest, ...]], _State]:
     """Return the step as a stateless function of lists of values and a batch, and the lists of variables."""
-    optimizer = [] if model.optimizer is None else model.optimizer.variables
-    state = (model.trainable_variables, model.non_trainable_variables, optimizer, model.metrics_variables)
+    state = state_variables(model)
 
     # JAX names arguments after the parameters.
     def step(trainable: Nest, non_trainable: Nest, optimizer: Nest, metrics: Nest, data: Nest) -> tuple[Nest, ...]:
@@ -145,12 +144,13 @@ def _stateless(model: keras.Model) -> tuple[Callable[..., tuple[Nest, ...]], _St
 
     if not isinstance(model, TrainStep):
         return step, state
-    execution = CompiledLoop(model, model.train_step, is_lowered=True)
 
     def exact_step(
         trainable: Nest, non_trainable: Nest, optimizer: Nest, metrics: Nest, own: Nest, data: Nest
     ) -> tuple[Nest, ...]:
-        logs, after, own = execution.stateless((trainable, non_trainable, optimizer, metrics), own, data, None)
+        logs, after, own = stateless(
+            model, model.train_step, None, (trainable, non_trainable, optimizer, metrics), own, data, None
+        )
         return logs, *after, own
 
     return exact_step, (*state, own_variables(model))

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import keras
 import numpy as np
 
 from keras_tpu_ext._runtime.common.missing_names import private
-from keras_tpu_ext._runtime.jax.gather import reading_shards
+from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.jax.peer_failure import end_with_peers
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext.errors import ClusterError
 
 _global_state: Any = private("jax._src.distributed:global_state")
+
+_Read = Callable[..., np.ndarray]
 
 _LOST = re.compile(r"Gloo .*(failed|closed|reset)|Connection (reset|closed|refused)|heartbeat|coordination", re.I)
 
@@ -31,16 +35,30 @@ def is_chief() -> bool:
     return num_workers() == 1 or jax.process_index() == 0
 
 
+def has_shards_elsewhere(variable: keras.Variable) -> bool:
+    """Return whether other processes have shards of a variable that this one lacks."""
+    value = variable.value
+    return isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated)
+
+
+def _gathering(original: _Read) -> _Read:
+    @functools.wraps(original)
+    def read(variable: keras.Variable, dtype: str | None = None) -> np.ndarray:
+        if not has_shards_elsewhere(variable):
+            return original(variable, dtype)
+        from jax.experimental import multihost_utils
+
+        return np.asarray(multihost_utils.process_allgather(variable.value, tiled=True), dtype)
+
+    return read
+
+
 class JaxProcessGroup(ProcessGroup):
     """The processes that `keras.distribution.initialize` or `jax.distributed` has joined."""
 
-    def size(self) -> int:
-        """Return the number of processes."""
-        return num_workers()
-
-    def is_chief(self) -> bool:
-        """Return whether this process writes and prints."""
-        return is_chief()
+    size = staticmethod(num_workers)
+    is_chief = staticmethod(is_chief)
+    end_with_peers = staticmethod(end_with_peers)
 
     def all_gather_int(self, number: int) -> list[int]:
         """Return the numbers that all processes pass to this call, in the same order on each."""
@@ -53,11 +71,7 @@ class JaxProcessGroup(ProcessGroup):
 
     def reading_shards(self) -> contextlib.AbstractContextManager[None]:
         """Return a context for reading variables with shards on other processes; all processes must read them."""
-        return contextlib.nullcontext() if num_workers() == 1 else reading_shards()
-
-    def end_with_peers(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which this process ends if an error ends another one."""
-        return end_with_peers()
+        return patched([(keras.Variable, "keras.Variable.__array__", _gathering)] if num_workers() > 1 else [])
 
     @contextlib.contextmanager
     def explain_peer_failure(self) -> Iterator[None]:

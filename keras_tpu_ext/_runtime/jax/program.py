@@ -7,6 +7,9 @@ batches that cannot be split evenly over the devices, loss scaling, accumulation
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -14,48 +17,53 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_ext._runtime.common.missing_names import override, private
+from keras_tpu_ext._runtime.common.missing_names import override
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
-from keras_tpu_ext._runtime.compat.keras3_jax import keeping_state
+from keras_tpu_ext._runtime.compat.keras3_jax import HAS_MAYBE_SYMBOLIC_BUILD, keeping_state
 from keras_tpu_ext._runtime.jax import batch as _batch
-from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, PeekIterator, grouped_data
+from keras_tpu_ext._runtime.jax.data_adapter import GroupedDataAdapter, Method, first_execution, grouped_data
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
 from keras_tpu_ext._runtime.jax.explained_errors import explained_errors
-from keras_tpu_ext._runtime.jax.gather import has_shards_elsewhere
-from keras_tpu_ext._runtime.jax.layouts import warn_of_layouts
+from keras_tpu_ext._runtime.jax.layouts import (
+    choose_layout,
+    lay_out_variables,
+    move_to,
+    variables_of,
+    warn_of_layouts,
+)
 from keras_tpu_ext._runtime.jax.loop import (
-    GroupExecutionSchedule,
     make_function,
     make_predict_function,
-    own_variables,
+    unshare,
 )
-from keras_tpu_ext._runtime.jax.overflow import StatelessOverflowWatch
-from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup
-from keras_tpu_ext._runtime.jax.relayout import choose_layout, lay_out_what_has_no_layout, move_to
-from keras_tpu_ext._runtime.jax.scope import current_distribution, distribution_of, keep, use_distribution
-from keras_tpu_ext._runtime.jax.separability import Method, Separability
-from keras_tpu_ext._runtime.jax.sharding import unshare
-from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
+from keras_tpu_ext._runtime.jax.process_group import JaxProcessGroup, has_shards_elsewhere
+from keras_tpu_ext._runtime.jax.scope import bind, distribution_of, use_distribution
+from keras_tpu_ext._runtime.jax.separability import Separability
+from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, traced_devices
 from keras_tpu_ext._runtime.jax.update import (
+    State,
+    StatelessOverflowWatch,
+    Values,
     Weights,
     accumulate_or_apply,
-    flush_window,
+    make_flush,
     make_step_state,
+    own_variables,
     run_stateless,
+    state_variables,
 )
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.execution_schedule import enumerate_executions
-from keras_tpu_ext._runtime.keras3.models import has_layer_losses
+from keras_tpu_ext._runtime.keras3.functional import become_functional, reduced
+from keras_tpu_ext._runtime.keras3.models import clear_loss_ids, has_layer_losses
 from keras_tpu_ext._runtime.keras3.optimizer_view import track_all_variables
 from keras_tpu_ext._runtime.training.denominator import recording
+from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-from keras_tpu_ext._runtime.training.model import is_own_step
+from keras_tpu_ext._runtime.training.model import ExactModel, is_own_step, stock_of
 from keras_tpu_ext._runtime.training.program import ExactProgram
-from keras_tpu_ext._runtime.training.step_state import StepState
 from keras_tpu_ext.errors import ArgumentError
-
-_is_jax_sparse: Any = private("keras.src.trainers.data_adapters.data_adapter_utils:is_jax_sparse")
 
 
 class JaxAdapter(Keras3Adapter):
@@ -72,31 +80,38 @@ class JaxProgram(ExactProgram):
 
     adapter = JaxAdapter()
     facts = _batch
-    layout_is_told = False  # whether a warning about layouts has been given
-    layout_asked: Any = None  # the distribution of `shard="auto"` that has chosen the layout
+    process_group = staticmethod(JaxProcessGroup)
+    make_step_state = staticmethod(make_step_state)
+    make_schedule = staticmethod(ExecutionSchedule)
+    layout_warned = False  # whether a warning about layouts has been given
+    layout_chosen_by: keras.distribution.Distribution | None = None  # of `shard="auto"`, once it has chosen
     separability: Separability
 
     def __init__(self, model: Model, default_augment: Callable[..., Any] | None = None) -> None:
         super().__init__(model, default_augment)
         self.set_untracked(separability=Separability(model, self._forward))
 
-    def traced(self, *, replaces: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which operations are exact on the model's devices, also as Keras computes on a TPU."""
-        return exact_operations(TracedDevices.of(distribution_of(self.model)), replaces=replaces)
+    def traced(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which operations are exact on the model's devices, also as Keras computes on a TPU.
 
-    def train_step(self, state: Any, data: Nest) -> tuple[dict[str, Any], Any]:
-        """Take one optimizer step.
-
-        Returns:
-            The metrics by name, and the next state.
+        A model that is called within another one is a part of it: the outermost block with a mesh counts.
         """
+        outer = traced_devices()
+        if outer is None or (outer.mesh is None and not outer.is_abstract):
+            return exact_operations(TracedDevices.of(distribution_of(self.model)))
+        if outer.exact_attention:
+            return contextlib.nullcontext()
+        return exact_operations(dataclasses.replace(outer, exact_attention=True))
+
+    def train_step(self, state: State, data: Nest) -> tuple[dict[str, Any], State]:
+        """Take one optimizer step; return the metrics by name, and the next state."""
         model, scaler = self.model, self.compiled_state().loss_scaler
         trainable, non_trainable, optimizer, metrics = state
         x, y, sample_weight = _unpacked(data)
         x, y, augmented = self._augmented(x, y, non_trainable)
         options = {"training": True, "optimizer_variables": optimizer}
 
-        def scaled_loss(trainable: Any) -> tuple[jax.Array, Any]:
+        def scaled_loss(trainable: Values) -> tuple[jax.Array, Any]:
             with recording() as losses:
                 loss, aux = model.compute_loss_and_updates(
                     trainable, augmented, metrics, x, y, sample_weight, **options
@@ -111,7 +126,7 @@ class JaxProgram(ExactProgram):
         logs, metrics = self._updated_metrics(metrics, loss, x, y, y_pred, sample_weight)
         return logs, (*weights, metrics)
 
-    def test_step(self, state: Any, data: Nest) -> tuple[dict[str, Any], Any]:
+    def test_step(self, state: State, data: Nest) -> tuple[dict[str, Any], State]:
         """Evaluate one batch; `state` and the returned state do not include the optimizer's variables."""
         trainable, non_trainable, metrics = state
         x, y, sample_weight = _unpacked(data)
@@ -156,14 +171,10 @@ class JaxProgram(ExactProgram):
     def make_predict_function(self, stock: object) -> Callable[..., Any]:
         """Return the function that `predict` calls for one execution."""
         self.separability.forget()
-        self.adopt_variables()
+        lay_out_variables(self.model)
         return make_predict_function(self.model)
 
-    def may_pad(self, method: Method, data: Nest) -> bool:
-        """Return whether a batch may be padded: whether nothing that is kept or returned changes with padded rows."""
-        return self.separability.answer(method, data).may_pad
-
-    def _forward(self, method: Method, state: Any, data: Nest) -> tuple[Nest, Nest, Nest]:
+    def _forward(self, method: Method, state: State, data: Nest) -> tuple[Nest, Nest, Nest]:
         """Return the loss, the outputs and the next state, but for what follows from gradients."""
         if method == "predict":
             outputs, non_trainable = self.model.predict_step(state, data)
@@ -181,32 +192,29 @@ class JaxProgram(ExactProgram):
         self._updated_metrics(metrics, jnp.zeros(()), x, y, y_pred, sample_weight)
         return loss, y_pred, (trainable, non_trainable, *optimizer, metrics)
 
-    def _augmented(self, x: Nest, y: Nest, values: Any) -> tuple[Nest, Nest, Any]:
+    def _augmented(self, x: Nest, y: Nest, values: Values) -> tuple[Nest, Nest, Values]:
         """Return the batch as the model should see it, and the next values of the non-trainable variables."""
         if not self.augments:
             return x, y, values
-        changed: list[Any] = []
-        values = run_stateless(lambda: changed.extend(self.augment(x, y)), self.model.non_trainable_variables, values)
-        return changed[0], changed[1], values
+        (x, y), values = run_stateless(lambda: self.augment(x, y), self.model.non_trainable_variables, values)
+        return x, y, values
 
     def _updated_metrics(
-        self, values: Any, loss: jax.Array, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest
-    ) -> tuple[dict[str, Any], Any]:
+        self, values: Values, loss: jax.Array, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest
+    ) -> tuple[dict[str, Any], Values]:
         """Return the logs and the next values of the metrics' variables."""
-        logs: list[dict[str, Any]] = []
 
-        def update() -> None:
+        def update() -> dict[str, Any]:
             # Keras tracks the mean of a loss that is not reduced.
             mean = loss if not loss.shape else jnp.mean(loss) / _batch.valid_fraction()
             self.model._loss_tracker.update_state(mean, sample_weight=_number_of_examples(x))
-            logs.append(dict(self.model.compute_metrics(x, y, y_pred, sample_weight)))
+            return dict(self.model.compute_metrics(x, y, y_pred, sample_weight))
 
-        values = run_stateless(update, self.model.metrics_variables, values)
-        return logs[0], values
+        return run_stateless(update, self.model.metrics_variables, values)
 
     def compile(self, *arguments: Any) -> None:
         """Configure the model; in the block of another scope it moves there first."""
-        move_to(self.model, current_distribution())
+        move_to(self.model, keras.distribution.distribution())
         self.separability.forget()
         super().compile(*arguments)
 
@@ -216,7 +224,7 @@ class JaxProgram(ExactProgram):
 
     def adopt(self) -> None:
         """Bind the model to the open block; its variables are moved before they are used."""
-        keep(self.model, current_distribution())
+        bind(self.model, keras.distribution.distribution())
 
     @contextlib.contextmanager
     def loop(self) -> Iterator[None]:
@@ -225,7 +233,7 @@ class JaxProgram(ExactProgram):
             explained_errors(self.model),
             use_distribution(None),
             keeping_state(self.model),
-            self.traced(replaces=True),
+            exact_operations(TracedDevices.of(distribution_of(self.model))),
         ):
             yield
 
@@ -233,28 +241,13 @@ class JaxProgram(ExactProgram):
         """Let `predict` read groups of batches; `fit` and `evaluate` get them when the model is built."""
         if call.method == "predict":
             if self.model.built:
-                self.adopt_variables()
+                lay_out_variables(self.model)
             call.arguments["x"] = grouped_data(self.model, call.arguments)
             call.arguments.pop("batch_size", None)
 
     def saves_together(self) -> bool:
         """Return whether processes hold shards of what is saved."""
-        model = self.model
-        optimizer = [] if getattr(model, "optimizer", None) is None else model.optimizer.variables
-        saved = (*model.variables, *optimizer, *own_variables(model))
-        return any(has_shards_elsewhere(variable) for variable in saved)
-
-    def process_group(self) -> JaxProcessGroup:
-        """Return JAX's processes."""
-        return JaxProcessGroup()
-
-    def make_step_state(self, loss_scale: Any, accumulation_steps: int) -> StepState:
-        """Return a `StepState` for pure functions."""
-        return make_step_state(loss_scale, accumulation_steps)
-
-    def make_schedule(self) -> GroupExecutionSchedule:
-        """Return an `ExecutionSchedule` of groups."""
-        return GroupExecutionSchedule()
+        return any(has_shards_elsewhere(variable) for variable in variables_of(self.model))
 
     def make_overflow_watch(self, steps: int) -> StatelessOverflowWatch:
         """Return an `OverflowWatch` for pure functions."""
@@ -268,69 +261,42 @@ class JaxProgram(ExactProgram):
 
     def make_flush(self, optimizer: Optimizer) -> Callable[[], None]:
         """Return a function that takes the step of an open window."""
-        model = self.model
-        parts = (model.trainable_variables, model.non_trainable_variables, optimizer.variables)
-        own = own_variables(model)
-
-        @jax.jit
-        def flushed(weights: jax.Array, values: jax.Array) -> Any:
-            after: list[Weights] = []
-            values = run_stateless(lambda: after.append(flush_window(model, Weights(*weights))), own, values)
-            return after[0], values
-
-        def flush() -> None:
-            weights, values = flushed([[v.value for v in part] for part in parts], [v.value for v in own])
-            for part, new in zip([*parts, own], [*weights, values], strict=True):
-                for variable, value in zip(part, new, strict=True):
-                    variable.assign(value)
-
-        return flush
+        return make_flush(self.model, optimizer)
 
     def symbolic_build(self, stock: Callable[..., None], iterator: Any, data_batch: Any) -> None:
         """Build as Keras does, inside the model's own distribution, and prepare the batches of `iterator`."""
         model = self.model
         if model.built:
-            self.adopt_variables()  # an optimizer lays out its slots like the weights
+            lay_out_variables(self.model)  # an optimizer lays out its slots like the weights
         with self.own_scope():
             if iterator is None:
                 stock(data_batch=data_batch)
             else:
-                peeked = PeekIterator(iterator.data_adapter)
-                stock(iterator=peeked)
-                data_batch = peeked.batch
+                read: list[Nest] = []
+                stock(iterator=first_execution(iterator.data_adapter, read))
+                data_batch = read[0] if read else None
         if model.optimizer is not None:
             track_all_variables(model.optimizer)
-        self.adopt_variables()
+        lay_out_variables(self.model)
         if data_batch is not None:
             choose_layout(model, data_batch)
         warn_of_layouts(model)
         if iterator is not None:
             enumerate_executions(model, iterator)
-            adapted = GroupedDataAdapter(model, iterator.data_adapter, trains_or_tests=True)
+            adapted = GroupedDataAdapter(model, iterator.data_adapter, getattr(self.running, "method", "fit"))
             override(iterator, "_get_iterator", adapted.get_jax_iterator)
 
-    def adopt_variables(self) -> None:
-        """Move variables that were created elsewhere, such as an optimizer's learning rate, to where the model is."""
-        lay_out_what_has_no_layout(self.model)
-
     def jax_state(self, stock: Callable[..., Any], which: dict[str, bool]) -> Any:
-        """Return the state as Keras does, of arrays that nothing else holds: a step donates them.
-
-        The model may have optimizers for its own step and no other.
-        """
+        """Return the state as Keras does, of arrays that nothing else holds: a step donates them."""
         model: Model = self.model
         has_none = getattr(model, "optimizer", _NO_OPTIMIZER) is None  # not set before `compile`
         with patched([(model, "a model's optimizer", lambda none: _NO_OPTIMIZER)] if has_none else []):
-            parts = {
-                "trainable_variables": model.trainable_variables,
-                "non_trainable_variables": model.non_trainable_variables,
-                "optimizer_variables": getattr(model, "optimizer", _NO_OPTIMIZER).variables,
-                "metrics_variables": model.metrics_variables,
-            }
+            names = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
             last = getattr(model, "_jax_state", None) or {}  # of the steps before, which a loop holds as well
             running = {id(array) for part in last.values() for array in part or ()}
             last = model._jax_state = None
-            donated = [variable for name, part in parts.items() if which.get(name) for variable in part]
+            parts = zip(names, state_variables(model), strict=True)
+            donated = [variable for name, part in parts if which.get(name) for variable in part]
             unshare([*donated, *own_variables(model)], running)
             return stock(**which)
 
@@ -342,14 +308,79 @@ def _unpacked(data: Nest) -> tuple[Nest, Nest, Nest]:
 
 
 def _number_of_examples(x: Nest) -> jax.Array | int:
-    rows: int = jax.tree.leaves(x, is_leaf=_is_jax_sparse)[0].shape[0]
+    rows = _batch.number_of_rows(x)
     return rows if _batch.BATCH.examples is None else _batch.BATCH.examples
 
 
-class _NoOptimizer:
-    """Stands in for an optimizer and has no variables."""
-
-    variables: tuple[Any, ...] = ()
+_NO_OPTIMIZER = types.SimpleNamespace(variables=())
 
 
-_NO_OPTIMIZER = _NoOptimizer()
+class TrainStep(ExactModel):
+    """The mixin that makes the step of a `keras.Model` exact for any number of replicas."""
+
+    _kte = functools.cached_property(JaxProgram)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        bind(self, keras.distribution.distribution())
+        become_functional(self, args, kwargs)
+        super().__init__(*args, **kwargs)
+
+    def __reduce__(self: Any) -> Any:
+        """Pickle and copy through a saved model, as Keras does, since the class of `self` is known only here."""
+        model: Model = super()
+        return reduced(model.__reduce__())
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the model as Keras does; its attention on a TPU matches that on a CPU."""
+        model: Model = super()
+        with self._kte.traced():
+            return model.__call__(*args, **kwargs)
+
+    def stateless_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the model without side effects as Keras does, also on a TPU; no `add_loss` term is lost."""
+        model: Model = super()
+        clear_loss_ids(self)
+        with self._kte.traced():
+            return model.stateless_call(*args, **kwargs)
+
+    def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Train on one batch as `keras.Model.train_on_batch` does."""
+        stock = stock_of(self, super(), "train_on_batch")
+        with self._kte.loop():
+            return stock(*args, **kwargs)
+
+    def test_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate one batch as `keras.Model.test_on_batch` does."""
+        stock = stock_of(self, super(), "test_on_batch")
+        with self._kte.loop():
+            return stock(*args, **kwargs)
+
+    def predict_on_batch(self: Any, x: Nest) -> Any:
+        """Predict one batch as `keras.Model.predict_on_batch` does."""
+        stock = stock_of(self, super(), "predict_on_batch")
+        with self._kte.loop():
+            return stock(x)
+
+    def get_weights(self: Any) -> list[Any]:
+        """Return the weights as `keras.Model.get_weights` does; call it on every process if they are sharded."""
+        model: Model = super()
+        with self._kte.process_group().reading_shards():
+            weights: list[Any] = model.get_weights()
+        return weights
+
+    if HAS_MAYBE_SYMBOLIC_BUILD:
+
+        def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+            self._symbolic_build(iterator=iterator, data_batch=data_batch)  # which prepares the batches
+
+    def _symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        model: Model = super()
+        self._kte.symbolic_build(model._symbolic_build, iterator, data_batch)
+
+    def _get_jax_state(self: Any, **which: bool) -> Any:
+        model: Model = super()
+        return self._kte.jax_state(model._get_jax_state, which)
+
+    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+        model: Model = super()
+        return self._kte.adapter.metrics_result_or_logs(self, model._get_metrics_result_or_logs, logs)

@@ -10,18 +10,19 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import jax
 import keras
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import install, patched
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.compat.keras3_jax import jax_mesh
 from keras_tpu_ext._runtime.jax.exact_operations import exact_operations
-from keras_tpu_ext._runtime.jax.sharding import shard_data
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
 from keras_tpu_ext._runtime.training.exact_models import makes_plain
 from keras_tpu_ext._runtime.training.model import ExactModel
@@ -57,9 +58,10 @@ def _binding_init(original: Callable[..., None]) -> Callable[..., None]:
         if makes_plain():
             return
         if distribution_of(model) is None and _ACTIVE.distribution is not None:
-            keep(model, _ACTIVE.distribution)
+            bind(model, _ACTIVE.distribution)
             if not isinstance(model, ExactModel):
-                _wrap_methods(model)
+                for name in _METHODS:
+                    install([(model, f"a plain model's {name}", functools.partial(_in_own_distribution, model))])
 
     return init
 
@@ -86,12 +88,7 @@ def distribution_of(model: keras.Model) -> keras.distribution.DataParallel | Non
     return _DISTRIBUTIONS.get(model)
 
 
-def current_distribution() -> keras.distribution.DataParallel | None:
-    """Return the distribution that a new model is bound to, or `None`."""
-    return keras.distribution.distribution()
-
-
-def keep(model: keras.Model, distribution: keras.distribution.DataParallel | None) -> None:
+def bind(model: keras.Model, distribution: keras.distribution.DataParallel | None) -> None:
     """Bind `model` to `distribution`."""
     _DISTRIBUTIONS[model] = distribution
 
@@ -140,6 +137,39 @@ def device_name(model: keras.Model) -> str:
     return str(jax.local_devices(backend=platform)[0].device_kind)
 
 
+def shard_data(data: Nest, distribution: keras.distribution.DataParallel | None, *, axis: int | None) -> Nest:
+    """Return `data`, the same in every process, on the devices of `distribution`, or on the default device.
+
+    The dimension `axis`, whose size must split evenly, is sharded; with `None` the data are replicated.
+    """
+    if distribution is None:
+        return jax.device_put(data)
+    mesh = jax_mesh(distribution)
+    spec = PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, distribution.batch_dim_name)
+    sharding = NamedSharding(mesh, spec)
+    if sharding.is_fully_addressable:
+        return jax.device_put(data, sharding)
+
+    def put_own_shards(leaf: Any) -> jax.Array:
+        array = np.asarray(leaf)
+        return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
+
+    return jax.tree.map(put_own_shards, data)
+
+
+def replicated(distribution: keras.distribution.DataParallel | None) -> NamedSharding | None:
+    """Return the sharding of a replicated array; `None` without a distribution."""
+    return None if distribution is None else NamedSharding(jax_mesh(distribution), PartitionSpec())
+
+
+def data_parallel(devices: Sequence[jax.Device]) -> keras.distribution.DataParallel:
+    """Return Keras's distribution that splits batches over `devices`."""
+    # Each process gets the whole batch and takes its part of it, so the dataset must not be sharded again.
+    return keras.distribution.DataParallel(
+        devices=[f"{device.platform}:{device.id}" for device in devices], auto_shard_dataset=False
+    )
+
+
 def distribute(distribution: keras.distribution.DataParallel, dataset: Iterable[Nest]) -> Iterable[Nest]:
     """Return `dataset`, an iterable of batches, with each batch sharded over the devices."""
     if not hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"):
@@ -175,19 +205,13 @@ def _host_array(leaf: Any) -> Any:
     return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
 
 
-def _wrap_methods(model: keras.Model) -> None:
-    """Wrap the methods of `model` that run steps, so that they do so within its distribution."""
-    for name in _METHODS:
-        install([(model, f"a plain model's {name}", functools.partial(_in_own_distribution, model))])
-
-
 def _in_own_distribution(model: keras.Model, method: Callable[_P, _R]) -> Callable[_P, _R]:
     @functools.wraps(method)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             with (
                 use_distribution(distribution_of(model)),
-                exact_operations(TracedDevices.of(distribution_of(model), exact_attention=False), replaces=True),
+                exact_operations(TracedDevices.of(distribution_of(model), exact_attention=False)),
             ):
                 return method(*args, **kwargs)
         except ValueError as error:

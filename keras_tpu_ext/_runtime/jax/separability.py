@@ -5,26 +5,26 @@ A program on JAX sees the whole batch, so code may combine rows in any way, unle
 
 from __future__ import annotations
 
+import functools
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import keras
 
 from keras_tpu_ext._runtime.common.batch_axis import Value
-from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Variable
+from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
 from keras_tpu_ext._runtime.compat.keras3 import mask_of, path_of
+from keras_tpu_ext._runtime.jax.data_adapter import Method
 from keras_tpu_ext._runtime.jax.jaxpr_axis import Argument, follow
-from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
+from keras_tpu_ext._runtime.jax.loop import stateless
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, tracing_devices
+from keras_tpu_ext._runtime.jax.update import own_variables, state_variables
 from keras_tpu_ext._runtime.keras3.per_example import is_of_keras, own_layers
 
 _LOG = logging.getLogger("keras_tpu_ext")
 
-Method = Literal["fit", "evaluate", "predict"]
 # Steps of the user's own, which are not looked into.
 _OWN_STEPS = {
     "fit": ("train_step", "compute_metrics"),
@@ -33,117 +33,85 @@ _OWN_STEPS = {
 }
 
 
-class Answer(NamedTuple):
-    """Whether a batch may be padded, and for `False` the reason."""
-
-    may_pad: bool
-    reason: str = ""
-
-
-class _Traced(NamedTuple):
-    """What a step returns, as structures of values.
-
-    Attributes:
-        outputs: The model's outputs, with the masks on them.
-        loss: The loss; `None` for predictions.
-        state: The next values of the variables, in the order of `_variables`.
-    """
-
-    outputs: Nest
-    loss: Nest
-    state: Nest
-
-
 class Separability:
-    """The answers for a model, each asked once for data of one shape.
+    """Whether batches of a model may be padded, asked once for data of one shape.
 
-    Args:
-        model: The model.
-        forward: `forward(method, state, data)` returns the loss, the outputs and the next state of a step.
+    `forward(method, state, data)` returns the loss, the outputs and the next state of a step.
     """
 
     def __init__(self, model: Model, forward: Callable[[Method, Nest, Nest], tuple[Nest, Nest, Nest]]) -> None:
         self._model = model
         self._forward = forward
-        self._answers: dict[object, Answer] = {}
+        self._reasons: dict[object, str] = {}  # why not; empty if they may
 
     def forget(self) -> None:
         """Forget the answers, as the functions of the steps are traced again."""
-        self._answers.clear()
+        self._reasons.clear()
 
-    def answer(self, method: Method, data: Nest) -> Answer:
-        """Return whether batches like `data` may be padded.
-
-        Args:
-            method: Which step gets them.
-            data: A batch on the host.
-        """
+    def may_pad(self, method: Method, data: Nest) -> bool:
+        """Return whether batches like `data`, one on the host, may be padded for the step of `method`."""
         leaves, structure = jax.tree.flatten(data)
         key = (method, structure, *((leaf.shape[1:], leaf.dtype) for leaf in leaves))
-        if key not in self._answers:
-            self._answers[key] = answer = self._ask(method, data)
-            if not answer.may_pad:
-                _LOG.info("Batches of %s are not padded in %s: %s.", self._model.name, method, answer.reason)
-        return self._answers[key]
+        if key not in self._reasons:
+            self._reasons[key] = reason = self._reason(method, data)
+            if reason:
+                _LOG.info("Batches of %s are not padded in %s: %s.", self._model.name, method, reason)
+        return not self._reasons[key]
 
-    def _ask(self, method: Method, data: Nest) -> Answer:
+    def _reason(self, method: Method, data: Nest) -> str:
         model = self._model
         for name in _OWN_STEPS[method]:
             if not is_of_keras(getattr(type(model), name)):
-                return Answer(False, f"`{name}` is your own")
+                return f"`{name}` is your own"
         for layer in model._flatten_layers():
             if getattr(layer, "stateful", False):
-                return Answer(False, f"`{layer.name}` is stateful, and keeps a row for each example")
+                return f"`{layer.name}` is stateful, and keeps a row for each example"
         try:
-            traced, effect = self._follow(method, data)
+            changes = self._changes(method, data)
         except Exception as error:  # anything may go wrong in the user's code
             model._losses_override.clear()  # Keras sets it for a step, and leaves it after an error
-            return Answer(False, f"the step cannot be traced for another number of rows ({_short(error)})")
-        reasons = [*_reasons(traced, _paths(self._variables(method))), *([(effect, True)] if effect else [])]
-        if not reasons or (not any(is_certain for _, is_certain in reasons) and _is_known(model)):
-            return Answer(True)
-        return Answer(False, next((reason for reason, is_certain in reasons if is_certain), reasons[0][0]))
+            return f"the step cannot be traced for another number of rows ({_short(error)})"
+        certain = [reason for reason, is_certain in changes if is_certain]
+        if not changes or (not certain and _is_known(model)):
+            return ""
+        return certain[0] if certain else changes[0][0]
 
-    def _follow(self, method: Method, data: Nest) -> tuple[_Traced, str]:
-        def step(state: Nest, data: Nest) -> tuple[tuple[Nest, Nest], Nest]:
+    def _changes(self, method: Method, data: Nest) -> list[tuple[str, bool]]:
+        """Return what padded rows would change, and for each whether it is certain."""
+
+        def step(state: Nest, data: Nest) -> tuple[tuple[Nest, Nest, Nest], Nest]:
             loss, outputs, state = self._forward(method, state, data)
-            return ([outputs, [mask_of(leaf) for leaf in jax.tree.leaves(outputs)]], loss), state
+            return (outputs, [mask_of(leaf) for leaf in jax.tree.leaves(outputs)], loss), state
 
-        loop = CompiledLoop(self._model, step, is_lowered=True)
-        variables = self._variables(method)
-        arguments = jax.tree.map(_argument_of_variable, (variables, own_variables(self._model)), is_leaf=_is_variable)
-        batch = jax.tree.map(lambda leaf: Argument((None, *leaf.shape[1:]), _dtype(leaf.dtype)), data)
+        trainable, non_trainable, optimizer, metrics = state_variables(self._model)
+        variables = {
+            "fit": [trainable, non_trainable, optimizer, metrics],
+            "evaluate": [trainable, non_trainable, metrics],
+            "predict": [trainable, non_trainable],
+        }[method]
+        state = [[_argument(variable) for variable in group] for group in variables]
+        own = [_argument(variable) for variable in own_variables(self._model)]
+        batch = jax.tree.map(
+            lambda leaf: Argument((None, *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)), data
+        )
+        run = functools.partial(stateless, self._model, step, None)
         with warnings.catch_warnings(), tracing_devices(TracedDevices(is_abstract=True)):
             warnings.simplefilter("ignore")  # the step will warn, too
-            (found, state, own), effect = follow(loop.stateless, *arguments, batch, Argument((), jnp.int32))
-        return _Traced(found[0], found[1], [state, own]), effect
-
-    def _variables(self, method: Method) -> list[list[Variable]]:
-        model = self._model
-        groups = [model.trainable_variables, model.non_trainable_variables]
-        if method == "fit":
-            groups.append(list(getattr(model.optimizer, "variables", ())))
-        return groups if method == "predict" else [*groups, model.metrics_variables]
-
-
-def _paths(variables: Iterable[Sequence[Variable]]) -> list[str]:
-    return [path_of(variable) for group in variables for variable in group]
-
-
-def _reasons(traced: _Traced, paths: list[str]) -> list[tuple[str, bool]]:
-    """Return why padded rows would change something, and for each reason whether it is certain."""
-    found = []
-    for value in jax.tree.leaves(traced.outputs):
-        if value.kind != "rows" or value.axis:
-            found.append(("an output", value))
-    found += [("the loss", value) for value in jax.tree.leaves(traced.loss) if value.kind != "constant"]
-    for i, value in enumerate(jax.tree.leaves(traced.state)):
-        if value.kind != "constant":
-            found.append((f"`{paths[i]}`" if i < len(paths) else "a variable", value))
-    return [(_told(where, value), value.is_certain) for where, value in found]
+            ((outputs, masks, loss), *after), effect = follow(run, state, own, batch, Argument((), jnp.int32))
+        paths = [path_of(variable) for group in variables for variable in group]
+        found = []
+        for value in jax.tree.leaves([outputs, masks]):
+            if value.kind != "rows" or value.axis:
+                found.append(("an output", value))
+        found += [("the loss", value) for value in jax.tree.leaves(loss) if value.kind != "constant"]
+        for i, value in enumerate(jax.tree.leaves(after)):
+            if value.kind != "constant":
+                found.append((f"`{paths[i]}`" if i < len(paths) else "a variable", value))
+        changes = [(_text(where, value), value.is_certain) for where, value in found]
+        return [*changes, (effect, True)] if effect else changes
 
 
-def _told(where: str, value: Value) -> str:
+def _text(where: str, value: Value) -> str:
     if value.kind in ("constant", "rows"):
         return f"{where} has not one row for each example" if where == "an output" else f"{where} depends on rows"
     return f"{where} depends on rows together, by {value.reason}"
@@ -158,16 +126,8 @@ def _is_known(model: Model) -> bool:
     )
 
 
-def _is_variable(leaf: Layer) -> bool:
-    return isinstance(leaf, keras.Variable)
-
-
-def _argument_of_variable(variable: Variable) -> Argument:
+def _argument(variable: Variable) -> Argument:
     return Argument(tuple(variable.shape), jnp.dtype(variable.dtype))
-
-
-def _dtype(dtype: Nest) -> Nest:
-    return jax.dtypes.canonicalize_dtype(dtype)
 
 
 def _short(error: Exception) -> str:

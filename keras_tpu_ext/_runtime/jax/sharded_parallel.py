@@ -34,15 +34,10 @@ _KINDS = (keras.layers.Embedding, keras.layers.EinsumDense, keras.layers.Dense)
 
 
 class ShardedParallel(keras.distribution.ModelParallel):
-    """Keras's distribution of a model over a mesh, with layouts from shapes and layers, or from patterns.
+    """Keras's distribution of a model over a mesh, with layouts from patterns, or from shapes and layers.
 
-    Args:
-        mesh: The mesh.
-        batch_axis: The axis along which batches are sharded.
-        patterns: Layouts by patterns; what matches none is replicated. `None` for layouts by shapes and layers.
-        layout_map: Keras's own layouts; `None` for one of the other two kinds.
-        choose: Given a model and its first batch, returns the axis sizes of a better mesh, an empty mapping to
-            replicate the model on every device, or `None` to keep this mesh.
+    What matches none of the `patterns` is replicated; a `layout_map` is Keras's own. `choose`, given a model and its
+    first batch, returns the axis sizes of a better mesh, an empty mapping to replicate, or `None` to keep this mesh.
     """
 
     def __init__(
@@ -63,12 +58,12 @@ class ShardedParallel(keras.distribution.ModelParallel):
         self.axes = MeshAxes(sizes, batch_axis)
         self.patterns = patterns
         self.choose = choose
-        self._given = layout_map
+        self._user_layout_map = layout_map
         specs = None if patterns is None else tuple(patterns.specs.items())
         self._key = tuple(mesh.devices.flat), tuple(sizes.items()), batch_axis, specs, id(layout_map), choose is None
 
     def __eq__(self, other: object) -> bool:
-        """Return whether another distribution lays out models in the same way, so that blocks may be nested."""
+        """Return whether another one lays out models in the same way, so that blocks may be nested."""
         return isinstance(other, ShardedParallel) and self._key == other._key
 
     def __hash__(self) -> int:
@@ -90,7 +85,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
 
     def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:
         """Return the layout of a variable that is being created."""
-        if self._given is not None or layout_of(variable) is not None:
+        if self._user_layout_map is not None or layout_of(variable) is not None:
             return super().get_variable_layout(variable)
         spec = self.spec_of(variable, facts_of_variable(variable))
         return keras.distribution.TensorLayout(spec, self.device_mesh)
@@ -98,10 +93,9 @@ class ShardedParallel(keras.distribution.ModelParallel):
     def spec_of(self, variable: keras.Variable, facts: LayerFacts | None) -> Spec:
         """Return the axes along which a variable is sharded; `facts` are those of its layer, if it has one."""
         shape = tuple(variable.shape)
-        if self._given is not None:
-            layout = self._given[path_of(variable)]
-            axes = () if layout is None else tuple(layout.axes)
-            return (*axes, *[None] * (len(shape) - len(axes)))
+        if self._user_layout_map is not None:
+            layout = self._user_layout_map[path_of(variable)]
+            return _padded(() if layout is None else tuple(layout.axes), shape)
         if self.patterns is None:
             return sharded_spec(shape, facts or LayerFacts(), self.axes)
         return self._spec_by_pattern(path_of(variable), shape, is_weight=facts is not None and variable.trainable)
@@ -112,7 +106,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
             return self.patterns.unmatched(paths)
         outputs = {f"{path[:i]}/output" for path in paths for i, letter in enumerate(path) if letter == "/"}
         found = []
-        for pattern, layout in ({} if self._given is None else self._given).items():
+        for pattern, layout in ({} if self._user_layout_map is None else self._user_layout_map).items():
             alone = keras.distribution.LayoutMap(self.device_mesh)
             alone[pattern] = layout
             if all(alone[path] is None for path in (*paths, *outputs)):
@@ -121,8 +115,8 @@ class ShardedParallel(keras.distribution.ModelParallel):
 
     def names(self, path: str) -> bool:
         """Return whether a pattern specifies the layout of a variable."""
-        if self._given is not None:
-            return self._given[path] is not None
+        if self._user_layout_map is not None:
+            return self._user_layout_map[path] is not None
         return self.patterns is not None and bool(self.patterns.matching(path))
 
     def note_of(self, path: str, shape: tuple[int, ...]) -> str:
@@ -142,7 +136,7 @@ class ShardedParallel(keras.distribution.ModelParallel):
         assert self.patterns is not None
         matching = self.patterns.matching(path)
         if not matching:
-            return (None,) * len(shape)
+            return _padded((), shape)
         if len(matching) > 1:
             raise ArgumentError(
                 f"Two patterns of `shard` match {path!r}: {' and '.join(map(repr, matching[:2]))}. "
@@ -151,14 +145,18 @@ class ShardedParallel(keras.distribution.ModelParallel):
         spec = self.patterns.specs[matching[0]]
         if len(spec) > len(shape):
             if not is_weight or _is_added(path, matching[0]):  # an optimizer's, for example: no user names these
-                return (None,) * len(shape)
+                return _padded((), shape)
             raise ArgumentError(
                 f"`shard` gives {path!r} {len(spec)} axes by {matching[0]!r}: {spec}, but its shape "
                 f"is {shape}. Write one axis or None for each dimension."
             )
-        spec = (*spec, *[None] * (len(shape) - len(spec)))
+        spec = _padded(spec, shape)
         whole = dict(indivisible(shape, spec, self.axes))
         return tuple(None if i in whole else name for i, name in enumerate(spec))
+
+
+def _padded(spec: Spec, shape: tuple[int, ...]) -> Spec:
+    return (*spec, *[None] * (len(shape) - len(spec)))
 
 
 def _is_added(path: str, pattern: str) -> bool:

@@ -38,13 +38,8 @@ def splash_attention(
 ) -> jax.Array:
     """Return the kernel's attention.
 
-    Args:
-        query: Scaled queries of shape (batch, length, heads, depth).
-        key: Keys, with fewer heads if those of the queries are grouped.
-        value: Values.
-        segments: Integers of shapes (batch, queries) and (batch, keys); equal ones see each other. `None` for all.
-        mask: What a query's position lets it see.
-        cap: The value at which tanh caps logits; `None` for no cap.
+    Queries are scaled; the arrays' shapes are (batch, length, heads, depth), with fewer heads for grouped queries.
+    Equal `segments`, integers of shapes (batch, queries) and (batch, keys), see each other; `cap` caps logits.
     """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
@@ -98,16 +93,9 @@ def _reach(mask: Mask, queries: int, keys: int) -> tuple[np.ndarray, np.ndarray]
 
 def _block_sizes(kernels: Any, queries: int, keys: int) -> Any:
     q, kv = _block_size(queries), _block_size(keys)
-    return kernels.BlockSizes(
-        block_q=q,
-        block_kv=kv,
-        block_kv_compute=kv,
-        block_q_dkv=q,
-        block_kv_dkv=kv,
-        block_kv_dkv_compute=kv,
-        block_q_dq=q,
-        block_kv_dq=kv,
-    )
+    sizes = dict.fromkeys(("q", "q_dkv", "q_dq"), q)
+    sizes |= dict.fromkeys(("kv", "kv_compute", "kv_dkv", "kv_dkv_compute", "kv_dq"), kv)
+    return kernels.BlockSizes(**{f"block_{name}": size for name, size in sizes.items()})
 
 
 def sees_anything(mask: Mask, queries: int, keys: int) -> jax.Array | None:

@@ -14,7 +14,7 @@ import numpy as np
 from keras_tpu_ext._runtime.common.protocols import RunningFit, SavedVariable
 from keras_tpu_ext._runtime.common.types import Array, Model, Variable
 from keras_tpu_ext._runtime.compat.keras3 import path_of
-from keras_tpu_ext._runtime.jax.gather import has_shards_elsewhere
+from keras_tpu_ext._runtime.jax.process_group import has_shards_elsewhere
 from keras_tpu_ext._runtime.jax.update import step_variables
 from keras_tpu_ext._runtime.keras3.resumable_data import reading_batches as _reading_batches
 from keras_tpu_ext._runtime.keras3.training_state import not_kept as not_kept

@@ -6,28 +6,26 @@ JAX sums the gradients of a global batch's loss over all devices before any code
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 
-from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.types import Model, Optimizer
 from keras_tpu_ext._runtime.compat.keras3_jax import layout_of
-from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState
+from keras_tpu_ext._runtime.keras3.models import optimizers_of
+from keras_tpu_ext._runtime.training.overflow import OverflowWatch
+from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState, step_state_of
 
+_T = TypeVar("_T")
 Values: TypeAlias = "Sequence[jax.Array]"
+State: TypeAlias = "tuple[Values, ...]"  # of `state_variables`
 
 
 class Weights(NamedTuple):
-    """Values of variables.
-
-    Attributes:
-        trainable: Values of the model's trainable variables.
-        non_trainable: Values of the model's other variables.
-        optimizer: Values of the optimizer's variables.
-    """
+    """Values of the variables of a model and of its optimizer."""
 
     trainable: Values
     non_trainable: Values
@@ -45,6 +43,21 @@ def step_variables(state: StepState) -> list[keras.Variable]:
     for accumulator in state.accumulators():
         variables += accumulator.sum_variables()
     return variables if state.overflow_watch is None else [*variables, *state.overflow_watch.own_variables()]
+
+
+def state_variables(model: Model) -> tuple[list[keras.Variable], ...]:
+    """Return the variables whose values Keras passes to a train step."""
+    optimizer = getattr(model, "optimizer", None)
+    variables = [] if optimizer is None else optimizer.variables
+    return model.trainable_variables, model.non_trainable_variables, variables, model.metrics_variables
+
+
+def own_variables(model: Model) -> list[keras.Variable]:
+    """Return the variables of a step that Keras's state lacks: of the `StepState`, and of other optimizers."""
+    state, compiled = step_state_of(model), getattr(model, "optimizer", None)
+    optimizers = [optimizer for optimizer in optimizers_of(model) if optimizer is not compiled]
+    others = [variable for optimizer in optimizers for variable in optimizer.variables]
+    return [*([] if state is None else step_variables(state)), *others]
 
 
 class StatelessLossScaler(LossScaler):
@@ -114,17 +127,37 @@ class GradientAccumulator(BaseGradientAccumulator):
         return keras.Variable("zeros", shape=shape, trainable=False, name=name, dtype=dtype)
 
 
+class StatelessOverflowWatch(OverflowWatch):
+    """An `OverflowWatch` within a `keras.StatelessScope`; gradients are reduced, so a record has no replica."""
+
+    def __init__(self, variables: Sequence[keras.Variable], steps: int) -> None:
+        super().__init__(steps)
+        self.last = keras.Variable(
+            jnp.zeros([len(variables)], "int32"), trainable=False, dtype="int32", name="last_overflow"
+        )
+        self._paths = [variable.path for variable in variables]
+
+    def own_variables(self) -> list[keras.Variable]:
+        """Return every variable."""
+        return [self.num_updates, self.last]
+
+    def note(self, gradients: Sequence[jax.Array]) -> None:
+        """Record which gradients are not finite; call it in the step."""
+        number = self.num_updates.value + 1
+        bad = jnp.stack([jnp.logical_not(jnp.all(jnp.isfinite(gradient))) for gradient in gradients])
+        self.last.assign(jnp.where(bad, number, self.last.value))
+        self.num_updates.assign(number)
+
+    def _notes(self) -> list[tuple[list[str], int | None, list[int]]]:
+        return [(self._paths, None, list(keras.ops.convert_to_numpy(self.last)))]
+
+
 def accumulate_or_apply(
     model: Model, gradients: Values, before: Weights, non_trainable: Values, weight: jax.Array | int
 ) -> Weights:
-    """Take a step, or add the gradients to a window of batches; return the values after it.
+    """Take a step, or add the gradients of the scaled loss to a window of batches; return the values after it.
 
-    Args:
-        model: The model; its `_kte.state` holds the loss scaler and the accumulator.
-        gradients: Gradients of the scaled loss, one per trainable variable.
-        before: The values before the step.
-        non_trainable: Values of the non-trainable variables after the forward pass.
-        weight: The weight of this batch's gradient in a window.
+    `before` is from before the step, and `non_trainable` from after the forward pass; `weight` is that of the batch.
     """
     state = model._kte.state
     if state.overflow_watch is not None:
@@ -144,17 +177,31 @@ def flush_window(model: Model, weights: Weights, condition: jax.Array | bool = T
     gradients, values = accumulator.means(), [variable.value for variable in variables]
 
     def take() -> tuple[Weights, list[jax.Array]]:
-        taken: list[Weights] = []
-        after = run_stateless(
-            lambda: taken.append(_step(model, gradients, weights, skipped=weights)), variables, values
-        )
-        return taken[0], after
+        return run_stateless(lambda: _step(model, gradients, weights, skipped=weights), variables, values)
 
     weights, values = jax.lax.cond(condition, take, lambda: (weights, values))
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
     accumulator.clear_if(condition)
     return weights
+
+
+def make_flush(model: Model, optimizer: Optimizer) -> Callable[[], None]:
+    """Return a function that takes the step of a window left open at the end of an epoch."""
+    parts = (model.trainable_variables, model.non_trainable_variables, optimizer.variables)
+    own = own_variables(model)
+
+    @jax.jit
+    def flushed(weights: Sequence[Values], values: Values) -> tuple[Weights, Values]:
+        return run_stateless(lambda: flush_window(model, Weights(*weights)), own, values)
+
+    def flush() -> None:
+        weights, values = flushed([[v.value for v in part] for part in parts], [v.value for v in own])
+        for part, new in zip([*parts, own], [*weights, values], strict=True):
+            for variable, value in zip(part, new, strict=True):
+                variable.assign(value)
+
+    return flush
 
 
 def _step(model: Model, gradients: Values, weights: Weights, *, skipped: Weights) -> Weights:
@@ -168,9 +215,9 @@ def _step(model: Model, gradients: Values, weights: Weights, *, skipped: Weights
 
 
 def run_stateless(
-    function: Callable[[], Any], variables: Sequence[keras.Variable], values: Values
-) -> list[jax.Array]:
-    """Run `function` with `values` in `variables`, and return their values afterwards."""
+    function: Callable[[], _T], variables: Sequence[keras.Variable], values: Values
+) -> tuple[_T, list[jax.Array]]:
+    """Run `function` with `values` in `variables`; return its result, and their values afterwards."""
     with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))) as scope:
-        function()
-    return [scope.get_current_value(variable) for variable in variables]
+        result = function()
+    return result, [scope.get_current_value(variable) for variable in variables]
