@@ -1,4 +1,4 @@
-"""Errors for private names that are gone from the installed version; an import of one succeeds, and its use raises."""
+"""Errors for private names that are gone from the installed version: importing one succeeds, and its use raises."""
 
 from __future__ import annotations
 

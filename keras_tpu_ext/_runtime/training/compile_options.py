@@ -1,11 +1,12 @@
-"""The arguments of `compile` that Keras does not know."""
+"""The arguments of `compile` that Keras does not know, and a loss that contradicts its output."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.types import Loss, Model
+from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.training.adapter import is_overridden
 from keras_tpu_ext._runtime.training.compile_utils import is_of_keras
 from keras_tpu_ext._runtime.training.denominator import no_tokens
@@ -24,36 +25,18 @@ NAMES = _DEFAULTS.keys()
 
 
 class CompileOptions(NamedTuple):
-    """What the arguments of `compile` mean.
+    """What the arguments of `compile` mean."""
 
-    Attributes:
-        of_keras: Arguments for Keras's own `compile`.
-        loss_scale: How the step scales the loss; `None` if it does not.
-        accumulation_steps: Number of batches that make one step.
-        weights_by_tokens: Whether tokens weight these batches, and not examples.
-        auto_steps: Whether to find `steps_per_execution` while training.
-        given: What was given, other than defaults, to compile the model again after loading it.
-    """
-
-    of_keras: dict[str, Any]
-    loss_scale: LossScale | None
-    accumulation_steps: int
-    weights_by_tokens: bool
-    auto_steps: bool
-    given: Mapping[str, Any]
+    of_keras: dict[str, Any]  # arguments for Keras's own `compile`
+    loss_scale: LossScale | None  # how the step scales the loss; `None` if it does not
+    accumulation_steps: int  # number of batches that make one step
+    weights_by_tokens: bool  # whether tokens weight these batches, and not examples
+    auto_steps: bool  # whether to find `steps_per_execution` while training
+    given: Mapping[str, Any]  # what was given, other than defaults, to compile the model again after loading it
 
 
 def compile_options(model: Model, own: dict[str, Any], given: dict[str, Any]) -> CompileOptions:
-    """Return what the arguments of `compile` mean.
-
-    Args:
-        model: The model.
-        own: Those that Keras does not know, by name.
-        given: The others.
-
-    Raises:
-        ArgumentError: If one of them is invalid, or contradicts the optimizer.
-    """
+    """Return what the arguments of `compile` mean, those that Keras does not know and those `given` for Keras."""
     of_keras = dict(given)
     steps = of_keras.pop("steps_per_execution", 1)
     own = {**own, "steps_per_execution": steps, "auto_scale_loss": given.get("auto_scale_loss", True)}
@@ -124,3 +107,35 @@ def _optimizer_scaling(optimizer: Any) -> str:
     if getattr(optimizer, "loss_scale_factor", None) is not None:
         return f"loss_scale_factor={optimizer.loss_scale_factor}"
     return ""
+
+
+def probabilities_taken_for_logits(model: Model) -> list[str]:
+    """Return a message for each softmax or sigmoid output of a functional `model` whose loss has `from_logits=True`.
+
+    A softmax of a softmax is almost flat: the gradient all but vanishes and accuracy stays where it starts.
+    """
+    messages = []
+    adapter = model._kte.adapter
+    for loss, (layer, activation) in _losses_by_output(model):
+        if isinstance(loss, keras.losses.Loss) and adapter.expects_logits(loss):
+            messages.append(
+                f"The output of layer {layer!r} is a {activation}, but its loss "
+                f"{type(loss).__name__} has from_logits=True and applies {activation} once more, so the model "
+                f"may hardly learn. Write {type(loss).__name__}(from_logits=False), or take the {activation} out "
+                "of the layer."
+            )
+    return messages
+
+
+def _losses_by_output(model: Model) -> Iterator[tuple[Loss, tuple[str, str]]]:
+    outputs = model._kte.adapter.output_activations(model)
+    loss = model.loss
+    for position, (name, layer, activation) in enumerate(outputs):
+        if activation not in ("softmax", "sigmoid"):
+            continue
+        if isinstance(loss, dict):
+            yield loss.get(name), (layer, activation)
+        elif isinstance(loss, (list, tuple)):
+            yield (loss[position] if position < len(loss) else None), (layer, activation)
+        else:
+            yield loss, (layer, activation)
