@@ -37,7 +37,7 @@ ChooseMesh: TypeAlias = "Callable[[Model, Nest], dict[str, int] | None]"
 class OpenedStrategy:
     """A distribution strategy that is ready to use."""
 
-    strategy: Strategy  # the framework's own object (`tf.distribute.Strategy`, `keras.distribution.DataParallel`)
+    strategy: Any  # the framework's own object (`tf.distribute.Strategy`, `keras.distribution.DataParallel`)
     num_replicas: int  # number of replicas that train synchronously
     device_name: str = ""  # the framework's name for the device, such as `"TPU v3"` or `"NVIDIA A100"`; may be empty
     # True if the devices have bfloat16 matrix units; `None` if the framework does not say.
@@ -244,7 +244,7 @@ class Policies(Protocol):
     def get_dtype_policy(self) -> Policy:
         """Return the global dtype policy."""
 
-    def set_dtype_policy(self, policy: Policy) -> None:
+    def set_dtype_policy(self, policy: Policy | str) -> None:
         """Set the global dtype policy to a name, or to what `get_dtype_policy` returned."""
 
     def parse_dtype_policy(self, name: str) -> Policy:

@@ -127,7 +127,7 @@ def probabilities_taken_for_logits(model: Model) -> list[str]:
     return messages
 
 
-def _losses_by_output(model: Model) -> Iterator[tuple[Loss, tuple[str, str]]]:
+def _losses_by_output(model: Model) -> Iterator[tuple[Loss | None, tuple[str, str]]]:
     outputs = model._kte.adapter.output_activations(model)
     loss = model.loss
     for position, (name, layer, activation) in enumerate(outputs):

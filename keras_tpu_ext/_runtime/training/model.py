@@ -102,7 +102,7 @@ class ExactModel:
 
     def get_compile_config(self: Any) -> dict[str, Any]:
         """Return the serialized arguments of `compile`."""
-        model: Model = super()
+        model: Any = super()
         config: dict[str, Any] = self._kte.compile_config(model.get_compile_config())
         return config
 
@@ -112,7 +112,7 @@ class ExactModel:
         Raises:
             ArgumentError: If what a file says of it is nothing that this package writes.
         """
-        model: Model = super()
+        model: Any = super()
         self._kte.compile_from_config(model.compile_from_config, config)
 
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -136,12 +136,12 @@ class ExactModel:
 
     def save(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `keras.Model.save` does; call it on every process, although only the chief writes."""
-        model: Model = super()
+        model: Any = super()
         self._kte.write(model.save, filepath, args, kwargs)
 
     def save_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `keras.Model.save_weights` does; call it on every process, although only the chief writes."""
-        model: Model = super()
+        model: Any = super()
         self._kte.write(model.save_weights, filepath, args, kwargs)
 
     def train_step(self: Any, *args: Any) -> Any:
@@ -217,7 +217,7 @@ class ExactModel:
     def make_predict_function(self: Any, force: bool = False) -> Any:
         """Build the function that `predict` calls for one execution; Keras 2 wants it returned."""
         if self.predict_function is None or force:
-            model: Model = super()
+            model: Any = super()
             self.predict_function = self._kte.make_predict_function(
                 functools.partial(model.make_predict_function, force)
             )

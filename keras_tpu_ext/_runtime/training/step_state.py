@@ -106,7 +106,7 @@ class StepState(keras.layers.Layer):
         if list(store.keys()):
             super().load_own_variables(store)
 
-    def accumulator(self, optimizer: Optimizer) -> BaseGradientAccumulator | None:
+    def accumulator(self, optimizer: Optimizer | None) -> BaseGradientAccumulator | None:
         """Return the gradient accumulator of `optimizer`; `None` if every batch is a step."""
         if self.accumulation_steps == 1 or optimizer is None:
             return None
