@@ -265,7 +265,7 @@ class Batch(Protocol):
     def row_weights(self, inputs: Tensor) -> Tensor | None:
         """Return float32 weights that broadcast to `inputs`, zero for rows that are no examples, or `None`."""
 
-    def sum_over_replicas(self, values: Sequence[Tensor]) -> list[Tensor]:
+    def sum_over_replicas(self, values: Sequence[Tensor | float]) -> list[Tensor]:
         """Return the sum of each tensor, or Python number, over all replicas; it has no gradient."""
 
     def respects_padding(self, function: _Function) -> _Function:
@@ -298,7 +298,7 @@ class KerasOps(Protocol):
     concatenate: Callable[..., Tensor]
     convert_to_numpy: Callable[..., Array]
     convert_to_tensor: Callable[..., Tensor]
-    custom_gradient: Callable[..., Callable[..., Tensor]]
+    custom_gradient: Callable[..., Callable[..., Any]]
     divide_no_nan: Callable[..., Tensor]
     equal: Callable[..., Tensor]
     expand_dims: Callable[..., Tensor]

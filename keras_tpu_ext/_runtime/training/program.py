@@ -218,7 +218,7 @@ class ExactProgram(keras.layers.Layer):
         finally:
             self.set_untracked(running=outer)
 
-    def weight_in_window(self, examples: Tensor, losses: Sequence[LossSum], *, of_layers: bool) -> Tensor:
+    def weight_in_window(self, examples: Tensor | int, losses: Sequence[LossSum], *, of_layers: bool) -> Tensor | int:
         """Return the weight of a batch's gradient in a window of accumulated batches; see `common_denominator`."""
         return common_denominator(losses, of_layers=of_layers) if self.weights_by_tokens else examples
 
