@@ -522,7 +522,9 @@ class Probes(Protocol):
     def call_abstractly(self, function: Callable[[], _T]) -> _T:
         """Call a function that creates models, whose variables have shapes but no values where the runtime can."""
 
-    def lower_step(self, model: Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
+    def lower_step(
+        self, model: Model, batch: tuple[Nest, ...], opened: OpenedStrategy, device_kind: str
+    ) -> LoweredStep:
         """Lower the train step that `fit` would run to a program for TPUs, building the model if necessary.
 
         Args:

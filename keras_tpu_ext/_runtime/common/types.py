@@ -18,7 +18,7 @@ DataHandler: TypeAlias = Any  # keras.src.engine.data_adapter.DataHandler of Ker
 Dataset: TypeAlias = Any  # tf.data.Dataset, or keras.utils.PyDataset
 EpochIterator: TypeAlias = Any  # keras.src.trainers.epoch_iterator.EpochIterator
 IteratorState: TypeAlias = Any  # bytes or a dict: the position of an iterator over batches
-Nest: TypeAlias = Any  # a structure of tensors, as in tf.nest and jax.tree
+Nest: TypeAlias = object  # a structure of tensors, as in tf.nest and jax.tree
 RandomState: TypeAlias = Any  # of Python's and NumPy's random generators
 
 

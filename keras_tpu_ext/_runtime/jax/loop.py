@@ -151,7 +151,7 @@ def _last(step: Any, state: Any, own: Any, data: Nest, examples: jax.Array, step
 def _collected(step: Any, state: Any, own: Any, data: Nest, examples: jax.Array, steps: Any) -> tuple[Any, Any, Any]:
     """Run a step over a stack; return what all the steps returned, along a new first dimension."""
 
-    def once(carry: Any, batch: Nest) -> Any:
+    def once(carry: Any, batch: tuple[Nest, ...]) -> Any:
         outputs, *after = step(*carry, *batch)
         return tuple(_as_before(carry, after)), outputs
 
