@@ -65,7 +65,7 @@ class _Attribute:
         self.original: Any = None
         self.current: Any = None  # what the dispatcher calls
 
-    def found(self) -> Any:
+    def found(self) -> object:
         """Return the attribute as the object itself has it."""
         return vars(self.target).get(self.name, _MISSING)
 
@@ -83,7 +83,7 @@ class _Attribute:
         self.current = made
         _set(self.target, self.name, self.installed)
 
-    def _kind(self) -> Any:
+    def _kind(self) -> type[classmethod[Any, Any, Any]] | type[staticmethod[Any, Any]] | None:
         if not isinstance(self.target, type):
             return None
         raw = next((vars(cls)[self.name] for cls in self.target.__mro__ if self.name in vars(cls)), None)
