@@ -6,19 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+from keras_tpu_ext._runtime.common import protocols
 from keras_tpu_ext._runtime.common.types import Nest, Tensor, Variable
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Rows = TypeVar("_Rows", bound="Tensor | None")
 
 
-class Batch(Protocol):
-    """The current batch, while a step runs."""
+class Batch(protocols.Batch, Protocol):
+    """The batch of the running step, for layers, losses and metrics."""
 
     def num_replicas(self) -> int:
         """Return the number of replicas that the current data is split over."""
-
-    def sum_over_replicas(self, values: Sequence[Tensor | float]) -> list[Tensor]:
-        """Return each value summed over all replicas."""
 
     def needs_gather(self) -> bool:
         """Return whether this replica's data are not exactly the examples of the batch."""
@@ -47,11 +45,8 @@ class Batch(Protocol):
     def zero_invalid_rows(self, values: Tensor) -> Tensor:
         """Return `values` with zeros in padded rows."""
 
-    def respects_padding(self, function: _Function) -> _Function:
-        """Return `function`, marked: what it returns does not depend on padded rows; see `common/protocols.py`."""
-
-    def select_valid_rows(self, values: Tensor) -> Tensor:
-        """Return `values` without padded rows."""
+    def select_valid_rows(self, values: _Rows) -> _Rows:
+        """Return `values`, a tensor or `None`, without padded rows."""
 
     def valid_fraction(self) -> Tensor | float:
         """Return the fraction of this replica's rows that are examples."""
