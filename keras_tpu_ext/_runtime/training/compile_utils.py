@@ -104,7 +104,7 @@ class LocalLoss:
         if is_of_keras(type(self.loss).__call__):
             specs = y_true, y_pred
             if specs_of(specs) not in self._mixing:
-                with kept_attributes(self.loss):
+                with attributes_restored(self.loss):
                     self._mixing[specs_of(specs)] = not self._batch.is_row_by_row(self.loss.call, specs)
             return self._mixing[specs_of(specs)]
         return True  # it reduces by itself
@@ -179,7 +179,7 @@ def needs_whole_batch(metric: Metric, batch: Batch, *specs: Tensor) -> bool:
     if not hasattr(metric, _NEEDS_WHOLE_BATCH):
         needs = False
         if has_own_update(metric) and metric.variables:
-            with kept_attributes(metric):
+            with attributes_restored(metric):
                 needs = not batch.keeps_sums(metric.update_state, specs, metric.variables)
         setattr(metric, _NEEDS_WHOLE_BATCH, needs)
     return bool(getattr(metric, _NEEDS_WHOLE_BATCH))
@@ -192,7 +192,7 @@ def has_own_update(metric: Metric) -> bool:
 
 
 @contextlib.contextmanager
-def kept_attributes(thing: object) -> Iterator[None]:
+def attributes_restored(thing: object) -> Iterator[None]:
     """After the block, in which `thing` is only tried, it has the attributes that it had before."""
     before = dict(vars(thing))
     try:
