@@ -227,9 +227,6 @@ class ExactModel:
 def is_own_step(step: object) -> bool:
     """Return whether a bound `train_step` or `test_step`, or the function, is this package's own."""
     function = getattr(step, "__func__", step)
-    is_to_predict = getattr(function, "__name__", "") == "predict_step" and _is_of_keras_or_ours(function)
-    return function in (ExactModel.train_step, ExactModel.test_step) or is_to_predict
-
-
-def _is_of_keras_or_ours(function: object) -> bool:
-    return str(function.__module__).startswith(("keras.", "tf_keras.", "keras_tpu_ext."))
+    if getattr(function, "__name__", "") == "predict_step":
+        return str(function.__module__).startswith(("keras.", "tf_keras.", "keras_tpu_ext."))
+    return function in (ExactModel.train_step, ExactModel.test_step)
