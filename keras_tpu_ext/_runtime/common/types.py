@@ -81,6 +81,10 @@ class Model(Layer, Protocol):
 
     augment: Any
     optimizer: Any
+    layers: list[Layer]
+    metrics: list[Metric]
+    trainable_variables: list[Variable]
+    non_trainable_variables: list[Variable]
     compute_loss: Any
     compute_metrics: Any
     train_step: Any
@@ -115,6 +119,7 @@ class Metric(Protocol):
     """A `keras.metrics.Metric`."""
 
     name: str
+    variables: list[Variable]
 
     def update_state(self, *args: Any, **kwargs: Any) -> object: ...
     def __getattr__(self, name: str) -> Any: ...
