@@ -1,14 +1,11 @@
-"""The interface of a runtime: functions in namespaces, never flags or versions.
-
-A runtime is a package whose `__init__` has one module for each of these protocols (PEP 544: a module may implement
-one), so the type checker verifies that every runtime has every function.
-"""
+"""The interface of a runtime: functions in namespaces, never flags or versions. A module implements each protocol."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from keras_tpu_ext._runtime.common.event_file import EventFileClass
@@ -40,7 +37,7 @@ ChooseMesh: TypeAlias = "Callable[[Model, Nest], dict[str, int] | None]"
 class OpenedStrategy:
     """A distribution strategy that is ready to use."""
 
-    strategy: Strategy  # the framework's own object (`tf.distribute.Strategy`, `keras.distribution.DataParallel`)
+    strategy: Any  # the framework's own object (`tf.distribute.Strategy`, `keras.distribution.DataParallel`)
     num_replicas: int  # number of replicas that train synchronously
     device_name: str = ""  # the framework's name for the device, such as `"TPU v3"` or `"NVIDIA A100"`; may be empty
     # True if the devices have bfloat16 matrix units; `None` if the framework does not say.
@@ -165,8 +162,7 @@ class Devices(Protocol):
             opened: The strategy whose devices are used.
             shard: `"fsdp"`, a `keras.distribution.LayoutMap`, or a mapping from patterns to specs.
             mesh: Name and size of each axis; `None` for a single axis, `"data"`.
-            choose: Given a model and its first batch, returns the axis sizes of a better mesh, on which the model is
-                laid out again, or `None` to keep this mesh. `None` to keep it always.
+            choose: Returns a better mesh for a model and its first batch, or `None` to keep this one.
 
         Raises:
             RuntimeNotSupportedError: If the runtime cannot shard models.
@@ -188,10 +184,7 @@ class Devices(Protocol):
         """Return the number of devices that train `model`; a replica may have several of them."""
 
     def device_name(self, model: Model) -> str:
-        """Return the framework's name for a device that trains `model`, such as `"TPU v3"`.
-
-        It is `"TPU"` if the framework does not report the generation.
-        """
+        """Return the framework's name for a device that trains `model`, such as `"TPU v3"`, or `"TPU"` at least."""
 
 
 class Models(Protocol):
@@ -251,7 +244,7 @@ class Policies(Protocol):
     def get_dtype_policy(self) -> Policy:
         """Return the global dtype policy."""
 
-    def set_dtype_policy(self, policy: Policy) -> None:
+    def set_dtype_policy(self, policy: Policy | str) -> None:
         """Set the global dtype policy to a name, or to what `get_dtype_policy` returned."""
 
     def parse_dtype_policy(self, name: str) -> Policy:
@@ -259,7 +252,7 @@ class Policies(Protocol):
 
         Raises:
             TypeError: If `name` is not a string.
-            ValueError: If there is no such policy, or no model can train in it, such as "bool" or "int8".
+            ValueError: If no model can train in it, or there is no such policy.
         """
 
 
@@ -267,26 +260,18 @@ class Batch(Protocol):
     """The batch of the running step, for layers."""
 
     def place_in_batch(self, rows: int | Tensor) -> tuple[int | Tensor, int | Tensor]:
-        """Return the index of this replica's first row in the whole batch, and the whole batch's number of rows.
-
-        Args:
-            rows: Number of rows of this replica; if it is static, it is an int, and so is the second result.
-        """
+        """Return the index of this replica's first row in the whole batch, and the number of rows of that batch."""
 
     def row_weights(self, inputs: Tensor) -> Tensor | None:
-        """Return float32 weights of one or zero that broadcast to `inputs`; `None` if every row counts.
+        """Return float32 weights that broadcast to `inputs`, zero for rows that are no examples, or `None`."""
 
-        Padded rows do not count, nor does the row that stands in for a batch on a replica without examples.
-        """
-
-    def sum_over_replicas(self, values: Sequence[Tensor]) -> list[Tensor]:
+    def sum_over_replicas(self, values: Sequence[Tensor | float]) -> list[Tensor]:
         """Return the sum of each tensor, or Python number, over all replicas; it has no gradient."""
 
     def respects_padding(self, function: _Function) -> _Function:
         """Return `function`, marked: what it returns for examples does not depend on padded rows.
 
-        Its arguments are tensors with examples along the first axis, or the same for every batch. Without the mark
-        code that looks from row to row is taken for a reason not to pad a batch.
+        Without the mark, a batch is not padded for code that looks from row to row.
         """
 
     def batch_sum(self, values: Tensor) -> Tensor:
@@ -313,7 +298,7 @@ class KerasOps(Protocol):
     concatenate: Callable[..., Tensor]
     convert_to_numpy: Callable[..., Array]
     convert_to_tensor: Callable[..., Tensor]
-    custom_gradient: Callable[..., Callable[..., Tensor]]
+    custom_gradient: Callable[..., Callable[..., Any]]
     divide_no_nan: Callable[..., Tensor]
     equal: Callable[..., Tensor]
     expand_dims: Callable[..., Tensor]
@@ -346,10 +331,7 @@ class Ops(KerasOps, Protocol):
         """Add an int32 weight to `layer`, initially 0, that the first replica updates for all replicas."""
 
     def ensure_shape(self, values: Tensor, shape: Sequence[int | None]) -> Tensor:
-        """Set the static shape of `values`; `None` means any size.
-
-        In a step on Keras 2, the arrays of a `Sequence` or a generator have no static shape.
-        """
+        """Set the static shape of `values`, which the arrays of a `Sequence` of Keras 2 do not have in a step."""
 
     def in_symbolic_call(self) -> bool:
         """Return True while Keras calls layers only to infer the shapes of their outputs."""
@@ -358,26 +340,20 @@ class Ops(KerasOps, Protocol):
         """Return a context in which variables are read in their own dtype, not in the layer's compute dtype."""
 
     def one_hot_einsum(self, values: Tensor, *choices: tuple[str, Tensor]) -> Tensor:
-        """Gather from `values` by one einsum for each of `choices`: on TPUs a product is much faster than a gather.
+        """Gather from `values` by one einsum for each of `choices`: much faster on TPUs than a gather.
 
         Args:
-            values: Finite numbers.
+            values: Finite numbers, whose dtype the result has.
             *choices: Pairs of an equation, as for `einsum`, and its first operand. The second operand is `values`, or
-                the previous pair's result. The first operand is either boolean, with at most one true value along
-                the summed dimensions, and the result is exact, or it is float32 weights of at most 8 significant
-                bits, and the result is rounded.
-
-        Returns:
-            The result, in the dtype of `values`.
+                the previous pair's result. The first is either boolean, with at most one true value along the summed
+                dimensions, and the result is exact, or float32 weights of at most 8 significant bits, and it is
+                rounded.
         """
 
     def one_hot_matmul(self, one_hot: Tensor, values: Tensor, *, transposed: bool = False) -> Tensor:
-        """Multiply a matrix of ones and zeros with `values`; no factor is rounded, and sums are float32.
+        """Multiply `one_hot`, or its transpose, a matrix of ones and zeros in the dtype of `values`, with `values`.
 
-        Args:
-            one_hot: Matrix of ones and zeros, in the dtype of `values`.
-            values: Matrix of floats; for float64 the sums are float64.
-            transposed: True to transpose `one_hot` first.
+        No factor is rounded, and sums are float32, or float64 for float64 values.
         """
 
     def value_of(self, variable: Variable) -> Array | None:
@@ -445,13 +421,13 @@ class ResumableData(Protocol):
         """Raise an error that ends `fit`, from whichever thread reads the batches."""
 
     def resume(self, place: Place, batch: int, restore: Callable[[], object] = lambda: None) -> None:
-        """Let the first epoch start where another process stopped; call this before that epoch begins.
+        """Let the first epoch, which is about to begin, start where another process stopped.
 
         Args:
             place: The position in the data.
             batch: The number of batches of the epoch that have been trained on.
-            restore: Restores the attributes of a `PyDataset`. It is called before the pass begins and, if they were
-                saved after the hook at the start of an epoch, again after that hook.
+            restore: Restores the attributes of a `PyDataset`, before the pass begins and, if they were saved after
+                the hook at the start of an epoch, again after that hook.
         """
 
     def begin_epoch(self, trained: int) -> None:
@@ -464,13 +440,10 @@ class ResumableData(Protocol):
         """Note how many batches in total the model has trained on, just before it continues."""
 
     def place(self, *, at_once: bool) -> Place | None:
-        """Return the position in the data after the batches that were trained on.
+        """Return the position after the batches that were trained on; `None` if it is not known yet, or at the end.
 
         Args:
             at_once: Whether to return a position from which many batches must be read again, rather than `None`.
-
-        Returns:
-            The position; `None` if it is only known after another step, or if there are no more batches.
         """
 
 
@@ -483,12 +456,8 @@ class TrainingState(Protocol):
     def read(self, model: Model, *, on_host: bool) -> list[SavedVariable]:
         """Return the value of each variable of `model` that training changes, as arrays that later steps leave alone.
 
-        With several processes, all of them must call this, in a callback hook of the main thread.
-
-        Args:
-            model: The model.
-            on_host: Whether to return NumPy arrays, whose values are certainly computed. Otherwise they may be the
-                framework's arrays on the device, which may still have to be computed.
+        All processes must call this, in a callback hook of the main thread. Without `on_host` the arrays may be on
+        the device, and still have to be computed; else they are NumPy's.
         """
 
     def assign(self, model: Model, saved: Sequence[SavedVariable]) -> None:
@@ -507,7 +476,7 @@ class TrainingState(Protocol):
     def reading_batches(
         self, call: RunningFit, first_epoch: int | None, seed: int | None
     ) -> AbstractContextManager[ResumableData]:
-        """Return a context in which `fit` reads its batches so that it can start in the middle of the data.
+        """Return a context in which `fit` can start in `first_epoch`, in the middle of the data.
 
         Args:
             call: The call.
@@ -523,10 +492,10 @@ class Probes(Protocol):
     """Probes of a train step: its FLOPs, its program, its gradients, its calls."""
 
     def count_flops(self, model: Model, batch: Nest, batch_size: int) -> FlopsCount:
-        """Count the FLOPs of a train step of `model` that has run before; this runs nothing and takes no batch.
+        """Count the FLOPs of a train step of `model`, in `fit`, that has run before; this runs nothing.
 
         Args:
-            model: A compiled model, in `fit`.
+            model: The model.
             batch: The specs of a batch that `Execution.run_and_describe` returned.
             batch_size: Number of examples in a batch over all replicas.
 
@@ -540,21 +509,22 @@ class Probes(Protocol):
     def watch_end_of_data(self, model: Model, call: Callable[[], None]) -> Callable[[], None]:
         """Call `call` when the data of an epoch of `fit` has ended; return a function that stops this.
 
-        It is also called in the middle of a step that is being traced: ignore all calls but the one after the last
-        step. A runtime whose Keras ends the data after the callbacks' `on_epoch_end` never calls it.
+        A step that is being traced calls it, too: only the call after the last step counts. Where Keras ends the data
+        after the callbacks' `on_epoch_end`, it is never called.
         """
 
     def call_abstractly(self, function: Callable[[], _T]) -> _T:
-        """Call a function that creates models; if the runtime can, their variables have shapes but no values."""
+        """Call a function that creates models, whose variables have shapes but no values where the runtime can."""
 
-    def lower_step(self, model: Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
-        """Lower the train step that `fit` would run to a program for TPUs, building the model if necessary.
+    def lower_step(
+        self, model: Model, batch: tuple[Nest, ...], opened: OpenedStrategy, device_kind: str
+    ) -> LoweredStep:
+        """Lower the train step of a compiled model to a program for TPUs, building the model if necessary.
 
         Args:
-            model: A compiled model.
+            model: The model.
             batch: `x`, `y` and `sample_weight`: structures of objects with `shape` and `dtype`, or `None`.
-            opened: The strategy to lower it for, as `Devices.abstract_strategy` and `Devices.shard` return it; its
-                replicas share the batch evenly.
+            opened: The strategy to lower it for, of `Devices.abstract_strategy` or `Devices.shard`.
             device_kind: JAX's name for such a device, such as `"TPU v3"`.
 
         Raises:
@@ -562,13 +532,10 @@ class Probes(Protocol):
         """
 
     def record_gradients(self, model: Model) -> Callable[[], list[Array] | None]:
-        """Replace the optimizer of a compiled model by one with the same clipping that only records gradients.
+        """Replace the optimizer of a compiled model, before its first step, by one that only records gradients.
 
-        Call it inside the model's scope and before the model has taken a step.
-
-        Returns:
-            A function that returns the last gradients, reduced over replicas, unscaled and clipped, as arrays in the
-            order of the trainable variables; `None` if no gradient has reached the optimizer.
+        The result is a function that returns the last ones, reduced, unscaled and clipped as before, as arrays in
+        the order of the trainable variables; `None` if there are none yet.
         """
 
     def unwatch_overflow(self, model: Model) -> None:
@@ -576,3 +543,20 @@ class Probes(Protocol):
 
     def watch_overflow(self, model: Model) -> Callable[[], list[Overflow]] | None:
         """Let the step record non-finite gradients; return a function that reads them, or `None` if it cannot."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime:
+    """What a package of `_runtime` gives the rest of this package; mypy checks its modules (PEP 544)."""
+
+    batch: Batch
+    devices: Devices
+    models: Models
+    ops: Ops
+    policies: Policies
+    probes: Probes
+    progress: Progress
+    training_state: TrainingState
+    TrainStep: Any  # the mixin for `keras.Model` with an exact step
+    import_addons: Callable[[], ModuleType]
+    message_terms: MessageTerms

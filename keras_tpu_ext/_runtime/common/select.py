@@ -10,9 +10,9 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
-from types import ModuleType
 
 from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
+from keras_tpu_ext._runtime.common.protocols import Runtime
 from keras_tpu_ext.errors import RuntimeNotSupportedError, UntestedVersionWarning
 from keras_tpu_ext.machine.versions import check_versions, find_versions, install_command, newer_than_tested
 
@@ -33,24 +33,14 @@ _TRUE = {"1", "true", "yes"}  # what TensorFlow itself accepts for TF_USE_LEGACY
 
 
 def runtime_name(environ: Mapping[str, str], keras_version: str | None, backend: str | None) -> str:
-    """Return the name of the runtime for the user's settings.
-
-    Args:
-        environ: Environment variables; only `TF_USE_LEGACY_KERAS` is read.
-        keras_version: Version of the installed `keras`, or `None`.
-        backend: Backend that Keras 3 has chosen, such as `"tensorflow"`; `None` on Keras 2.
-
-    Returns:
-        `"keras3_tf"`, `"keras3_jax"`, `"keras3_torch"`, `"keras2_tf"` and so on, even if this release does not work
-        on it.
-    """
+    """Return the name of the runtime for the user's settings, such as `"keras3_torch"`, even if it does not work."""
     if _is_legacy(environ):
         return "keras2_tf"
     if keras_version is None:
         raise RuntimeNotSupportedError("keras_tpu_ext needs Keras, and this Python has none. " + _INSTALL_TENSORFLOW)
     if int(keras_version.split(".")[0]) < 3:
         return "keras2_tf"
-    return {"tensorflow": "keras3_tf"}.get(backend or "", f"keras3_{backend}")
+    return "keras3_tf" if backend == "tensorflow" else f"keras3_{backend}"
 
 
 @functools.cache
@@ -76,15 +66,16 @@ def choose() -> str:
     return name
 
 
-def load() -> ModuleType:
-    """Import the package of this process's runtime."""
+def load() -> Runtime:
+    """Return the runtime of this process."""
     name = _PACKAGES[chosen()]
     backend = "jax" if name == "jax" else "tensorflow"
     note = newer_than_tested(find_versions(), legacy=name == "keras2", backend=backend)
     if note:
         warnings.warn(note, UntestedVersionWarning, stacklevel=2)
     with explain_missing_names():
-        return importlib.import_module(f"keras_tpu_ext._runtime.{name}")
+        runtime: Runtime = importlib.import_module(f"keras_tpu_ext._runtime.{name}").runtime
+    return runtime
 
 
 def _is_legacy(environ: Mapping[str, str]) -> bool:
@@ -117,9 +108,7 @@ def _backend_in_file() -> str | None:
 
 def _keras3_backend(version: str | None) -> str | None:
     """Ask Keras 3 itself for its backend, since it reads an environment variable and a config file."""
-    if version is None or int(version.split(".")[0]) < 3:
-        return None
-    if _is_legacy(os.environ):
+    if version is None or int(version.split(".")[0]) < 3 or _is_legacy(os.environ):
         return None
     try:
         import keras

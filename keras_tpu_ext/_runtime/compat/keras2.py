@@ -62,7 +62,7 @@ def mask_of(tensor: Tensor) -> Any:
     return getattr(tensor, "_keras_mask", None)
 
 
-def with_mask(tensor: Tensor, mask: Tensor) -> Any:
+def with_mask(tensor: Any, mask: Tensor | None) -> Any:
     """Return `tensor`, with a mask unless that is `None`."""
     if mask is not None:
         tensor._keras_mask = mask

@@ -44,7 +44,7 @@ class Argument:
         return rows(self.shape.index(None)) if None in self.shape else CONSTANT
 
 
-def follow(function: Callable[..., Nest], *arguments: Nest) -> tuple[Nest, str]:
+def follow(function: Callable[..., Nest], *arguments: Nest) -> tuple[Any, str]:
     """Return the value of each output of `function`, and an operation with effects on rows if there is one.
 
     It takes structures of `Argument` as arrays; it is traced twice, and nothing is computed.

@@ -43,7 +43,7 @@ class CompiledLoop:
     It returns the outputs of the last step or, if it `collects`, those of all steps.
     """
 
-    def __init__(self, model: Model, step: Step, *, collects: bool = False) -> None:
+    def __init__(self, model: keras.Model, step: Step, *, collects: bool = False) -> None:
         self._model = model
         self._step = step
         self._collects = collects
@@ -106,7 +106,7 @@ class CompiledLoop:
 
 
 def stateless(
-    model: Model,
+    model: keras.Model,
     step: Step,
     devices: TracedDevices | None,
     state: State,
@@ -166,7 +166,7 @@ def _last(step: Any, state: State, own: Values, data: Nest, examples: jax.Array,
 def _collected(step: Any, state: State, own: Values, data: Nest, examples: jax.Array, steps: Any) -> After:
     """Run a step over a stack; return what all the steps returned, along a new first dimension."""
 
-    def once(carry: Any, batch: Nest) -> Any:
+    def once(carry: Any, batch: tuple[Nest, ...]) -> Any:
         outputs, *after = step(*carry, *batch)
         return tuple(_as_before(carry, after)), outputs
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import keras
@@ -45,7 +46,7 @@ class JaxExecution(Execution):
         # `TrainStep` takes all batches of an execution as one item.
         return 1 if isinstance(self._model, TrainStep) else self.steps
 
-    def _steps_of(self, item: Nest) -> int:
+    def _steps_of(self, item: Any) -> int:
         return steps_of(item) if isinstance(self._model, TrainStep) else 1
 
     def _bytes_of(self, item: Nest) -> int:
@@ -61,7 +62,7 @@ class JaxExecution(Execution):
 def _shapes_of_batch(item: Nest) -> Nest:
     stacked = False
     if isinstance(item, list) and item and isinstance(item[0], Group):
-        item, stacked = item[0].data, item[0].steps is not None
+        stacked, item = item[0].steps is not None, item[0].data
 
     def shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)

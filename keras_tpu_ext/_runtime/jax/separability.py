@@ -20,7 +20,7 @@ from keras_tpu_ext._runtime.jax.data_adapter import Method
 from keras_tpu_ext._runtime.jax.jaxpr_axis import Argument, follow
 from keras_tpu_ext._runtime.jax.loop import stateless
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, tracing_devices
-from keras_tpu_ext._runtime.jax.update import own_variables, state_variables
+from keras_tpu_ext._runtime.jax.update import State, own_variables, state_variables
 from keras_tpu_ext._runtime.keras3.per_example import is_of_keras, own_layers
 
 _LOG = logging.getLogger("keras_tpu_ext")
@@ -39,7 +39,7 @@ class Separability:
     `forward(method, state, data)` returns the loss, the outputs and the next state of a step.
     """
 
-    def __init__(self, model: Model, forward: Callable[[Method, Nest, Nest], tuple[Nest, Nest, Nest]]) -> None:
+    def __init__(self, model: Model, forward: Callable[[Method, State, Nest], tuple[Nest, Nest, State]]) -> None:
         self._model = model
         self._forward = forward
         self._reasons: dict[object, str] = {}  # why not; empty if they may
@@ -79,7 +79,7 @@ class Separability:
     def _changes(self, method: Method, data: Nest) -> list[tuple[str, bool]]:
         """Return what padded rows would change, and for each whether it is certain."""
 
-        def step(state: Nest, data: Nest) -> tuple[tuple[Nest, Nest, Nest], Nest]:
+        def step(state: State, data: Nest) -> tuple[tuple[Nest, Nest, Nest], State]:
             loss, outputs, state = self._forward(method, state, data)
             return (outputs, [mask_of(leaf) for leaf in jax.tree.leaves(outputs)], loss), state
 

@@ -21,7 +21,7 @@ from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, 
 
 _T = TypeVar("_T")
 Values: TypeAlias = "Sequence[jax.Array]"
-State: TypeAlias = "tuple[Values, ...]"  # of `state_variables`
+State: TypeAlias = "tuple[Any, ...]"  # of `state_variables`
 
 
 class Weights(NamedTuple):
@@ -52,7 +52,7 @@ def state_variables(model: Model) -> tuple[list[keras.Variable], ...]:
     return model.trainable_variables, model.non_trainable_variables, variables, model.metrics_variables
 
 
-def own_variables(model: Model) -> list[keras.Variable]:
+def own_variables(model: keras.Model) -> list[keras.Variable]:
     """Return the variables of a step that Keras's state lacks: of the `StepState`, and of other optimizers."""
     state, compiled = step_state_of(model), getattr(model, "optimizer", None)
     optimizers = [optimizer for optimizer in optimizers_of(model) if optimizer is not compiled]

@@ -63,7 +63,7 @@ class ExactMetrics(_MetricsContainer):
                 _update(metric, true, predicted, _losses_utils.apply_mask(predicted, weight, mask))
 
 
-def _update(metric: Metric, true: tf.Tensor, predicted: tf.Tensor, weight: tf.Tensor) -> None:
+def _update(metric: Metric | None, true: tf.Tensor, predicted: tf.Tensor, weight: tf.Tensor) -> None:
     if metric is None:
         return
     if is_function(metric) and converted(reduces_batch)(

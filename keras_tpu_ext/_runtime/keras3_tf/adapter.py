@@ -161,7 +161,9 @@ class Keras3TensorFlowAdapter(Keras3Adapter):
         """Do nothing: Keras 3 does not count skipped steps."""
 
 
-def _accumulate_or_apply(view: Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]) -> None:
+def _accumulate_or_apply(
+    view: keras.Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[Variable]
+) -> None:
     """Do what Keras's own method does; its condition is inside the replicas, where MirroredStrategy fails."""
     steps = view.gradient_accumulation_steps
     if not steps:

@@ -36,7 +36,7 @@ def call_abstractly(function: Callable[[], _T]) -> _T:
     return function()
 
 
-def lower_step(model: keras.Model, batch: Nest, opened: OpenedStrategy, device_kind: str) -> LoweredStep:
+def lower_step(model: keras.Model, batch: tuple[Nest, ...], opened: OpenedStrategy, device_kind: str) -> LoweredStep:
     """Lower the train step that `fit` would run; see `common/protocols.py`."""
     return lowering.lower_step(model, batch, opened.num_replicas, build=_build, as_keras_traces=_as_keras_traces)
 

@@ -75,7 +75,7 @@ def _with_size(spec: tf.TypeSpec, batch_size: int) -> tf.TensorSpec | None:
 
 def _metric_updates(model: Model) -> list[Patch]:
     """Return patches that turn off the updates of metrics, which fail outside a strategy with several replicas."""
-    places = [(metric, "a metric's update_state") for metric in model.metrics]
+    places: list[tuple[object, str]] = [(metric, "a metric's update_state") for metric in model.metrics]
     variables = [variable for metric in model.metrics for variable in metric.variables]
     places += [(one, f"a metric's variable's {method}") for one in variables for method in ("assign", "assign_add")]
     return [(*place, lambda update: _do_nothing) for place in places]

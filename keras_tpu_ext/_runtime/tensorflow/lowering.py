@@ -51,7 +51,7 @@ Step = Callable[[Nest], Nest]
 
 def lower_step(
     model: Model,
-    batch: Nest,
+    batch: tuple[Nest, ...],
     replicas: int,
     *,
     build: Callable[[Model, Nest, Step], None],

@@ -1,11 +1,12 @@
-"""The arguments of `compile` that Keras does not know."""
+"""The arguments of `compile` that Keras does not know, and a loss that contradicts its output."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from keras_tpu_ext._runtime.common.types import Model
+from keras_tpu_ext._runtime.common.types import Loss, Model
+from keras_tpu_ext._runtime.compat import keras
 from keras_tpu_ext._runtime.training.adapter import is_overridden
 from keras_tpu_ext._runtime.training.compile_utils import is_of_keras
 from keras_tpu_ext._runtime.training.denominator import no_tokens
@@ -24,36 +25,18 @@ NAMES = _DEFAULTS.keys()
 
 
 class CompileOptions(NamedTuple):
-    """What the arguments of `compile` mean.
+    """What the arguments of `compile` mean."""
 
-    Attributes:
-        of_keras: Arguments for Keras's own `compile`.
-        loss_scale: How the step scales the loss; `None` if it does not.
-        accumulation_steps: Number of batches that make one step.
-        weights_by_tokens: Whether tokens weight these batches, and not examples.
-        auto_steps: Whether to find `steps_per_execution` while training.
-        given: What was given, other than defaults, to compile the model again after loading it.
-    """
-
-    of_keras: dict[str, Any]
-    loss_scale: LossScale | None
-    accumulation_steps: int
-    weights_by_tokens: bool
-    auto_steps: bool
-    given: Mapping[str, Any]
+    of_keras: dict[str, Any]  # arguments for Keras's own `compile`
+    loss_scale: LossScale | None  # how the step scales the loss; `None` if it does not
+    accumulation_steps: int  # number of batches that make one step
+    weights_by_tokens: bool  # whether tokens weight these batches, and not examples
+    auto_steps: bool  # whether to find `steps_per_execution` while training
+    given: Mapping[str, Any]  # what was given, other than defaults, to compile the model again after loading it
 
 
 def compile_options(model: Model, own: dict[str, Any], given: dict[str, Any]) -> CompileOptions:
-    """Return what the arguments of `compile` mean.
-
-    Args:
-        model: The model.
-        own: Those that Keras does not know, by name.
-        given: The others.
-
-    Raises:
-        ArgumentError: If one of them is invalid, or contradicts the optimizer.
-    """
+    """Return what the arguments of `compile` mean, those that Keras does not know and those `given` for Keras."""
     of_keras = dict(given)
     steps = of_keras.pop("steps_per_execution", 1)
     own = {**own, "steps_per_execution": steps, "auto_scale_loss": given.get("auto_scale_loss", True)}
@@ -70,11 +53,11 @@ def compile_options(model: Model, own: dict[str, Any], given: dict[str, Any]) ->
     )
 
 
-def _steps_of_optimizer(optimizer: Any) -> int:
+def _steps_of_optimizer(optimizer: object) -> int:
     return getattr(getattr(optimizer, "inner_optimizer", optimizer), "gradient_accumulation_steps", None) or 1
 
 
-def _accumulation_steps(steps: Any, optimizer: Any) -> int:
+def _accumulation_steps(steps: object, optimizer: object) -> int:
     """Return the number of batches that this package accumulates; an optimizer's own accumulation is left to it."""
     steps = check.integer("compile", "gradient_accumulation_steps", steps, example="4, or leave it out")
     by_optimizer = _steps_of_optimizer(optimizer)
@@ -86,7 +69,7 @@ def _accumulation_steps(steps: Any, optimizer: Any) -> int:
     return steps
 
 
-def _weights_by_tokens(model: Model, weight: Any, optimizer: Any) -> bool:
+def _weights_by_tokens(model: Model, weight: object, optimizer: object) -> bool:
     if check.one_of("compile", "gradient_accumulation_weight", weight, ("examples", "tokens")) == "examples":
         return False
     if is_overridden(type(model), "compute_loss") and not is_of_keras(type(model).compute_loss):
@@ -96,7 +79,7 @@ def _weights_by_tokens(model: Model, weight: Any, optimizer: Any) -> bool:
     return True
 
 
-def _steps_per_execution(steps: Any) -> tuple[int, bool]:
+def _steps_per_execution(steps: object) -> tuple[int, bool]:
     """Return the initial number of steps in an execution, and whether to tune it."""
     if isinstance(steps, str) and steps == "auto":
         return 1, True
@@ -104,7 +87,7 @@ def _steps_per_execution(steps: Any) -> tuple[int, bool]:
     return check.integer("compile", "steps_per_execution", steps, what=what, example=example), False
 
 
-def _loss_scale(loss_scale: Any, optimizer: Any, policy: str, auto: bool) -> LossScale | None:
+def _loss_scale(loss_scale: object, optimizer: object, policy: str, auto: bool) -> LossScale | None:
     """Return the loss scale of the step; `None` if it has none, or if the optimizer scales the loss."""
     chosen = LossScale.of(loss_scale)
     by_optimizer = _optimizer_scaling(optimizer)
@@ -118,9 +101,40 @@ def _loss_scale(loss_scale: Any, optimizer: Any, policy: str, auto: bool) -> Los
     return chosen
 
 
-def _optimizer_scaling(optimizer: Any) -> str:
+def _optimizer_scaling(optimizer: object) -> str:
     if hasattr(optimizer, "inner_optimizer"):
         return type(optimizer).__name__
-    if getattr(optimizer, "loss_scale_factor", None) is not None:
-        return f"loss_scale_factor={optimizer.loss_scale_factor}"
-    return ""
+    factor = getattr(optimizer, "loss_scale_factor", None)
+    return "" if factor is None else f"loss_scale_factor={factor}"
+
+
+def probabilities_taken_for_logits(model: Model) -> list[str]:
+    """Return a message for each softmax or sigmoid output of a functional `model` whose loss has `from_logits=True`.
+
+    A softmax of a softmax is almost flat: the gradient all but vanishes and accuracy stays where it starts.
+    """
+    messages = []
+    adapter = model._kte.adapter
+    for loss, (layer, activation) in _losses_by_output(model):
+        if isinstance(loss, keras.losses.Loss) and adapter.expects_logits(loss):
+            messages.append(
+                f"The output of layer {layer!r} is a {activation}, but its loss "
+                f"{type(loss).__name__} has from_logits=True and applies {activation} once more, so the model "
+                f"may hardly learn. Write {type(loss).__name__}(from_logits=False), or take the {activation} out "
+                "of the layer."
+            )
+    return messages
+
+
+def _losses_by_output(model: Model) -> Iterator[tuple[Loss | None, tuple[str, str]]]:
+    outputs = model._kte.adapter.output_activations(model)
+    loss = model.loss
+    for position, (name, layer, activation) in enumerate(outputs):
+        if activation not in ("softmax", "sigmoid"):
+            continue
+        if isinstance(loss, dict):
+            yield loss.get(name), (layer, activation)
+        elif isinstance(loss, (list, tuple)):
+            yield (loss[position] if position < len(loss) else None), (layer, activation)
+        else:
+            yield loss, (layer, activation)

@@ -6,6 +6,7 @@ Each framework has its own subclasses of these in its `update.py`, where steps a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from keras_tpu_ext._runtime.common.types import Model, Optimizer, Tensor, Variable
 from keras_tpu_ext._runtime.compat import keras, new_variable, ops
@@ -13,20 +14,14 @@ from keras_tpu_ext._runtime.training.loss_scale import LossScale
 
 
 class LossScaler:
-    """Scales the loss, unscales gradients, and skips a step whose gradients are not all finite.
+    """Scales the loss, unscales gradients, and skips a step whose gradients are not all finite, as a config says.
 
-    Steps are skipped only here. Without a rule it leaves every value unchanged and skips nothing.
-
-    Args:
-        config: How the scale begins, grows and shrinks; `None` if the loss is not scaled.
-
-    Attributes:
-        variables: The scale, the number of finite steps in a row, and the number of skipped steps.
+    Steps are skipped only here. Without a config it leaves every value unchanged and skips nothing.
     """
 
     def __init__(self, config: LossScale | None) -> None:
         self.config = config
-        self.variables: list[Variable] = []
+        self.variables: list[Variable] = []  # scale, number of finite steps in a row, number of skipped steps
         if config is not None:
             self.scale = new_variable(config.initial, "float32", "scale")
             self.good_steps = new_variable(0, "int32", "good_steps")
@@ -41,7 +36,7 @@ class LossScaler:
         """Return the loss times the scale."""
         return loss * self._scale_as(loss) if self else loss
 
-    def unscale(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+    def unscale(self, gradients: Sequence[Any]) -> Sequence[Any]:
         """Return the gradients of the unscaled loss."""
         return [gradient / self._scale_as(gradient) for gradient in gradients] if self else gradients
 
@@ -64,21 +59,13 @@ class LossScaler:
 
 
 class BaseGradientAccumulator(keras.layers.Layer):
-    """Sums of gradients over the batches of a window. A layer, because Keras saves the variables of layers.
-
-    Args:
-        steps: Number of batches in a full window.
-        optimizer: Returns the optimizer that takes the step. Keras would save an optimizer stored here directly.
-
-    Attributes:
-        targets: The variables that the gradients are of; empty before `build_for`.
-    """
+    """Sums of gradients over the batches of a window. A layer, because Keras saves the variables of layers."""
 
     def __init__(self, steps: int, optimizer: Callable[[], Optimizer]) -> None:
         super().__init__(name="window", dtype="float32")
-        self.steps = steps
-        self.optimizer = optimizer
-        self.targets: list[Variable] = []
+        self.steps = steps  # number of batches in a full window
+        self.optimizer = optimizer  # returns it: Keras would save an optimizer stored here directly
+        self.targets: list[Variable] = []  # the variables that the gradients are of; empty before `build_for`
         self.built = True
 
     def build_for(self, variables: Sequence[Variable]) -> None:
@@ -99,14 +86,6 @@ class StepState(keras.layers.Layer):
     """The loss scaler and the gradient accumulators of one compiled model, which Keras saves with it.
 
     It is not a layer of the model, so that the model has only the weights that the user gave it.
-
-    Args:
-        loss_scaler: The loss scaler.
-        accumulator_class: The framework's `GradientAccumulator`.
-        accumulation_steps: Number of batches that make one step.
-
-    Attributes:
-        overflow_watch: Records gradients that are not finite, while a callback asks for it; else `None`.
     """
 
     def __init__(
@@ -117,7 +96,8 @@ class StepState(keras.layers.Layer):
         self.accumulation_steps = accumulation_steps
         self._accumulator_class = accumulator_class
         self._windows: dict[int, BaseGradientAccumulator] = {}
-        self.__dict__["overflow_watch"] = None  # not tracked by Keras: it is not state to save
+        # Records gradients that are not finite, while a callback asks for it. Keras would save it if it tracked it.
+        self.__dict__["overflow_watch"] = None
         self.built = True
         if loss_scaler:
             self.scale, self.good_steps, self.skipped_steps = loss_scaler.variables  # Keras finds them here
@@ -127,7 +107,7 @@ class StepState(keras.layers.Layer):
         if list(store.keys()):
             super().load_own_variables(store)
 
-    def accumulator(self, optimizer: Optimizer) -> BaseGradientAccumulator | None:
+    def accumulator(self, optimizer: Optimizer | None) -> BaseGradientAccumulator | None:
         """Return the gradient accumulator of `optimizer`; `None` if every batch is a step."""
         if self.accumulation_steps == 1 or optimizer is None:
             return None
