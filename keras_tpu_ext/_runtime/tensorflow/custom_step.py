@@ -1,10 +1,10 @@
 """A user's own `train_step` or `test_step`, on replicas.
 
-In a plain model it is written for one device, and each replica runs it on the whole batch, as does a
-step whose layers look at the examples of a batch together. That is exact, and only as fast as one device. Its
-gradients are all the same, so their mean is taken, and each replica keeps its part of what metrics count, because
-reading them returns the sum. A step that calls `global_mean` is written for replicas, like those of a
-`TPUModel`: each replica runs it on its part of the batch.
+In a plain model it is written for one device, and each replica runs it on the whole batch, as it does a step whose
+layers look at the examples of a batch together. That is exact, and only as fast as one device. Its gradients are all
+the same, so their mean is taken, and each replica keeps its part of what metrics count, because reading them returns
+the sum. A step that calls `global_mean` is written for replicas, like those of a `TPUModel`: each replica runs it on
+its part of the batch.
 
 Such a step's code is not made for an empty batch: TensorFlow's oneDNN convolutions crash the process on one, and a
 mean over no rows is NaN. So it never gets one. A replica without examples gets one row of ones in each tensor, whose

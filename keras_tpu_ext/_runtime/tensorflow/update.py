@@ -99,7 +99,6 @@ def accumulate_or_apply(
     scale = tf.convert_to_tensor(scaler.scale) if scaler else 1.0
     accumulator.add(gradients, weight, tf.cast(weight, tf.float32) / scale)
     has_gradient = [gradient is not None for gradient in gradients]
-
     _flush_if(accumulator.is_full(), model, accumulator, has_gradient, optimizer)
 
 
