@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import keras_tpu_ext as kte
 from keras_tpu_ext._runtime.common.flops import UncountableError
-from keras_tpu_ext._runtime.tensorflow.graph_flops import flops_of_graph
+from keras_tpu_ext._runtime.tensorflow.flops import flops_of_graph
 from private_names import mend
 
 pytestmark = pytest.mark.runtimes("keras3_tf", "keras2_tf")

@@ -54,6 +54,7 @@ ROWS = {
     "outer products": lambda x: tf.einsum("bi,bj->bij", x, x),
     "a product of every row": lambda x: x[:, None] @ x[:, :, None],
     "in another shape": lambda x: tf.reshape(tf.reshape(x, [rows_of(x), 2, -1]), [-1, 6]),
+    "in a shape of sizes one by one": lambda x: tf.reshape(x, [*tf.unstack(tf.shape(x)), 1]),
     "repeated": lambda x: tf.reshape(tf.repeat(x, 3, axis=0), [-1, 3, 6])[:, 0],
     "zeros for each row": lambda x: x + tf.zeros([rows_of(x), 6]),
     "random numbers": lambda x: x * tf.random.uniform([rows_of(x), 6]),

@@ -232,7 +232,7 @@ _LOSS = (
     Fault(
         "add-loss-counts-once-a-replica",
         "_runtime/tensorflow/program.py",
-        "        share *= tf.cast(BATCH.examples, share.dtype) / tf.cast(BATCH.total, share.dtype)",
+        "        local *= tf.cast(BATCH.examples, local.dtype) / tf.cast(BATCH.total, local.dtype)",
         "        pass",
         _TF,
         (_PARITY,),
@@ -240,15 +240,15 @@ _LOSS = (
     Fault(
         "add-loss-weighs-replicas-alike",
         "_runtime/tensorflow/program.py",
-        "share *= tf.cast(BATCH.examples, share.dtype) / tf.cast(BATCH.total, share.dtype)",
-        "share /= tf.cast(num_replicas(), share.dtype)",
+        "local *= tf.cast(BATCH.examples, local.dtype) / tf.cast(BATCH.total, local.dtype)",
+        "local /= tf.cast(num_replicas(), local.dtype)",
         _TF,
         (_PARITY, f"{_EXACT}::test_activity_regularizers", _KERAS2_KINDS),
     ),
     Fault(
         "add-loss-of-an-empty-replica-counts",
         "_runtime/tensorflow/program.py",
-        "        share = tf.where(BATCH.has_any, share, tf.zeros_like(share))",
+        "        local = tf.where(BATCH.has_any, local, tf.zeros_like(local))",
         "        pass",
         _TF,
         (
@@ -259,16 +259,16 @@ _LOSS = (
     Fault(
         "loss-is-tracked-by-the-replicas-own-examples",
         "_runtime/tensorflow/program.py",
-        "tf.cast(share, tf.float32) * tf.cast(BATCH.total, tf.float32)",
-        "tf.cast(share, tf.float32) * tf.cast(BATCH.examples, tf.float32)",
+        "tf.cast(local, tf.float32) * tf.cast(BATCH.total, tf.float32)",
+        "tf.cast(local, tf.float32) * tf.cast(BATCH.examples, tf.float32)",
         ("keras3_tf",),
         (f"{_STEP}::test_a_scaled_loss_takes_the_same_steps",),
     ),
     Fault(
         "own-compute-loss-counts-once-a-replica",
         "_runtime/tensorflow/program.py",
-        "        share = loss / tf.cast(replicas, loss.dtype)",
-        "        share = loss",
+        "        local = loss / tf.cast(replicas, loss.dtype)",
+        "        local = loss",
         _TF,
         (_PARITY,),
     ),
@@ -299,8 +299,8 @@ _LOSS = (
     Fault(
         "gradient-of-add-loss-in-an-own-compute-loss-is-that-of-one-replica",
         "_runtime/tensorflow/replicas.py",
-        "return _amplified(as_global(share), num_replicas())",
-        "return as_global(share)",
+        "return _amplified(as_global(local), num_replicas())",
+        "return as_global(local)",
         _TF,
         (
             f"{_STEP}::test_a_compute_loss_of_ones_own_gets_the_whole_batch",
@@ -618,8 +618,8 @@ _BATCH = (
     ),
     Fault(
         "loss-that-is-a-metric-is-a-part-of-itself",
-        "_runtime/tensorflow/whole_batch.py",
-        "return value if takes_own_mean() else stock(value)",
+        "_runtime/tensorflow/batch.py",
+        "return value if is_mean_local() else stock(value)",
         "return stock(value)",
         ("keras3_tf",),
         (f"{_EXACT}::test_losses_as_metrics",),
@@ -1145,7 +1145,7 @@ _FIGURES = (
     ),
     Fault(
         "both-branches-count",
-        "_runtime/tensorflow/graph_flops.py",
+        "_runtime/tensorflow/flops.py",
         "return max(each)",
         "return math.fsum(each)",
         ("keras3_tf", "keras2_tf221"),
@@ -1631,7 +1631,7 @@ _SEPARABILITY = (
     Fault(
         "what-cannot-be-followed-is-taken-for-separable",
         "_runtime/tensorflow/graph_axis.py",
-        "return CONSTANT if is_constant else first_mixed(step.values) or mixed(there, is_certain=False)",
+        "return CONSTANT if is_constant else first_mixed(step.values) or unknown",
         "return CONSTANT",
         _TF,
         (_WALK,),
@@ -1671,8 +1671,8 @@ _SEPARABILITY = (
     Fault(
         "own-prediction-meets-an-empty-batch",
         "_runtime/tensorflow/custom_step.py",
-        "        there = has_any(data)\n",
-        "        there = None\n",
+        "        has_rows = has_any(data)\n",
+        "        has_rows = None\n",
         _TF,
         (f"{_ROWS}::test_a_predict_step_of_ones_own_meets_no_empty_batch",),
     ),

@@ -9,7 +9,7 @@ versions have, and for private ones, which are in `private_names.py`.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ Dataset: TypeAlias = Any  # tf.data.Dataset, or keras.utils.PyDataset
 EpochIterator: TypeAlias = Any  # keras.src.trainers.epoch_iterator.EpochIterator
 IteratorState: TypeAlias = Any  # bytes or a dict: the position of an iterator over batches
 Nest: TypeAlias = object  # a structure of tensors, as in tf.nest and jax.tree
+SameNest = TypeVar("SameNest")  # one that stays the same structure
 RandomState: TypeAlias = Any  # of Python's and NumPy's random generators
 
 

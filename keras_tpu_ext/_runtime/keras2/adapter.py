@@ -17,9 +17,8 @@ from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.autograph import with_autograph
 from keras_tpu_ext._runtime.keras2.loss import ExactLosses
 from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, valid_fraction
+from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, averaging, is_mean_local, valid_fraction
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated
-from keras_tpu_ext._runtime.tensorflow.whole_batch import averaging, takes_own_mean
 from keras_tpu_ext._runtime.training.adapter import is_overridden
 from keras_tpu_ext._runtime.training.batch import Batch
 
@@ -31,7 +30,7 @@ def _reducing(stock: Callable[[Any], str]) -> Callable[[Any], str]:
     """Wrap the method of losses that returns their reduction: Keras refuses to take a mean on replicas."""
 
     def reduction_of(loss: Any) -> str:
-        if not takes_own_mean():
+        if not is_mean_local():
             return stock(loss)
         reductions = keras.losses.Reduction
         return str(reductions.SUM_OVER_BATCH_SIZE if loss.reduction == reductions.AUTO else loss.reduction)

@@ -18,7 +18,14 @@ from keras_tpu_ext._runtime.compat.keras3_tensorflow import count_step, is_summe
 from keras_tpu_ext._runtime.keras3.adapter import Keras3Adapter
 from keras_tpu_ext._runtime.keras3.optimizer_view import innermost, optimizer_view
 from keras_tpu_ext._runtime.keras3.per_example import own_layers
-from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, valid_rows_of, zero_invalid_rows
+from keras_tpu_ext._runtime.tensorflow.batch import (
+    BATCH,
+    KERAS_PATCHES,
+    averaging,
+    unscaled_if_local,
+    valid_rows_of,
+    zero_invalid_rows,
+)
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     has_any_example,
     moments_of_all,
@@ -29,7 +36,6 @@ from keras_tpu_ext._runtime.tensorflow.batch_statistics import (
     weights_of,
 )
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated, cross_replica_cond, number_of_replicated
-from keras_tpu_ext._runtime.tensorflow.whole_batch import averaging, undivided
 from keras_tpu_ext._runtime.training.adapter import is_overridden
 
 TFOptimizer: Any = private("keras.src.backend.tensorflow.optimizer:TFOptimizer")
@@ -37,8 +43,8 @@ losses: Any = private("keras.src.losses.loss")
 _ALL_REDUCE = "keras.src.backend.tensorflow.optimizer.TFOptimizer._all_reduce_sum_gradients"
 KERAS_PATCHES += [
     (TFOptimizer, _ALL_REDUCE, averaging),
-    (losses, "keras.src.losses.loss.scale_loss_for_distribution", undivided),
-    (losses, "keras.src.losses.loss.unscale_loss_for_distribution", undivided),
+    (losses, "keras.src.losses.loss.scale_loss_for_distribution", unscaled_if_local),
+    (losses, "keras.src.losses.loss.unscale_loss_for_distribution", unscaled_if_local),
 ]
 install([(keras.Variable, "keras.Variable.__int__", functools.partial(number_of_replicated, int))])
 install([(keras.Variable, "keras.Variable.__float__", functools.partial(number_of_replicated, float))])

@@ -13,19 +13,22 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch
 from keras_tpu_ext._runtime.common.patches import Patch, patched
-from keras_tpu_ext._runtime.common.types import Layer, Nest, Variable
-from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty, with_notes
+from keras_tpu_ext._runtime.common.types import Layer, Nest, SameNest, Variable
+from keras_tpu_ext._runtime.tensorflow.empty_replicas import one_row_if_empty, with_attached
 from keras_tpu_ext._runtime.tensorflow.graph_axis import of_rows
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     batch_size,
     gather_batch,
     holding_whole_batch,
+    holds_whole_batch,
     native,
     num_replicas,
 )
 from keras_tpu_ext._runtime.tensorflow.replicas import sum_over_replicas as sum_over_replicas
 from keras_tpu_ext._runtime.tensorflow.separability import keeps_sums as keeps_sums
 from keras_tpu_ext._runtime.tensorflow.separability import of_function
+from keras_tpu_ext._runtime.tensorflow.variables import is_per_replica
+from keras_tpu_ext._runtime.training.exact_models import is_inside
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -44,7 +47,7 @@ class _Batch(threading.local):
         valid: For each row whether it is an example; `None` if every row is.
         is_shared: Whether a user's own step has asked for anything about the whole batch.
         asks_mean: Whether it has asked for `global_mean`, and so is written for replicas.
-        layer_losses: Pairs of a layer and an `add_loss` term of the forward pass, later this replica's share of it.
+        layer_losses: Pairs of a layer and an `add_loss` term of the forward pass, later this replica's part of it.
         layer_loss_elements: Number of this replica's elements, of examples, in an unreduced term; `None` without one.
     """
 
@@ -62,55 +65,51 @@ class _Batch(threading.local):
 
 
 BATCH = _Batch()
-# Where Keras sums over replicas or divides by their number, from the adapter of each Keras; see `whole_batch.py`.
+# Where Keras sums over replicas or divides by their number, from the adapter of each Keras.
 KERAS_PATCHES: list[Patch] = []
+
+
+@contextlib.contextmanager
+def _restoring() -> Iterator[None]:
+    before = dict(vars(BATCH))
+    try:
+        yield
+    finally:
+        vars(BATCH).clear()
+        vars(BATCH).update(before)
 
 
 @contextlib.contextmanager
 def batch_context(
     data: Nest, role: Literal["exact", "own"] = "exact", *, stands_in: bool = False
 ) -> Iterator[_Batch]:
-    """Set the current batch while its step runs, and forget it afterwards: the next step may be another graph's.
-
-    Args:
-        data: This replica's part of the batch.
-        role: Whose step runs.
-        stands_in: Whether the step gets a row of ones if there is none.
-    """
-    before = dict(vars(BATCH))
+    """Within the block this is the batch of a step, which gets a row of ones if there is none and `stands_in`."""
     # A step inside a user's own step may get other data, but still has the rows of the outer one.
     valid = valid_rows(data) if isinstance(data, PaddedBatch) else BATCH.valid
     rows = batch_size(data)
-    BATCH.valid = valid
-    BATCH.examples = rows if isinstance(rows, int) else tf.cast(rows, tf.float32)
-    if valid is not None:
-        BATCH.examples = tf.reduce_sum(tf.cast(valid, tf.float32))
-    BATCH.role = role
-    BATCH.total = sum_over_replicas([BATCH.examples])[0] if role == "exact" else None
-    BATCH.has_any = has_any(data)
-    BATCH.has_examples = BATCH.has_any if stands_in else None
-    BATCH.is_shared = BATCH.asks_mean = False
-    try:
+    with _restoring():
+        BATCH.valid = valid
+        BATCH.examples = rows if isinstance(rows, int) else tf.cast(rows, tf.float32)
+        if valid is not None:
+            BATCH.examples = tf.reduce_sum(tf.cast(valid, tf.float32))
+        BATCH.role = role
+        BATCH.total = sum_over_replicas([BATCH.examples])[0] if role == "exact" else None
+        BATCH.has_any = has_any(data)
+        BATCH.has_examples = BATCH.has_any if stands_in else None
+        BATCH.is_shared = BATCH.asks_mean = False
         with patched(KERAS_PATCHES):
             yield BATCH
-    finally:
-        vars(BATCH).clear()
-        vars(BATCH).update(before)
 
 
 @contextlib.contextmanager
-def trial_context(data: Nest = None) -> Iterator[_Batch]:
+def trial_context(data: Nest = None) -> Iterator[None]:
     """Within the block code is only traced: a user's own step with `data`, or anything else without a batch."""
-    before = dict(vars(BATCH))
-    vars(BATCH).clear()
-    BATCH.is_trial = True
-    if data is not None:
-        BATCH.role, BATCH.examples = "own", tf.cast(batch_size(data), tf.float32)
-    try:
-        yield BATCH
-    finally:
+    with _restoring():
         vars(BATCH).clear()
-        vars(BATCH).update(before)
+        BATCH.is_trial = True
+        if data is not None:
+            BATCH.role, BATCH.examples = "own", tf.cast(batch_size(data), tf.float32)
+        yield
 
 
 def is_row_by_row(function: Callable[..., Any], specs: Sequence[Any]) -> bool:
@@ -124,7 +123,7 @@ def note_shared() -> None:
         BATCH.is_shared = True
 
 
-def has_any(data: Nest) -> Any:
+def has_any(data: Nest) -> tf.Tensor | None:
     """Return whether this replica has any row; `None` if every replica certainly has."""
     rows = batch_size(data)
     # In a graph, static sizes are the same on every replica. Eagerly they are not, and all must take the same path.
@@ -132,12 +131,7 @@ def has_any(data: Nest) -> Any:
     return None if is_certain or num_replicas() == 1 else tf.greater(rows, 0)
 
 
-def has_open_size() -> bool:
-    """Return whether the current number of rows is unknown to the graph."""
-    return BATCH.valid is None and isinstance(BATCH.examples, tf.Tensor)
-
-
-def valid_rows(batch: PaddedBatch) -> Any:
+def valid_rows(batch: PaddedBatch) -> tf.Tensor:
     """Return for each row of a padded batch whether it is an example."""
     weight = next(leaf for leaf in tf.nest.flatten(batch.sample_weight) if leaf is not None)
     bits = tf.bitcast(weight, tf.int32)
@@ -145,7 +139,7 @@ def valid_rows(batch: PaddedBatch) -> Any:
     return tf.reduce_any(tf.not_equal(bits, mark), axis=list(range(1, weight.shape.rank)))
 
 
-def gather_examples(data: Nest) -> Any:
+def gather_examples(data: SameNest) -> SameNest:
     """Return `data` and the masks on it with the examples of all replicas joined, in order, without padded rows."""
 
     def gather(parts: Any) -> Any:
@@ -154,7 +148,7 @@ def gather_examples(data: Nest) -> Any:
         parts, valid = gather_batch((parts, BATCH.valid))
         return tf.nest.map_structure(lambda leaf: leaf if leaf is None else tf.boolean_mask(leaf, valid), parts)
 
-    return with_notes(data, gather) if needs_gather() else data
+    return with_attached(data, gather) if needs_gather() else data
 
 
 @contextlib.contextmanager
@@ -168,15 +162,57 @@ def whole_batch_view() -> Iterator[None]:
         BATCH.valid = valid
 
 
+def averaging(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap an optimizer's method that sums gradients, to take their mean if each replica has the whole batch.
+
+    All of them are the same then, and their mean keeps replicas in sync even if they draw different random numbers.
+    """
+
+    @functools.wraps(stock)
+    def reduce(optimizer: Any, grads_and_vars: Any) -> Any:
+        if holds_whole_batch():
+            replicas = tf.distribute.get_strategy().num_replicas_in_sync
+            grads_and_vars = [(_part_of_sum(gradient, replicas), variable) for gradient, variable in grads_and_vars]
+        return stock(optimizer, grads_and_vars)
+
+    return reduce
+
+
+def _part_of_sum(gradient: Any, replicas: int) -> Any:
+    """Return what this replica adds to the sum: of slices a part, so that all parts are the slices of one device."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return None if gradient is None else gradient / tf.cast(replicas, gradient.dtype)
+    count = tf.shape(gradient.indices)[0]
+    number = tf.distribute.get_replica_context().replica_id_in_sync_group
+    begin, end = (count * one // replicas for one in (number, number + 1))
+    return tf.IndexedSlices(gradient.values[begin:end], gradient.indices[begin:end], gradient.dense_shape)
+
+
+def unscaled_if_local(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function that divides a loss by the number of replicas, to skip that if `is_mean_local`."""
+
+    @functools.wraps(stock)
+    def scale(value: Any) -> Any:
+        return value if is_mean_local() else stock(value)
+
+    return scale
+
+
+def is_mean_local() -> bool:
+    """Return whether one of Keras's means is to be taken over the rows at hand.
+
+    This is so if each replica has the whole batch, for a layer's loss in the exact step, which weights it itself, and
+    in a block where no step runs: there it is the same as on one device.
+    """
+    is_in_no_step = is_inside() and tf.distribute.in_cross_replica_context()
+    is_exact = BATCH.role == "exact" or (BATCH.is_trial and BATCH.role is None)
+    return bool(holds_whole_batch() or is_exact or is_in_no_step)
+
+
 @contextlib.contextmanager
 def whole_state(variables: Sequence[Variable]) -> Iterator[None]:
-    """Within the block each replica holds the metrics' state of all examples; after it, only the first one does.
-
-    Args:
-        variables: Variables of metrics, of which each replica has its own value, and reading returns their sum.
-    """
-    on_read = tf.VariableSynchronization.ON_READ
-    summed = [each for each in map(native, variables) if each.synchronization == on_read]
+    """Within the block each replica holds the metrics' state of all examples; after it, only the first one does."""
+    summed = [native(variable) for variable in variables if is_per_replica(variable)]
     for variable, value in zip(summed, sum_over_replicas([tf.identity(each) for each in summed]), strict=True):
         variable.assign(value)
     yield
@@ -195,26 +231,23 @@ def is_padded() -> bool:
     return BATCH.valid is not None
 
 
-def valid_rows_of(values: tf.Tensor) -> Any:
+def valid_rows_of(values: tf.Tensor) -> tf.Tensor | None:
     """Return for each row of `values` whether it counts; `None` if every row does.
 
-    Args:
-        values: Tensor with one or several rows for each example. With any other number of rows, if static, they
-            are not examples but, for instance, a table that a layer learns.
+    There are one or several rows for each example; with any other static number they are not examples but, for
+    instance, a table that a layer learns.
     """
     if BATCH.valid is None:
         return None
-    rows, times = BATCH.valid.shape[0], None
-    if rows and values.shape[0] is not None:  # static, as TPUs need it
-        if not values.shape[0] or values.shape[0] % rows:
-            return None
-        times = values.shape[0] // rows
-    else:
-        times = tf.shape(values)[0] // tf.maximum(tf.shape(BATCH.valid)[0], 1)
-    return BATCH.valid if isinstance(times, int) and times == 1 else tf.repeat(BATCH.valid, times)
+    examples, rows = BATCH.valid.shape[0], values.shape[0]
+    if not examples or rows is None:
+        return tf.repeat(BATCH.valid, tf.shape(values)[0] // tf.maximum(tf.shape(BATCH.valid)[0], 1))
+    if not rows or rows % examples:
+        return None
+    return BATCH.valid if rows == examples else tf.repeat(BATCH.valid, rows // examples)  # static, as TPUs need it
 
 
-def zero_invalid_rows(values: tf.Tensor) -> Any:
+def zero_invalid_rows(values: tf.Tensor) -> tf.Tensor:
     """Return `values` with zeros in the rows that do not count."""
     valid = valid_rows_of(values)
     if valid is None:
@@ -223,13 +256,13 @@ def zero_invalid_rows(values: tf.Tensor) -> Any:
     return tf.where(tf.reshape(valid, shape), values, tf.zeros_like(values))
 
 
-def select_valid_rows(values: tf.Tensor) -> Any:
+def select_valid_rows(values: SameNest) -> SameNest:
     """Return `values` without the rows that do not count, in a shape that is not static; `None` is kept."""
     valid = None if values is None else valid_rows_of(values)
     return values if valid is None else tf.boolean_mask(values, valid)
 
 
-def valid_fraction() -> Any:
+def valid_fraction() -> tf.Tensor | float:
     """Return the fraction of this replica's rows that are examples: 1.0 if all are."""
     if BATCH.valid is None:
         return 1.0
@@ -241,7 +274,7 @@ def static_examples(rows: int | None) -> int | None:
     return rows if BATCH.valid is None else None
 
 
-def row_weights(inputs: tf.Tensor) -> Any:
+def row_weights(inputs: tf.Tensor) -> tf.Tensor | None:
     """Return float32 weights of one or zero that broadcast to `inputs`; `None` if every row counts."""
     valid = valid_rows_of(inputs)
     if valid is None and BATCH.has_any is None:
@@ -266,29 +299,25 @@ def respects_padding(function: _Function) -> _Function:
     return cast(_Function, marked)
 
 
-def batch_sum(values: tf.Tensor) -> Any:
+def batch_sum(values: tf.Tensor) -> tf.Tensor:
     """Return the sum over the first axis and over replicas, of examples only; see `common/protocols.py`."""
     return sum_over_replicas([tf.reduce_sum(_of_examples(values), axis=0)])[0]
 
 
-def batch_mean(values: tf.Tensor) -> Any:
+def batch_mean(values: tf.Tensor) -> tf.Tensor:
     """Return the mean over the first axis and over replicas, of examples only; see `common/protocols.py`."""
     ones = tf.ones(tf.shape(values)[:1], values.dtype)
     sums = [tf.reduce_sum(_of_examples(each), axis=0) for each in (values, ones)]
     return tf.math.divide_no_nan(*sum_over_replicas(sums))
 
 
-def _of_examples(values: tf.Tensor) -> Any:
+def _of_examples(values: tf.Tensor) -> tf.Tensor:
     weights = row_weights(values)
     return values if weights is None else tf.where(weights > 0, values, tf.zeros_like(values))
 
 
 def place_in_batch(rows: tf.Tensor) -> tuple[Any, Any]:
-    """Return the index of this replica's first row in the whole batch, and the whole batch's number of rows.
-
-    Args:
-        rows: Number of rows of this replica; an int if it is static, and so the same on every replica.
-    """
+    """Return the index of the first of this replica's `rows` in the whole batch, and that batch's number of rows."""
     count = num_replicas()
     if count == 1:
         return 0, rows

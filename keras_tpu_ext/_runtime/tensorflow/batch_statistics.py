@@ -6,13 +6,14 @@ A row is not an example if it stands in for none (see `tensorflow/empty_replicas
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import patched
-from keras_tpu_ext._runtime.common.types import Layer, Metric, Model, Nest
+from keras_tpu_ext._runtime.common.types import Layer, Metric, Model
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
     has_local_statistics,
@@ -25,24 +26,26 @@ from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty
 from keras_tpu_ext._runtime.tensorflow.graph_axis import of_whole_batch
 from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas, sum_over_replicas
 
+_Regularizer: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
-def regularizer_of_examples(stock: Any) -> Any:
+
+def regularizer_of_examples(stock: _Regularizer) -> _Regularizer:
     """Return a regulariser that corrects for Keras's division by the number of rows, padded ones included."""
 
-    def regularizer(outputs: tf.Tensor) -> Any:
+    def regularizer(outputs: tf.Tensor) -> tf.Tensor:
         loss = stock(zero_invalid_rows(outputs))
         return tf.math.divide_no_nan(loss, tf.cast(valid_fraction(), loss.dtype))
 
     return regularizer
 
 
-def regularizer_of_whole_batch(stock: Any) -> Any:
+def regularizer_of_whole_batch(stock: _Regularizer) -> _Regularizer:
     """Return a regulariser for Keras before 3.14, whose loss is a sum over the batch.
 
-    The step treats a scalar as a mean and adds up each replica's share of it; this corrects for that.
+    The step treats a scalar as a mean and adds up each replica's part of it; this corrects for that.
     """
 
-    def regularizer(outputs: tf.Tensor) -> Any:
+    def regularizer(outputs: tf.Tensor) -> tf.Tensor:
         loss = stock(zero_invalid_rows(outputs))
         if BATCH.is_trial:
             return of_whole_batch(loss)
@@ -53,18 +56,20 @@ def regularizer_of_whole_batch(stock: Any) -> Any:
     return regularizer
 
 
-def has_any_example() -> Any:
+def has_any_example() -> tf.Tensor | None:
     """Return whether this replica has an example; `None` if that is certain."""
     return BATCH.has_any if BATCH.valid is None else BATCH.examples > 0
 
 
-def weights_of(inputs: tf.Tensor) -> Any:
+def weights_of(inputs: tf.Tensor) -> tf.Tensor:
     """Return weights of one or zero, in the dtype of `inputs`, that broadcast to them; ones if all rows count."""
     weights = row_weights(inputs)
     return tf.ones([1] * inputs.shape.rank, inputs.dtype) if weights is None else tf.cast(weights, inputs.dtype)
 
 
-def moments_of_rows(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[Any, Any, Any]:
+def moments_of_rows(
+    inputs: tf.Tensor, axes: Sequence[int], weights: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return mean, variance and number of the rows with weight one."""
     count = tf.reduce_sum(weights * tf.ones_like(inputs), axes, keepdims=True)
     mean = tf.math.divide_no_nan(tf.reduce_sum(weights * inputs, axes, keepdims=True), count)
@@ -74,10 +79,9 @@ def moments_of_rows(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[A
 
 
 def synchronizes(model: Model, normalization: Layer) -> bool:
-    """Return whether a `BatchNormalization` of `model` uses the statistics of the whole batch.
+    """Return whether a `BatchNormalization` uses the statistics of the whole batch: if made so, or in a plain model.
 
-    It does if it was created so, and in a plain model, which must compute what it computes on one device. To a trial
-    it looks like that: what it does in a `TPUModel` is on purpose.
+    To a trial it looks like that: what it does in a `TPUModel` is on purpose.
     """
     if BATCH.is_trial:
         return True
@@ -85,12 +89,13 @@ def synchronizes(model: Model, normalization: Layer) -> bool:
     return bool(normalization.synchronized or everywhere)
 
 
-def moments_of_all(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[Any, Any, Any]:
+def moments_of_all(
+    inputs: tf.Tensor, axes: Sequence[int], weights: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return mean, variance and sum of weights over all replicas.
 
-    The variance is the mean of squared deviations, as on one device. `keras.ops.moments(synchronized=True)` takes the
-    mean of squares minus the square of the mean, which is only rounding error if the mean is much larger than the
-    deviation.
+    The mean of squares minus the square of the mean, as `keras.ops.moments(synchronized=True)` has it, would be only
+    rounding error if the mean is much larger than the deviation.
     """
     weights = tf.broadcast_to(weights, tf.shape(inputs))
     sums = [tf.reduce_sum(value, axes, keepdims=True) for value in (weights * inputs, weights)]
@@ -101,7 +106,7 @@ def moments_of_all(inputs: tf.Tensor, axes: Any, weights: tf.Tensor) -> tuple[An
     return tf.squeeze(mean, axes), tf.squeeze(variance, axes), tf.squeeze(count, axes)
 
 
-def mask_metrics(metrics: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+def mask_metrics(metrics: Sequence[Metric]) -> contextlib.AbstractContextManager[None]:
     """Return a context in which `metrics` count neither a row that stands in for no example nor a padded one.
 
     A value without rows, such as a loss, is the same on every replica and counts on each of them, so that every
@@ -109,27 +114,19 @@ def mask_metrics(metrics: Sequence[Any]) -> contextlib.AbstractContextManager[No
     """
     if BATCH.has_any is None and BATCH.valid is None:
         return contextlib.nullcontext()
-    return patched([(metric, "a metric's update_state", _making(metric)) for metric in metrics])
+    return patched([(m, "a metric's update_state", functools.partial(_with_examples, m)) for m in metrics])
 
 
-def _making(metric: Metric) -> Any:
+def _with_examples(metric: Metric, update_state: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `update_state` of a metric, called with only the rows of examples in its tensors; scalars are kept."""
     knows_padding = getattr(metric, "knows_padding", False)
 
-    def make(update_state: Any) -> Any:
-        def update_with_examples(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = _of_examples((args, kwargs), knows_padding)
-            return update_state(*args, **kwargs)
+    def update(*args: Any, **kwargs: Any) -> Any:
+        leaves = tf.nest.flatten((args, kwargs))
+        of_rows = [i for i, leaf in enumerate(leaves) if isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0]
+        for i, leaf in zip(of_rows, no_row_if_empty([leaves[i] for i in of_rows], BATCH.has_any), strict=True):
+            leaves[i] = leaf if knows_padding else select_valid_rows(leaf)
+        args, kwargs = tf.nest.pack_sequence_as((args, kwargs), leaves)
+        return update_state(*args, **kwargs)
 
-        return update_with_examples
-
-    return make
-
-
-def _of_examples(data: Nest, knows_padding: bool) -> Any:
-    """Return `data` with only the rows of examples in its tensors; scalars are kept."""
-    leaves = tf.nest.flatten(data)
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0]
-    with_rows = no_row_if_empty([leaves[i] for i in places], BATCH.has_any)
-    for place, leaf in zip(places, with_rows, strict=True):
-        leaves[place] = leaf if knows_padding else select_valid_rows(leaf)
-    return tf.nest.pack_sequence_as(data, leaves)
+    return update

@@ -7,10 +7,13 @@ a process that never starts, and so does every other process for the chief.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import secrets
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +23,8 @@ from keras_tpu_ext._runtime.common.once import once_per_process
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.compat.tensorflow import CoordinatedJob
 from keras_tpu_ext._runtime.tensorflow.rehearsal import early_calls
+from keras_tpu_ext._runtime.tensorflow.replicas import gather_everywhere
+from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext.errors import ArgumentError, ClusterError, ScopeError
 
 _context: Any = private("tensorflow.python.eager.context:context")
@@ -43,11 +48,19 @@ def open_workers() -> OpenedStrategy:
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     except (tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
-        raise ClusterError(_no_chief(cluster, seconds)) from error
+        job = "chief" if cluster.get("chief") else "worker"
+        raise ClusterError(
+            f"The chief, {job} 0 at {cluster[job][0]}, was not ready within {seconds} seconds: it did not start, or "
+            f"it waits for another process that did not; then its own message names that one. {_WHAT_TO_DO}"
+        ) from error
     except RuntimeError as error:
         if "program startup" not in str(error):
             raise
-        raise ScopeError(_too_late()) from error
+        raise ScopeError(
+            "Several processes can only train together from the start of TensorFlow, and its devices have been "
+            f"started already. An earlier call came too early{early_calls()}. What to do: write "
+            "`with strategy_scope() as scope:` before the first line that makes a tensor, a model or a dataset."
+        ) from error
     _agree_on_seed(strategy)
     return OpenedStrategy(strategy, int(strategy.num_replicas_in_sync), told_by="TF_CONFIG")
 
@@ -78,20 +91,15 @@ def _others(cluster: dict[str, Any], job: str | None, index: int | None) -> dict
 
 def _wait_for(others: dict[str, str], seconds: int) -> None:
     """Wait until every other process listens, which it does before it contacts the chief."""
-    end = time.monotonic() + seconds
-    missing = dict(others)
-    while True:
-        missing = {name: address for name, address in missing.items() if not _listens(address)}
-        if not missing:
-            return
+    end, missing = time.monotonic() + seconds, others
+    while missing := {name: address for name, address in missing.items() if not _listens(address)}:
         if time.monotonic() > end:
-            break
+            names = " and ".join(f"{name} at {address}" for name, address in missing.items())
+            raise ClusterError(
+                f"{len(missing)} of the {len(others) + 1} processes that TF_CONFIG names did not start within "
+                f"{seconds} seconds: no one answers for {names}. {_WHAT_TO_DO}"
+            )
         time.sleep(0.2)
-    names = " and ".join(f"{name} at {address}" for name, address in missing.items())
-    raise ClusterError(
-        f"{len(missing)} of the {len(others) + 1} processes that TF_CONFIG names did not start within {seconds} "
-        f"seconds: no one answers for {names}. {_WHAT_TO_DO}"
-    )
 
 
 _WHAT_TO_DO = (
@@ -110,14 +118,6 @@ def _listens(address: str) -> bool:
         return False
 
 
-def _no_chief(cluster: dict[str, Any], seconds: int) -> str:
-    job = "chief" if cluster.get("chief") else "worker"
-    return (
-        f"The chief, {job} 0 at {cluster[job][0]}, was not ready within {seconds} seconds: it did not start, or it "
-        f"waits for another process that did not; then its own message names that one. {_WHAT_TO_DO}"
-    )
-
-
 def _start_seconds() -> int:
     value = os.environ.get(_START_VARIABLE, "").strip() or str(START_SECONDS)
     if not value.isdigit() or not int(value):
@@ -128,16 +128,8 @@ def _start_seconds() -> int:
     return int(value)
 
 
-def _too_late() -> str:
-    return (
-        "Several processes can only train together from the start of TensorFlow, and its devices have been started "
-        f"already. An earlier call came too early{early_calls()}. What to do: write "
-        "`with strategy_scope() as scope:` before the first line that makes a tensor, a model or a dataset."
-    )
-
-
 def _agree_on_seed(strategy: tf.distribute.Strategy) -> None:
-    """Let all processes draw the same random order: each shuffles all data itself, then takes its part of it."""
+    """Let all processes draw the same random order: each shuffles all data, and then takes its part."""
     own = _global_seed()
     seed = secrets.randbits(31) if own is None else int(own)
 
@@ -178,3 +170,59 @@ def cluster_of_tf_config() -> tuple[dict[str, Any], str | None, int | None]:
             'train in one process, or write {"cluster": {"worker": ["HOST1:2222", "HOST2:2222"]}, '
             '"task": {"type": "worker", "index": 0}}.'
         ) from error
+
+
+_LOST = (
+    "of the cluster has ended or cannot be reached, so this process cannot go on. What to do: look at the output of "
+    "that one for its own error, then start all of them again; with keras.callbacks.BackupAndRestore(folder) in "
+    "`fit`, where all of them see the folder, they go on from the last epoch."
+)
+_NOT_ALIKE = (
+    "The processes of the cluster do not do the same things in the same order, so they cannot go on. What to do: let "
+    "all of them run the same program, with the same data, callbacks and number of epochs; what only one may do, it "
+    "must do without the model."
+)
+
+
+class TensorFlowProcessGroup(ProcessGroup):
+    """The processes that `TF_CONFIG` names."""
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self._strategy = strategy
+
+    def size(self) -> int:
+        """Return the number of processes."""
+        return num_workers()
+
+    def is_chief(self) -> bool:
+        """Return whether this process writes and prints."""
+        return is_chief()
+
+    def all_gather_int(self, number: int) -> list[int]:
+        """Return the numbers that all processes pass to this call, in the same order on each."""
+        strategy = self._strategy
+        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            return [number]
+        here = len(strategy.extended.worker_devices)
+        numbers = strategy.experimental_distribute_values_from_function(lambda _: tf.constant([number], tf.int64))
+        return [int(one) for one in gather_everywhere(strategy, numbers)][::here]
+
+    @contextlib.contextmanager
+    def explain_peer_failure(self) -> Iterator[None]:
+        """Turn TensorFlow's errors from collectives into a `ClusterError` that names the process at fault."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            text = str(error)
+            reason = text.split("Collective ops is aborted by:")[-1].split("\n\t [[")[0].strip()
+            if re.search("collective (instance|group)", text, re.IGNORECASE):
+                raise ClusterError(f"{_NOT_ALIKE} TensorFlow says: {reason}") from error
+            if "Collective ops is aborted by" in text or "oordination service" in text:
+                raise ClusterError(f"{_names_in(reason)} {_LOST} TensorFlow says: {reason}") from error
+            raise
+
+
+def _names_in(reason: str) -> str:
+    """Return the names of the processes in a text, which names none if the chief does not answer."""
+    found = sorted(set(re.findall(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)", reason)))
+    return " and ".join(f"{job.capitalize()} {index}" for job, index in found) or "The chief"

@@ -1,8 +1,10 @@
 """A user's own `train_step` or `test_step`, on replicas.
 
-In a plain model it is written for one device, and each replica runs it on the whole batch; see `whole_batch.py`. That
-is exact, and only as fast as one device. A step that calls `global_mean` is written for replicas, like those of a
-`TPUModel`: each replica runs it on its part of the batch.
+In a plain model it is written for one device, and each replica runs it on the whole batch, as it does a step whose
+layers look at the examples of a batch together. That is exact, and only as fast as one device. Its gradients are all
+the same, so their mean is taken, and each replica keeps its part of what metrics count, because reading them returns
+the sum. A step that calls `global_mean` is written for replicas, like those of a `TPUModel`: each replica runs it on
+its part of the batch.
 
 Such a step's code is not made for an empty batch: TensorFlow's oneDNN convolutions crash the process on one, and a
 mean over no rows is NaN. So it never gets one. A replica without examples gets one row of ones in each tensor, whose
@@ -17,39 +19,39 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.types import Model, Nest
-from keras_tpu_ext._runtime.tensorflow.batch import batch_context, has_any
+from keras_tpu_ext._runtime.tensorflow.batch import (
+    batch_context,
+    gather_examples,
+    has_any,
+    place_in_batch,
+    whole_batch_view,
+)
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import no_row_if_empty, one_row_if_empty
-from keras_tpu_ext._runtime.tensorflow.model_separability import HOW_TO_SHARE, takes_whole_batch
-from keras_tpu_ext._runtime.tensorflow.replicas import num_replicas
-from keras_tpu_ext._runtime.tensorflow.whole_batch import on_whole_batch, predict_on_whole_batch
+from keras_tpu_ext._runtime.tensorflow.model_separability import HOW_TO_SPLIT, takes_whole_batch
+from keras_tpu_ext._runtime.tensorflow.replicas import native, num_replicas
+from keras_tpu_ext._runtime.tensorflow.variables import is_per_replica
 from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext.errors import CustomStepWarning
 
-Step = Callable[[Any], Any]
+Step = Callable[[Nest], Nest]
 
 
 def wrap_custom_step(model: Model, step: Step) -> Step:
-    """Return `step` of `model`; for a user's own step, one that gets the batch that its code is written for.
-
-    Args:
-        model: The model.
-        step: Its `train_step` or `test_step`, which takes one replica's part of the batch.
-    """
+    """Return the `train_step` or `test_step` of `model`; if it is the user's, one that gets the batch it is for."""
     model._kte.separability.pop(step.__name__, None)
     part_step = step if is_own_step(step) else _on_own_part(model, step)
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return part_step
-    whole_step = on_whole_batch(model, step)
+    whole_step = _on_whole_batch(model, step)
 
     @functools.wraps(step)
-    def wrapped_step(data: Nest) -> Any:
+    def wrapped_step(data: Nest) -> Nest:
         return whole_step(data) if takes_whole_batch(model, step) else part_step(data)
 
     return wrapped_step
@@ -61,20 +63,52 @@ def own_predict_step(model: Model) -> contextlib.AbstractContextManager[None]:
     if is_own_step(step) or model.distribute_strategy.num_replicas_in_sync == 1:
         return contextlib.nullcontext()
 
-    def wrapped_step(data: Nest) -> Any:
+    def wrapped_step(data: Nest) -> Nest:
         if takes_whole_batch(model, step):
             return predict_on_whole_batch(step, data)
-        there = has_any(data)
-        return no_row_if_empty(step(one_row_if_empty(data, there)), there)
+        has_rows = has_any(data)
+        return no_row_if_empty(step(one_row_if_empty(data, has_rows)), has_rows)
 
     return patched([(model, "a model's predict_step", lambda stock: wrapped_step)])
 
 
+def predict_on_whole_batch(step: Step, data: Nest) -> Nest:
+    """Return what `step` predicts for this replica's part of the batch, given the whole batch."""
+    with batch_context(data, "own") as batch:
+        rows = tf.cast(batch.examples, tf.int32)
+        begin, _ = place_in_batch(rows)
+        whole = gather_examples(data)
+    with whole_batch_view():
+        outputs = step(whole)
+    return tf.nest.map_structure(lambda values: values[begin : begin + rows], outputs)
+
+
+def _on_whole_batch(model: Model, step: Step) -> Step:
+    """Return `step`, which takes a whole batch, as a step that takes a replica's part of it."""
+    replicas = model.distribute_strategy.num_replicas_in_sync
+
+    def whole_step(data: Nest) -> Nest:
+        with batch_context(data, "own"):
+            data = gather_examples(data)
+            # Not `whole_state`: Keras 2 creates metrics while it traces the first replica, which has none until then.
+            variables = [native(variable) for metric in model.metrics for variable in metric.variables]
+            sums = [each for each in variables if is_per_replica(each) and each.dtype.is_floating]
+            for variable in sums:
+                variable.assign(variable * tf.cast(replicas, variable.dtype))
+            with whole_batch_view():
+                logs = step(data)
+            for variable in sums:
+                variable.assign(variable / tf.cast(replicas, variable.dtype))
+        return logs
+
+    return whole_step
+
+
 def _on_own_part(model: Model, step: Step) -> Step:
-    told: list[bool] = []
+    warned: list[bool] = []
 
     @functools.wraps(step)
-    def wrapped_step(data: Nest) -> Any:
+    def wrapped_step(data: Nest) -> Nest:
         if not _is_of_rows(data):
             return step(data)
         with (
@@ -83,20 +117,18 @@ def _on_own_part(model: Model, step: Step) -> Step:
             mask_metrics(model._kte.adapter.custom_metrics(model)),
         ):
             logs = step(one_row_if_empty(data, batch.has_any))
-            if step.__name__ == "train_step" and num_replicas() > 1 and not batch.is_shared and not told:
-                told.append(True)  # replicas trace one after another
-                _warn(
-                    model,
-                    "and runs on each replica's part of the batch: a mean that it takes is that of a part, and the "
-                    "gradients of all parts are added. Write",
+            if step.__name__ == "train_step" and num_replicas() > 1 and not batch.is_shared and not warned:
+                warned.append(True)  # replicas trace one after another
+                warnings.warn(
+                    f"{model.name!r} has a step of its own, and runs on each replica's part of the batch: a mean "
+                    "that it takes is that of a part, and the gradients of all parts are added. Write "
+                    f"{HOW_TO_SPLIT}",
+                    CustomStepWarning,
+                    stacklevel=2,
                 )
             return logs
 
     return wrapped_step
-
-
-def _warn(model: Model, what: str) -> None:
-    warnings.warn(f"{model.name!r} has a step of its own, {what} {HOW_TO_SHARE}", CustomStepWarning, stacklevel=3)
 
 
 def _is_of_rows(data: Nest) -> bool:

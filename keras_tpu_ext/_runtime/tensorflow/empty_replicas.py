@@ -13,18 +13,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext._runtime.common.types import SameNest
 from keras_tpu_ext._runtime.tensorflow.replicas import ONCE_A_BATCH
 
-_NOTES = ("_keras_mask", "_keras_logits")  # tensors that Keras attaches to an output: its mask, and its logits
+_ATTACHED = ("_keras_mask", "_keras_logits")  # tensors that Keras attaches to an output: its mask, and its logits
 
 
-def one_row_if_empty(data: Nest, has_any: Any) -> Any:
+def one_row_if_empty(data: SameNest, has_any: tf.Tensor | None) -> SameNest:
     """Return `data`, or one row for each of its tensors: from the batch for text and integers, ones for others.
 
-    Args:
-        data: A structure of tensors with a leading batch dimension; `None` leaves are kept.
-        has_any: Whether there is any example; `None` if that is certain.
+    There certainly are examples if `has_any` is `None`.
     """
     if has_any is None:
         return data
@@ -32,7 +30,7 @@ def one_row_if_empty(data: Nest, has_any: Any) -> Any:
     # Made before the condition: within one, replicas cannot see each other.
     rows = {id(leaf): _row_to_stand_in(leaf) for leaf in tf.nest.flatten(data) if _is_dense(leaf)}
 
-    def row(leaf: Any) -> Any:
+    def row(leaf: tf.Tensor) -> tf.Tensor:
         if id(leaf) in rows:
             return rows[id(leaf)]
         if isinstance(leaf, tf.RaggedTensor):
@@ -47,7 +45,7 @@ def one_row_if_empty(data: Nest, has_any: Any) -> Any:
     return _either(data, has_any, row)
 
 
-def _is_dense(leaf: Any) -> bool:
+def _is_dense(leaf: object) -> bool:
     return isinstance(leaf, tf.Tensor) and leaf.shape.rank != 0
 
 
@@ -63,7 +61,7 @@ def _row_to_stand_in(leaf: tf.Tensor) -> tf.Tensor:
         return _row_of_ones(leaf)
 
     @tf.autograph.experimental.do_not_convert
-    def first(strategy: tf.distribute.Strategy, leaf: Any) -> tf.Tensor:
+    def first(strategy: tf.distribute.Strategy, leaf: tf.Tensor) -> tf.Tensor:
         parts = strategy.experimental_local_results(leaf)
         # Sizes that only the data know are 0 on a replica that got none.
         sizes = tf.reduce_max(tf.stack([tf.shape(part)[1:] for part in parts]), axis=0)
@@ -82,40 +80,35 @@ def _row_of_ones(leaf: tf.Tensor) -> tf.Tensor:
     return tf.fill(shape, "1") if leaf.dtype == tf.string else tf.ones(shape, leaf.dtype)
 
 
-def no_row_if_empty(data: Nest, has_any: Any) -> Any:
+def no_row_if_empty(data: SameNest, has_any: tf.Tensor | None) -> SameNest:
     """Return `data`, or no row of it; what Keras has attached to its tensors is kept."""
     if has_any is None:
         return data
-    return with_notes(data, lambda parts: _either(parts, has_any, _no_row))
+    return with_attached(data, lambda parts: _either(parts, has_any, _no_row))
 
 
-def _no_row(leaf: Any) -> Any:
+def _no_row(leaf: tf.Tensor) -> tf.Tensor:
     if isinstance(leaf, tf.SparseTensor):
         return tf.sparse.slice(leaf, [0] * leaf.shape.rank, tf.concat([[0], leaf.dense_shape[1:]], axis=0))
     return leaf if leaf.shape.rank == 0 else leaf[:0]  # a number that a model returns beside its outputs is kept
 
 
-def with_notes(data: Nest, function: Callable[[Any], Any]) -> Any:
-    """Return `function(data)`, and apply it also to the masks and logits that Keras attaches to tensors.
-
-    Args:
-        data: A structure of tensors; `None` leaves are kept.
-        function: Returns a structure like its argument, in which each tensor is changed in the same way.
-    """
+def with_attached(data: SameNest, function: Callable[[Any], Any]) -> SameNest:
+    """Return `function(data)`, a structure like `data`, with the masks and logits that Keras attaches to tensors."""
     leaves = tf.nest.flatten(data)
-    notes = {name: [getattr(leaf, name, None) for leaf in leaves] for name in _NOTES}
-    data, notes = function((data, notes))
-    for name, values in notes.items():
+    attached = {name: [getattr(leaf, name, None) for leaf in leaves] for name in _ATTACHED}
+    data, attached = function((data, attached))
+    for name, values in attached.items():
         for leaf, value in zip(tf.nest.flatten(data), values, strict=True):
             if value is not None:
                 setattr(leaf, name, value)
     return data
 
 
-def finite_if_empty(gradients: Any, has_any: Any) -> Any:
+def finite_if_empty(gradients: Any, has_any: tf.Tensor | None) -> Any:
     """Return `gradients`, or their finite elements: upstream is zero, but zero times infinity is NaN.
 
-    They are not all zero: this replica has its share of the regularisers.
+    They are not all zero: this replica has its part of the regularisers.
     """
     if has_any is None:
         return gradients
@@ -127,7 +120,7 @@ def finite_if_empty(gradients: Any, has_any: Any) -> Any:
     ]
 
 
-def _with_values(slices: Any, values: tf.Tensor, has_any: Any) -> Any:
+def _with_values(slices: tf.IndexedSlices, values: tf.Tensor, has_any: tf.Tensor) -> tf.IndexedSlices:
     """Return `slices` with `values`; on a replica without examples, only those rows that are not all zero.
 
     The row of ones has looked up something, and an optimizer that is lazy, or decays the rows that it gets, changes
@@ -138,7 +131,7 @@ def _with_values(slices: Any, values: tf.Tensor, has_any: Any) -> Any:
         setattr(same, ONCE_A_BATCH, True)
         return same
 
-    def changing() -> tuple[Any, Any]:
+    def changing() -> tuple[tf.Tensor, tf.Tensor]:
         changes = tf.reduce_any(tf.not_equal(values, 0), axis=list(range(1, values.shape.rank)))
         return tf.boolean_mask(values, changes), tf.boolean_mask(slices.indices, changes)
 
@@ -146,12 +139,12 @@ def _with_values(slices: Any, values: tf.Tensor, has_any: Any) -> Any:
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-def _either(data: Nest, condition: tf.Tensor, otherwise: Any) -> Any:
+def _either(data: SameNest, condition: tf.Tensor, otherwise: Callable[[tf.Tensor], tf.Tensor]) -> SameNest:
     """Return the tensors of `data`, or `otherwise` of each; the condition copies none of them."""
     leaves = tf.nest.flatten(data)
-    there = {id(leaf): leaf for leaf in leaves if leaf is not None}  # each once: the mask of two outputs stays one
-    if not there:
+    found = {id(leaf): leaf for leaf in leaves if leaf is not None}  # each once: the mask of two outputs stays one
+    if not found:
         return data
-    either = tf.cond(condition, lambda: [*there.values()], lambda: [otherwise(leaf) for leaf in there.values()])
-    chosen = dict(zip(there, either, strict=True))
+    either = tf.cond(condition, lambda: [*found.values()], lambda: [otherwise(leaf) for leaf in found.values()])
+    chosen = dict(zip(found, either, strict=True))
     return tf.nest.pack_sequence_as(data, [leaf if leaf is None else chosen[id(leaf)] for leaf in leaves])

@@ -67,30 +67,13 @@ class TensorFlowExecution(Execution):
 
 def _dataset_of(items: Sequence[Nest], spec: Nest) -> tf.data.Dataset:
     """Return a cached dataset of `items` with the element spec `spec`, so that no step is retraced."""
-    dataset = _sliced(items, spec) or tf.data.Dataset.from_generator(lambda: iter(items), output_signature=spec)
     options = tf.data.Options()
     options.autotune.enabled = False  # its thread can miss its stop signal, and ending an iterator then takes seconds
     options.experimental_optimization.apply_default_optimizations = False  # finding them takes longer than reading
-    dataset = dataset.cache().with_options(options)
+    dataset = tf.data.Dataset.from_generator(lambda: iter(items), output_signature=spec).cache().with_options(options)
     for _ in dataset:  # fills the cache
         pass
     return dataset
-
-
-def _sliced(items: Sequence[Nest], spec: Nest) -> tf.data.Dataset | None:
-    """Return a dataset that slices `items` from one tensor, which traces nothing; `None` if their sizes vary."""
-    leaves = [tf.nest.flatten(item) for item in items]
-    if not all(isinstance(leaf, tf.Tensor) and leaf.shape.rank for item in leaves for leaf in item):
-        return None
-    rows = [{int(leaf.shape[0]) for leaf in item} for item in leaves]
-    sizes = [next(iter(of_item)) for of_item in rows if len(of_item) == 1]
-    if len(sizes) < len(items) or len(set(sizes[:-1]) | {max(sizes)}) > 1 or not sizes[0]:
-        return None
-    joined = [tf.concat(column, axis=0) for column in zip(*leaves, strict=True)]
-    is_static = all(part.shape.rank and part.shape[0] is not None for part in tf.nest.flatten(spec))
-    dataset = tf.data.Dataset.from_tensor_slices(tf.nest.pack_sequence_as(items[0], joined))
-    dataset = dataset.batch(sizes[0], drop_remainder=is_static)
-    return dataset if dataset.element_spec == spec else None
 
 
 def _stages(iterator: Iterator[Nest]) -> list[Stage]:

@@ -1,6 +1,6 @@
 """Follow the batch axis through a TensorFlow graph: which results belong to a row, and what is assigned to variables.
 
-The number of rows must be the only size that the graph does not know. The rules are in `graph_rules.py`.
+The number of rows must be the only size that the graph does not know. The rules are in `graph_rules/`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -43,13 +43,7 @@ class Size(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """A value that is assigned to a variable.
-
-    Attributes:
-        handle: The variable's resource tensor, outside all functions.
-        value: What is assigned, or added.
-        adds: Whether it is added to what the variable holds.
-    """
+    """A value that is assigned, or added if `adds`, to the variable of a resource tensor outside all functions."""
 
     handle: Any
     value: Value
@@ -68,31 +62,24 @@ class UnknownAxesError(Exception):
 
 
 class Walk:
-    """A walk through a graph and the functions that it calls.
+    """A walk through a graph and the functions that it calls, which collects assignments to variables and lookups.
 
     Args:
-        rules: For each type of operation a function that returns the value of every output, or one for all.
         partial: Ids of the handles of variables of which each replica has a part.
-
-    Attributes:
-        assignments: What is assigned to variables.
-        lookups: What is looked up in variables.
     """
 
-    def __init__(self, rules: dict[str, Callable[[Step], Any]], partial: Collection[int] = ()) -> None:
+    def __init__(self, partial: Collection[int] = ()) -> None:
         self.partial = partial
         self.assignments: list[Assignment] = []
         self.lookups: list[Lookup] = []
-        self._rules = rules
 
-    def through(self, graph: Any, known: Known, first: int = 0) -> Known:
+    def through(self, graph: Any, known: Known, first: int = 0) -> None:
         """Follow the inputs of a `FuncGraph`, of which something is `known`, to its tensors from the `first`."""
         for operation in graph.get_operations()[first:]:
             if not operation.outputs or operation.outputs[0].ref() not in known.values:
                 step = Step(operation, known, self)
                 for tensor, value in zip(operation.outputs, self._results(step), strict=True):
                     known.values[tensor.ref()] = value
-        return known
 
     def _results(self, step: Step) -> Sequence[Value]:
         number = len(step.operation.outputs)
@@ -101,10 +88,16 @@ class Walk:
         if _ROWS in step.operation.name:
             shape = step.output.shape
             return [rows() if shape.rank and shape[0] is None else CONSTANT]
+        bad = first_mixed(step.values)
+        if number and step.kind not in _ALWAYS_BY_RULE:
+            if bad is not None:
+                return [bad] * number
+            if all(value == CONSTANT for value in step.values):
+                return [CONSTANT] * number
         try:
-            found = self._rules.get(step.kind, _without_rule)(step)
+            found = RULES.get(step.kind, _without_rule)(step)
         except UnknownAxesError:
-            found = first_mixed(step.values) or mixed(f"{step.where}, whose axes are not known", is_certain=False)
+            found = bad or step.mixed(", whose axes are not known", is_certain=False)
         results = [found] * number if isinstance(found, Value) else list(found)
         if not number:
             self._note_effect(step)
@@ -112,7 +105,7 @@ class Walk:
 
     def _note_effect(self, step: Step) -> None:
         """Note that an operation without a rule changes something by what is not the same for every batch."""
-        has_effect = step.kind not in self._rules and step.kind not in _WITHOUT_EFFECT
+        has_effect = step.kind not in RULES and step.kind not in _WITHOUT_EFFECT
         if has_effect and any(value != CONSTANT for value in step.values):
             self.assignments.append(Assignment(None, _without_rule(step), adds=False))
 
@@ -123,17 +116,17 @@ _OF_SHAPES_ONLY = {
     *("StatelessWhile", "IdentityN", "Shape", "Size", "Rank", "TensorListReserve", "EmptyTensorList"),
     *("TensorListLength", "RngReadAndSkip"),
 }
+# Their rules also note something, or see which of the inputs is mixed; other rules see no mixed input.
+_ALWAYS_BY_RULE = {
+    *_OF_SHAPES_ONLY,
+    *("ReadVariableOp", "Cast", "Identity", "PlaceholderWithDefault", "Reshape", "DenseBincount"),
+    *("ResourceGather", "ResourceGatherNd", "GatherV2", "Gather", "Add", "AddV2"),
+}
 _TAKES_SIZES = re.compile(
     "Reshape|Conv.*BackpropInput|Depthwise|BroadcastTo|Slice|StridedSlice|Tile|Fill|.*Random|TensorList|.*Normal"
 )
-_WITHOUT_EFFECT = {
-    "Assert",
-    "PrintV2",
-    "Print",
-    "NoOp",
-    "WriteScalarSummary",
-    "WriteHistogramSummary",
-    "WriteSummary",
+_WITHOUT_EFFECT = {"Assert", "PrintV2", "Print", "NoOp"} | {
+    f"Write{kind}Summary" for kind in ("Scalar", "Histogram", "")
 }
 
 
@@ -150,14 +143,14 @@ def _checked(step: Step, value: Value) -> Value:
         return mixed(others[0].reason, is_certain=False)
     is_of_sizes = step.output.ref() in step.known.sizes or step.kind in ("RealDiv", "Div", "DivNoNan")
     if value == CONSTANT and any(each != CONSTANT for each in step.values) and not is_of_sizes:
-        return mixed(f"{step.where}, which depends on the batch", is_certain=False)
+        return step.mixed(", which depends on the batch", is_certain=False)
     return value
 
 
 def _without_rule(step: Step) -> Value:
     is_constant = all(value.kind == "constant" for value in step.values)
-    there = f"{step.where}, of which it is not known what it does with a batch"
-    return CONSTANT if is_constant else first_mixed(step.values) or mixed(there, is_certain=False)
+    unknown = step.mixed(", of which it is not known what it does with a batch", is_certain=False)
+    return CONSTANT if is_constant else first_mixed(step.values) or unknown
 
 
 class Known:
@@ -165,9 +158,8 @@ class Known:
 
     Attributes:
         values: Where the batch axis is.
-        handles: Of a resource tensor, the one outside all functions that it stands for.
+        handles: Of a resource tensor, or of a tensor read from a variable, the resource tensor outside all functions.
         sizes: Of a tensor that holds sizes: these, with `None` for one that is not known.
-        reads: The handle of the variable that a tensor was read from.
         sums: The handle of the variable that a sum over the rows was added to, and that sum.
     """
 
@@ -175,8 +167,11 @@ class Known:
         self.values = values
         self.handles: dict[Any, Any] = {}
         self.sizes: dict[Any, tuple[Any, ...]] = {}
-        self.reads: dict[Any, Any] = {}
         self.sums: dict[Any, tuple[Any, Value]] = {}
+
+    def value(self, tensor: tf.Tensor) -> Value:
+        """Return where the batch axis of a tensor is."""
+        return self.values.get(tensor.ref(), CONSTANT)
 
     def handle(self, tensor: Any) -> Any:
         """Return the resource tensor outside all functions."""
@@ -192,7 +187,7 @@ class Step:
         self.known = known
         self.walk = walk
         self.inputs: list[Any] = list(operation.inputs)
-        self.values = [known.values.get(tensor.ref(), CONSTANT) for tensor in self.inputs]
+        self.values = [known.value(tensor) for tensor in self.inputs]
 
     @property
     def where(self) -> str:
@@ -201,6 +196,14 @@ class Step:
         if not frames:
             return f"{self.kind} in {self.operation.name}"
         return f"{self.kind} in line {frames[-1].lineno} of {os.path.basename(frames[-1].filename)}"
+
+    def mixed(self, what: str = "", *, is_certain: bool = True) -> Value:
+        """Return the value of a result that mixes rows, as `what` says."""
+        return mixed(f"{self.where}{what}", is_certain=is_certain)
+
+    def of_one_number(self) -> Value:
+        """Return the value of a result that some numbers of rows only can have."""
+        return self.mixed(" fits one number of rows")
 
     @property
     def output(self) -> Any:
@@ -211,9 +214,9 @@ class Step:
         """Return an attribute of the operation."""
         return self.operation.get_attr(name)
 
-    def rank(self, place: int) -> int:
+    def rank(self, index: int) -> int:
         """Return the rank of an input."""
-        rank = self.inputs[place].shape.rank
+        rank = self.inputs[index].shape.rank
         if rank is None:
             raise UnknownAxesError
         return int(rank)
@@ -223,46 +226,53 @@ class Step:
 
         A vector of sizes, some of which are not the number of rows, is no multiple of it.
         """
-        pairs = enumerate(self.values)
-        ranks = [(self.inputs[i].shape.rank or 0) if each.kind == "constant" else self.rank(i) for i, each in pairs]
-        noted = [self.known.sizes.get(tensor.ref(), ()) for tensor in self.inputs]
-        is_vector = [any(not isinstance(size, Size) for size in sizes) for sizes in noted]
-        values = [
-            mixed(value.reason, is_certain=False) if value.kind == "size" and differs else value
-            for value, differs in zip(self.values, is_vector, strict=True)
-        ]
-        return [Operand(value, rank) for value, rank in zip(values, ranks, strict=True)]
+        operands = []
+        for index, (tensor, value) in enumerate(zip(self.inputs, self.values, strict=True)):
+            rank = (tensor.shape.rank or 0) if value.kind == "constant" else self.rank(index)
+            sizes = self.known.sizes.get(tensor.ref(), ())
+            if value.kind == "size" and any(not isinstance(size, Size) for size in sizes):
+                value = mixed(value.reason, is_certain=False)
+            operands.append(Operand(value, rank))
+        return operands
 
-    def static(self, place: int) -> Any:
+    def static(self, index: int) -> Any:
         """Return a constant input as an array."""
-        static = _static(self.inputs[place])
+        static = _static(self.inputs[index])
         if static is None:
             raise UnknownAxesError
         return static
 
-    def is_zero(self, place: int) -> bool:
+    def is_zero(self, index: int) -> bool:
         """Return whether an input is a constant of nothing but zeros."""
-        static = tf.get_static_value(self.inputs[place])
+        static = tf.get_static_value(self.inputs[index])
         return static is not None and not np.any(static)
 
-    def axes(self, place: int, rank: int) -> list[int]:
-        """Return axes, not negative, that an input holds."""
-        return [int(axis) % rank for axis in np.ravel(self.static(place))] if rank else []
+    def axes(self, index: int, rank: int | None = None) -> list[int]:
+        """Return axes, not negative, that an input holds: of the first input, unless another `rank` is given."""
+        rank = self.rank(0) if rank is None else rank
+        return [int(axis) % rank for axis in np.ravel(self.static(index))] if rank else []
 
-    def shape(self, place: int) -> list[int]:
+    def shape(self, index: int) -> list[int]:
         """Return the shape of an input; -1 for the number of rows."""
-        self.rank(place)
-        return [-1 if size is None else int(size) for size in self.inputs[place].shape]
+        self.rank(index)
+        return [-1 if size is None else int(size) for size in self.inputs[index].shape]
 
-    def sizes(self, place: int) -> tuple[Any, ...] | None:
+    def sizes(self, index: int) -> tuple[Any, ...] | None:
         """Return the sizes that an input holds, with `None` for one that is not known."""
-        known = self.known.sizes.get(self.inputs[place].ref())
+        known = self.known.sizes.get(self.inputs[index].ref())
         if known is not None:
             return known
-        static = tf.get_static_value(self.inputs[place], partial=True)
+        static = tf.get_static_value(self.inputs[index], partial=True)
         if static is None or np.ndim(static) > 1:
             return None
         return tuple(None if size is None or size != int(size) else int(size) for size in np.ravel(static))
+
+    def known_sizes(self, index: int) -> tuple[Any, ...]:
+        """Return the sizes that an input holds, or raise `UnknownAxesError`."""
+        sizes = self.sizes(index)
+        if sizes is None:
+            raise UnknownAxesError
+        return sizes
 
     def keep_sizes(self, sizes: Sequence[Any], output: int = 0) -> Value:
         """Note the sizes that an output holds, with `None` for an unknown constant, and return its value."""
@@ -271,7 +281,52 @@ class Step:
         return Value("size", reason=f"{self.where}, the number of rows") if has_rows else CONSTANT
 
 
-_ARITHMETIC = {"Add": np.add, "AddV2": np.add, "Sub": np.subtract, "Mul": np.multiply, "FloorMod": np.mod}
+Result = Value | Sequence[Value]
+# For each type of operation a function that returns the value of every output, or one for all.
+RULES: dict[str, Callable[[Step], Result]] = {}
+
+_Rule = TypeVar("_Rule", bound=Callable[[Step], Result])
+
+
+def rule(*kinds: str) -> Callable[[_Rule], _Rule]:
+    """Register a function as the rule of some types of operations."""
+
+    def register(function: _Rule) -> _Rule:
+        RULES.update(dict.fromkeys(kinds, function))
+        return function
+
+    return register
+
+
+def graph_of_function(graph: Any, name: str) -> Any:
+    """Return the graph of a function that `graph` calls; `None` if it cannot be seen."""
+    while graph is not None:
+        function = graph._get_function(name)
+        if function is not None:
+            return getattr(function, "graph", None)
+        graph = getattr(graph, "outer_graph", None)
+    return None
+
+
+def _item(operation: Any, parts: Sequence[Any]) -> Any:
+    is_item = parts[0].ndim == 1 and operation.get_attr("shrink_axis_mask") == 1
+    return parts[0][int(parts[1][0])] if is_item else None
+
+
+# How a constant is computed from others, by the type of operation.
+_FOLDED: dict[str, Callable[[Any, list[Any]], Any]] = {
+    "Add": lambda operation, parts: np.add(*parts),
+    "AddV2": lambda operation, parts: np.add(*parts),
+    "Sub": lambda operation, parts: np.subtract(*parts),
+    "Mul": lambda operation, parts: np.multiply(*parts),
+    "FloorMod": lambda operation, parts: np.mod(*parts),
+    "ConcatV2": lambda operation, parts: np.concatenate(parts[:-1], axis=int(parts[-1])),
+    "Pack": lambda operation, parts: np.stack(parts, axis=operation.get_attr("axis")),
+    "Range": lambda operation, parts: np.arange(*parts),
+    "Cast": lambda operation, parts: parts[0],
+    "Identity": lambda operation, parts: parts[0],
+    "StridedSlice": _item,
+}
 
 
 def _static(tensor: Any) -> Any:
@@ -279,23 +334,7 @@ def _static(tensor: Any) -> Any:
     static = tf.get_static_value(tensor)
     if static is not None:
         return np.asarray(static)
-    operation = tensor.op
-    if operation.type not in (*_ARITHMETIC, "ConcatV2", "Pack", "Range", "Cast", "Identity", "StridedSlice"):
+    if tensor.op.type not in _FOLDED:
         return None
-    parts = [_static(each) for each in operation.inputs]
-    if any(part is None for part in parts):
-        return None
-    if operation.type in _ARITHMETIC:
-        return _ARITHMETIC[operation.type](*parts)
-    if operation.type == "ConcatV2":
-        return np.concatenate(parts[:-1], axis=int(parts[-1]))
-    if operation.type == "Pack":
-        return np.stack(parts, axis=operation.get_attr("axis"))
-    if operation.type == "StridedSlice":
-        return _item(operation, parts)
-    return np.arange(*parts) if operation.type == "Range" else parts[0]
-
-
-def _item(operation: Any, parts: Sequence[Any]) -> Any:
-    is_item = parts[0].ndim == 1 and operation.get_attr("shrink_axis_mask") == 1
-    return parts[0][int(parts[1][0])] if is_item else None
+    parts = [_static(each) for each in tensor.op.inputs]
+    return None if any(part is None for part in parts) else _FOLDED[tensor.op.type](tensor.op, parts)

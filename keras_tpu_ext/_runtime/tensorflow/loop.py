@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import PaddedOutputs
-from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.common.types import Model, Nest, Variable
 from keras_tpu_ext._runtime.tensorflow.custom_step import own_predict_step
 from keras_tpu_ext._runtime.tensorflow.model_separability import find_separability
 from keras_tpu_ext._runtime.tensorflow.replicas import hide_uneven_sizes, split_batch, with_none
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.model import is_own_step
 
-Step = Callable[[Any], Any]
+Step = Callable[[Nest], Nest]
 
 
 class GraphExecutionSchedule(ExecutionSchedule):
-    """An `ExecutionSchedule` for functions of an iterator and a number of steps.
+    """An `ExecutionSchedule` for a `tf.function` of an iterator and a number of steps.
 
-    Such a `tf.function` returns the logs and the number of completed steps.
+    It returns the logs and the number of completed steps.
     """
 
-    def run_train(self, model: Model, function: Any, iterator: Any) -> Any:
+    def run_train(
+        self, model: Model, function: tf.types.experimental.PolymorphicFunction, iterator: tf.data.Iterator
+    ) -> Nest:
         """Run an execution of training, and learn from its time unless it included a compilation."""
         if self.held or self.tuner.settled:
             return self.run(function, iterator)
-        logs: list[Any] = []
+        logs: list[Nest] = []
 
         def run() -> bool:
             traces = function.experimental_get_tracing_count()
@@ -41,40 +43,38 @@ class GraphExecutionSchedule(ExecutionSchedule):
         self.time(model, run)
         return logs[0]
 
-    def run(self, function: Any, iterator: Any) -> Any:
+    def run(self, function: Callable[..., Any], iterator: tf.data.Iterator) -> dict[str, tf.Tensor]:
         """Run an execution of `requested_steps` steps."""
         logs, self.completed_steps = function(iterator, tf.constant(self.requested_steps))
         return logs
 
 
 def make_steps_function(
-    model: Model, step: Step, *, trains: bool, counter: Any = None
-) -> Callable[[Any], dict[str, Any]]:
+    model: Model, step: Step, *, trains: bool, counter: Variable | None = None
+) -> Callable[[Nest], dict[str, tf.Tensor]]:
     """Return the function that Keras's `fit` and `evaluate` call with an iterator.
 
-    It differs from Keras's own in three ways. The logs are read once, over all replicas, after the last step of
-    an execution, whereas Keras averages the logs of the single replicas (on TPUs it shows the first replica).
-    A single step needs no `tf.experimental.Optional` around its result. The number of steps is an argument, so
-    changing it does not retrace.
+    Its logs are read once, over all replicas, after the last step of an execution, whereas Keras averages those of
+    the replicas (on TPUs it shows the first one's). The number of steps is an argument: changing it retraces nothing.
     """
     strategy, own_step = model.distribute_strategy, model.train_step if trains else model.test_step
 
-    def one_step(data: Nest) -> Any:
+    def one_step(data: Nest) -> Nest:
         data = with_none(data)
         with _only_with(data):
             return first_of_replicas(strategy, strategy.run(step, args=(data,)))
 
-    def run_one(iterator: Any) -> dict[str, Any]:
+    def run_one(iterator: tf.data.Iterator) -> dict[str, tf.Tensor]:
         outputs = compiled_step(iterator.get_next())
         _count(counter, 1)
         return _exact_logs(model, outputs)
 
-    def run_many(iterator: Any, steps: Any) -> tuple[dict[str, Any], Any]:
+    def run_many(iterator: tf.data.Iterator, steps: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         outputs, done = _loop(compiled_step, iterator, steps)
         _count(counter, done)
         return _exact_logs(model, outputs), done
 
-    def run_batch(data: Nest) -> dict[str, Any]:
+    def run_batch(data: Nest) -> dict[str, tf.Tensor]:
         return _exact_logs(model, compiled_step(hide_uneven_sizes(strategy, data)))
 
     @functools.cache
@@ -85,7 +85,7 @@ def make_steps_function(
     if not model.run_eagerly:
         compiled_step, run_batch = _graph(one_step, jit_compile=model.jit_compile), _graph(run_batch)
 
-    def function(data: Any) -> dict[str, Any]:
+    def function(data: Any) -> dict[str, tf.Tensor]:
         if isinstance(data, (tf.data.Iterator, tf.distribute.DistributedIterator)):
             _make_variables(model, lambda iterator: one_step(iterator.get_next()), data)
             find_separability(model, data, own_step)
@@ -100,14 +100,14 @@ def make_steps_function(
     return function
 
 
-def _make_variables(model: Model, run: Callable[[Any], Any], data: Nest) -> None:
+def _make_variables(model: Model, run: Step, data: Nest) -> None:
     """Trace this package's step of an unbuilt model for its variables, which then begin as on one device."""
     is_needed = is_own_step(model.train_step) and is_own_step(model.test_step) and not model.built
     if is_needed and not model.run_eagerly and model.distribute_strategy.num_replicas_in_sync > 1:
         _graph(run).get_concrete_function(data)
 
 
-def kind_of_batches(iterator: Any) -> type:
+def kind_of_batches(iterator: tf.data.Iterator) -> type:
     """Return the class of an iterator's batches, such as `tuple` or `PaddedBatch`.
 
     Each has its own graph, because TensorFlow considers iterators of tuples and of named tuples one type: it would
@@ -116,12 +116,14 @@ def kind_of_batches(iterator: Any) -> type:
     return type(iterator.element_spec)
 
 
-def _count(counter: Any, steps: Any) -> None:
+def _count(counter: Variable | None, steps: tf.Tensor) -> None:
     if counter is not None:
         counter.assign_add(tf.cast(steps, counter.dtype))
 
 
-def _run_execution(model: Model, iterator: Any, run_one: Any, run_many: Any, *, trains: bool) -> dict[str, Any]:
+def _run_execution(
+    model: Model, iterator: tf.data.Iterator, run_one: Any, run_many: Any, *, trains: bool
+) -> dict[str, tf.Tensor]:
     schedule = model._kte.schedule
     if schedule is not None and not schedule.held:
         return schedule.run_train(model, run_many, iterator) if trains else schedule.run(run_many, iterator)
@@ -131,13 +133,12 @@ def _run_execution(model: Model, iterator: Any, run_one: Any, run_many: Any, *, 
     return run_one(iterator) if steps == 1 else run_many(iterator, tf.constant(steps))[0]
 
 
-def _one_by_one(run_one: Any, iterator: Any, steps: int) -> dict[str, Any]:
-    """Run up to `steps` steps, at least one, fewer when the data ends, where several processes train together.
+def _one_by_one(run_one: Any, iterator: tf.data.Iterator, steps: int) -> dict[str, tf.Tensor]:
+    """Run 1 to `steps` steps, until the data ends, where several processes train together.
 
-    They cannot synchronise inside a graph's loop: TensorFlow numbers their collectives when a function is called from
-    outside.
+    They cannot synchronise in a graph's loop: TensorFlow numbers their collectives when it is called from outside.
     """
-    logs: dict[str, Any] = run_one(iterator)
+    logs: dict[str, tf.Tensor] = run_one(iterator)
     for _ in range(steps - 1):
         try:
             logs = run_one(iterator)
@@ -146,10 +147,10 @@ def _one_by_one(run_one: Any, iterator: Any, steps: int) -> dict[str, Any]:
     return logs
 
 
-def make_predict_function(model: Model, predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def make_predict_function(model: Model, predict: Step) -> Step:
     """Return Keras's predict function, without the outputs of padded rows."""
 
-    def function(data: Nest) -> Any:
+    def function(data: Nest) -> Nest:
         batch = data[0] if isinstance(data, list) else data  # Keras 3 gives a list of batches
         find_separability(model, batch, model.predict_step)
         with own_predict_step(model):
@@ -161,29 +162,29 @@ def make_predict_function(model: Model, predict: Callable[[Any], Any]) -> Callab
     return function
 
 
-def hide_uneven_sizes_from(model: Model, predict: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def hide_uneven_sizes_from(model: Model, predict: Step) -> Step:
     """Return `predict`, a function of a list of batches, with static sizes hidden if replicas differ in them."""
     strategy = model.distribute_strategy
     if model.run_eagerly or strategy.num_replicas_in_sync == 1:
         return predict
 
-    def predict_uneven(batches: list[Nest]) -> Any:
+    def predict_uneven(batches: list[Nest]) -> Nest:
         return predict([hide_uneven_sizes(strategy, batch, sparse=False) for batch in batches])
 
-    graph: Callable[[Any], Any] = _graph(predict_uneven)
+    graph: Step = _graph(predict_uneven)
     return graph
 
 
-def _without_rows(output: tf.Tensor, real: tf.Tensor) -> Any:
+def _without_rows(output: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
     """Return the rows of a tensor that count, one or several per example; a tensor without such rows is unchanged."""
     rows, examples = tf.shape(output)[0], tf.shape(real)[0]
     return output if rows % examples else tf.boolean_mask(output, tf.repeat(real, rows // examples))
 
 
-def first_of_replicas(strategy: tf.distribute.Strategy, outputs: tf.Tensor) -> Any:
+def first_of_replicas(strategy: tf.distribute.Strategy, outputs: Nest) -> Nest:
     """Return the mean over replicas of what each returned; anything but floats comes from the first replica."""
 
-    def merge(value: tf.Tensor) -> Any:
+    def merge(value: tf.Tensor) -> tf.Tensor:
         values = strategy.experimental_local_results(value)
         if len(values) == 1:
             return values[0]
@@ -198,41 +199,39 @@ def _graph(function: Any, **kwargs: Any) -> Any:
     return tf.function(tf.autograph.experimental.do_not_convert(function), reduce_retracing=True, **kwargs)
 
 
-def _only_with(data: Nest) -> Any:
-    """Return a context in which nothing runs before `data` is available, and so nothing at all if there is none.
+@contextlib.contextmanager
+def _only_with(data: Nest) -> Iterator[None]:
+    """Within the block nothing runs before `data` is available, and so nothing at all if there is none.
 
-    Without it TensorFlow counts a step of the optimizer while it finds that the data has ended. It is used inside
-    the function of one step, and through an operation of its own, because TensorFlow drops a control dependency
-    on an input, and when it inlines a function, an input delays only the operations that use it.
+    Without it TensorFlow counts a step of the optimizer while it finds that the data has ended. A dependency on the
+    input itself would be dropped, and when a function is inlined, an input delays only the operations that use it.
     """
     leaves = tf.nest.flatten(data, expand_composites=True)
     with tf.control_dependencies([leaf for leaf in leaves if leaf is not None]):
         there_is_data = tf.no_op()
-    within = contextlib.ExitStack()
-    within.enter_context(tf.control_dependencies([there_is_data]))
-    within.enter_context(tf.variable_creator_scope(_before_any_data))
-    return within
+    with tf.control_dependencies([there_is_data]), tf.variable_creator_scope(_before_any_data):
+        yield
 
 
-def _before_any_data(create: Callable[..., Any], **kwargs: Any) -> Any:
+def _before_any_data(create: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
     """Create a variable, of a metric for example, that does not wait for data: XLA rejects a step where one does."""
     with tf.control_dependencies(None):
         return create(**kwargs)
 
 
-def _loop(step: Step, iterator: Any, steps: Any) -> tuple[Any, Any]:
+def _loop(step: Step, iterator: tf.data.Iterator, steps: tf.Tensor) -> tuple[Nest, tf.Tensor]:
     """Run `step` 1 to `steps` times, until the data ends; return the last outputs and the number of steps."""
 
-    def go_on(done: Any, data: tf.experimental.Optional, outputs: tf.Tensor) -> Any:
+    def go_on(done: tf.Tensor, data: tf.experimental.Optional, outputs: Nest) -> tf.Tensor:
         return tf.logical_and(done < steps, data.has_value())
 
-    def once(done: Any, data: tf.experimental.Optional, outputs: tf.Tensor) -> Any:
+    def once(done: tf.Tensor, data: tf.experimental.Optional, outputs: Nest) -> tuple[tf.Tensor, Nest, Nest]:
         outputs = step(_with_shapes_of(batch, data.get_value()))
         # The last step of an execution must not fetch: that batch belongs to the next execution.
         data = tf.cond(done + 1 < steps, iterator.get_next_as_optional, lambda: data)
         return done + 1, data, outputs
 
-    def rest() -> Any:
+    def rest() -> tuple[Nest, tf.Tensor]:
         data = iterator.get_next_as_optional()
         loose = tf.nest.map_structure(lambda value: tf.TensorShape([None] * value.shape.rank), first)
         invariants = (tf.TensorShape([]), tf.type_spec_from_value(data), loose)
@@ -244,7 +243,7 @@ def _loop(step: Step, iterator: Any, steps: Any) -> tuple[Any, Any]:
     return tf.cond(steps > 1, rest, lambda: (tf.nest.map_structure(tf.identity, first), tf.constant(1)))
 
 
-def _with_shapes_of(batch: Nest, other: Any) -> Any:
+def _with_shapes_of(batch: Nest, other: Nest) -> Nest:
     """Return `other`, a batch from the same iterator as `batch`, with the static shapes of `batch`."""
     if tf.executing_eagerly():
         return other
@@ -254,7 +253,7 @@ def _with_shapes_of(batch: Nest, other: Any) -> Any:
     return other
 
 
-def _exact_logs(model: Model, outputs: tf.Tensor) -> Any:
+def _exact_logs(model: Model, outputs: Any) -> dict[str, tf.Tensor]:
     """Replace the metrics in a step's outputs by their values over all replicas."""
     if not isinstance(outputs, dict) or model.distribute_strategy.num_replicas_in_sync == 1:
         return outputs
@@ -267,7 +266,7 @@ def _exact_logs(model: Model, outputs: tf.Tensor) -> Any:
     return {name: exact.get(name, value) for name, value in outputs.items()}
 
 
-def _loss_if_tracked(model: Model, tracked: Any, returned: Any) -> Any:
+def _loss_if_tracked(model: Model, tracked: tf.Tensor, returned: tf.Tensor) -> tf.Tensor:
     """Return the tracked loss, or the loss that a user's own step returned but never tracked."""
     tracker = model._kte.adapter.loss_tracker(model)
     if [metric for metric in model.metrics if metric.name == "loss"] != [tracker]:

@@ -1,4 +1,4 @@
-"""Find out, for training and without, whether replicas can share the batches of a model; if not, say why."""
+"""Find out, for training and without, whether replicas can split the batches of a model; if not, say why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from keras_tpu_ext._runtime.tensorflow.separability import Separability, number_
 from keras_tpu_ext._runtime.training.model import is_own_step
 from keras_tpu_ext.errors import CustomStepWarning, MixedExamplesWarning
 
-HOW_TO_SHARE = (
+HOW_TO_SPLIT = (
     "its means as self.global_mean(values) and its updates as self.minimize(loss, variables, optimizer, tape)"
 )
 
@@ -32,10 +32,7 @@ def takes_whole_batch(model: Model, step: Callable[..., Any]) -> bool:
 def find_separability(model: Model, data: Nest, step: Callable[..., Any]) -> None:
     """Find out, once, whether the layers of a built `model`, or its own step, work row by row; warn if not.
 
-    Args:
-        model: The model.
-        data: An iterator over batches, or a batch; nothing is read from it.
-        step: Its `train_step`, `test_step` or `predict_step`.
+    Nothing is read from `data`, an iterator over batches or a batch.
     """
     answers: dict[str, Separability] = model._kte.separability
     if model.distribute_strategy.num_replicas_in_sync == 1 or step.__name__ in answers:
@@ -49,30 +46,28 @@ def find_separability(model: Model, data: Nest, step: Callable[..., Any]) -> Non
             found = _of_own_prediction(model, specs, step)
         else:
             found, category = _of_own_step(model, specs, step), CustomStepWarning
-    is_told = any(not answer.is_row_by_row for answer in answers.values())
+    has_warned = any(not answer.is_row_by_row for answer in answers.values())
     answers[step.__name__] = found
-    if not found.is_row_by_row and not is_told:
+    if not found.is_row_by_row and not has_warned:
         _warn(model, found, category)
 
 
 def _warn(model: Model, found: Separability, category: type[Warning]) -> None:
-    name, reason, replicas = model.name, found.reason, model.distribute_strategy.num_replicas_in_sync
-    costs = "the whole batch: its numbers are those of one device, and so is its speed"
+    cure = f"To let each take its part, write {HOW_TO_SPLIT}"
     if found is _FOR_ONE_DEVICE:
-        text = f"{name!r} has a step of its own, so each of the {replicas} replicas runs it on {costs}"
+        cause = "has a step of its own"
     elif category is CustomStepWarning:
-        text = (
-            f"{name!r} has a step of its own, which is not written for replicas ({reason}), so each of the "
-            f"{replicas} replicas runs it on {costs}"
-        )
+        cause = f"has a step of its own, which is not written for replicas ({found.reason})"
     else:
         looks = "looks" if found.is_certain else "may look"
-        text = (
-            f"{name!r} {looks} at the examples of a batch together ({reason}), so each of the {replicas} replicas "
-            f"runs it on {costs}"
-        )
-    cure = f"To let each take its part, write {HOW_TO_SHARE}" if category is CustomStepWarning else _CURE
-    warnings.warn(f"{text}. {cure}", category, stacklevel=user_stack_level())
+        cause, cure = f"{looks} at the examples of a batch together ({found.reason})", _CURE
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    warnings.warn(
+        f"{model.name!r} {cause}, so each of the {replicas} replicas runs it on the whole batch: its numbers are "
+        f"those of one device, and so is its speed. {cure}",
+        category,
+        stacklevel=user_stack_level(),
+    )
 
 
 _FOR_ONE_DEVICE = Separability("it is written for one device")

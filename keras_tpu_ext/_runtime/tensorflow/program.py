@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.padding import PaddedBatch, PaddedOutputs, without_own_weights
-from keras_tpu_ext._runtime.common.types import Nest, Optimizer
+from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.tensorflow.batch import (
     BATCH,
     KERAS_PATCHES,
@@ -24,23 +25,28 @@ from keras_tpu_ext._runtime.tensorflow.batch import (
     zero_invalid_rows,
 )
 from keras_tpu_ext._runtime.tensorflow.batch_statistics import mask_metrics
+from keras_tpu_ext._runtime.tensorflow.cluster import TensorFlowProcessGroup
+from keras_tpu_ext._runtime.tensorflow.custom_step import predict_on_whole_batch
 from keras_tpu_ext._runtime.tensorflow.empty_replicas import finite_if_empty, no_row_if_empty, one_row_if_empty
-from keras_tpu_ext._runtime.tensorflow.lookups import mark_lookups_once_a_batch
 from keras_tpu_ext._runtime.tensorflow.loop import GraphExecutionSchedule
 from keras_tpu_ext._runtime.tensorflow.model_separability import takes_whole_batch
-from keras_tpu_ext._runtime.tensorflow.overflow import ReplicatedOverflowWatch
-from keras_tpu_ext._runtime.tensorflow.process_group import TensorFlowProcessGroup
 from keras_tpu_ext._runtime.tensorflow.replicas import (
+    ONCE_A_BATCH,
     as_global,
+    local_as_whole,
     num_replicas,
-    share_as_whole,
     sum_over_replicas,
     with_none,
 )
-from keras_tpu_ext._runtime.tensorflow.scope_checks import check_optimizer_belongs, check_variables_belong
-from keras_tpu_ext._runtime.tensorflow.separability import Separability
-from keras_tpu_ext._runtime.tensorflow.update import accumulate_or_apply, flush_window, make_step_state
-from keras_tpu_ext._runtime.tensorflow.whole_batch import predict_on_whole_batch
+from keras_tpu_ext._runtime.tensorflow.scope import check_optimizer_belongs, check_variables_belong
+from keras_tpu_ext._runtime.tensorflow.separability import Separability, handle_of
+from keras_tpu_ext._runtime.tensorflow.update import (
+    GradientAccumulator,
+    ReplicatedLossScaler,
+    ReplicatedOverflowWatch,
+    accumulate_or_apply,
+    flush_window,
+)
 from keras_tpu_ext._runtime.training.adapter import TensorFlowAdapter
 from keras_tpu_ext._runtime.training.denominator import loss_sum, no_tokens, recording
 from keras_tpu_ext._runtime.training.program import ExactProgram
@@ -48,10 +54,7 @@ from keras_tpu_ext._runtime.training.step_state import StepState
 
 
 class TensorFlowProgram(ExactProgram):
-    """An `ExactProgram` in which every replica works on its share of the global loss.
-
-    The adapter handles what differs between Keras 2 and Keras 3.
-    """
+    """An `ExactProgram` in which every replica works on its part of the global loss."""
 
     adapter: TensorFlowAdapter
     block_patches = KERAS_PATCHES
@@ -66,26 +69,17 @@ class TensorFlowProgram(ExactProgram):
         if takes_whole_batch(self.model, self.model.predict_step) and num_replicas() > 1:
             return predict_on_whole_batch(self.model.predict_step, data)
         x, _, _ = self.adapter.unpack(with_none(data))
-        there = has_any(x)
-        outputs = self.adapter.forward(self.model, one_row_if_empty(x, there), training=False)
-        outputs = no_row_if_empty(outputs, there)
+        has_rows = has_any(x)
+        outputs = self.adapter.forward(self.model, one_row_if_empty(x, has_rows), training=False)
+        outputs = no_row_if_empty(outputs, has_rows)
         return PaddedOutputs(outputs, valid_rows(data)) if isinstance(data, PaddedBatch) else outputs
 
     def train_step(self, data: Nest) -> dict[str, Any]:
-        """Take one optimizer step on one replica's part of the batch.
+        """Take one optimizer step on one replica's part of the batch, which may be empty, and return its metrics.
 
-        Args:
-            data: `x`, `(x, y)` or `(x, y, sample_weight)`; the leading dimension is this replica's share of
-                the batch and may be 0.
-
-        Returns:
-            The metrics by name. Inside `fit`, `evaluate` and the `*_on_batch` methods they are then read
-            again over all replicas.
+        Inside `fit`, `evaluate` and the `*_on_batch` methods these are then read again over all replicas.
         """
-        note_shared()
-        data = no_row_if_empty(data, BATCH.has_examples)
-        x, y, sample_weight = self.adapter.unpack(without_own_weights(data))
-        with batch_context(data) as batch, recording() as losses:
+        with self._batch(data) as (x, y, sample_weight), recording() as losses:
             scaler: Any = self.compiled_state().loss_scaler
             restore = scaler.snapshot(self.model.non_trainable_variables)
             tape, loss, x, y, y_pred, tracked = self._loss_of(x, y, sample_weight)
@@ -93,7 +87,7 @@ class TensorFlowProgram(ExactProgram):
             variables = self.model.trainable_variables  # an unbuilt model has them since the forward pass
             if variables:
                 gradients = self._gradients(loss, variables, self.model.optimizer, tape)
-                weight = self.weight_in_window(batch.total, losses, of_layers=bool(batch.layer_losses))
+                weight = self.weight_in_window(BATCH.total, losses, of_layers=bool(BATCH.layer_losses))
                 accumulate_or_apply(self.model, gradients, variables, self.model.optimizer, weight, restore)
             else:
                 warnings.warn("The model does not have any trainable weights.", stacklevel=2)
@@ -101,24 +95,20 @@ class TensorFlowProgram(ExactProgram):
 
     def gradients_of_batch(self, data: Nest) -> Any:
         """Return the gradients that `train_step` computes for `data`, without changing anything."""
-        x, y, sample_weight = self.adapter.unpack(without_own_weights(data))
-        with batch_context(data):
+        with self._batch(data) as (x, y, sample_weight):
             tape, loss, *_ = self._loss_of(x, y, sample_weight)
             return self._gradients(loss, self.model.trainable_variables, self.model.optimizer, tape)
 
     def test_step(self, data: Nest) -> dict[str, Any]:
         """Evaluate one replica's part of the batch; the argument and the result are like those of `train_step`."""
-        note_shared()
-        data = no_row_if_empty(data, BATCH.has_examples)
-        x, y, sample_weight = self.adapter.unpack(without_own_weights(data))
-        with batch_context(data):
+        with self._batch(data) as (x, y, sample_weight):
             y_pred = self._predictions(x, training=False)
-            _, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=False)
+            _, tracked = self._local_loss(x, y, y_pred, sample_weight, training=False)
             self._track_loss(tracked)
             return self._updated_metrics(x, y, y_pred, sample_weight)
 
     def compute_loss(self, x: Nest, y: Nest, y_pred: Nest, sample_weight: Nest, training: bool) -> Any:
-        """Return this replica's share of the loss, regularisers and `add_loss` terms of the whole batch."""
+        """Return this replica's part of the loss, regularisers and `add_loss` terms of the whole batch."""
         note_shared()
         layer_losses = self.adapter.layer_losses(self.model)  # before another replica sets its own
         losses = []
@@ -159,9 +149,8 @@ class TensorFlowProgram(ExactProgram):
         weight: Any = 1
         if self.compiled_state().accumulation_steps > 1 and BATCH.examples is not None:
             (weight,) = sum_over_replicas([BATCH.examples])
-        accumulate_or_apply(
-            self.model, self._gradients(loss, variables, optimizer, tape), variables, optimizer, weight
-        )
+        gradients = self._gradients(loss, variables, optimizer, tape)
+        accumulate_or_apply(self.model, gradients, variables, optimizer, weight)
 
     def own_scope(self) -> Any:
         """Return the scope of the model's strategy."""
@@ -185,7 +174,7 @@ class TensorFlowProgram(ExactProgram):
 
     def make_step_state(self, loss_scale: Any, accumulation_steps: int) -> StepState:
         """Return a `StepState` for replicas."""
-        return make_step_state(loss_scale, accumulation_steps)
+        return StepState(ReplicatedLossScaler(loss_scale), GradientAccumulator, accumulation_steps)
 
     def make_schedule(self) -> GraphExecutionSchedule:
         """Return an `ExecutionSchedule` of graphs."""
@@ -213,32 +202,39 @@ class TensorFlowProgram(ExactProgram):
 
         return flush
 
+    @contextlib.contextmanager
+    def _batch(self, data: Nest) -> Iterator[tuple[Nest, Nest, Nest]]:
+        """Within the block `data`, of which `x`, `y` and `sample_weight` are returned, is the batch."""
+        note_shared()
+        data = no_row_if_empty(data, BATCH.has_examples)
+        with batch_context(data):
+            yield self.adapter.unpack(without_own_weights(data))
+
     def _augmented(self, x: Nest, y: Nest) -> tuple[Any, Any]:
         """Return the batch as the model should see it."""
         if not self.augments:
             return x, y
-        there = BATCH.has_any
-        x, y = one_row_if_empty((x, y), there)
-        return no_row_if_empty(self.augment(_as_declared(x, getattr(self.model, "inputs", None)), y), there)
+        x, y = one_row_if_empty((x, y), BATCH.has_any)
+        return no_row_if_empty(self.augment(_as_declared(x, getattr(self.model, "inputs", None)), y), BATCH.has_any)
 
     def _predictions(self, x: Nest, *, training: bool) -> Any:
-        """Return the predictions, and keep the `add_loss` terms as shares."""
-        adapter, there = self.adapter, BATCH.has_any
+        """Return the predictions, and keep the `add_loss` terms as parts."""
+        adapter = self.adapter
         with (
             adapter.exclude_padding(self.model),
             adapter.record_layer_losses(self.model),
             mask_metrics(adapter.custom_metrics(self.model)),
         ):
-            y_pred = adapter.forward(self.model, one_row_if_empty(x, there), training=training)
-        BATCH.layer_losses = [(layer, _share_of_layer_loss(loss)) for layer, loss in BATCH.layer_losses]
-        return no_row_if_empty(y_pred, there)
+            y_pred = adapter.forward(self.model, one_row_if_empty(x, BATCH.has_any), training=training)
+        BATCH.layer_losses = [(layer, _local_layer_loss(loss)) for layer, loss in BATCH.layer_losses]
+        return no_row_if_empty(y_pred, BATCH.has_any)
 
     def _loss_of(self, x: Nest, y: Nest, sample_weight: tf.Tensor) -> tuple[Any, ...]:
-        """Return a tape, this replica's share of the loss, augmented `x` and `y`, predictions, and what to track."""
+        """Return a tape, this replica's part of the loss, augmented `x` and `y`, predictions, and what to track."""
         x, y = self._augmented(x, y)
         with tf.GradientTape() as tape:
             y_pred = self._predictions(x, training=True)
-            loss, tracked = self._share_of_loss(x, y, y_pred, sample_weight, training=True)
+            loss, tracked = self._local_loss(x, y, y_pred, sample_weight, training=True)
         return tape, loss, x, y, y_pred, tracked
 
     def _gradients(self, loss: tf.Tensor, variables: Any, optimizer: Optimizer, tape: tf.GradientTape) -> Any:
@@ -246,14 +242,14 @@ class TensorFlowProgram(ExactProgram):
         scaler, seed = self.compiled_state().loss_scaler, tf.ones_like(loss)
         seed = scaler.scale_loss(seed) if scaler else self.adapter.scale_loss(optimizer, seed)
         gradients = tape.gradient(loss, variables, output_gradients=seed)
-        mark_lookups_once_a_batch(self.model, gradients, variables)
+        _mark_lookups_once_a_batch(self.model, gradients, variables)
         gradients = finite_if_empty(gradients, BATCH.has_any)
         return self.adapter.unscale_gradients(optimizer, gradients)
 
-    def _share_of_loss(
+    def _local_loss(
         self, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor, *, training: bool
     ) -> tuple[Any, Any]:
-        """Return this replica's share of the minimised loss, and of the number that is tracked.
+        """Return this replica's part of the minimised loss, and of the number that is tracked.
 
         They differ if a loss is not reduced: its gradient is that of the sum, and Keras tracks the mean.
         """
@@ -261,21 +257,21 @@ class TensorFlowProgram(ExactProgram):
         arguments = {"sample_weight": sample_weight, "training": training}
         adapter.set_layer_losses(self.model, layer_losses)
         if not needs_gather() or not adapter.has_custom_compute_loss(self.model):
-            share = adapter.compute_loss(self.model, x=x, y=y, y_pred=y_pred, **arguments)
-            if share is None or not share.shape.rank:
-                return share, share
-            return share, loss_sum("mean", share, None, None, self.facts).local()
+            local = adapter.compute_loss(self.model, x=x, y=y, y_pred=y_pred, **arguments)
+            if local is None or not local.shape.rank:
+                return local, local
+            return local, loss_sum("mean", local, None, None, self.facts).local()
         # The user's own function may do anything: it gets the whole batch, on every replica.
         replicas = num_replicas()
         x, y, y_pred, arguments["sample_weight"] = gather_examples((x, y, y_pred, sample_weight))
-        whole = [(layer, share_as_whole(share)) for layer, share in layer_losses]
+        whole = [(layer, local_as_whole(local)) for layer, local in layer_losses]
         with whole_batch_view():
             adapter.set_layer_losses(self.model, whole)
             loss = adapter.compute_loss(self.model, x=x, y=y, y_pred=y_pred, **arguments)
         if loss is None:
             return None, None
-        share = loss / tf.cast(replicas, loss.dtype)
-        return share, tf.reduce_mean(share)
+        local = loss / tf.cast(replicas, loss.dtype)
+        return local, tf.reduce_mean(local)
 
     def _updated_metrics(self, x: Nest, y: Nest, y_pred: tf.Tensor, sample_weight: tf.Tensor) -> dict[str, Any]:
         # Only a user's function updates metrics other than those of `compile`, which know about padded rows.
@@ -283,26 +279,44 @@ class TensorFlowProgram(ExactProgram):
         with mask_metrics(self.adapter.custom_metrics(self.model) if is_padded else ()):
             return dict(self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
-    def _track_loss(self, share: tf.Tensor) -> None:
+    def _track_loss(self, local: tf.Tensor) -> None:
         """Weight the global loss by the global batch size, as Keras does on one device.
 
-        The tracker's variables are summed over replicas when they are read, so every replica adds its share.
+        The tracker's variables are summed over replicas when they are read, so every replica adds its part.
         """
-        self.model._loss_tracker.total.assign_add(tf.cast(share, tf.float32) * tf.cast(BATCH.total, tf.float32))
+        self.model._loss_tracker.total.assign_add(tf.cast(local, tf.float32) * tf.cast(BATCH.total, tf.float32))
         self.model._loss_tracker.count.assign_add(tf.cast(BATCH.examples, tf.float32))
 
 
-def _share_of_layer_loss(loss: tf.Tensor) -> Any:
-    """Return the share of an `add_loss` term: a scalar is a mean over the batch, anything else is summed."""
+def _mark_lookups_once_a_batch(model: Model, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
+    """Mark, for `sum_over_replicas`, the gradients of lookups that every replica has made for the same rows.
+
+    Keras 3's optimizers square slices one by one, so their number matters. Lookups of each example yield as many on
+    replicas as on one device. Those made once per batch, as of positions, yield them on each replica, and the sums of
+    these are the slices of one device. In a user's own step, only a number of rows that the graph does not know tells
+    its lookups from these.
+    """
+    if num_replicas() == 1:
+        return
+    found = model._kte.separability.get("train_step") if BATCH.role == "exact" else None
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if isinstance(gradient, tf.IndexedSlices) and gradient.indices.shape[0] is not None:
+            has_open_size = BATCH.valid is None and isinstance(BATCH.examples, tf.Tensor)
+            is_once = has_open_size or (found is not None and handle_of(variable) in found.once)
+            setattr(gradient, ONCE_A_BATCH, is_once)
+
+
+def _local_layer_loss(loss: tf.Tensor) -> Any:
+    """Return this replica's part of an `add_loss` term: a scalar is a mean over the batch, others are summed."""
     loss = loss if loss.dtype.is_floating else tf.cast(loss, tf.float32)
-    share = tf.reduce_sum(zero_invalid_rows(loss) if loss.shape.rank else loss)
+    local = tf.reduce_sum(zero_invalid_rows(loss) if loss.shape.rank else loss)
     if BATCH.role != "exact":
-        return share
+        return local
     if BATCH.has_any is not None:
-        share = tf.where(BATCH.has_any, share, tf.zeros_like(share))
+        local = tf.where(BATCH.has_any, local, tf.zeros_like(local))
     if not loss.shape.rank:
-        share *= tf.cast(BATCH.examples, share.dtype) / tf.cast(BATCH.total, share.dtype)
-    return share
+        local *= tf.cast(BATCH.examples, local.dtype) / tf.cast(BATCH.total, local.dtype)
+    return local
 
 
 def _as_declared(x: Nest, inputs: tf.Tensor) -> Any:

@@ -23,23 +23,22 @@ _DistributedIteratorSpec: Any = private("tensorflow.python.distribute.input_lib:
 def skip_replica_iterators() -> None:
     """Let replicas on CPUs take their parts of a batch directly from the pipeline, one after the other.
 
-    TensorFlow gives each replica its own iterator, with functions to trace and threads, which copies its part to
-    another device; here the parts are already in host memory. On TensorFlow 2.21 with two cores, the iterators
-    cost about a tenth of a second per replica at the start of each pass, and up to 80 seconds at its end, because
-    the autotuning thread missed its stop signal. For other devices, TensorFlow's behaviour is unchanged.
+    TensorFlow gives each replica its own iterator, which copies its part to another device. On TensorFlow 2.21 with
+    two cores, these cost a tenth of a second per replica at the start of each pass, and up to 80 seconds at its end,
+    because the autotuning thread missed its stop signal.
     """
     ours: dict[str, Callable[..., Nest]] = {
         "_make_iterator": _make_iterator,
         "get_next_as_list": _next_parts,
         "get_next_as_optional_list": _next_optional_parts,
     }
-    place = "tensorflow.python.distribute.input_lib._SingleWorker"
+    prefix = "tensorflow.python.distribute.input_lib._SingleWorker"
     for name, function in ours.items():
         make = functools.partial(_on_cpus_else, function)
-        install([(_DistributedIterator, f"{place}OwnedDatasetIterator.{name}", make)])
+        install([(_DistributedIterator, f"{prefix}OwnedDatasetIterator.{name}", make)])
     specs: Patch = (
         _DistributedIteratorSpec,
-        f"{place}DatasetIteratorSpec._component_specs",
+        f"{prefix}DatasetIteratorSpec._component_specs",
         lambda stock: property(_on_cpus_else(_component_specs, stock.fget)),
     )
     install([specs])
@@ -110,10 +109,10 @@ def make_virtual_cpus(count: int) -> None:
     try:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     except RuntimeError as error:
-        there = max(1, len(configured))
+        existing = max(1, len(configured))
         raise ScopeError(
             f"strategy_scope(replicas={count}) needs {count} virtual CPU devices, but TensorFlow has already "
-            f"started its devices with {there} of them; they cannot be added afterwards. "
+            f"started its devices with {existing} of them; they cannot be added afterwards. "
             f"An earlier call came too early{early_calls()}. "
             f"What to do: write `with strategy_scope(replicas={count}) as scope:` before the first line that "
             "makes a tensor, a model or a dataset; "

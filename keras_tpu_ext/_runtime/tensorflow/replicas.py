@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.types import Nest, Variable
+from keras_tpu_ext._runtime.common.types import Nest, SameNest, Variable
 
 ONCE_A_BATCH = "kte_once_a_batch"  # an attribute of slices; see lookups.py
 
@@ -48,40 +48,37 @@ def num_replicas() -> int:
 
 
 def sum_over_replicas(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return each value summed over all replicas, in one all-reduce per dtype.
+    """Return each value summed over all replicas, in one all-reduce per dtype; `None` stays `None`.
 
-    Args:
-        values: Tensors, `tf.IndexedSlices`, `None` (stays `None`), or Python numbers. Slices are joined; those with
-            the attribute `ONCE_A_BATCH`, whose indices are the same on every replica, are summed. In a graph a
-            number comes from a static shape and is the same on every replica, so it is multiplied, without any
-            communication. Eagerly every shape is static, and those of an uneven batch differ.
-
-    Returns:
-        The sums, in the order of `values`.
+    Slices are joined; those with the attribute `ONCE_A_BATCH`, whose indices are the same on every replica, are
+    summed. In a graph a Python number is a static size, the same on every replica, so it is multiplied. Eagerly all
+    sizes are static, and those of an uneven batch differ.
     """
     count = num_replicas()
     if count == 1:
         return list(values)
-    lookups = {place: value for place, value in enumerate(values) if getattr(value, ONCE_A_BATCH, False)}
-    values = [value.values if place in lookups else value for place, value in enumerate(values)]
-    context = tf.distribute.get_replica_context()
-    if tf.executing_eagerly():
-        values = [tf.constant(float(value)) if isinstance(value, (int, float)) else value for value in values]
-    summed = [value * count if isinstance(value, (int, float)) else value for value in values]
-    for places in _places_by_dtype(values).values():
-        reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, [_on_device(values[i]) for i in places])
-        for place, value in zip(places, reduced, strict=True):
-            summed[place] = value
-    for place, slices in lookups.items():
-        summed[place] = tf.IndexedSlices(summed[place], slices.indices, slices.dense_shape)
-    return summed
+    lookups = {i: value for i, value in enumerate(values) if getattr(value, ONCE_A_BATCH, False)}
+    sums: list[Any] = [value.values if i in lookups else value for i, value in enumerate(values)]
+    by_dtype: dict[Any, list[int]] = {}  # `tf.distribute` packs one all-reduce into one buffer, which has one dtype
+    for i, value in enumerate(sums):
+        if isinstance(value, (int, float)):
+            sums[i] = value = tf.constant(float(value)) if tf.executing_eagerly() else value * count
+        if value is not None and not isinstance(value, (int, float)):
+            by_dtype.setdefault(value.dtype, []).append(i)
+    for indices in by_dtype.values():
+        parts = [_on_device(sums[i]) for i in indices]
+        reduced = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, parts)
+        for i, value in zip(indices, reduced, strict=True):
+            sums[i] = value
+    for i, slices in lookups.items():
+        sums[i] = tf.IndexedSlices(sums[i], slices.indices, slices.dense_shape)
+    return sums
 
 
-def _on_device(value: tf.Tensor) -> Any:
-    """Return `value` placed on a device, if this process has one of several replicas.
+def _on_device(value: tf.Tensor) -> tf.Tensor:
+    """Return `value` on a device, if this process has one of several replicas.
 
-    `MultiWorkerMirroredStrategy` then rejects a variable read in a condition, which is on no device: "destinations
-    can not be empty". With more replicas it does not check this.
+    `MultiWorkerMirroredStrategy` then rejects a variable read in a condition, which is on no device.
     """
     devices = tf.distribute.get_strategy().extended.worker_devices
     if len(devices) > 1 or not isinstance(value, tf.Tensor) or value.device:
@@ -90,50 +87,41 @@ def _on_device(value: tf.Tensor) -> Any:
         return tf.identity(value)
 
 
-def _places_by_dtype(values: Sequence[tf.Tensor]) -> dict[Any, list[int]]:
-    """Group tensors by dtype: `tf.distribute` packs one all-reduce into one buffer, which has one dtype."""
-    places: dict[Any, list[int]] = {}
-    for i, value in enumerate(values):
-        if value is not None and not isinstance(value, (int, float)):
-            places.setdefault(value.dtype, []).append(i)
-    return places
-
-
-def as_global(share: tf.Tensor) -> Any:
-    """Return the sum of `share` over replicas, whose gradient is the gradient of this replica's share alone.
+def as_global(local: tf.Tensor) -> tf.Tensor:
+    """Return the sum of `local` over replicas, whose gradient is the gradient of this replica's part alone.
 
     The gradients of all replicas then add up to the gradient of the sum, even after another function is applied.
     """
     if num_replicas() == 1:
-        return share
+        return local
 
     @tf.custom_gradient
-    def summed(share: tf.Tensor) -> Any:
-        return sum_over_replicas([share])[0], lambda upstream: upstream
+    def summed(local: tf.Tensor) -> tf.Tensor:
+        return sum_over_replicas([local])[0], lambda upstream: upstream
 
-    return summed(share)
+    return summed(local)
 
 
-def share_as_whole(share: tf.Tensor) -> Any:
-    """Return the whole of a value that replicas have shares of, on each of them: for use in `holding_whole_batch`.
+def local_as_whole(local: tf.Tensor) -> tf.Tensor:
+    """Return the whole of a value that replicas have parts of, on each of them: for use in `holding_whole_batch`.
 
-    As in `gather_batch`, its gradient is N times that of this replica's share.
+    As in `gather_batch`, its gradient is N times that of this replica's part.
     """
-    return _amplified(as_global(share), num_replicas())
+    return _amplified(as_global(local), num_replicas())
 
 
-def gather_batch(data: Nest) -> Any:
+def gather_batch(data: SameNest) -> SameNest:
     """Return the structure `data` with the batches of all replicas joined, in order, on each of them.
 
-    Every replica computes the same number L from it, and takes L / N as its share. Gradients reach only this
-    replica's own rows, N times too large, so that the gradients of the shares add up to those of L.
+    Every replica computes the same number L from it, and takes L / N as its part. Gradients reach only this
+    replica's own rows, N times too large, so that the gradients of the parts add up to those of L.
     """
     if num_replicas() == 1:
         return data
     return tf.nest.map_structure(lambda leaf: leaf if leaf is None else _gather(leaf), data)
 
 
-def _gather(tensor: tf.Tensor) -> Any:
+def _gather(tensor: tf.Tensor) -> tf.Tensor:
     if isinstance(tensor, tf.RaggedTensor):
         lengths = [_gather(of_level) for of_level in tensor.nested_row_lengths()]
         return tf.RaggedTensor.from_nested_row_lengths(_gather(tensor.flat_values), lengths, validate=False)
@@ -174,11 +162,11 @@ def _gather_function(strategy: tf.distribute.Strategy) -> Any:
     return tf.function(lambda values: strategy.gather(values, axis=0), autograph=False, reduce_retracing=True)
 
 
-def _amplified(tensor: tf.Tensor, factor: int) -> Any:
+def _amplified(tensor: tf.Tensor, factor: int) -> tf.Tensor:
     """Return `tensor`, with `factor` times its gradient."""
 
     @tf.custom_gradient
-    def identity(value: tf.Tensor) -> Any:
+    def identity(value: tf.Tensor) -> tf.Tensor:
         return tf.identity(value), lambda upstream: upstream * tf.cast(factor, upstream.dtype)
 
     return identity(tensor)
@@ -189,8 +177,8 @@ def cross_replica_cond(
 ) -> None:
     """Call `then(*args)` on every replica if `condition`, which is the same on all, else `otherwise(*args)`.
 
-    Either may update variables and sum over replicas: `MirroredStrategy` allows that only in a condition outside
-    the replicas, so the condition is moved there and the replicas are entered again.
+    Either may update variables and sum over replicas, which `MirroredStrategy` allows only in a condition outside of
+    the replicas: they are left for it, and entered again.
     """
     strategy = tf.distribute.get_strategy()
 
@@ -200,8 +188,8 @@ def cross_replica_cond(
         if crossed:
             condition = strategy.experimental_local_results(condition)[0]
 
-        def branch(function: Callable[..., None]) -> Callable[[], Any]:
-            def run() -> Any:
+        def branch(function: Callable[..., None]) -> Callable[[], tf.Tensor]:
+            def run() -> tf.Tensor:
                 if crossed:
                     strategy.extended.call_for_each_replica(function, args=args)
                 else:
@@ -236,14 +224,14 @@ def native(variable: Variable) -> Any:
     return variable if callable(value) else value
 
 
-def batch_size(data: Nest) -> Any:
+def batch_size(data: Nest) -> int | tf.Tensor:
     """Return the leading dimension of the first array in `data`: an int if it is static, else a tensor."""
     first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
     static = first.shape[0]
     return int(static) if static is not None else tf.shape(first)[0]
 
 
-def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest, *, sparse: bool = True) -> Any:
+def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest, *, sparse: bool = True) -> Nest:
     """Return `data`, without static batch sizes if replicas differ in them.
 
     Static sizes in a graph are assumed to be the same on every replica; see `sum_over_replicas`.
@@ -256,7 +244,7 @@ def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest, *, sparse: b
     if are_all_here and all(len(of_leaf) <= 1 for of_leaf in sizes):
         return data
 
-    def hide(leaf: Any) -> Any:
+    def hide(leaf: tf.Tensor) -> tf.Tensor:
         if isinstance(leaf, tf.RaggedTensor):
             return tf.nest.map_structure(hide, leaf, expand_composites=True)
         if isinstance(leaf, tf.SparseTensor) and sparse:
@@ -268,27 +256,27 @@ def hide_uneven_sizes(strategy: tf.distribute.Strategy, data: Nest, *, sparse: b
     return strategy.run(lambda part: tf.nest.map_structure(hide, part), args=(data,))
 
 
-def split_batch(strategy: tf.distribute.Strategy, data: Nest) -> Any:
+def split_batch(strategy: tf.distribute.Strategy, data: Nest) -> Nest:
     """Return `data`, one batch of host arrays, split over the replicas as evenly as possible."""
     if strategy.num_replicas_in_sync == 1:
         return data
     parts = [_split(leaf, strategy.num_replicas_in_sync) for leaf in tf.nest.flatten(data)]
 
-    def of_replica(context: tf.distribute.ValueContext) -> Any:
+    def of_replica(context: tf.distribute.ValueContext) -> Nest:
         return tf.nest.pack_sequence_as(data, [of_leaf[context.replica_id_in_sync_group] for of_leaf in parts])
 
     return strategy.experimental_distribute_values_from_function(of_replica)
 
 
-def _split(leaf: Any, replicas: int) -> Sequence[Any]:
+def _split(leaf: Nest, replicas: int) -> Sequence[Nest]:
     if leaf is None:
         return [None] * replicas
     if isinstance(leaf, tf.SparseTensor):
-        return [part_of_batch(leaf, place, replicas) for place in range(replicas)]
+        return [part_of_batch(leaf, index, replicas) for index in range(replicas)]
     return [tf.convert_to_tensor(part) for part in np.array_split(np.asarray(leaf), replicas)]
 
 
-def is_none(leaf: Any) -> bool:
+def is_none(leaf: object) -> bool:
     """Return whether a leaf of a batch, or its spec, is `None` or the optional that Keras puts there."""
     # TensorFlow does not export NoneTensorSpec.
     is_optional = isinstance(leaf, (tf.experimental.Optional, tf.OptionalSpec))
@@ -306,10 +294,10 @@ def with_none(data: Any) -> Any:
     return tf.nest.map_structure(lambda leaf: None if is_none(leaf) else leaf, data)
 
 
-def part_of_batch(leaf: Any, place: tf.Tensor | int, parts: int) -> Any:
+def part_of_batch(leaf: tf.Tensor, index: tf.Tensor | int, parts: int) -> tf.Tensor:
     """Return the rows of one part of a batch; the first parts may have one row more than the others."""
     rows = tf.cast(leaf.dense_shape[0] if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf)[0], tf.int64)
-    begin, end = (rows // parts * number + tf.minimum(number, rows % parts) for number in (place, place + 1))
+    begin, end = (rows // parts * number + tf.minimum(number, rows % parts) for number in (index, index + 1))
     if not isinstance(leaf, tf.SparseTensor):
         return leaf[begin:end]
     others = leaf.dense_shape[1:]

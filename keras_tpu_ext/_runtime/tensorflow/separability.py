@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,10 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Value, rows
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.types import Nest, Variable
-from keras_tpu_ext._runtime.tensorflow.graph_axis import Assignment, Known, Walk, of_whole_batch
-from keras_tpu_ext._runtime.tensorflow.graph_rules import RULES
+from keras_tpu_ext._runtime.tensorflow.graph_axis import Assignment, Known, of_whole_batch
+from keras_tpu_ext._runtime.tensorflow.graph_rules import Walk
 from keras_tpu_ext._runtime.tensorflow.replicas import native
+from keras_tpu_ext._runtime.tensorflow.variables import is_per_replica
 
 _save_context: Any = private("tensorflow.python.saved_model.save_context:save_context")
 _UNKNOWN_SIZE = 32  # of an axis, other than that of the rows, whose size only the data know
@@ -27,17 +28,13 @@ _UNKNOWN_SIZE = 32  # of an axis, other than that of the rows, whose size only t
 
 @dataclass(frozen=True)
 class Separability:
-    """Whether code works on each row of a batch by itself.
+    """Whether code works on each row of a batch by itself."""
 
-    Attributes:
-        reason: Why it does not, or why that is not known; `""` if it does.
-        is_certain: Whether it is known.
-        once: Ids of the resource tensors of variables in which the same rows are looked up for every batch.
-    """
-
-    reason: str = ""
+    reason: str = ""  # why it does not, or why that is not known
     is_certain: bool = True
-    once: frozenset[int] = frozenset()
+    once: frozenset[int] = (
+        frozenset()
+    )  # ids of the handles of variables whose same rows are looked up for every batch
 
     @property
     def is_row_by_row(self) -> bool:
@@ -52,79 +49,25 @@ class UntraceableError(Exception):
 class _OneReplica(tf.distribute.ReplicaContext):
     """A replica whose sums over all replicas are marked as such in the graph."""
 
-    def all_reduce(self, reduce_op: object, value: Any, options: object = None) -> Any:
+    def all_reduce(self, reduce_op: object, value: Nest, options: object = None) -> Nest:
         return tf.nest.map_structure(of_whole_batch, value)
 
-    def all_gather(self, value: Any, axis: object, options: object = None) -> Any:
+    def all_gather(self, value: Nest, axis: object, options: object = None) -> Nest:
         return tf.nest.map_structure(of_whole_batch, value)
 
 
-def of_function(function: Callable[..., Any], specs: Sequence[Any]) -> Separability:
-    """Return whether the results of `function` for a row depend on that row alone.
-
-    Args:
-        function: Takes tensors and returns a structure of tensors.
-        specs: For each argument a structure of tensors or their specs, with the rows along the first axis.
-    """
-    return _judged(lambda *args: (function(*args), []), specs, [])
+def of_function(function: Callable[..., Any], specs: Sequence[Nest]) -> Separability:
+    """Return whether what `function` returns for a row, given tensors like `specs`, depends on that row alone."""
+    return of_model(lambda *args: (function(*args), []), specs, [])
 
 
 def of_model(
-    function: Callable[..., tuple[Nest, Sequence[tf.Tensor]]], specs: Sequence[Any], variables: Iterable[Variable]
+    function: Callable[..., tuple[Nest, Sequence[tf.Tensor]]], specs: Sequence[Nest], variables: Iterable[Variable]
 ) -> Separability:
-    """Return whether a forward pass works row by row, with losses that are means, and learns nothing from the batch.
+    """Return whether a forward pass works row by row, with `add_loss` terms that are means, and learns nothing.
 
-    Args:
-        function: Takes tensors and returns the outputs and the `add_loss` terms.
-        specs: See `of_function`.
-        variables: All that it may update; those that are sums over replicas may have sums over the rows added.
+    To those of its `variables` that are sums over replicas it may add sums over the rows.
     """
-    return _judged(function, specs, variables)
-
-
-def of_step(step: Callable[[Any], Any], data: Any, variables: Iterable[Variable]) -> Separability:
-    """Return whether all that a user's own step assigns is the same on every replica, or a sum over the rows.
-
-    Args:
-        step: Takes a batch, or a replica's part of it.
-        data: A batch, or its specs.
-        variables: See `of_model`.
-    """
-    try:
-        _, walk = _trace(lambda data: step(data) and None, [data])
-    except UntraceableError as error:
-        return _untraceable(error)
-    problems = [
-        each for each in _problems_of_variables(walk.assignments, variables, is_step=True) if each is not None
-    ]
-    return [*(each for each in problems if each.is_certain), *problems, Separability()][0]
-
-
-def _untraceable(error: UntraceableError) -> Separability:
-    return Separability(f"its graph cannot be made with an unknown number of rows: {error}", is_certain=False)
-
-
-def number_of_lookups(function: Callable[..., Any], specs: Sequence[Any]) -> int | None:
-    """Return how often `function`, called like that of `of_function`, looks up in variables; `None` if unknown."""
-    try:
-        return len(_trace(lambda *args: function(*args) and None, specs)[1].lookups)
-    except UntraceableError:
-        return None
-
-
-def keeps_sums(update: Callable[..., Any], specs: Sequence[Any], variables: Iterable[Variable]) -> bool:
-    """Return whether an update of a metric's `variables` adds to each a sum over the rows, and nothing else."""
-    try:
-        _, walk = _trace(lambda *args: update(*args) and None, specs, variables)
-    except UntraceableError:
-        return False
-    summed = {handle_of(variable) for variable in variables if _is_sum(variable)}
-    return all(
-        adds and value.kind in ("sum", "size") and id(handle) in summed for handle, value, adds in walk.assignments
-    )
-
-
-def _judged(function: Callable[..., Any], specs: Sequence[Any], variables: Iterable[Variable]) -> Separability:
     losses: list[tf.Tensor] = []
 
     def results(*args: Any) -> list[tf.Tensor]:
@@ -148,9 +91,52 @@ def _judged(function: Callable[..., Any], specs: Sequence[Any], variables: Itera
     )
     if once & of_rows:
         problems.append(Separability("a table is looked up for each row, and once for the batch"))
-    there = [problem for problem in problems if problem is not None]
-    certain = [problem for problem in there if problem.is_certain]
-    return [*certain, *there, Separability(once=frozenset(once))][0]
+    return _worst(problems) or Separability(once=frozenset(once))
+
+
+def of_step(step: Callable[[Nest], Nest], data: Nest, variables: Iterable[Variable]) -> Separability:
+    """Return whether all that a user's own step assigns is the same on every replica, or a sum over the rows."""
+    try:
+        walk = _effects(step, [data])
+    except UntraceableError as error:
+        return _untraceable(error)
+    return _worst(_problems_of_variables(walk.assignments, variables, is_step=True)) or Separability()
+
+
+def number_of_lookups(function: Callable[..., Any], specs: Sequence[Nest]) -> int | None:
+    """Return how often `function`, given tensors like `specs`, looks up in variables; `None` if unknown."""
+    try:
+        return len(_effects(function, specs).lookups)
+    except UntraceableError:
+        return None
+
+
+def keeps_sums(update: Callable[..., Any], specs: Sequence[Nest], variables: Iterable[Variable]) -> bool:
+    """Return whether an update of a metric's `variables` adds to each a sum over the rows, and nothing else."""
+    try:
+        walk = _effects(update, specs, variables)
+    except UntraceableError:
+        return False
+    summed = _handles_of_sums(variables)
+    return all(_adds_sum(assignment, summed) for assignment in walk.assignments)
+
+
+def _effects(function: Callable[..., Any], specs: Sequence[Nest], variables: Iterable[Variable] = ()) -> Walk:
+    """Return the walk of a function whose results do not matter."""
+    return _trace(lambda *args: (function(*args), None)[1], specs, variables)[1]
+
+
+def _untraceable(error: UntraceableError) -> Separability:
+    return Separability(f"its graph cannot be made with an unknown number of rows: {error}", is_certain=False)
+
+
+def _worst(problems: Sequence[Separability | None]) -> Separability | None:
+    found = [problem for problem in problems if problem is not None]
+    return next((problem for problem in found if problem.is_certain), found[0] if found else None)
+
+
+def _adds_sum(assignment: Assignment, summed: Collection[int]) -> bool:
+    return assignment.adds and assignment.value.kind in ("sum", "size") and id(assignment.handle) in summed
 
 
 def _problems_of_variables(
@@ -160,9 +146,9 @@ def _problems_of_variables(
 
     Every replica then adds the same, such as a loss and one batch, and what is read is their quotient.
     """
-    summed = {handle_of(variable) for variable in variables if _is_sum(variable)}
-    kept = (a for a in assignments if not (a.adds and a.value.kind in ("sum", "size") and id(a.handle) in summed))
-    return [_problem_of_variable(each, is_sum=not is_step and id(each.handle) in summed) for each in kept]
+    summed = _handles_of_sums(variables)
+    others = [assignment for assignment in assignments if not _adds_sum(assignment, summed)]
+    return [_problem_of_variable(each, is_sum=not is_step and id(each.handle) in summed) for each in others]
 
 
 def _problem_of_variable(assignment: Assignment, *, is_sum: bool) -> Separability | None:
@@ -183,7 +169,7 @@ def _problem(value: Value, what: str, also: str = "") -> Separability | None:
 
 
 def _trace(
-    function: Callable[..., Any], specs: Sequence[Any], variables: Iterable[Variable] = ()
+    function: Callable[..., Any], specs: Sequence[Nest], variables: Iterable[Variable] = ()
 ) -> tuple[list[Value], Walk]:
     """Return the values of the results of `function`, and the walk, with variables as one replica sees them."""
     graph = tf.__internal__.FuncGraph("kte_separability")
@@ -201,9 +187,9 @@ def _trace(
     except Exception as error:  # of the user's code, whatever it is
         raise UntraceableError(_cause(error)) from error
     known.handles.update({inner.ref(): outer for outer, inner in graph.captures if inner.dtype == tf.resource})
-    walk = Walk(RULES, {handle_of(variable) for variable in variables if _is_sum(variable)})
+    walk = Walk(_handles_of_sums(variables))
     walk.through(graph, known)
-    return [known.values.get(tensor.ref(), CONSTANT) for tensor in tensors], walk
+    return [known.value(tensor) for tensor in tensors], walk
 
 
 def _outside(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
@@ -242,7 +228,7 @@ def handle_of(variable: Variable) -> int:
     return id(getattr(own, "_primary", own).handle)
 
 
-def _is_sum(variable: Variable) -> bool:
-    own = native(variable)
-    is_on_read = own.synchronization == tf.VariableSynchronization.ON_READ
-    return bool(is_on_read and own.aggregation == tf.VariableAggregation.SUM)
+def _handles_of_sums(variables: Iterable[Variable]) -> set[int]:
+    """Return the handles of those variables that are sums over replicas when they are read."""
+    found = [each for each in variables if is_per_replica(each)]
+    return {handle_of(each) for each in found if native(each).aggregation == tf.VariableAggregation.SUM}

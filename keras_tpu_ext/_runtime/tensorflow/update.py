@@ -13,23 +13,19 @@ import numpy as np
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.types import Model, Optimizer, Variable
-from keras_tpu_ext._runtime.compat import new_variable
+from keras_tpu_ext._runtime.compat import new_variable, path_of
 from keras_tpu_ext._runtime.tensorflow.replicas import (
     assign_replicated,
     cross_replica_cond,
     sum_over_replicas,
 )
 from keras_tpu_ext._runtime.tensorflow.variables import assign_to_replicas, values_of_replicas, zeros_of_replicas
-from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler, StepState
+from keras_tpu_ext._runtime.training.overflow import OverflowWatch
+from keras_tpu_ext._runtime.training.step_state import BaseGradientAccumulator, LossScaler
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
 # Variables, each with its value before the step.
 Snapshot: TypeAlias = "Sequence[tuple[Variable, tf.Tensor]]"
-
-
-def make_step_state(loss_scale: Any, accumulation_steps: int) -> StepState:
-    """Return a `StepState` on replicas."""
-    return StepState(ReplicatedLossScaler(loss_scale), GradientAccumulator, accumulation_steps)
 
 
 class ReplicatedLossScaler(LossScaler):
@@ -55,16 +51,12 @@ class ReplicatedLossScaler(LossScaler):
     ) -> None:
         """Apply gradients that are summed over replicas and unscaled, if all are finite; else skip the step.
 
-        Args:
-            gradients: The gradients.
-            apply: Applies them.
-            count_skipped: Counts a skipped step, if Keras does.
-            restore: The changes of the forward pass that a skipped step undoes.
+        That undoes the changes of the forward pass that are in `restore`.
         """
         if not self:
             apply(gradients)
             return
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(_values(g))) for g in gradients if g is not None])
+        finite = tf.reduce_all([_is_finite(g) for g in gradients if g is not None])
 
         def take(gradients: Sequence[Gradient], values: Sequence[tf.Tensor]) -> None:
             apply(gradients)
@@ -89,15 +81,9 @@ def accumulate_or_apply(
     weight: tf.Tensor,
     restore: Snapshot = (),
 ) -> None:
-    """Use one replica's gradients of the scaled loss: take a step, or add them to a window of batches.
+    """Take a step with one replica's gradients of the scaled loss, or add them to a window of batches.
 
-    Args:
-        model: The model; its `_kte.state` holds the loss scaler and the accumulators.
-        gradients: This replica's share, one per variable; `None` where there is none.
-        variables: The variables to update.
-        optimizer: The user's optimizer.
-        weight: The weight of the gradient of all replicas' batch in a window.
-        restore: The changes of the forward pass that a skipped step undoes.
+    `weight` is that of the batch of all replicas in a window, and `restore` has what a skipped step undoes.
     """
     state = model._kte.state
     accumulator = state.accumulator(optimizer)
@@ -113,30 +99,32 @@ def accumulate_or_apply(
     scale = tf.convert_to_tensor(scaler.scale) if scaler else 1.0
     accumulator.add(gradients, weight, tf.cast(weight, tf.float32) / scale)
     has_gradient = [gradient is not None for gradient in gradients]
-
-    def flush() -> None:
-        _flush(model, accumulator, has_gradient, optimizer)
-
-    cross_replica_cond(accumulator.is_full(), flush, _nothing)
+    _flush_if(accumulator.is_full(), model, accumulator, has_gradient, optimizer)
 
 
 def flush_window(model: Model, optimizer: Optimizer) -> None:
     """Take the step of a window left open at the end of an epoch; call it in a replica."""
     accumulator = model._kte.state.accumulator(optimizer)
+    has_gradient = [True] * len(accumulator.targets)
+    _flush_if(accumulator.has_batches(), model, accumulator, has_gradient, optimizer)
 
+
+def _flush_if(
+    condition: tf.Tensor,
+    model: Model,
+    accumulator: GradientAccumulator,
+    has_gradient: list[bool],
+    optimizer: Optimizer,
+) -> None:
     def flush() -> None:
-        _flush(model, accumulator, [True] * len(accumulator.targets), optimizer)
+        sums, weight = accumulator.take()
+        summed = sum_over_replicas([value if has else None for value, has in zip(sums, has_gradient, strict=True)])
+        means = [
+            None if value is None else tf.math.divide_no_nan(value, tf.cast(weight, value.dtype)) for value in summed
+        ]
+        _step(model, means, accumulator.targets, optimizer, ())
 
-    cross_replica_cond(accumulator.has_batches(), flush, _nothing)
-
-
-def _flush(model: Model, accumulator: GradientAccumulator, has_gradient: list[bool], optimizer: Optimizer) -> None:
-    sums, weight = accumulator.take()
-    summed = sum_over_replicas([value if has else None for value, has in zip(sums, has_gradient, strict=True)])
-    means = [
-        None if value is None else tf.math.divide_no_nan(value, tf.cast(weight, value.dtype)) for value in summed
-    ]
-    _step(model, means, accumulator.targets, optimizer, ())
+    cross_replica_cond(condition, flush, lambda: None)
 
 
 def _step(
@@ -163,12 +151,9 @@ def divide(gradient: tf.Tensor | tf.IndexedSlices, divisor: Any) -> tf.Tensor | 
     return gradient / tf.cast(divisor, gradient.dtype)
 
 
-def _values(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def _nothing() -> None:
-    """Leave the window open."""
+def _is_finite(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    return tf.reduce_all(tf.math.is_finite(values))
 
 
 class GradientAccumulator(BaseGradientAccumulator):
@@ -184,13 +169,7 @@ class GradientAccumulator(BaseGradientAccumulator):
             ]
 
     def add(self, gradients: Sequence[tf.Tensor], weight: tf.Tensor, factor: tf.Tensor) -> None:
-        """Add one batch; call it in a replica.
-
-        Args:
-            gradients: One per variable; `None` where there is none.
-            weight: The weight of the batch in the window.
-            factor: The factor for its gradients: the weight, divided by the scale of the loss.
-        """
+        """Add one batch with its `weight`; the `factor` of its gradients is also divided by the scale of the loss."""
         for total, gradient in zip(self.local_sums, gradients, strict=True):
             if gradient is not None:
                 dense = tf.convert_to_tensor(gradient)
@@ -221,10 +200,7 @@ class GradientAccumulator(BaseGradientAccumulator):
         return [self.position, self.weight, *self.local_sums] if self.targets else []
 
     def save_own_variables(self, store: Any) -> None:
-        """Save the sums of every replica, so that training continues after loading as if uninterrupted.
-
-        Where several processes train together, all of them must save if the window has begun: each has some sums.
-        """
+        """Save the sums of every replica; if the window has begun, all processes that train together must do so."""
         if not self.targets:
             return
         begun = bool(int(self.position.numpy()))
@@ -233,10 +209,40 @@ class GradientAccumulator(BaseGradientAccumulator):
             store[f"sum_{i}"] = values_of_replicas(total) if begun else zeros_of_replicas(total)
 
     def load_own_variables(self, store: Any) -> None:
-        """Load what was saved; on another number of replicas the first one takes all sums."""
+        """Load what was saved; on another number of replicas, the first one takes all sums."""
         if not self.targets or "position" not in store:
             return
         self.position.assign(store["position"][()])
         self.weight.assign(store["weight"][()])
         for i, total in enumerate(self.local_sums):
             assign_to_replicas(total, np.asarray(store[f"sum_{i}"]))
+
+
+class ReplicatedOverflowWatch(OverflowWatch):
+    """An `OverflowWatch` in which every replica records its own overflows."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(steps)
+        self._groups: dict[tuple[int, ...], tuple[list[str], Variable]] = {}
+
+    def note(self, gradients: Sequence[tf.Tensor | tf.IndexedSlices | None], variables: Sequence[Variable]) -> None:
+        """Record which of one replica's gradients are not finite; call it in a replica."""
+        _, last = self._group(variables)
+        number = tf.convert_to_tensor(self.num_updates) + 1
+        bad = [
+            tf.constant(False) if gradient is None else tf.logical_not(_is_finite(gradient)) for gradient in gradients
+        ]
+        last.assign(tf.where(tf.stack(bad), number, tf.convert_to_tensor(last)))
+        assign_replicated(self.num_updates, number)
+
+    def _notes(self) -> list[tuple[list[str], int | None, list[int]]]:
+        groups = [(paths, values_of_replicas(last)) for paths, last in self._groups.values()]
+        return [(paths, replica, list(updates)) for paths, every in groups for replica, updates in enumerate(every)]
+
+    def _group(self, variables: Sequence[Variable]) -> tuple[list[str], Variable]:
+        key = tuple(id(variable) for variable in variables)
+        if key not in self._groups:
+            with tf.init_scope():
+                last = new_variable(tf.zeros([len(key)], tf.int32), "int32", "last_overflow", per_replica=True)
+            self._groups[key] = ([path_of(variable) for variable in variables], last)
+        return self._groups[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,16 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Value, first_mixed, join, mixed
 from keras_tpu_ext._runtime.common.missing_names import private
-from keras_tpu_ext._runtime.tensorflow.graph_axis import Assignment, Known, Step, UnknownAxesError, is_of_library
-from keras_tpu_ext._runtime.tensorflow.graph_rules.registry import Result, rule
+from keras_tpu_ext._runtime.tensorflow.graph_axis import (
+    Assignment,
+    Known,
+    Result,
+    Step,
+    UnknownAxesError,
+    graph_of_function,
+    is_of_library,
+    rule,
+)
 from keras_tpu_ext._runtime.tensorflow.graph_rules.shapes import with_axis, without_axis
 
 _gradients: Any = private("tensorflow.python.framework.ops:gradient_registry")
@@ -28,26 +37,14 @@ def _list_stack(step: Step) -> Value:
 
 @rule("TensorListGetItem", "TensorListPopBack")
 def _list_item(step: Step) -> Value:
-    place = step.values[1]
-    if step.kind == "TensorListGetItem" and place.kind not in ("constant", "mixed"):
-        return mixed(place.reason or step.where, is_certain=False)
-    return first_mixed(step.values[:2]) or step.values[0]
+    index = step.values[1]
+    is_known = step.kind == "TensorListPopBack" or index == CONSTANT
+    return step.values[0] if is_known else mixed(index.reason or step.where, is_certain=False)
 
 
-@rule("TensorListSetItem")
+@rule("TensorListSetItem", "TensorListPushBack")
 def _list_with_item(step: Step) -> Value:
-    return first_mixed(step.values[:2]) or join(step.values[0], step.values[2], step.where)
-
-
-@rule("TensorListPushBack")
-def _list_with_last(step: Step) -> Value:
-    return join(step.values[0], step.values[1], step.where)
-
-
-@rule("RngReadAndSkip")
-def _skip(step: Step) -> Value:
-    """Return the state of a random generator: each replica draws its own numbers anyway."""
-    return CONSTANT
+    return join(step.values[0], step.values[-1 if step.kind == "TensorListPushBack" else 2], step.where)
 
 
 @rule("TensorListReserve", "EmptyTensorList", "TensorListLength")
@@ -55,12 +52,18 @@ def _list(step: Step) -> Value:
     return first_mixed(step.values) or CONSTANT
 
 
+@rule("Rank", "RngReadAndSkip")
+def _constant(step: Step) -> Value:
+    """Return the same for every batch: as to a random generator, each replica draws its own numbers anyway."""
+    return CONSTANT
+
+
 @rule("ReadVariableOp")
 def _read(step: Step) -> Value:
     handle = step.known.handle(step.inputs[0])
-    step.known.reads[step.output.ref()] = handle
+    step.known.handles[step.output.ref()] = handle
     if id(handle) in step.walk.partial:
-        return mixed(f"{step.where} reads a sum, of which each replica has a part")
+        return step.mixed(" reads a sum, of which each replica has a part")
     return CONSTANT
 
 
@@ -79,11 +82,10 @@ def _assign(step: Step) -> Result:
     *(f"ResourceScatter{name}" for name in ("Update", "Add", "Sub", "Mul", "Div", "Min", "Max", "NdUpdate", "NdAdd"))
 )
 def _scatter(step: Step) -> Result:
-    worst = first_mixed(step.values) or next((value for value in step.values if value.kind != "constant"), CONSTANT)
-    value = worst if worst.kind in ("constant", "mixed") else mixed(step.where)
-    step.walk.assignments.append(
-        Assignment(step.known.handle(step.inputs[0]), value, step.kind == "ResourceScatterAdd")
-    )
+    is_constant = all(value == CONSTANT for value in step.values)
+    value = CONSTANT if is_constant else first_mixed(step.values) or step.mixed()
+    handle = step.known.handle(step.inputs[0])
+    step.walk.assignments.append(Assignment(handle, value, step.kind == "ResourceScatterAdd"))
     return []
 
 
@@ -97,8 +99,10 @@ def _identities(step: Step) -> Result:
         is_by_row = _is_by_row(step, gradient)
     except Exception:  # of the user's code, which may want anything of the operation
         is_by_row = False
-    there = mixed(f"the gradient of {step.where}, which may combine rows", is_certain=False)
-    return step.values if is_by_row else [first_mixed([value]) or there for value in step.values]
+    if is_by_row:
+        return step.values
+    unknown = mixed(f"the gradient of {step.where}, which may combine rows", is_certain=False)
+    return [value if value.kind == "mixed" else unknown for value in step.values]
 
 
 def _own_gradient(operation: Any) -> Any:
@@ -128,11 +132,9 @@ def _is_by_row(step: Step, gradient: Any) -> bool:
             known.values[above[-1].ref()] = value
         below = tf.nest.flatten(gradient(step.operation, *above))
     step.walk.through(graph, known, before)
-    found = [None if each is None else known.values.get(each.ref(), CONSTANT) for each in below]
+    found = [known.value(each) for each in below if each is not None]
     kinds = {value.kind for value in step.values}
-    return kinds <= {"rows", "constant"} and all(
-        each is None or each.kind == "sum" or each in step.values for each in found
-    )
+    return kinds <= {"rows", "constant"} and all(each.kind == "sum" or each in step.values for each in found)
 
 
 @rule("PartitionedCall", "StatefulPartitionedCall")
@@ -155,19 +157,14 @@ def _one_of(step: Step, functions: Sequence[Any]) -> Result:
     branches = [_through(step, each, step.values[1:], step.inputs[1:]) for each in functions]
     if decides != CONSTANT:
         return _undecided(step, decides, begin)
-    first, *others = branches
-    has_rows = {i for branch in branches for i, value in enumerate(branch) if value.kind == "rows"}
-    for i in has_rows:
-        constant = any(branch[i] == CONSTANT for branch in branches)
-        if constant and step.operation.outputs[i].dtype != tf.variant:
-            first = [
-                *first[:i],
-                mixed(f"{step.where} chooses between rows and something else", is_certain=False),
-                *first[i + 1 :],
-            ]
-    for other in others:
-        first = [join(one, two, step.where) for one, two in zip(first, other, strict=True)]
-    return first
+    results = []
+    for output, values in zip(step.operation.outputs, zip(*branches, strict=True), strict=True):
+        joined = functools.reduce(lambda one, two: join(one, two, step.where), values)
+        has_both = any(value.kind == "rows" for value in values) and CONSTANT in values
+        if has_both and joined.kind != "mixed" and output.dtype != tf.variant:
+            joined = step.mixed(" chooses between rows and something else", is_certain=False)
+        results.append(joined)
+    return results
 
 
 def _undecided(step: Step, decides: Value, begin: int) -> Value:
@@ -194,23 +191,14 @@ def _while(step: Step) -> Result:
 def _through(step: Step, function: Any, values: Sequence[Value], inputs: Sequence[Any]) -> list[Value]:
     """Return the values of the results of a function that the operation calls."""
     name = step.attribute(function).name if isinstance(function, str) else function.name
-    inner = _graph_of(step.operation.graph, name)
+    inner = graph_of_function(step.operation.graph, name)
     if inner is None:
         raise UnknownAxesError
     known = Known({tensor.ref(): value for tensor, value in zip(inner.inputs, values, strict=True)})
-    for tensor, outer in zip(inner.inputs, inputs, strict=True):
+    for tensor, outer, value in zip(inner.inputs, inputs, values, strict=True):
         if outer.dtype == tf.resource:
             known.handles[tensor.ref()] = step.known.handle(outer)
-        if outer.ref() in step.known.sizes:
+        if outer.ref() in step.known.sizes and value.kind != "mixed":  # as a size that a loop has changed
             known.sizes[tensor.ref()] = step.known.sizes[outer.ref()]
     step.walk.through(inner, known)
-    return [known.values.get(tensor.ref(), CONSTANT) for tensor in inner.outputs]
-
-
-def _graph_of(graph: Any, name: str) -> Any:
-    while graph is not None:
-        function = graph._get_function(name)
-        if function is not None:
-            return getattr(function, "graph", None)
-        graph = getattr(graph, "outer_graph", None)
-    return None
+    return [known.value(tensor) for tensor in inner.outputs]

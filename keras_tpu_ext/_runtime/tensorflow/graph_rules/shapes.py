@@ -10,51 +10,53 @@ import tensorflow as tf
 
 from keras_tpu_ext._runtime.common import batch_axis
 from keras_tpu_ext._runtime.common.batch_axis import CONSTANT, Value, first_mixed, mixed, rows
-from keras_tpu_ext._runtime.tensorflow.graph_axis import Lookup, Size, Step, UnknownAxesError
-from keras_tpu_ext._runtime.tensorflow.graph_rules.arithmetic import first_axis, fitting, fitting_at
-from keras_tpu_ext._runtime.tensorflow.graph_rules.registry import RULES, Result, rule
+from keras_tpu_ext._runtime.tensorflow.graph_axis import Lookup, Result, Size, Step, UnknownAxesError, rule
+from keras_tpu_ext._runtime.tensorflow.graph_rules.arithmetic import elementwise, first_axis, fitting
+
+_RANDOM = (
+    "RandomUniform",
+    "RandomStandardNormal",
+    "TruncatedNormal",
+    "RandomUniformInt",
+    "ParameterizedTruncatedNormal",
+)
+_STATELESS = "RandomUniform RandomNormal RandomTruncatedNormal RandomUniformInt RandomUniformFullInt TruncatedNormal"
+_DEPENDS = " takes a part that depends on the batch"
+_TAKES_SOME = " takes some rows"
 
 
 @rule("Reshape")
 def _reshape(step: Step) -> Value:
-    if step.values[0].kind == "size" and step.output.shape.rank is not None and step.output.shape.rank < 2:
-        return step.values[0] if (sizes := step.sizes(0)) is None else step.keep_sizes(sizes)
     value = step.values[0]
+    if value.kind == "size" and step.output.shape.rank is not None and step.output.shape.rank < 2:
+        return value if (sizes := step.sizes(0)) is None else step.keep_sizes(sizes)
     if value.kind != "rows":
         return value
-    if value.per_row < 0 and step.shape(0)[1:] != step.output.shape.as_list()[1:]:
-        return mixed(step.where, is_certain=False)
     old = step.shape(0)
     if any(size < 0 for axis, size in enumerate(old) if axis != value.axis):
         raise UnknownAxesError
-    new = _new_shape(step)
+    new = _new_shape(step, math.prod(size for axis, size in enumerate(old) if axis != value.axis) * value.per_row)
+    if value.per_row < 0 and old[1:] != new[1:]:
+        return step.mixed(is_certain=False)
     step.output.set_shape(new)  # which TensorFlow does not know beside an unknown number of rows
     return batch_axis.reshape(value, old, new, step.where)
 
 
-def _new_shape(step: Step) -> list[int | None]:
-    """Return the new shape, with `None` for the number of rows."""
-    sizes, static = step.sizes(1), step.output.shape
+def _new_shape(step: Step, entries: int) -> list[int | None]:
+    """Return the new shape of rows with so many `entries` each; `None` for the number of rows."""
+    sizes, static = step.sizes(1) or (), step.output.shape
     if static.rank is None:
         raise UnknownAxesError
-    place = [axis for axis, size in enumerate(sizes or ()) if isinstance(size, Size)]
-    if not place:
-        place = [axis for axis, size in enumerate(static) if size is None]
-    if len(place) != 1:
+    new: list[int | None] = static.as_list()
+    axes = [axis for axis, size in enumerate(sizes) if isinstance(size, Size)]
+    axes = axes or [axis for axis, size in enumerate(new) if size is None]
+    unknown = [axis for axis, size in enumerate(new) if size is None and axis not in axes]
+    if len(axes) != 1 or len(unknown) > 1:
         raise UnknownAxesError
-    new: list[int | None] = [None if size is None else int(size) for size in static]
-    unknown = [axis for axis, size in enumerate(new) if size is None and axis != place[0]]
-    if len(unknown) == 1:  # -1, beside the number of rows
-        old = step.shape(0)
-        entries = step.values[0].per_row * math.prod(
-            size for axis, size in enumerate(old) if axis != step.values[0].axis
-        )
-        of_rows = sizes[place[0]].per_row if sizes and isinstance(sizes[place[0]], Size) else 1
-        others = of_rows * math.prod(size or 1 for axis, size in enumerate(new) if axis not in (place[0], unknown[0]))
-        new[unknown[0]] = entries // others
-    elif unknown:
-        raise UnknownAxesError
-    new[place[0]] = None
+    for axis in unknown:  # -1, beside the number of rows
+        others = math.prod(size or 1 for other, size in enumerate(new) if other not in (*axes, axis))
+        new[axis] = entries // (sizes[axes[0]].per_row * others)
+    new[axes[0]] = None
     return new
 
 
@@ -63,24 +65,21 @@ def _squeeze(step: Step) -> Value:
     value = step.values[0]
     if value.kind != "rows":
         return value
-    rank = step.rank(0)
-    axes = [axis % rank for axis in step.attribute("squeeze_dims")]
+    axes = [axis % step.rank(0) for axis in step.attribute("squeeze_dims")]
     if not axes:
-        return mixed(f"{step.where} without an axis, which does otherwise with a single row", is_certain=False)
-    return (
-        mixed(step.where)
-        if value.axis in axes
-        else rows(value.axis - sum(a < value.axis for a in axes), value.per_row)
-    )
+        return step.mixed(" without an axis, which does otherwise with a single row", is_certain=False)
+    for axis in sorted(axes, reverse=True):
+        value = without_axis(value, axis, step.where)
+    return value
 
 
 @rule("ExpandDims")
 def _expand(step: Step) -> Value:
-    if step.values[0].kind == "size":
+    value = step.values[0]
+    if value.kind == "size":
         sizes = step.sizes(0)
-        return step.values[0] if sizes is None or step.rank(0) else step.keep_sizes(sizes)
-    (axis,) = step.axes(1, step.rank(0) + 1) if step.values[0].kind == "rows" else [0]
-    return with_axis(step.values[0], axis)
+        return value if sizes is None or step.rank(0) else step.keep_sizes(sizes)
+    return with_axis(value, step.axes(1, step.rank(0) + 1)[0] if value.kind == "rows" else 0)
 
 
 def with_axis(value: Value, axis: int) -> Value:
@@ -98,7 +97,7 @@ def without_axis(value: Value, axis: int, where: str) -> Value:
 @rule("Transpose")
 def _transpose(step: Step) -> Value:
     value = step.values[0]
-    return batch_axis.transpose(value, step.axes(1, step.rank(0))) if value.kind == "rows" else value
+    return batch_axis.transpose(value, step.axes(1)) if value.kind == "rows" else value
 
 
 @rule("Pack")
@@ -107,25 +106,25 @@ def _pack(step: Step) -> Value:
         return _of_sizes(step, len(step.inputs))
     axis = step.attribute("axis") % (step.rank(0) + 1)
     value = batch_axis.concatenate([with_axis(value, axis) for value in step.values], axis, step.where)
-    return fitting_at(step, value, value.axis - (axis < value.axis)) if value.kind == "rows" else value
+    return fitting(step, value, value.axis - (axis < value.axis)) if value.kind == "rows" else value
 
 
 def _of_sizes(step: Step, count: int) -> Value:
     """Return the value of sizes that are put together, each an input or a part of it."""
     parts: list[Any] = []
-    for place, value in enumerate(step.values[:count]):
-        known = step.sizes(place)
-        if value.kind not in ("size", "constant") or (known is None and (value.kind == "size" or step.rank(place))):
-            return first_mixed(step.values) or mixed(value.reason or step.where, is_certain=False)
-        parts.extend(known or ((None,) if not step.rank(place) else ()))
+    for index, value in enumerate(step.values[:count]):
+        known = step.sizes(index)
+        if value.kind not in ("size", "constant") or (known is None and (value.kind == "size" or step.rank(index))):
+            return mixed(value.reason or step.where, is_certain=False)
+        parts.extend((None,) if known is None else known)
     return step.keep_sizes(parts)
 
 
 @rule("Unpack")
-def _unpack(step: Step) -> Value:
+def _unpack(step: Step) -> Result:
     value = step.values[0]
     if value.kind == "size":
-        return mixed(value.reason)
+        return [step.keep_sizes([size], output) for output, size in enumerate(step.known_sizes(0))]
     return without_axis(value, step.attribute("axis") % step.rank(0), step.where) if value.kind == "rows" else value
 
 
@@ -134,41 +133,38 @@ def _concatenate(step: Step) -> Value:
     *parts, _ = step.values
     if any(value.kind == "size" for value in parts) and step.rank(0) == 1:
         return _of_sizes(step, len(parts))
-    if all(value.kind == "constant" for value in parts):
+    if all(value == CONSTANT for value in parts):
         return CONSTANT
-    rank = next(step.rank(place) for place, value in enumerate(parts) if value.kind != "constant")
+    rank = next(step.rank(index) for index, value in enumerate(parts) if value != CONSTANT)
     value = batch_axis.concatenate(parts, step.axes(len(parts), rank)[0], step.where)
-    return fitting_at(step, value, value.axis) if value.kind == "rows" else value
+    return fitting(step, value, value.axis) if value.kind == "rows" else value
 
 
 @rule("Split")
 def _split(step: Step) -> Result:
     count = len(step.operation.outputs)
-    return _parts(step, 1, 0, [1] * count, count)
+    return _parts(step, 1, 0, [1] * count)
 
 
 @rule("SplitV")
 def _split_unevenly(step: Step) -> Result:
     sizes = step.static(1) if step.values[0].kind == "size" else []
-    return _parts(step, 0, 2, [int(size) for size in sizes], sum(sizes))
+    return _parts(step, 0, 2, [int(size) for size in sizes])
 
 
-def _parts(step: Step, place: int, axis: int, parts: Sequence[int], whole: int) -> Result:
-    value, sizes = step.values[place], step.sizes(place)
+def _parts(step: Step, index: int, axis: int, parts: Sequence[int]) -> Result:
+    """Return the values of parts of an input; `axis` is the input that holds the axis."""
+    value, sizes = step.values[index], step.sizes(index)
     if value.kind == "rows":
-        return batch_axis.along(value, step.axes(axis, step.rank(place)), step.where)
+        return batch_axis.along(value, step.axes(axis, step.rank(index)), step.where)
     if value.kind != "size" or sizes is None:
-        return value if value.kind in ("constant", "mixed", "sum", "mean") else mixed(value.reason, is_certain=False)
-    ends = [len(sizes) * sum(parts[: i + 1]) // whole for i in range(len(parts))]
-    return [
-        step.keep_sizes(sizes[begin:end], i) for i, (begin, end) in enumerate(zip([0, *ends], ends, strict=False))
-    ]
+        return mixed(value.reason, is_certain=False) if value.kind == "size" else value
+    ends = [len(sizes) * sum(parts[:i]) // sum(parts) for i in range(len(parts) + 1)]
+    return [step.keep_sizes(sizes[ends[i] : ends[i + 1]], i) for i in range(len(parts))]
 
 
 @rule("Pad", "PadV2", "MirrorPad")
 def _pad(step: Step) -> Value:
-    if step.values[0].kind != "rows":
-        return step.values[0] if step.values[0].kind in ("constant", "mixed") else mixed(step.values[0].reason)
     padded = [axis for axis, sizes in enumerate(step.static(1)) if sizes.any()]
     return batch_axis.along(step.values[0], padded, step.where)
 
@@ -184,68 +180,44 @@ def _broadcast(step: Step) -> Value:
 
 
 def _stretch(step: Step, keeps: Callable[[Any], bool]) -> Value:
-    value, sizes = step.values[0], step.sizes(1)
+    value = step.values[0]
     if value.kind not in ("constant", "rows"):
         return value
-    if sizes is None:
-        raise UnknownAxesError
+    sizes = step.known_sizes(1)
     if value.kind == "constant":
         filled, rank = _filled(sizes), step.inputs[0].shape.rank or 0
-        place = filled.axis - len(sizes)
-        has_rows = filled.kind == "rows" and rank >= -place and step.inputs[0].shape[place] not in (None, 1)
-        return mixed(f"{step.where} fits some numbers of rows") if has_rows else filled
+        axis = filled.axis - len(sizes)
+        has_rows = filled.kind == "rows" and rank >= -axis and step.inputs[0].shape[axis] not in (None, 1)
+        return step.mixed(" fits some numbers of rows") if has_rows else filled
     axis = value.axis + len(sizes) - step.rank(0)
-    others = [size for place, size in enumerate(sizes) if place != axis]
-    if any(size is None or isinstance(size, Size) for size in others) and step.values[1] != CONSTANT:
+    if step.values[1] != CONSTANT and not _are_known(sizes, axis):
         return mixed(step.values[1].reason or step.where, is_certain=False)
-    return rows(axis, value.per_row) if keeps(sizes[axis]) else mixed(step.where)
+    return rows(axis, value.per_row) if keeps(sizes[axis]) else step.mixed()
 
 
 def _filled(sizes: Sequence[Any]) -> Value:
     """Return the value of a tensor with these sizes whose entries do not depend on the batch."""
-    places = [axis for axis, size in enumerate(sizes) if isinstance(size, Size)]
-    if len(places) > 1:
+    axes = [axis for axis, size in enumerate(sizes) if isinstance(size, Size)]
+    if len(axes) > 1:
         return mixed("a tensor with as many columns as rows", is_certain=False)
-    return rows(places[0], sizes[places[0]].per_row) if places else CONSTANT
+    return rows(axes[0], sizes[axes[0]].per_row) if axes else CONSTANT
 
 
 @rule(
     "Fill",
-    "RandomUniform",
-    "RandomStandardNormal",
-    "TruncatedNormal",
-    "RandomUniformInt",
-    "ParameterizedTruncatedNormal",
+    *_RANDOM,
+    *(f"Stateless{kind}{version}" for kind in _STATELESS.split() for version in ("", "V2")),
 )
 def _fill(step: Step) -> Value:
-    others = step.values[1:]
-    bad = first_mixed(step.values)
-    if bad is not None or any(value.kind != "constant" for value in others):
-        return bad or mixed(step.where, is_certain=False)
-    if step.values[0] == CONSTANT:
-        return CONSTANT
-    sizes = step.sizes(0)
-    if sizes is None:
-        raise UnknownAxesError
-    return _filled(sizes)
-
-
-for _name in ("Uniform", "Normal", "TruncatedNormal", "UniformInt", "UniformFullInt"):
-    RULES[f"StatelessRandom{_name}V2"] = RULES[f"StatelessRandom{_name}"] = _fill
-RULES["StatelessTruncatedNormalV2"] = RULES["StatelessTruncatedNormal"] = _fill
+    is_constant = all(value.kind == "constant" for value in step.values[1:])
+    return _filled(step.known_sizes(0)) if is_constant else step.mixed(is_certain=False)
 
 
 @rule("MatrixSolve", "MatrixTriangularSolve", "CholeskyGrad", "BatchMatrixSolve")
 def _solve(step: Step) -> Value:
-    value = fitting(step, batch_axis.elementwise(step.operands(), step.where))
-    return (
-        batch_axis.along(value, [step.rank(0) - 2, step.rank(0) - 1], step.where) if value.kind == "rows" else value
-    )
-
-
-@rule("Multinomial", "StatelessMultinomial")
-def _draw(step: Step) -> Value:
-    return first_axis(step, 0, [])
+    value = elementwise(step)
+    axes = range(step.rank(0) - 2, step.rank(0))
+    return batch_axis.along(value, axes, step.where) if value.kind == "rows" else value
 
 
 @rule("Shape")
@@ -254,7 +226,7 @@ def _shape(step: Step) -> Value:
     if value.kind == "rows":
         sizes = [Size(value.per_row) if axis == value.axis else size for axis, size in enumerate(step.shape(0))]
         return step.keep_sizes(sizes)
-    return value if value.kind == "mixed" and None in (step.inputs[0].shape.as_list() or [None]) else CONSTANT
+    return value if value.kind == "mixed" and not step.inputs[0].shape.is_fully_defined() else CONSTANT
 
 
 @rule("Size")
@@ -266,16 +238,10 @@ def _size(step: Step) -> Value:
     return step.keep_sizes([Size(value.per_row * others)])
 
 
-@rule("Rank")
-def _rank(step: Step) -> Value:
-    return CONSTANT
-
-
 @rule("Range")
 def _range(step: Step) -> Value:
     has_size = any(value.kind == "size" for value in step.values)
-    there = f"{step.where}, the place of a row in its part of the batch"
-    return first_mixed(step.values) or (mixed(there) if has_size else CONSTANT)
+    return step.mixed(", the place of a row in its part of the batch") if has_size else CONSTANT
 
 
 @rule("Slice")
@@ -283,78 +249,63 @@ def _slice(step: Step) -> Value:
     value = step.values[0]
     if value.kind != "rows":
         return value
-    begins, sizes = step.sizes(1), step.sizes(2)
-    if begins is None or sizes is None:
-        raise UnknownAxesError
-    size = sizes[value.axis]
+    begins, sizes = step.known_sizes(1), step.known_sizes(2)
     if step.values[1] != CONSTANT or (step.values[2] != CONSTANT and not _are_known(sizes, value.axis)):
-        return mixed(f"{step.where} takes a part that depends on the batch", is_certain=False)
-    is_whole = begins[value.axis] == 0 and (size == -1 or size == Size(value.per_row))
-    return value if is_whole else mixed(f"{step.where} takes some rows")
+        return step.mixed(_DEPENDS, is_certain=False)
+    is_whole = begins[value.axis] == 0 and sizes[value.axis] in (-1, Size(value.per_row))
+    return value if is_whole else step.mixed(_TAKES_SOME)
 
 
 def _are_known(sizes: Sequence[Any], but: int) -> bool:
-    return all(isinstance(size, int) for place, size in enumerate(sizes) if place != but)
+    return all(isinstance(size, int) for axis, size in enumerate(sizes) if axis != but)
 
 
 @rule("StridedSlice")
 def _strided_slice(step: Step) -> Value:
     value = step.values[0]
-    if value.kind in ("constant", "mixed"):
-        return value
     if value.kind == "size":
         return _sizes_taken(step)
     if value.kind != "rows":
         return value
-    begins, ends, strides = (step.sizes(place) for place in (1, 2, 3))
-    if begins is None or ends is None or strides is None:
-        raise UnknownAxesError
-    return _entries_taken(step, value, begins, ends, strides)
+    begins, ends, strides = (step.known_sizes(index) for index in (1, 2, 3))
+    index, axis = _axis_taken(step, value, len(strides))
+    is_known = step.values[2] == CONSTANT or (index >= 0 and _are_known(ends, index))
+    if not is_known or step.values[1] != CONSTANT or step.values[3] != CONSTANT:
+        return step.mixed(_DEPENDS, is_certain=False)
+    if index >= 0:
+        begin_is_free = step.attribute("begin_mask") >> index & 1 or begins[index] == 0
+        end_is_free = step.attribute("end_mask") >> index & 1 or ends[index] == Size(value.per_row)
+        is_item = step.attribute("shrink_axis_mask") >> index & 1
+        if not (begin_is_free and end_is_free and strides[index] == 1) or is_item:
+            return step.mixed(_TAKES_SOME)
+    return rows(axis, value.per_row)
 
 
-def _entries_taken(
-    step: Step, value: Value, begins: Sequence[Any], ends: Sequence[Any], strides: Sequence[Any]
-) -> Value:
+def _axis_taken(step: Step, value: Value, count: int) -> tuple[int, int]:
+    """Return which of the `count` entries of a slice is for the axis of the rows, or -1, and that axis afterwards."""
+    new, ellipsis, shrink = (step.attribute(f"{name}_mask") for name in ("new_axis", "ellipsis", "shrink_axis"))
     source, target = 0, 0
-    count, new = len(strides), step.attribute("new_axis_mask")
-    depends = mixed(f"{step.where} takes a part that depends on the batch", is_certain=False)
-    if step.values[1] != CONSTANT or (
-        step.values[2] != CONSTANT and not any(_are_known(ends, i) for i in range(count))
-    ):
-        return depends
     for i in range(count):
         if new >> i & 1:
             target += 1
-        elif step.attribute("ellipsis_mask") >> i & 1:
+        elif ellipsis >> i & 1:
             later = sum(not new >> j & 1 for j in range(i + 1, count))
             skipped = step.rank(0) - source - later
             if value.axis < source + skipped:
-                target += value.axis - source
                 break
             source, target = source + skipped, target + skipped
         elif source == value.axis:
-            if step.values[2] != CONSTANT and not _are_known(ends, i):
-                return depends
-            begin_is_free = step.attribute("begin_mask") >> i & 1 or begins[i] == 0
-            end_is_free = step.attribute("end_mask") >> i & 1 or ends[i] == Size(value.per_row)
-            is_whole = (
-                begin_is_free and end_is_free and strides[i] == 1 and not step.attribute("shrink_axis_mask") >> i & 1
-            )
-            return rows(target, value.per_row) if is_whole else mixed(f"{step.where} takes some rows")
+            return i, target
         else:
-            source, target = source + 1, target + (not step.attribute("shrink_axis_mask") >> i & 1)
-    else:
-        target += value.axis - source
-    return rows(target, value.per_row) if step.values[2] == CONSTANT else depends
+            source, target = source + 1, target + (not shrink >> i & 1)
+    return -1, target + value.axis - source
 
 
 def _sizes_taken(step: Step) -> Value:
-    sizes = step.sizes(0)
     if step.attribute("new_axis_mask") or step.attribute("ellipsis_mask") or step.rank(0) != 1:
         return mixed(step.values[0].reason, is_certain=False)
-    begin, end, stride = (int(step.static(place)[0]) for place in (1, 2, 3))
-    if sizes is None:
-        raise UnknownAxesError
+    begin, end, stride = (int(step.static(index)[0]) for index in (1, 2, 3))
+    sizes = step.known_sizes(0)
     if step.attribute("shrink_axis_mask"):
         return step.keep_sizes([sizes[begin]])
     first = None if step.attribute("begin_mask") else begin
@@ -366,15 +317,13 @@ def _sizes_taken(step: Step) -> Value:
 def _gather(step: Step) -> Value:
     params, indices, *_ = step.values
     if params.kind == "size" and indices == CONSTANT:
-        sizes = step.sizes(0)
-        if sizes is None:
-            raise UnknownAxesError
-        return step.keep_sizes([sizes[int(place)] for place in step.static(1).ravel()])
-    if params == CONSTANT and step.inputs[0].ref() in step.known.reads:
-        step.walk.lookups.append(Lookup(step.known.reads[step.inputs[0].ref()], indices))
+        sizes = step.known_sizes(0)
+        return step.keep_sizes([sizes[int(index)] for index in step.static(1).ravel()])
+    if params == CONSTANT and step.inputs[0].ref() in step.known.handles:
+        step.walk.lookups.append(Lookup(step.known.handle(step.inputs[0]), indices))
     if first_mixed(step.values) is not None or params == indices == CONSTANT:
         return first_mixed(step.values) or CONSTANT
-    axis = step.axes(2, step.rank(0))[0] if step.kind == "GatherV2" else 0
+    axis = step.axes(2)[0] if step.kind == "GatherV2" else 0
     batch = step.attribute("batch_dims") if step.kind == "GatherV2" else 0
     return _gathered(step, params, indices, axis, batch + step.rank(1) if batch < 0 else batch)
 
@@ -384,33 +333,34 @@ def _gathered(step: Step, params: Value, indices: Value, axis: int, batch: int) 
         return mixed(params.reason or indices.reason)
     if params == CONSTANT:
         if indices.axis < batch and step.inputs[0].shape[indices.axis] != 1:
-            return mixed(f"{step.where} fits one number of rows")
+            return step.of_one_number()
         return rows(indices.axis + (axis - batch if indices.axis >= batch else 0), indices.per_row)
     if params.axis == axis:
-        return mixed(f"{step.where} takes some rows")
+        return step.mixed(_TAKES_SOME)
     if params.axis < batch and indices == params:
         return params
     if indices == CONSTANT and params.axis >= batch:
         added = step.rank(1) - batch - 1 if params.axis > axis else 0
         return rows(params.axis + added, params.per_row)
-    return mixed(f"{step.where} combines different rows")
+    return step.mixed(" combines different rows")
 
 
 @rule("ResourceGather", "ResourceGatherNd")
 def _look_up(step: Step) -> Value:
     indices = step.values[1]
     step.walk.lookups.append(Lookup(step.known.handle(step.inputs[0]), indices))
-    if indices.kind == "rows" and (step.kind == "ResourceGather" or indices.axis < step.rank(1) - 1):
-        return indices
-    return indices if indices.kind in ("constant", "mixed") else mixed(indices.reason or step.where)
+    return indices if indices.kind in ("constant", "mixed") else _rows_looked_up(step, indices)
 
 
 @rule("GatherNd")
 def _gather_nd(step: Step) -> Value:
     params, indices = step.values
-    if params == CONSTANT and indices.kind == "rows" and indices.axis < step.rank(1) - 1:
-        return indices
-    return first_mixed(step.values) or (CONSTANT if params == indices == CONSTANT else mixed(step.where))
+    return _rows_looked_up(step, indices) if params == CONSTANT else step.mixed()
+
+
+def _rows_looked_up(step: Step, indices: Value) -> Value:
+    is_index = step.kind != "ResourceGather" and indices.axis == step.rank(1) - 1
+    return mixed(indices.reason or step.where) if indices.kind != "rows" or is_index else indices
 
 
 @rule("OneHot")
@@ -422,7 +372,7 @@ def _one_hot(step: Step) -> Value:
 
 @rule("LookupTableFindV2")
 def _find(step: Step) -> Value:
-    return step.values[1] if step.values[1].kind in ("constant", "rows", "mixed") else mixed(step.where)
+    return step.values[1] if step.values[1].kind in ("constant", "rows") else step.mixed()
 
 
 @rule("DenseBincount")
@@ -436,6 +386,6 @@ def _count(step: Step) -> Value:
         limits = [next((each for each in of_one if each is not None), None) for of_one in numbers]
         if limits[0] is not None and limits[0] == limits[1]:
             step.values[1] = CONSTANT
-    if step.values[0].kind == "rows" and step.rank(0) != 2:
-        return mixed(step.where)
-    return first_axis(step, 0, [2])
+    if first_mixed(step.values) is not None or all(value == CONSTANT for value in step.values):
+        return first_mixed(step.values) or CONSTANT
+    return step.mixed() if step.values[0].kind == "rows" and step.rank(0) != 2 else first_axis(step, 0, [2])
