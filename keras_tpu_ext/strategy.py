@@ -27,7 +27,7 @@ from keras_tpu_ext.errors import (
 )
 from keras_tpu_ext.hardware import Hardware, TpuAddress, detect, find_tpu
 from keras_tpu_ext.output.display import HtmlSentence
-from keras_tpu_ext.preflight.fastest_layout import fastest_mesh
+from keras_tpu_ext.preflight.api import fastest_mesh
 from keras_tpu_ext.sharding.arguments import WantedDevices, check_sharding
 from keras_tpu_ext.sharding.layout_report import LayoutReport
 

@@ -9,7 +9,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -96,7 +95,11 @@ def compile_for(
             raise PreflightError(_crash_message(target, status, (folder / "printed").read_text(errors="replace")))
         facts = json.loads((folder / "result.json").read_text())
         if "unreadable" in facts:
-            raise PreflightError(_unreadable_message(target, versions, facts["unreadable"]))
+            raise PreflightError(
+                f"The step compiles for {target.name}, but jaxlib {versions['jaxlib']} cannot read the program that "
+                f"libtpu {versions['libtpu']} has compiled ({facts['unreadable'].splitlines()[0]}). "
+                "Write: pip install --upgrade 'jax[tpu]'"
+            )
         error = facts.pop("error", "")
         hlo = "" if error else (folder / "module.hlo").read_text()
     compiled = Compiled(hlo, {**facts, "versions": versions}, error)
@@ -162,31 +165,6 @@ def _crash_message(target: Target, status: int, printed: str) -> str:
         newest = NEWEST_TESTED["jax"]
         text += f" This release was tested with jax up to {newest}. Write: pip install 'jax[tpu]=={newest}'"
     return "\n".join([text, "The last lines that it printed:", *(f"  {line}" for line in lines)] if lines else [text])
-
-
-def _unreadable_message(target: Target, versions: dict[str, str], error: str) -> str:
-    text = (
-        f"The step compiles for {target.name}, but jaxlib {versions['jaxlib']} cannot read the program that libtpu "
-        f"{versions['libtpu']} has compiled ({error.splitlines()[0]})."
-    )
-    released_with = _libtpu_of_jax()
-    if released_with and not f"{versions['libtpu']}.".startswith(f"{released_with}."):
-        text += f" JAX {versions['jax']} is released with libtpu {released_with}."
-        return f"{text} Write: pip install 'jax[tpu]=={versions['jax']}'"
-    return f"{text} Write: pip install --upgrade 'jax[tpu]'"
-
-
-def _libtpu_of_jax() -> str:
-    """Return the release of libtpu that the installed JAX asks for; empty if it does not say."""
-    try:
-        lines = importlib.metadata.requires("jax") or ()
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-    for line in lines:
-        found = re.match(r"libtpu\s*==\s*([\d.]*\d)", line)
-        if found:
-            return found[1]
-    return ""
 
 
 def _cache_key(program: bytes, job: dict[str, Any], versions: dict[str, str], arguments: str) -> str:

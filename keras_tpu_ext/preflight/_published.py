@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.preflight._hlo.corrections import Corrections, Line, Name
+from keras_tpu_ext.preflight._hlo.timeline import Correction, Corrections, Line
 
 FILE = Path(__file__).with_name("published.json")
-NAMES: tuple[Name, ...] = get_args(Name)
+NAMES: tuple[Correction, ...] = get_args(Correction)
 
 
 class Published(NamedTuple):
@@ -32,7 +32,7 @@ def _data() -> dict[str, Any]:
     return data
 
 
-def wanted_corrections(corrections: bool | Collection[str]) -> tuple[Name, ...]:
+def wanted_corrections(corrections: bool | Collection[str]) -> tuple[Correction, ...]:
     """Return the names of the corrections that an argument of `preflight` requests."""
     if isinstance(corrections, bool):
         return NAMES if corrections else ()
@@ -44,13 +44,13 @@ def wanted_corrections(corrections: bool | Collection[str]) -> tuple[Name, ...]:
     return tuple(name for name in NAMES if name in names)
 
 
-def corrections_for(generation: str, names: Collection[Name]) -> Corrections:
+def corrections_for(generation: str, names: Collection[Correction]) -> Corrections:
     """Return the corrections among `names` that were measured on a generation."""
     found = _data()["corrections"].get(generation, {})
     return {name: Line(**found[name]) for name in names if name in found}
 
 
-def published_for(generation: str, names: Collection[Name]) -> Published | None:
+def published_for(generation: str, names: Collection[Correction]) -> Published | None:
     """Return measurements on a generation, compared with estimates with these corrections; `None` if there are none.
 
     If there are training steps, only they count; else matrix products, copies and collectives.

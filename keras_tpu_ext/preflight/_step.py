@@ -12,7 +12,7 @@ from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext.output.progress import Progress
 from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._compiler import Compiled, compile_for
-from keras_tpu_ext.preflight._hlo.corrections import Name
+from keras_tpu_ext.preflight._hlo.timeline import Correction
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import Fault
 from keras_tpu_ext.preflight.targets import Target
@@ -28,7 +28,7 @@ class Step:
     target: Target  # the TPU slice
     opened: OpenedStrategy  # the strategy over its devices
     mesh: Mapping[str, int] | None  # size of each axis of the mesh, by its name; `None` if the model is not sharded
-    corrections: Collection[Name]  # names of the requested corrections
+    corrections: Collection[Correction]  # names of the requested corrections
     timeout_s: float  # seconds after which the compiler is stopped
     cache: Any  # folder of the compile cache; `None` for none
     progress: bool  # whether to show progress on stderr
@@ -51,8 +51,12 @@ class Step:
 
     def report(self, **more: Any) -> PreflightReport:
         """Compile it and return the report, without the largest batch."""
-        from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_compile_error, parse_out_of_memory
-        from keras_tpu_ext.preflight._memory import bytes_by_role
+        from keras_tpu_ext.preflight._analysis import (
+            StepAnalysis,
+            bytes_by_role,
+            parse_compile_error,
+            parse_out_of_memory,
+        )
 
         facts: dict[str, Any] = {
             "model": self.model.name,

@@ -1177,7 +1177,7 @@ _FIGURES = (
     ),
     Fault(
         "exponentials-cost-as-little-as-copies",
-        "preflight/_hlo/corrections.py",
+        "preflight/_hlo/timeline.py",
         "return len(operations) <= _MOST_OPERATIONS and _OPERATIONS.issuperset(operations)",
         "return len(operations) <= _MOST_OPERATIONS",
         _ANY,
@@ -1293,7 +1293,7 @@ _ATTENTION = (
     ),
     Fault(
         "blocks-that-a-mask-leaves-out-count",
-        "preflight/_hlo/kernels.py",
+        "preflight/_hlo/flops.py",
         "* _visited(instruction)",
         "* 1",
         _ANY,
@@ -1302,7 +1302,7 @@ _ATTENTION = (
     Fault(
         "depths-of-a-kernel-fill-no-matrix-unit",
         "preflight/_hlo/timeline.py",
-        "runs * kernel.padded_flops",
+        "runs * kernel.padded",
         "runs * kernel.flops",
         _ANY,
         ("tests/preflight/hlo/test_timeline.py",),

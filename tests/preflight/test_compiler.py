@@ -346,25 +346,13 @@ result = {"unreadable": "JaxRuntimeError: INTERNAL: 1 operand but sees 3\\nmore"
 """
 
 
-@pytest.mark.parametrize(
-    ("asked", "write"),
-    [
-        (['libtpu==3.1.*; extra == "tpu"'], " JAX 1 is released with libtpu 3.1. Write: pip install 'jax[tpu]==1'"),
-        (["numpy>=2", 'libtpu==3.*; extra == "tpu"'], " Write: pip install --upgrade 'jax[tpu]'"),
-        (None, " Write: pip install --upgrade 'jax[tpu]'"),
-        ("no metadata", " Write: pip install --upgrade 'jax[tpu]'"),
-    ],
-)
-def test_a_compiler_that_jax_does_not_understand_is_told_with_the_one_that_fits(
-    worker, tmp_path, monkeypatch, asked, write
-):
+def test_a_compiler_that_jax_does_not_understand_is_told_with_what_to_install(worker, tmp_path):
     worker(UNREADABLE)
-    monkeypatch.setattr(importlib.metadata, "requires", no_version if asked == "no metadata" else lambda name: asked)
     with pytest.raises(PreflightError) as told:
         compiled(cache_dir=tmp_path / "c")
     assert str(told.value) == (
         "The step compiles for v5e-8, but jaxlib 2 cannot read the program that libtpu 3 has compiled "
-        f"(JaxRuntimeError: INTERNAL: 1 operand but sees 3).{write}"
+        "(JaxRuntimeError: INTERNAL: 1 operand but sees 3). Write: pip install --upgrade 'jax[tpu]'"
     )
     assert not (tmp_path / "c").exists()
 

@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
     origin: Origin  # the part of a train step that the array comes from
     shape: Shape  # its shape on a device
-    share: float  # its fraction of the instruction's bytes
+    fraction: float  # its fraction of the instruction's bytes
 
 
 class LayerResolver:
@@ -71,8 +71,8 @@ class LayerResolver:
         whole = self.resolve(instruction, module)
         if not is_collective(instruction) or instruction.opcode == "fusion":
             return [Part(whole, instruction.shape, 1.0)]
-        there = (module.entry.by_name.get(name) for name in instruction.operands)
-        arrays = [(one, one.shape) for one in there if one is not None and not one.shape.tuple_shapes]
+        operands = (module.entry.by_name.get(name) for name in instruction.operands)
+        arrays = [(one, one.shape) for one in operands if one is not None and not one.shape.tuple_shapes]
         total = sum(shape.bytes for _, shape in arrays)
         if len(arrays) < 2 or not total:
             return [Part(whole, instruction.shape, 1.0)]
