@@ -134,7 +134,7 @@ def function(work: Callable[..., jax.Array], *shapes: tuple[int, ...], target: s
     lowered = jax.jit(every, out_shardings=split).trace(*arrays).lower(lowering_platforms=("tpu",))
     program = bytes(_module_to_bytecode(lowered.compiler_ir("stablehlo")))
     text = lowered.as_text().encode()
-    return LoweredStep(program, True, 1, 0, (), {}, {}, "JAX", without_lines=text)
+    return LoweredStep(program, True, 1, 0, (), {}, {}, without_lines=text)
 
 
 def product(size: int, rate: float, target: str, source: str, flags: str = "") -> Row:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TextIO
 
 _POLL_SECONDS = 0.05
 
@@ -14,7 +14,7 @@ _POLL_SECONDS = 0.05
 class Progress:
     """Shows a text with the elapsed seconds; prints the text once if the file is not a terminal."""
 
-    def __init__(self, text: str, *, shown: bool = True, file: Any = None) -> None:
+    def __init__(self, text: str, *, shown: bool = True, file: TextIO | None = None) -> None:
         self._text = text
         self._shown = shown
         self._file = sys.stderr if file is None else file
@@ -38,7 +38,7 @@ class Progress:
             print(f"{self._text} ...", file=self._file, flush=True)
 
     def _is_terminal(self) -> bool:
-        return bool(getattr(self._file, "isatty", lambda: False)())
+        return self._file.isatty()
 
 
 def wait_for(process: subprocess.Popen[bytes], timeout_s: float, progress: Callable[[float], None]) -> int:

@@ -220,15 +220,7 @@ def bytes_by_role(
     gradients: int = 0,
     code: int = 0,
 ) -> dict[str, int]:
-    """Return the bytes on a device by role.
-
-    Args:
-        layouts: Where each variable of the model is.
-        arguments: Bytes of the variables and the batch; `None` if the compiler does not say.
-        temporaries: Bytes that a step allocates and frees; `None` if the compiler does not say.
-        gradients: Bytes of gradients among them.
-        code: Bytes of the program itself.
-    """
+    """Return the bytes on a device by role; `arguments` and `temporaries` are `None` if the compiler does not say."""
     found: dict[str, int] = {}
     for row in layouts:
         role = _ROLES.get(row.role, "batch and other")

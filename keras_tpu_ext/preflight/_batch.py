@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,7 @@ def _map(function: Any, structure: Any) -> Any:
     return function(structure)
 
 
-def _is_numbers(structure: Any) -> bool:
+def _is_numbers(structure: Sequence[object]) -> bool:
     return bool(structure) and all(isinstance(value, (int, float, bool)) for value in structure)
 
 

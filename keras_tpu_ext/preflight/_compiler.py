@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import hashlib
-import importlib.metadata
-import importlib.util
 import json
 import os
 import subprocess
@@ -25,32 +23,25 @@ from keras_tpu_ext.checks.schema import (
     mapping,
     number,
     one_of,
-    optional,
     parse_json,
     text,
 )
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
+from keras_tpu_ext.machine.system import installed_version
 from keras_tpu_ext.machine.versions import NEWEST_TESTED
 from keras_tpu_ext.output.progress import wait_for
 from keras_tpu_ext.preflight.targets import Target
 
-_CACHE_VERSION = 4
-_CACHE_BYTES = 1 << 28  # unpacked; a file that holds more is never read
+_CACHE_VERSION = 5
 _WORKER = Path(__file__).with_name("_compile_worker.py")
 _FACTS = {
-    "devices": integer(1),
-    "device_kind": text,
     "compile_seconds": number,
     **dict.fromkeys(("argument_bytes", "output_bytes", "aliased_bytes", "temporary_bytes", "code_bytes"), integer()),
-    "flops": optional(number),
-    "accessed_bytes": optional(number),
     "versions": mapping(text),
 }
 # What is in a cached file, for a step that compiles and for one that does not.
-_IS_COMPILED = fields({"hlo": text, "sha256": text, "facts": fields(_FACTS), "error": one_of("")})
-_IS_TOO_LARGE = fields(
-    {"hlo": one_of(""), "sha256": text, "facts": fields({"versions": mapping(text)}), "error": text}
-)
+_IS_COMPILED = fields({"hlo": text, "facts": fields(_FACTS), "error": one_of("")})
+_IS_TOO_LARGE = fields({"hlo": one_of(""), "facts": fields({"versions": mapping(text)}), "error": text})
 # Variables that describe this machine's own TPU, which the compiler must not look for.
 _TPU_VARIABLES = ("TPU_", "CLOUD_TPU_", "MEGASCALE_", "XRT_")
 
@@ -113,15 +104,13 @@ def compiler_versions() -> dict[str, str]:
     """Return the versions of jax, jaxlib and libtpu, without importing them."""
     found = {}
     for name in ("jax", "jaxlib", "libtpu"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            if importlib.util.find_spec(name) is None:
-                raise MissingExtraError(
-                    f"preflight asks the TPU compiler, and this Python has no {name}. It needs no TPU and takes "
-                    "0.5 GB of disk. Write: pip install 'jax[tpu]'"
-                ) from None
-            found[name] = "unknown"
+        version = installed_version(name)
+        if version is None:
+            raise MissingExtraError(
+                f"preflight asks the TPU compiler, and this Python has no {name}. It needs no TPU and takes "
+                "0.5 GB of disk. Write: pip install 'jax[tpu]'"
+            )
+        found[name] = version
     return found
 
 
@@ -174,24 +163,14 @@ def _cache_key(program: bytes, job: dict[str, Any], versions: dict[str, str], ar
 
 def _read_cache(path: Path) -> Compiled | None:
     try:
-        if not path.is_file():  # opening a FIFO would wait for its writer
-            return None
-        with gzip.open(path) as file:
-            content = file.read(_CACHE_BYTES + 1)
-        if len(content) > _CACHE_BYTES:
-            return None
-        found = parse_json(content)
+        found = parse_json(gzip.decompress(path.read_bytes()))
         has_failed = isinstance(found, dict) and found.get("error") != ""
         found = (_IS_TOO_LARGE if has_failed else _IS_COMPILED)(found, "")
-    except (OSError, EOFError, zlib.error, MismatchError):  # missing, damaged or changed
+    except (OSError, EOFError, zlib.error, MismatchError):  # missing or damaged
         return None
-    if found.pop("sha256") != _digest(found["hlo"]) or (has_failed and "RESOURCE_EXHAUSTED" not in found["error"]):
+    if has_failed and "RESOURCE_EXHAUSTED" not in found["error"]:
         return None
     return Compiled(**found, from_cache=True)
-
-
-def _digest(hlo: str) -> str:
-    return hashlib.sha256(hlo.encode(errors="surrogatepass")).hexdigest()
 
 
 def _write_cache(path: Path, compiled: Compiled) -> None:
@@ -199,8 +178,7 @@ def _write_cache(path: Path, compiled: Compiled) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}")
         with gzip.open(part, "wt", compresslevel=3) as file:
-            content = {"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}
-            json.dump({**content, "sha256": _digest(compiled.hlo)}, file)
+            json.dump({"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}, file)
         part.replace(path)
     except OSError:  # a full or read-only disk must not lose the result
         return

@@ -1,7 +1,4 @@
-"""Measurements on real TPUs, next to preflight's estimates of the same work.
-
-`benchmarks/published_steps.py` writes it.
-"""
+"""Measurements on real TPUs, next to preflight's estimates; `benchmarks/published_steps.py` writes the file."""
 
 from __future__ import annotations
 
@@ -51,10 +48,7 @@ def corrections_for(generation: str, names: Collection[Correction]) -> Correctio
 
 
 def published_for(generation: str, names: Collection[Correction]) -> Published | None:
-    """Return measurements on a generation, compared with estimates with these corrections; `None` if there are none.
-
-    If there are training steps, only they count; else matrix products, copies and collectives.
-    """
+    """Return measurements on a generation, of training steps if there are any; `None` if there are none at all."""
     rows = [row for row in _data()["rows"] if row["generation"] == generation]
     steps = [row for row in rows if row["kind"] == "training step"]
     rows = steps or rows

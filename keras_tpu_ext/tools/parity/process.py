@@ -47,14 +47,6 @@ class Outcome:
     rounding: dict[str, Part]  # the same parts on one device, with rounding alone changed; empty on several replicas
 
 
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """The error of a process that has no results."""
-
-    text: str  # the message
-    is_argument: bool  # whether an argument of the user caused it
-
-
 def refuse_nested_check() -> None:
     """Check that this is not a process of another check that is loading the user's file."""
     if os.environ.get(_MARK):
@@ -72,23 +64,23 @@ def run_worker(task: Task, timeout_s: float, *, progress: bool = False) -> Outco
         with Progress(f"parity: training {_where(task)}", shown=progress) as line:
             status = _wait(folder, task, timeout_s, line)
         written = folder / "outcome"
+        # What the worker returns, or the error or its text.
+        outcome: Outcome | ArgumentError | str | None
         outcome = pickle.loads(written.read_bytes()) if written.exists() else None
         printed = (folder / "stderr").read_text(errors="replace")
     if isinstance(outcome, Outcome):
         return outcome
-    if isinstance(outcome, Failure):
-        if outcome.is_argument:
-            raise ArgumentError(outcome.text)
-        raise ParityCheckError(
-            f"{task.build_model.label} failed {_where(task)}: {outcome.text}{_last_lines(printed)}"
-        )
-    raise ParityCheckError(
-        f"The process {_where(task)} ended with status {status} and no result.{_last_lines(printed)}"
-    )
+    if isinstance(outcome, ArgumentError):
+        raise outcome
+    if outcome is None:
+        failed = f"The process {_where(task)} ended with status {status} and no result."
+    else:
+        failed = f"{task.build_model.label} failed {_where(task)}: {outcome}"
+    raise ParityCheckError(failed + _last_lines(printed))
 
 
 def _wait(folder: Path, task: Task, timeout_s: float, line: Progress) -> int:
-    # Files, not pipes: a process that the user's code leaves behind may hold a pipe open for ever.
+    # Files, not pipes: a process that the user's code starts and does not end may hold a pipe open for ever.
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         command = [sys.executable, "-m", "keras_tpu_ext.tools.parity.worker", str(folder)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=_environment(task))
