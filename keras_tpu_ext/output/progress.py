@@ -1,4 +1,4 @@
-"""A progress line on stderr, and waiting for a process with one."""
+"""A progress line on stderr, and processes that are waited for with one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TextIO
 
 _POLL_SECONDS = 0.05
@@ -41,18 +42,36 @@ class Progress:
         return self._file.isatty()
 
 
-def wait_for(process: subprocess.Popen[bytes], timeout_s: float, progress: Callable[[float], None]) -> int:
-    """Wait for a process and return its exit status; it is ended if this raises, also on `KeyboardInterrupt`."""
+def run_process(
+    command: list[str],
+    environment: dict[str, str],
+    printed: Path,
+    *,
+    timeout_s: float,
+    progress: Callable[[float], None],
+) -> int:
+    """Run a program and return its exit status; it is ended if this raises, also on `KeyboardInterrupt`.
+
+    What it prints goes to a file: a pipe fills up, and stays open as long as any process holds it.
+    """
     start = time.monotonic()
-    try:
-        while process.poll() is None:
-            seconds = time.monotonic() - start
-            if seconds > timeout_s:
-                raise subprocess.TimeoutExpired(process.args, timeout_s)
-            progress(seconds)
-            time.sleep(_POLL_SECONDS)
-        return int(process.returncode)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    with printed.open("wb") as out:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
+        try:
+            while process.poll() is None:
+                seconds = time.monotonic() - start
+                if seconds > timeout_s:
+                    raise subprocess.TimeoutExpired(command, timeout_s)
+                progress(seconds)
+                time.sleep(_POLL_SECONDS)
+            return process.returncode
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def last_lines(printed: Path, count: int) -> str:
+    """Return the last lines that a process printed, below a heading; empty if there are none."""
+    lines = [line for line in printed.read_text(errors="replace").splitlines() if line.strip()][-count:]
+    return "\n".join(["\nThe last lines that it printed:", *(f"  {line}" for line in lines)]) if lines else ""

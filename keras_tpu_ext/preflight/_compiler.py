@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from keras_tpu_ext.checks.schema import (
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
 from keras_tpu_ext.machine.system import installed_version
 from keras_tpu_ext.machine.versions import NEWEST_TESTED
-from keras_tpu_ext.output.progress import wait_for
+from keras_tpu_ext.output.progress import last_lines, run_process
 from keras_tpu_ext.preflight.targets import Target
 
 _CACHE_VERSION = 5
@@ -83,7 +84,7 @@ def compile_for(
         (folder / "program").write_bytes(lowered.program)
         status = _run_worker(folder, environment, timeout_s, progress, target)
         if not (folder / "result.json").exists():
-            raise PreflightError(_crash_message(target, status, (folder / "printed").read_text(errors="replace")))
+            raise PreflightError(_crash_message(target, status, last_lines(folder / "printed", 8)))
         facts = json.loads((folder / "result.json").read_text())
         if "unreadable" in facts:
             raise PreflightError(
@@ -134,26 +135,22 @@ def _environment() -> dict[str, str]:
 def _run_worker(
     folder: Path, environment: dict[str, str], timeout_s: float, progress: Callable[[float], None], target: Target
 ) -> int:
-    # A file, not a pipe: a pipe fills up, and reading to its end waits for every process that holds it.
-    with (folder / "printed").open("wb") as out:
-        command = [sys.executable, str(_WORKER), str(folder)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
-        try:
-            return wait_for(process, timeout_s, progress)
-        except subprocess.TimeoutExpired as error:
-            raise PreflightError(
-                f"The compiler was not done for {target.name} after {timeout_s:g} s. Give it more time, "
-                f"timeout_s={2 * timeout_s:g}, or fewer layers."
-            ) from error
+    command = [sys.executable, str(_WORKER), str(folder)]
+    try:
+        return run_process(command, environment, folder / "printed", timeout_s=timeout_s, progress=progress)
+    except subprocess.TimeoutExpired as error:
+        raise PreflightError(
+            f"The compiler was not done for {target.name} after {timeout_s:g} s. Give it more time, "
+            f"timeout_s={2 * timeout_s:g}, or fewer layers."
+        ) from error
 
 
 def _crash_message(target: Target, status: int, printed: str) -> str:
-    lines = [line for line in printed.splitlines() if line.strip()][-8:]
     text = f"The compiler for {target.name} ended with status {status} and no result."
-    if lines and lines[-1].startswith(("ImportError", "ModuleNotFoundError", "AttributeError")):
+    if re.match(r"  (ImportError|ModuleNotFoundError|AttributeError)", printed.rpartition("\n")[2]):
         newest = NEWEST_TESTED["jax"]
         text += f" This release was tested with jax up to {newest}. Write: pip install 'jax[tpu]=={newest}'"
-    return "\n".join([text, "The last lines that it printed:", *(f"  {line}" for line in lines)] if lines else [text])
+    return text + printed
 
 
 def _cache_key(program: bytes, job: dict[str, Any], versions: dict[str, str], arguments: str) -> str:

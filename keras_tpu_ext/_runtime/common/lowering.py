@@ -168,7 +168,8 @@ def _error_of_exception(error: BaseException, model: Model) -> LoweringError:
     layers = (_layer_of_traceback(one, model) or _layer_of_message(str(one), model) for one in chain)
     layer = next((layer for layer in layers if layer is not None), None)
     line = next((line for one in chain if (line := _users_line(_frames_of(one)))), "") or _line_of_layer(layer)
-    return LoweringError(_first_part(message), layer=_name(layer), line=line, cure=_cure_for(message))
+    cause = shorten(" ".join(message.split("\n\n")[0].split("The op is created at")[0].split()))
+    return LoweringError(cause, layer=_name(layer), line=line, cure=_cure_for(message))
 
 
 def _layer_in(name: str, model: Model) -> Layer | None:
@@ -234,7 +235,3 @@ def _message(error: BaseException) -> str:
 
 def _cure_for(text: str) -> str:
     return next((cure for words, cure in _CURES if any(word in text for word in words)), "")
-
-
-def _first_part(text: str) -> str:
-    return shorten(" ".join(text.split("\n\n")[0].split("The op is created at")[0].split()))

@@ -23,6 +23,7 @@ from keras_tpu_ext._runtime.common.error_messages import summary_of
 from keras_tpu_ext.errors import ArgumentError, KteError
 from keras_tpu_ext.output.display import counted
 from keras_tpu_ext.strategy import strategy_scope
+from keras_tpu_ext.tools.parity.batches import take
 from keras_tpu_ext.tools.parity.checks import PARTS, Part, Setup, run_checks
 from keras_tpu_ext.tools.parity.function_reference import check_compiled_model
 from keras_tpu_ext.tools.parity.inspection import disable_dropout, inspect_model
@@ -100,8 +101,8 @@ def _build(
         model = unpack_model(build_model())
         _check(model, task)
         if not model.built:
-            x, _, _ = task.batch
-            model(_runtime.tree.map_structure(lambda leaf: leaf if leaf is None else leaf[:1], x))
+            x, _, _ = take(task.batch, np.arange(1))
+            model(x)
         if weights is not None:
             model.set_weights(weights)
     return model
