@@ -36,9 +36,8 @@ from keras_tpu_ext._runtime.compat.keras3_jax import abstract_mesh
 from keras_tpu_ext._runtime.jax.lowering import _module_to_bytecode
 from keras_tpu_ext.preflight._batch import batch_spec
 from keras_tpu_ext.preflight._compiler import compile_for, compiler_versions, default_cache_dir
-from keras_tpu_ext.preflight._hlo.corrections import Corrections, Line
 from keras_tpu_ext.preflight._hlo.module import Module
-from keras_tpu_ext.preflight._hlo.timeline import Timeline
+from keras_tpu_ext.preflight._hlo.timeline import Corrections, Line, Timeline
 from keras_tpu_ext.preflight._published import FILE, NAMES
 from keras_tpu_ext.preflight.targets import parse_target
 
@@ -135,7 +134,7 @@ def function(work: Callable[..., jax.Array], *shapes: tuple[int, ...], target: s
     lowered = jax.jit(every, out_shardings=split).trace(*arrays).lower(lowering_platforms=("tpu",))
     program = bytes(_module_to_bytecode(lowered.compiler_ir("stablehlo")))
     text = lowered.as_text().encode()
-    return LoweredStep(program, True, 1, 0, (), {}, {}, "JAX", without_lines=text)
+    return LoweredStep(program, True, 1, 0, (), {}, {}, without_lines=text)
 
 
 def product(size: int, rate: float, target: str, source: str, flags: str = "") -> Row:

@@ -10,9 +10,9 @@ from keras_tpu_ext.errors import KteError
 from keras_tpu_ext.hardware import Hardware, detect, find_tpu
 from keras_tpu_ext.precision import recommended_policy
 from keras_tpu_ext.strategy import strategy_scope
-from keras_tpu_ext.tools.doctor import checks
-from keras_tpu_ext.tools.doctor.report import DoctorReport as DoctorReport
-from keras_tpu_ext.tools.doctor.report import Finding as Finding
+from keras_tpu_ext.tools import doctor as checks
+from keras_tpu_ext.tools.doctor import DoctorReport as DoctorReport
+from keras_tpu_ext.tools.doctor import Finding as Finding
 
 
 def doctor(

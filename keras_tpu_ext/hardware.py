@@ -19,7 +19,7 @@ from keras_tpu_ext.machine.tpu_table import TPU_GENERATIONS as TPU_GENERATIONS
 from keras_tpu_ext.machine.tpu_table import TpuGeneration as TpuGeneration
 from keras_tpu_ext.machine.tpu_table import generation_of_device as generation_of_device
 from keras_tpu_ext.machine.tpu_table import parse_accelerator_type as parse_accelerator_type
-from keras_tpu_ext.output.display import HtmlSentence
+from keras_tpu_ext.output.display import HtmlSentence, counted
 
 __all__ = [
     "TpuAddress",
@@ -80,7 +80,7 @@ class Hardware(HtmlSentence):
     def __str__(self) -> str:
         count = "an unknown number of devices"
         if self.num_devices is not None:
-            count = f"{self.num_devices} device{'' if self.num_devices == 1 else 's'}"
+            count = counted(self.num_devices, "device")
         parts = [count]
         if self.supports_bfloat16 is not None:
             parts.append("bfloat16" if self.supports_bfloat16 else "no bfloat16")
@@ -218,11 +218,7 @@ def _model_supports_bfloat16(model: str) -> bool | None:
 
 
 def _cuda_visible(environ: Mapping[str, str], found: int) -> int | None:
-    """Return the number of GPUs that `CUDA_VISIBLE_DEVICES` leaves; `None` if it is unknown.
-
-    The list ends at its first entry that is not a device. Source: CUDA C++ Programming Guide, "CUDA Environment
-    Variables".
-    """
+    """Return the number of GPUs in `CUDA_VISIBLE_DEVICES`, up to its first invalid entry; `None` if it is unknown."""
     if not isinstance(environ.get("CUDA_VISIBLE_DEVICES"), str):
         return found or None
     listed = 0
@@ -239,7 +235,7 @@ def _detect_cpu(root: str | os.PathLike[str]) -> Hardware:
     cores = len(re.findall(r"^processor\s*:", system.read_text(root, "proc/cpuinfo"), re.MULTILINE))
     if not cores and os.fspath(root) == "/":  # macOS and Windows have no /proc
         cores = os.cpu_count() or 0
-    name = f"CPU, {cores} core{'' if cores == 1 else 's'}" if cores else "CPU"
+    name = f"CPU, {counted(cores, 'core')}" if cores else "CPU"
     # Frameworks show one CPU device, however many cores it has.
     return Hardware("cpu", num_devices=1, name=name)
 

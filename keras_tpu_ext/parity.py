@@ -12,6 +12,7 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import MissingExtraError, ParityCheckError, RuntimeNotSupportedError
 from keras_tpu_ext.machine.versions import install_command
+from keras_tpu_ext.output.display import counted
 from keras_tpu_ext.tools.parity import batches
 from keras_tpu_ext.tools.parity.compare import compare, default_tolerance
 from keras_tpu_ext.tools.parity.function_reference import FunctionReference
@@ -162,8 +163,8 @@ def check_function(
     frameworks = one.facts.framework, many.facts.framework
     allowed = default_tolerance(one.facts.compute_dtypes, frameworks) if tolerance is None else tolerance
     rows = compare(one, many, allowed, replicas)
-    examples = batches.num_examples(arrays)
-    words = f"a {'made-up ' if synthetic else ''}batch of {examples} example{'' if examples == 1 else 's'}"
+    examples = counted(batches.num_examples(arrays), "example")
+    words = f"a {'made-up ' if synthetic else ''}batch of {examples}"
     words += "; the replicas take the paths of a TPU" if as_on_tpu else ""
     return ParityReport(replicas, steps, float(allowed), words, rows, findings(many.facts, rows), frameworks)
 

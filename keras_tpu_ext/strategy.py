@@ -26,14 +26,13 @@ from keras_tpu_ext.errors import (
     TpuUnusableError,
 )
 from keras_tpu_ext.hardware import Hardware, TpuAddress, detect, find_tpu
-from keras_tpu_ext.output.display import HtmlSentence
-from keras_tpu_ext.preflight.fastest_layout import fastest_mesh
+from keras_tpu_ext.output.display import HtmlSentence, counted, mesh_text
+from keras_tpu_ext.preflight.api import fastest_mesh
 from keras_tpu_ext.sharding.arguments import WantedDevices, check_sharding
 from keras_tpu_ext.sharding.layout_report import LayoutReport
 
 _LOG = logging.getLogger("keras_tpu_ext")
 _KINDS = ("tpu", "gpu", "cpu")
-_TOLD: set[str] = set()
 
 Kind = Literal["tpu", "gpu", "cpu"]
 
@@ -117,7 +116,7 @@ class Scope(HtmlSentence):
     def __copy__(self) -> Scope:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Scope:
+    def __deepcopy__(self, memo: dict[int, object]) -> Scope:
         return self  # a process has only one set of devices
 
     def __reduce__(self) -> NoReturn:
@@ -127,10 +126,9 @@ class Scope(HtmlSentence):
         )
 
     def __str__(self) -> str:
-        replicas = f"{self.num_replicas} replica{'' if self.num_replicas == 1 else 's'}"
         policy = f", {self.precision}" if self.precision else ""
-        axes = " x ".join(f"{name} {size}" for name, size in self.mesh or ())
-        sharded = f", sharded over a mesh of {axes}" if axes else ""
+        sharded = f", sharded over a mesh of {mesh_text(dict(self.mesh))}" if self.mesh else ""
+        replicas = counted(self.num_replicas, "replica")
         return f"{replicas} on {self.hardware.name}{f' ({self.note})' if self.note else ''}{sharded}{policy}"
 
     def global_batch_size(self, per_replica: int) -> int:
@@ -269,7 +267,7 @@ def strategy_scope(
         policy = _precision.recommended_policy(scope.hardware) if precision == "auto" else precision
         scope = dataclasses.replace(scope, precision=policy)
     if _runtime.devices.is_chief():
-        _tell(f"strategy_scope: {scope}")
+        _announce(f"strategy_scope: {scope}")
     return scope
 
 
@@ -283,13 +281,17 @@ def _sharded(scope: Scope, shard: Any, axes: tuple[tuple[str, int], ...] | None)
     return dataclasses.replace(scope, strategy=sharded.strategy, num_replicas=sharded.num_replicas, mesh=mesh)
 
 
-def _tell(text: str) -> None:
+def _announce(text: str) -> None:
     """Log a line; if logging is not set up, print it on stderr once, because it says which hardware trains."""
     if _LOG.isEnabledFor(logging.INFO) or _LOG.level != logging.NOTSET:
         _LOG.info(text)
-    elif text not in _TOLD:
-        _TOLD.add(text)
-        print(text, file=sys.stderr)
+    else:
+        _print_once(text)
+
+
+@functools.cache
+def _print_once(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _open(require: Kind | None, address: TpuAddress | None, wanted: WantedDevices) -> Scope:
@@ -350,12 +352,12 @@ def _open_workers(gpus: int, require: Kind | None, wanted: WantedDevices) -> Sco
     return Scope(hardware, opened.strategy, opened.num_replicas, note=f"a cluster, told by {opened.told_by}")
 
 
-def _open_gpus(there: int, wanted: WantedDevices) -> Scope:
-    count = wanted.devices or there
-    if count > there:
-        instead = f"Write replicas={there}" if wanted.mesh is None else f"Write a mesh of {there}"
+def _open_gpus(available: int, wanted: WantedDevices) -> Scope:
+    count = wanted.devices or available
+    if count > available:
+        instead = f"Write replicas={available}" if wanted.mesh is None else f"Write a mesh of {available}"
         raise ArgumentError(
-            f"{wanted} was asked for, but this machine has {there} GPU{'' if there == 1 else 's'}. "
+            f"{wanted} was asked for, but this machine has {counted(available, 'GPU')}. "
             f'{instead}, or rehearse on the CPU: strategy_scope(require="cpu", {wanted.code}).'
         )
     opened = _runtime.devices.open_gpus(count)
@@ -400,7 +402,7 @@ def _not_found(wanted: Kind) -> str:
     )
 
 
-def _check_arguments(require: Any, tpu: Any, replicas: Any, precision: Any) -> None:
+def _check_arguments(require: object, tpu: object, replicas: object, precision: str | None) -> None:
     check.one_of("strategy_scope", "require", require, (None, *_KINDS))
     if require == "tpu" and tpu is False:
         raise ArgumentError(

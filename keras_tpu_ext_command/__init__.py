@@ -40,7 +40,7 @@ def _doctor(error: ImportError, *, as_json: bool) -> int:
     spec = importlib.util.find_spec(_PACKAGE)
     assert spec is not None, "it was found just now"
     sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)  # its folder, without what it imports by itself
-    from keras_tpu_ext.tools.doctor.checks import import_failure_report
+    from keras_tpu_ext.tools.doctor import import_failure_report
 
     report = import_failure_report(error)
     print(json.dumps(report.to_dict(), indent=2, allow_nan=False) if as_json else report)

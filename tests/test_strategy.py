@@ -329,7 +329,7 @@ def test_options_are_keywords():
 
 def test_where_nobody_has_set_up_logging_the_choice_is_printed_once(capsys, monkeypatch):
     logger = logging.getLogger("keras_tpu_ext")
-    monkeypatch.setattr("keras_tpu_ext.strategy._TOLD", set())
+    kte.strategy._print_once.cache_clear()
     monkeypatch.setattr(logging.root, "level", logging.WARNING)
     logger.manager._clear_cache()
     scopes = [kte.strategy_scope(replicas=8) for _ in range(2)]
@@ -337,8 +337,8 @@ def test_where_nobody_has_set_up_logging_the_choice_is_printed_once(capsys, monk
     assert (printed.out, printed.err) == ("", f"strategy_scope: {scopes[0]}\n")
 
 
-def test_who_wants_no_such_line_says_so_to_the_logger(capsys, monkeypatch):
-    monkeypatch.setattr("keras_tpu_ext.strategy._TOLD", set())
+def test_who_wants_no_such_line_says_so_to_the_logger(capsys):
+    kte.strategy._print_once.cache_clear()
     logger = logging.getLogger("keras_tpu_ext")
     logger.setLevel(logging.WARNING)
     try:

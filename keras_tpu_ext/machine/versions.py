@@ -1,7 +1,4 @@
-"""The versions that this release supports, and pairs that break an installation; checked before they are imported.
-
-docs/versions.md says how the range is chosen.
-"""
+"""The versions that this release supports (docs/versions.md), and pairs that break an installation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The display of reports: in 80 columns, and in a notebook."""
+"""The display of reports: counts and sizes, in 80 columns, and in a notebook."""
 
 import html
 import textwrap
+from collections.abc import Mapping
 
 WIDTH = 80  # columns
 
@@ -13,6 +14,32 @@ def wrap(text: str, indent: int = 0, *, width: int = WIDTH) -> list[str]:
         joined, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `"1 step"` or `"2 steps"`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def mesh_text(mesh: Mapping[str, int]) -> str:
+    """Return the axes of a mesh, such as `"data 2 x model 4"`."""
+    return " x ".join(f"{name} {size}" for name, size in mesh.items())
+
+
+def memory_size(size: float) -> str:
+    """Return bytes of memory, such as `"1.5 GiB"`."""
+    return with_unit(size, {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10})
+
+
+def with_unit(size: float, units: Mapping[str, float]) -> str:
+    """Return bytes in the first of the units that is not larger."""
+    unit = next((unit for unit, factor in units.items() if size >= factor), "")
+    return f"{three_digits(size / units[unit])} {unit}" if unit else f"{size:.0f} B"
+
+
+def three_digits(number: float) -> str:
+    """Return a number with three significant digits, but no exponent: 1010, not 1.01e+03."""
+    return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"
 
 
 class HtmlText:

@@ -1,4 +1,4 @@
-"""A progress line on stderr, and waiting for a process with one."""
+"""A progress line on stderr, and processes that are waited for with one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TextIO
 
 _POLL_SECONDS = 0.05
 
@@ -14,7 +15,7 @@ _POLL_SECONDS = 0.05
 class Progress:
     """Shows a text with the elapsed seconds; prints the text once if the file is not a terminal."""
 
-    def __init__(self, text: str, *, shown: bool = True, file: Any = None) -> None:
+    def __init__(self, text: str, *, shown: bool = True, file: TextIO | None = None) -> None:
         self._text = text
         self._shown = shown
         self._file = sys.stderr if file is None else file
@@ -38,21 +39,39 @@ class Progress:
             print(f"{self._text} ...", file=self._file, flush=True)
 
     def _is_terminal(self) -> bool:
-        return bool(getattr(self._file, "isatty", lambda: False)())
+        return self._file.isatty()
 
 
-def wait_for(process: subprocess.Popen[bytes], timeout_s: float, progress: Callable[[float], None]) -> int:
-    """Wait for a process and return its exit status; it is ended if this raises, also on `KeyboardInterrupt`."""
+def run_process(
+    command: list[str],
+    environment: dict[str, str],
+    printed: Path,
+    *,
+    timeout_s: float,
+    progress: Callable[[float], None],
+) -> int:
+    """Run a program and return its exit status; it is ended if this raises, also on `KeyboardInterrupt`.
+
+    What it prints goes to a file: a pipe fills up, and stays open as long as any process holds it.
+    """
     start = time.monotonic()
-    try:
-        while process.poll() is None:
-            seconds = time.monotonic() - start
-            if seconds > timeout_s:
-                raise subprocess.TimeoutExpired(process.args, timeout_s)
-            progress(seconds)
-            time.sleep(_POLL_SECONDS)
-        return int(process.returncode)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    with printed.open("wb") as out:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
+        try:
+            while process.poll() is None:
+                seconds = time.monotonic() - start
+                if seconds > timeout_s:
+                    raise subprocess.TimeoutExpired(command, timeout_s)
+                progress(seconds)
+                time.sleep(_POLL_SECONDS)
+            return process.returncode
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def last_lines(printed: Path, count: int) -> str:
+    """Return the last lines that a process printed, below a heading; empty if there are none."""
+    lines = [line for line in printed.read_text(errors="replace").splitlines() if line.strip()][-count:]
+    return "\n".join(["\nThe last lines that it printed:", *(f"  {line}" for line in lines)]) if lines else ""

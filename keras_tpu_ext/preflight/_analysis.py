@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from keras_tpu_ext._runtime.common.layouts import VariableLayout
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext.preflight._compiler import Compiled
 from keras_tpu_ext.preflight._hlo.collectives import axes_of, collective_of, is_collective
-from keras_tpu_ext.preflight._hlo.corrections import Name
-from keras_tpu_ext.preflight._hlo.kernels import is_kernel
+from keras_tpu_ext.preflight._hlo.flops import is_kernel
 from keras_tpu_ext.preflight._hlo.layer_resolver import LayerResolver, Origin
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.peak_memory import LiveBuffer, buffers_at_peak
-from keras_tpu_ext.preflight._hlo.timeline import OpCost, Timeline
-from keras_tpu_ext.preflight._memory import Purposes, bytes_by_role, cure_for
+from keras_tpu_ext.preflight._hlo.timeline import Correction, OpCost, Timeline
 from keras_tpu_ext.preflight._published import corrections_for, published_for
-from keras_tpu_ext.preflight.results import Buffer, CollectiveKind, Collectives, Fault, LayerTime, MemoryUse, StepTime
+from keras_tpu_ext.preflight.results import (
+    Buffer,
+    CollectiveKind,
+    Collectives,
+    Fault,
+    LayerTime,
+    MemoryUse,
+    Purpose,
+    StepTime,
+)
 from keras_tpu_ext.preflight.targets import Target
 
 _NUM_BUFFERS = 8
+_ROLES = {"weight": "weights", "optimizer": "optimizer", "accumulator": "accumulator"}
+_LEAST_VOCABULARY = 4096
 # Messages of older and newer compilers.
 _OUT_OF_MEMORY = (
     re.compile(r"Used ([\d.]+)([KMGTP]) of ([\d.]+)([KMGTP]) hbm"),
@@ -38,7 +50,7 @@ class StepAnalysis:
         lowered: LoweredStep,
         compiled: Compiled,
         target: Target,
-        corrections: Collection[Name],
+        corrections: Collection[Correction],
         mesh: Mapping[str, int] | None = None,
     ) -> None:
         self._mesh = mesh or {}
@@ -111,7 +123,7 @@ class StepAnalysis:
         for cost in self._timeline.costs:
             if cost.source != "none":
                 for part in self._layers.resolve_parts(cost.instruction, self._module):
-                    costs[part.origin.layer].append((cost.part(part.share), part.origin.backward))
+                    costs[part.origin.layer].append((cost.part(part.fraction), part.origin.backward))
         layers = [_layer_time(layer, some) for layer, some in costs.items()]
         return tuple(sorted(layers, key=lambda layer: layer.seconds, reverse=True))
 
@@ -136,7 +148,7 @@ class StepAnalysis:
         by_layer: dict[str, float] = defaultdict(float)
         for cost, size in some:
             for part in self._layers.resolve_parts(cost.instruction, self._module):
-                by_layer[part.origin.layer] += size * part.share
+                by_layer[part.origin.layer] += size * part.fraction
         count, seconds = sum(cost.runs for cost, _ in some), sum(cost.seconds for cost, _ in some)
         most = max(by_layer, key=lambda layer: by_layer[layer])
         return CollectiveKind(kind, axes, count, sum(size for _, size in some), seconds, most)
@@ -170,6 +182,85 @@ def _layer_time(layer: str, costs: list[tuple[OpCost, bool]]) -> LayerTime:
         accessed,
         1 - sum(cost.unpadded_bytes for cost, _ in costs) / accessed if accessed else 0.0,
     )
+
+
+class Purposes:
+    """Finds the purpose of buffers from their shapes and from the layers that write them."""
+
+    def __init__(self, layouts: Sequence[VariableLayout], mesh: Mapping[str, int], devices: int) -> None:
+        weights = [row for row in layouts if row.role == "weight" and len(row.shape) > 1]
+        self._devices = devices
+        self._is_sharded = any(size > 1 for size in mesh.values())
+        self._weights = {_dimensions(shape) for row in weights for shape in _shapes(row, mesh)}
+        words = {row.shape[0] for row in weights if row.path.endswith("embeddings")}
+        parts = {math.prod(some) for count in range(3) for some in itertools.combinations(mesh.values(), count)}
+        self._words = {size // part for size in words if size >= _LEAST_VOCABULARY for part in parts}
+
+    def of(self, buffer: LiveBuffer, origin: Origin, module: Module) -> Purpose:
+        """Return the purpose of a buffer."""
+        shape = _dimensions(buffer.shape.dimensions)
+        if origin.layer == "(optimizer)":
+            return "update"
+        if shape in self._weights:
+            one = buffer.instruction
+            collective = collective_of(one, module, self._devices).kind if is_collective(one) else ""
+            if collective not in ("", "all-gather"):
+                return "gradient"
+            if self._is_sharded or origin.backward:
+                return "gradient" if origin.backward and not collective else "gathered weight"
+        if origin.layer == "(loss)" or self._words & set(shape):
+            return "logits"
+        return "activation"
+
+
+def bytes_by_role(
+    layouts: Iterable[VariableLayout],
+    arguments: int | None = None,
+    temporaries: int | None = None,
+    gradients: int = 0,
+    code: int = 0,
+) -> dict[str, int]:
+    """Return the bytes on a device by role; `arguments` and `temporaries` are `None` if the compiler does not say."""
+    found: dict[str, int] = {}
+    for row in layouts:
+        role = _ROLES.get(row.role, "batch and other")
+        found[role] = found.get(role, 0) + row.bytes_per_device
+    if not found:
+        return {}
+    if arguments is not None:
+        found["batch and other"] = max(arguments - sum(found[role] for role in _ROLES.values() if role in found), 0)
+    if temporaries is not None:
+        found["gradients"] = min(gradients, temporaries)
+        found["activations"] = temporaries - found["gradients"]
+        found["program"] = code
+    return found
+
+
+def cure_for(purpose: Purpose, mesh: Mapping[str, int], devices: int) -> str:
+    """Return what to write to make a buffer smaller; empty if nothing simple does."""
+    if purpose == "logits":
+        return "a smaller batch, or a loss that takes a part of the sequence at a time"
+    if purpose == "activation":
+        return "a smaller batch, or keras.RematScope around the lines that make the layers"
+    if devices == 1:
+        return ""
+    if not mesh:
+        return 'shard="fsdp"'
+    if purpose == "gathered weight" and len([size for size in mesh.values() if size > 1]) < 2:
+        return f'mesh=(("data", {devices // 2}), ("model", 2)), where no device needs all of a weight'
+    return ""
+
+
+def _shapes(row: VariableLayout, mesh: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes that a weight has on a device: its part, the whole, and gathered along only some axes."""
+    choices = [(axis, None) if axis else (None,) for axis in row.spec]
+    for spec in itertools.product(*choices):
+        yield tuple(size // mesh.get(axis or "", 1) for size, axis in zip(row.shape, spec, strict=True))
+
+
+def _dimensions(shape: Iterable[int]) -> tuple[int, ...]:
+    """Return the dimensions in a canonical order, since the compiler has its own."""
+    return tuple(sorted(size for size in shape if size > 1))
 
 
 def parse_out_of_memory(error: str, target: Target) -> MemoryUse | None:

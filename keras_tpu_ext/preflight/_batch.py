@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,7 @@ def _refusal(needed: str, got: str, write: str = _WRITE) -> ArgumentError:
 
 def with_batch_size(spec: tuple[Any, Any, Any], examples: int) -> tuple[Any, Any, Any]:
     """Return the spec of a batch with another number of examples."""
-    x, y, sample_weight = (
-        _map(lambda leaf: ArraySpec((examples, *leaf.shape[1:]), leaf.dtype), part) for part in spec
-    )
+    x, y, sample_weight = _map(lambda leaf: ArraySpec((examples, *leaf.shape[1:]), leaf.dtype), spec)
     return x, y, sample_weight
 
 
@@ -106,9 +105,9 @@ def _spec(leaf: Any) -> ArraySpec:
 
 
 def _map(function: Any, structure: Any) -> Any:
-    """Map over the leaves of dicts, lists and tuples; lists of numbers and `ArraySpec`s are leaves."""
-    if structure is None or isinstance(structure, ArraySpec):
-        return structure if structure is None else function(structure)
+    """Map over the leaves of dicts, lists and tuples; lists of numbers are leaves."""
+    if structure is None:
+        return None
     if isinstance(structure, dict):
         return {key: _map(function, value) for key, value in structure.items()}
     if isinstance(structure, (list, tuple)) and not _is_numbers(structure):
@@ -117,14 +116,9 @@ def _map(function: Any, structure: Any) -> Any:
     return function(structure)
 
 
-def _is_numbers(structure: Any) -> bool:
+def _is_numbers(structure: Sequence[object]) -> bool:
     return bool(structure) and all(isinstance(value, (int, float, bool)) for value in structure)
 
 
 def _leaves(structure: Any) -> list[ArraySpec]:
-    if structure is None:
-        return []
-    if isinstance(structure, ArraySpec):
-        return [structure]
-    values = structure.values() if isinstance(structure, dict) else structure
-    return [leaf for value in values for leaf in _leaves(value)]
+    return [leaf for leaf in _runtime.tree.flatten(structure) if leaf is not None]

@@ -56,18 +56,14 @@ def compile_program(job: dict[str, Any], program: bytes, out: Path) -> dict[str,
         out.write_text(executable.hlo_modules()[0].to_string())
     except Exception as error:  # libtpu writes what this jaxlib does not know
         return {"unreadable": f"{type(error).__name__}: {error}"}
-    memory, cost = executable.get_compiled_memory_stats(), executable.cost_analysis()
+    memory = executable.get_compiled_memory_stats()
     return {
-        "devices": count,
-        "device_kind": devices[0].device_kind,
         "compile_seconds": seconds,
         "argument_bytes": memory.argument_size_in_bytes,
         "output_bytes": memory.output_size_in_bytes,
         "aliased_bytes": memory.alias_size_in_bytes,
         "temporary_bytes": memory.temp_size_in_bytes,
         "code_bytes": memory.generated_code_size_in_bytes,
-        "flops": cost.get("flops"),
-        "accessed_bytes": cost.get("bytes accessed"),
     }
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import hashlib
-import importlib.metadata
-import importlib.util
 import json
 import os
 import re
@@ -26,32 +24,25 @@ from keras_tpu_ext.checks.schema import (
     mapping,
     number,
     one_of,
-    optional,
     parse_json,
     text,
 )
 from keras_tpu_ext.errors import MissingExtraError, PreflightError
+from keras_tpu_ext.machine.system import installed_version
 from keras_tpu_ext.machine.versions import NEWEST_TESTED
-from keras_tpu_ext.output.progress import wait_for
+from keras_tpu_ext.output.progress import last_lines, run_process
 from keras_tpu_ext.preflight.targets import Target
 
-_CACHE_VERSION = 4
-_CACHE_BYTES = 1 << 28  # unpacked; a file that holds more is never read
+_CACHE_VERSION = 5
 _WORKER = Path(__file__).with_name("_compile_worker.py")
 _FACTS = {
-    "devices": integer(1),
-    "device_kind": text,
     "compile_seconds": number,
     **dict.fromkeys(("argument_bytes", "output_bytes", "aliased_bytes", "temporary_bytes", "code_bytes"), integer()),
-    "flops": optional(number),
-    "accessed_bytes": optional(number),
     "versions": mapping(text),
 }
 # What is in a cached file, for a step that compiles and for one that does not.
-_IS_COMPILED = fields({"hlo": text, "sha256": text, "facts": fields(_FACTS), "error": one_of("")})
-_IS_TOO_LARGE = fields(
-    {"hlo": one_of(""), "sha256": text, "facts": fields({"versions": mapping(text)}), "error": text}
-)
+_IS_COMPILED = fields({"hlo": text, "facts": fields(_FACTS), "error": one_of("")})
+_IS_TOO_LARGE = fields({"hlo": one_of(""), "facts": fields({"versions": mapping(text)}), "error": text})
 # Variables that describe this machine's own TPU, which the compiler must not look for.
 _TPU_VARIABLES = ("TPU_", "CLOUD_TPU_", "MEGASCALE_", "XRT_")
 
@@ -93,10 +84,14 @@ def compile_for(
         (folder / "program").write_bytes(lowered.program)
         status = _run_worker(folder, environment, timeout_s, progress, target)
         if not (folder / "result.json").exists():
-            raise PreflightError(_crash_message(target, status, (folder / "printed").read_text(errors="replace")))
+            raise PreflightError(_crash_message(target, status, last_lines(folder / "printed", 8)))
         facts = json.loads((folder / "result.json").read_text())
         if "unreadable" in facts:
-            raise PreflightError(_unreadable_message(target, versions, facts["unreadable"]))
+            raise PreflightError(
+                f"The step compiles for {target.name}, but jaxlib {versions['jaxlib']} cannot read the program that "
+                f"libtpu {versions['libtpu']} has compiled ({facts['unreadable'].splitlines()[0]}). "
+                "Write: pip install --upgrade 'jax[tpu]'"
+            )
         error = facts.pop("error", "")
         hlo = "" if error else (folder / "module.hlo").read_text()
     compiled = Compiled(hlo, {**facts, "versions": versions}, error)
@@ -110,15 +105,13 @@ def compiler_versions() -> dict[str, str]:
     """Return the versions of jax, jaxlib and libtpu, without importing them."""
     found = {}
     for name in ("jax", "jaxlib", "libtpu"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            if importlib.util.find_spec(name) is None:
-                raise MissingExtraError(
-                    f"preflight asks the TPU compiler, and this Python has no {name}. It needs no TPU and takes "
-                    "0.5 GB of disk. Write: pip install 'jax[tpu]'"
-                ) from None
-            found[name] = "unknown"
+        version = installed_version(name)
+        if version is None:
+            raise MissingExtraError(
+                f"preflight asks the TPU compiler, and this Python has no {name}. It needs no TPU and takes "
+                "0.5 GB of disk. Write: pip install 'jax[tpu]'"
+            )
+        found[name] = version
     return found
 
 
@@ -142,51 +135,22 @@ def _environment() -> dict[str, str]:
 def _run_worker(
     folder: Path, environment: dict[str, str], timeout_s: float, progress: Callable[[float], None], target: Target
 ) -> int:
-    # A file, not a pipe: a pipe fills up, and reading to its end waits for every process that holds it.
-    with (folder / "printed").open("wb") as out:
-        command = [sys.executable, str(_WORKER), str(folder)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
-        try:
-            return wait_for(process, timeout_s, progress)
-        except subprocess.TimeoutExpired as error:
-            raise PreflightError(
-                f"The compiler was not done for {target.name} after {timeout_s:g} s. Give it more time, "
-                f"timeout_s={2 * timeout_s:g}, or fewer layers."
-            ) from error
+    command = [sys.executable, str(_WORKER), str(folder)]
+    try:
+        return run_process(command, environment, folder / "printed", timeout_s=timeout_s, progress=progress)
+    except subprocess.TimeoutExpired as error:
+        raise PreflightError(
+            f"The compiler was not done for {target.name} after {timeout_s:g} s. Give it more time, "
+            f"timeout_s={2 * timeout_s:g}, or fewer layers."
+        ) from error
 
 
 def _crash_message(target: Target, status: int, printed: str) -> str:
-    lines = [line for line in printed.splitlines() if line.strip()][-8:]
     text = f"The compiler for {target.name} ended with status {status} and no result."
-    if lines and lines[-1].startswith(("ImportError", "ModuleNotFoundError", "AttributeError")):
+    if re.match(r"  (ImportError|ModuleNotFoundError|AttributeError)", printed.rpartition("\n")[2]):
         newest = NEWEST_TESTED["jax"]
         text += f" This release was tested with jax up to {newest}. Write: pip install 'jax[tpu]=={newest}'"
-    return "\n".join([text, "The last lines that it printed:", *(f"  {line}" for line in lines)] if lines else [text])
-
-
-def _unreadable_message(target: Target, versions: dict[str, str], error: str) -> str:
-    text = (
-        f"The step compiles for {target.name}, but jaxlib {versions['jaxlib']} cannot read the program that libtpu "
-        f"{versions['libtpu']} has compiled ({error.splitlines()[0]})."
-    )
-    released_with = _libtpu_of_jax()
-    if released_with and not f"{versions['libtpu']}.".startswith(f"{released_with}."):
-        text += f" JAX {versions['jax']} is released with libtpu {released_with}."
-        return f"{text} Write: pip install 'jax[tpu]=={versions['jax']}'"
-    return f"{text} Write: pip install --upgrade 'jax[tpu]'"
-
-
-def _libtpu_of_jax() -> str:
-    """Return the release of libtpu that the installed JAX asks for; empty if it does not say."""
-    try:
-        lines = importlib.metadata.requires("jax") or ()
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-    for line in lines:
-        found = re.match(r"libtpu\s*==\s*([\d.]*\d)", line)
-        if found:
-            return found[1]
-    return ""
+    return text + printed
 
 
 def _cache_key(program: bytes, job: dict[str, Any], versions: dict[str, str], arguments: str) -> str:
@@ -196,24 +160,14 @@ def _cache_key(program: bytes, job: dict[str, Any], versions: dict[str, str], ar
 
 def _read_cache(path: Path) -> Compiled | None:
     try:
-        if not path.is_file():  # opening a FIFO would wait for its writer
-            return None
-        with gzip.open(path) as file:
-            content = file.read(_CACHE_BYTES + 1)
-        if len(content) > _CACHE_BYTES:
-            return None
-        found = parse_json(content)
+        found = parse_json(gzip.decompress(path.read_bytes()))
         has_failed = isinstance(found, dict) and found.get("error") != ""
         found = (_IS_TOO_LARGE if has_failed else _IS_COMPILED)(found, "")
-    except (OSError, EOFError, zlib.error, MismatchError):  # missing, damaged or changed
+    except (OSError, EOFError, zlib.error, MismatchError):  # missing or damaged
         return None
-    if found.pop("sha256") != _digest(found["hlo"]) or (has_failed and "RESOURCE_EXHAUSTED" not in found["error"]):
+    if has_failed and "RESOURCE_EXHAUSTED" not in found["error"]:
         return None
     return Compiled(**found, from_cache=True)
-
-
-def _digest(hlo: str) -> str:
-    return hashlib.sha256(hlo.encode(errors="surrogatepass")).hexdigest()
 
 
 def _write_cache(path: Path, compiled: Compiled) -> None:
@@ -221,8 +175,7 @@ def _write_cache(path: Path, compiled: Compiled) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}")
         with gzip.open(part, "wt", compresslevel=3) as file:
-            content = {"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}
-            json.dump({**content, "sha256": _digest(compiled.hlo)}, file)
+            json.dump({"hlo": compiled.hlo, "facts": compiled.facts, "error": compiled.error}, file)
         part.replace(path)
     except OSError:  # a full or read-only disk must not lose the result
         return

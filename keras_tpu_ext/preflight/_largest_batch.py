@@ -112,15 +112,12 @@ def _next_batch(guess: int | None, fits: dict[int, bool]) -> int | None:
     step = max(low // _RESOLUTION // _TILE_ROWS, 1) * _TILE_ROWS if low >= _TILE_ROWS else 1
     if high is not None and high - low <= step:
         return None
-    batch = guess
-    if batch is None:
-        batch = 2 * low if high is None else _round_down((low + high) / 2)
+    middle = 2 * low if high is None else _round_down((low + high) / 2)
+    batch = middle if guess is None else guess
+    if high is not None and batch >= high:
+        batch = middle
     if batch <= low:
         batch = low + step
-    if high is not None and batch >= high:
-        batch = _round_down((low + high) / 2)
-        if batch <= low:
-            batch = low + step
     return batch if batch not in fits else None
 
 

@@ -1,7 +1,4 @@
-"""Measurements on real TPUs, next to preflight's estimates of the same work.
-
-`benchmarks/published_steps.py` writes it.
-"""
+"""Measurements on real TPUs, next to preflight's estimates; `benchmarks/published_steps.py` writes the file."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from keras_tpu_ext.checks import arguments as check
-from keras_tpu_ext.preflight._hlo.corrections import Corrections, Line, Name
+from keras_tpu_ext.preflight._hlo.timeline import Correction, Corrections, Line
 
 FILE = Path(__file__).with_name("published.json")
-NAMES: tuple[Name, ...] = get_args(Name)
+NAMES: tuple[Correction, ...] = get_args(Correction)
 
 
 class Published(NamedTuple):
@@ -32,7 +29,7 @@ def _data() -> dict[str, Any]:
     return data
 
 
-def wanted_corrections(corrections: bool | Collection[str]) -> tuple[Name, ...]:
+def wanted_corrections(corrections: bool | Collection[str]) -> tuple[Correction, ...]:
     """Return the names of the corrections that an argument of `preflight` requests."""
     if isinstance(corrections, bool):
         return NAMES if corrections else ()
@@ -44,17 +41,14 @@ def wanted_corrections(corrections: bool | Collection[str]) -> tuple[Name, ...]:
     return tuple(name for name in NAMES if name in names)
 
 
-def corrections_for(generation: str, names: Collection[Name]) -> Corrections:
+def corrections_for(generation: str, names: Collection[Correction]) -> Corrections:
     """Return the corrections among `names` that were measured on a generation."""
     found = _data()["corrections"].get(generation, {})
     return {name: Line(**found[name]) for name in names if name in found}
 
 
-def published_for(generation: str, names: Collection[Name]) -> Published | None:
-    """Return measurements on a generation, compared with estimates with these corrections; `None` if there are none.
-
-    If there are training steps, only they count; else matrix products, copies and collectives.
-    """
+def published_for(generation: str, names: Collection[Correction]) -> Published | None:
+    """Return measurements on a generation, of training steps if there are any; `None` if there are none at all."""
     rows = [row for row in _data()["rows"] if row["generation"] == generation]
     steps = [row for row in rows if row["kind"] == "training step"]
     rows = steps or rows

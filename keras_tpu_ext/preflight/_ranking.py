@@ -31,12 +31,9 @@ def ranked_report(
     rebuild: Callable[[tuple[str, ...]], Any] | None,
     *,
     search: bool,
-    **more: Any,
+    **more: float | None,
 ) -> PreflightReport:
-    """Return the report of the fastest layout that fits, with the results for the others.
-
-    If none fits, the model is rebuilt so that its repeated blocks recompute their activations.
-    """
+    """Return the report of the fastest layout that fits, if need be with blocks that recompute their activations."""
     found = _ask_about_all(step, mesh, (), more)
     blocks = tuple(_runtime.models.repeated_blocks(step.model)) if rebuild is not None else ()
     if rebuild is not None and blocks and not any(asked.candidate.fits for asked in found):
@@ -52,7 +49,7 @@ def ranked_report(
 
 
 def _ask_about_all(
-    step: Step, mesh: Mapping[str, int] | None, remat: tuple[str, ...], more: Mapping[str, Any]
+    step: Step, mesh: Mapping[str, int] | None, remat: tuple[str, ...], more: Mapping[str, float | None]
 ) -> list[_Asked]:
     """Compile the step for each mesh of a data and a model axis, and unsharded if its variables fit."""
     devices = step.target.devices
@@ -81,7 +78,7 @@ def _meshes_of(devices: int) -> list[dict[str, int]]:
     return meshes if devices > 1 else []
 
 
-def _asked(step: Step, remat: tuple[str, ...], more: Mapping[str, Any]) -> _Asked:
+def _asked(step: Step, remat: tuple[str, ...], more: Mapping[str, float | None]) -> _Asked:
     """Return the compiler's answer for a layout."""
     candidate = Candidate(None if step.mesh is None else dict(step.mesh), remat)
     replicas, examples = step.opened.num_replicas, step.examples

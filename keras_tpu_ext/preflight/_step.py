@@ -9,10 +9,11 @@ from typing import Any
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
+from keras_tpu_ext.output.display import mesh_text
 from keras_tpu_ext.output.progress import Progress
 from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._compiler import Compiled, compile_for
-from keras_tpu_ext.preflight._hlo.corrections import Name
+from keras_tpu_ext.preflight._hlo.timeline import Correction
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.results import Fault
 from keras_tpu_ext.preflight.targets import Target
@@ -28,9 +29,9 @@ class Step:
     target: Target  # the TPU slice
     opened: OpenedStrategy  # the strategy over its devices
     mesh: Mapping[str, int] | None  # size of each axis of the mesh, by its name; `None` if the model is not sharded
-    corrections: Collection[Name]  # names of the requested corrections
+    corrections: Collection[Correction]  # names of the requested corrections
     timeout_s: float  # seconds after which the compiler is stopped
-    cache: Any  # folder of the compile cache; `None` for none
+    cache: str | None  # folder of the compile cache; `None` for none
     progress: bool  # whether to show progress on stderr
 
     @property
@@ -42,17 +43,21 @@ class Step:
         """Lower and compile it for a batch of another size."""
         sized = _batch.with_batch_size(self.spec, examples)
         lowered = _runtime.probes.lower_step(self.model, sized, self.opened, self.target.generation.device_kind)
-        mesh = "" if self.mesh is None else f" ({' x '.join(f'{name} {size}' for name, size in self.mesh.items())})"
+        mesh = "" if self.mesh is None else f" ({mesh_text(self.mesh)})"
         with Progress(f"preflight: compiling for {self.target.name}{mesh}", shown=self.progress) as line:
             compiled = compile_for(
                 self.target, lowered, timeout_s=self.timeout_s, cache_dir=self.cache, progress=line.update
             )
         return lowered, compiled
 
-    def report(self, **more: Any) -> PreflightReport:
+    def report(self, **more: float | None) -> PreflightReport:
         """Compile it and return the report, without the largest batch."""
-        from keras_tpu_ext.preflight._analysis import StepAnalysis, parse_compile_error, parse_out_of_memory
-        from keras_tpu_ext.preflight._memory import bytes_by_role
+        from keras_tpu_ext.preflight._analysis import (
+            StepAnalysis,
+            bytes_by_role,
+            parse_compile_error,
+            parse_out_of_memory,
+        )
 
         facts: dict[str, Any] = {
             "model": self.model.name,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from keras_tpu_ext.output.display import WIDTH, wrap
+from keras_tpu_ext.output.display import WIDTH, counted, memory_size, mesh_text, three_digits, with_unit, wrap
 from keras_tpu_ext.preflight.results import (
     Collectives,
     Fault,
@@ -66,7 +66,7 @@ def _candidate_lines(report: PreflightResult) -> Iterator[str]:
             continue
         step = "" if one.step_seconds is None else _seconds(one.step_seconds)
         largest = "does not fit" if not one.fits else str(one.largest_per_replica_batch or "")
-        yield f"  {one.name:<30}{_memory_size(one.needed):>10}{step:>10}{largest:>26}"
+        yield f"  {one.name:<30}{memory_size(one.needed):>10}{step:>10}{largest:>26}"
     best = report.candidates[0]
     if best.fits:
         yield f"  To use the first one: {best.code}"
@@ -77,11 +77,11 @@ def _candidate_lines(report: PreflightResult) -> Iterator[str]:
 
 def headline(report: PreflightResult) -> str:
     """Return the first line: model, target, batch and verdict."""
-    chips = f"{report.chips} chip{'' if report.chips == 1 else 's'}"
+    chips = counted(report.chips, "chip")
     each = f", {report.per_replica_batch} on each {device_name(report)}" if report.devices > 1 else ""
     if report.mesh is not None:
         each = f", {report.per_replica_batch} a replica"
-        chips += f", mesh of {' x '.join(f'{name} {size}' for name, size in report.mesh.items())}"
+        chips += f", mesh of {mesh_text(report.mesh)}"
     what = f"{report.model!r} on {report.target} ({chips}), batch of {report.global_batch}{each}"
     return f"{what}: {_verdict(report)}"
 
@@ -107,18 +107,18 @@ def _fault_lines(fault: Fault) -> Iterator[str]:
 
 
 def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
-    available = f"{_memory_size(memory.available)} of HBM a {device_name(report)}"
+    available = f"{memory_size(memory.available)} of HBM a {device_name(report)}"
     if memory.needed is None:
         yield _row("memory", f"more than the {available}")
     else:
         part, detail = memory.needed / memory.available, ""
         if memory.temporaries is not None and memory.arguments is not None:
-            temporaries, arguments = _memory_size(memory.temporaries), _memory_size(memory.arguments)
+            temporaries, arguments = memory_size(memory.temporaries), memory_size(memory.arguments)
             detail = f": {temporaries} for temporaries, {arguments} for weights, state and batch"
-        yield _row("memory", f"{_memory_size(memory.needed)} of {available} ({100 * part:.0f} %){detail}")
+        yield _row("memory", f"{memory_size(memory.needed)} of {available} ({100 * part:.0f} %){detail}")
     if memory.by_role:
         roles = {role: size for role, size in memory.by_role.items() if size}
-        yield _row("", f"of that {', '.join(f'{_memory_size(size)} {role}' for role, size in roles.items())}")
+        yield _row("", f"of that {', '.join(f'{memory_size(size)} {role}' for role, size in roles.items())}")
     if report.largest_per_replica_batch is not None:
         how = "compiled" if report.largest_was_compiled else "extrapolated from this batch, not compiled"
         largest = report.largest_per_replica_batch
@@ -135,7 +135,7 @@ def _memory_lines(report: PreflightResult, memory: MemoryUse) -> Iterator[str]:
     for buffer in buffers[:5]:
         way = ", backward" if buffer.backward else ""
         what = f", {buffer.purpose}" if buffer.purpose else ""
-        yield _row("", f"{_memory_size(buffer.bytes):>10}  {buffer.layer}{way}  {buffer.shape}{what}")
+        yield _row("", f"{memory_size(buffer.bytes):>10}  {buffer.layer}{way}  {buffer.shape}{what}")
     for purpose, cure in dict.fromkeys((one.purpose, one.cure) for one in buffers[:_TO_SHRINK] if one.cure):
         yield _row("", f"to shrink {purpose}{'' if purpose == 'logits' else 's'}: {cure}")
 
@@ -164,7 +164,7 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
         found = report.collectives
         yield _row(
             "network",
-            f"{found.count} collective{'' if found.count == 1 else 's'} of {_transfer_size(found.bytes)}: "
+            f"{counted(found.count, 'collective')} of {_transfer_size(found.bytes)}: "
             f"{'' if 'collectives' in time.corrections else 'at least '}{_seconds(found.seconds)}",
         )
         yield from _collective_lines(found)
@@ -179,12 +179,11 @@ def _time_lines(report: PreflightResult, time: StepTime) -> Iterator[str]:
 
 
 def _collective_lines(found: Collectives) -> Iterator[str]:
-    if any(one.axes for one in found.by_kind):
-        for one in [one for one in found.by_kind if one.axes][:_NUM_KINDS]:
-            what = f"{one.kind} along {' and '.join(one.axes)}"
-            where = f", most in {one.layer}" if one.layer != "(other)" else ""
-            size, times = _transfer_size(one.bytes), f"{one.count} time{'' if one.count == 1 else 's'}"
-            yield _row("", f"{size:>10}  {what}: {_seconds(one.seconds)} in {times}{where}")
+    for one in [one for one in found.by_kind if one.axes][:_NUM_KINDS]:
+        what = f"{one.kind} along {' and '.join(one.axes)}"
+        where = f", most in {one.layer}" if one.layer != "(other)" else ""
+        size, times = _transfer_size(one.bytes), counted(one.count, "time")
+        yield _row("", f"{size:>10}  {what}: {_seconds(one.seconds)} in {times}{where}")
 
 
 def _range(report: PreflightResult, time: StepTime) -> str:
@@ -229,25 +228,11 @@ def _row(name: str, text: str) -> str:
     return f"  {name:<10}{text}"
 
 
-def _memory_size(size: float) -> str:
-    return _with_unit(size, {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10})
-
-
 def _transfer_size(size: float) -> str:
-    return _with_unit(size, {"GB": 1e9, "MB": 1e6, "kB": 1e3})
-
-
-def _with_unit(size: float, units: Mapping[str, float]) -> str:
-    unit = next((unit for unit, factor in units.items() if size >= factor), "")
-    return f"{_three_digits(size / units[unit])} {unit}" if unit else f"{size:.0f} B"
+    return with_unit(size, {"GB": 1e9, "MB": 1e6, "kB": 1e3})
 
 
 def _seconds(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
-    return f"{_three_digits(1e3 * seconds)} ms" if seconds >= 1e-3 else f"{_three_digits(1e6 * seconds)} µs"
-
-
-def _three_digits(number: float) -> str:
-    """Return a number with three significant digits, but no exponent: 1010, not 1.01e+03."""
-    return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"
+    return f"{three_digits(1e3 * seconds)} ms" if seconds >= 1e-3 else f"{three_digits(1e6 * seconds)} µs"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 from collections.abc import Callable, Collection
 from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext.checks import arguments as check
+from keras_tpu_ext.errors import ArgumentError, MissingExtraError, PreflightError
+from keras_tpu_ext.hardware import Hardware
 from keras_tpu_ext.preflight import _batch
 from keras_tpu_ext.preflight._compiler import compiler_versions, default_cache_dir
 from keras_tpu_ext.preflight._published import wanted_corrections
@@ -17,6 +20,8 @@ from keras_tpu_ext.preflight._step import Step
 from keras_tpu_ext.preflight.report import PreflightReport
 from keras_tpu_ext.preflight.targets import parse_target
 from keras_tpu_ext.sharding.arguments import check_sharding
+
+_LOG = logging.getLogger("keras_tpu_ext")
 
 
 def preflight(
@@ -97,25 +102,27 @@ def preflight(
     from keras_tpu_ext.preflight._ranking import ranked_report
 
     parsed = parse_target(target)
-    _check(per_replica_batch, timeout_s)
+    check.optional(check.integer, "preflight", "per_replica_batch", per_replica_batch, example=128)
+    check.number("preflight", "timeout_s", timeout_s, above=0, what="a number of seconds", example=600)
     axes = check_sharding("preflight", shard, mesh, devices=parsed.devices)
     ranks = isinstance(shard, str) and shard == "auto"
     opened = _runtime.devices.abstract_strategy(parsed.devices)
     if shard is not None:
         opened = _runtime.devices.shard(opened, "fsdp" if ranks else shard, axes)
     wanted = wanted_corrections(corrections)
+    folder = default_cache_dir() if cache_dir is True else cache_dir
     compiler_versions()  # fail before anything that takes time
     built = _built(model, exact=shard is not None)
-    shares = 1 if ranks and per_replica_batch is None else opened.num_replicas  # each layout has its own replicas
+    replicas = 1 if ranks and per_replica_batch is None else opened.num_replicas  # each layout has its own number
     step = Step(
         built,
-        _batch.batch_spec(batch, parsed.name, shares, per_replica_batch),
+        _batch.batch_spec(batch, parsed.name, replicas, per_replica_batch),
         parsed,
         opened,
         None if shard is None else dict(axes or (("data", parsed.devices),)),
         wanted,
         timeout_s,
-        _cache_folder(cache_dir),
+        None if folder is False else os.path.expanduser(folder),
         progress,
     )
     rate = None if pipeline is None else _batch.batches_per_sec(pipeline, step.examples)
@@ -127,6 +134,32 @@ def preflight(
     if report.fault is not None:
         return report
     return with_largest_batch(report, parsed, step.compile, search=find_largest_batch)
+
+
+def fastest_mesh(hardware: Hardware, model: Any, batch: Any) -> dict[str, int] | None:
+    """Return the size of each axis of the mesh on which the model trains fastest; `None` to leave it as it is.
+
+    An empty mesh means that every device holds the whole model.
+    """
+    generation, devices = hardware.generation, hardware.num_devices
+    if hardware.kind != "tpu" or generation is None or devices is None:
+        return None
+    target = generation.slice_name(devices // generation.cores_per_chip)
+    try:
+        report = preflight(model, batch, target, shard="auto")
+    except (ArgumentError, MissingExtraError, PreflightError) as error:
+        _LOG.warning('The layout of %r stays that of shard="fsdp": %s', model.name, str(error).splitlines()[0])
+        return None
+    best = report.candidates[0]
+    if not best.fits:
+        _LOG.warning(
+            "No layout of %r fits on %s by its compiler. print(kte.preflight(...)) says more.", model.name, target
+        )
+        return None
+    _LOG.info(
+        "%r is laid out for %s as %s: %.4g s a step by its compiler", model.name, target, best.name, best.step_seconds
+    )
+    return best.mesh or {}
 
 
 def _rebuilt(build: Callable[[], Any], remat: tuple[str, ...]) -> Any:
@@ -157,14 +190,3 @@ def _built(model: Any, *, exact: bool) -> Any:
         got, write = f"{found.name!r}, which is not", 'model.compile("adam", loss) before'
         raise check.argument_error("preflight", "model", needed, got, write)
     return found
-
-
-def _check(per_replica_batch: Any, timeout_s: Any) -> None:
-    check.optional(check.integer, "preflight", "per_replica_batch", per_replica_batch, example=128)
-    check.number("preflight", "timeout_s", timeout_s, above=0, what="a number of seconds", example=600)
-
-
-def _cache_folder(cache_dir: Any) -> Any:
-    if isinstance(cache_dir, bool):
-        return default_cache_dir() if cache_dir else None
-    return os.path.expanduser(cache_dir)

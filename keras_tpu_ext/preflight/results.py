@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any, Literal
 
+from keras_tpu_ext.output.display import mesh_text
 from keras_tpu_ext.sharding.layout_report import LayoutReport
 
 _TILE = 128  # sequence lengths are multiples of it
@@ -230,7 +231,7 @@ class Candidate:
     def name(self) -> str:
         """The mesh, and whether layers are in a `keras.RematScope`."""
         axes = {name: size for name, size in (self.mesh or {}).items() if size > 1}
-        layout = " x ".join(f"{name} {size}" for name, size in axes.items()) if self.mesh else "not sharded"
+        layout = mesh_text(axes) if self.mesh else "not sharded"
         return f"{layout}, remat" if self.remat else layout
 
     @property

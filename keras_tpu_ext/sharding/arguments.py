@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras_tpu_ext._runtime.common.layouts import batch_axis_of
 from keras_tpu_ext.checks import arguments as check
@@ -41,7 +41,7 @@ class WantedDevices(NamedTuple):
 
 
 def check_sharding(
-    function: str, shard: Any, mesh: Any, replicas: Any = None, *, devices: int | None = None
+    function: str, shard: object, mesh: object, replicas: object = None, *, devices: int | None = None
 ) -> tuple[tuple[str, int], ...] | None:
     """Return name and size of each axis of the requested mesh; `None` for the default."""
     axes = _checked_axes(function, shard, mesh, replicas)
@@ -59,14 +59,13 @@ def check_sharding(
     return axes
 
 
-def _checked_axes(function: str, shard: Any, mesh: Any, replicas: Any) -> tuple[tuple[str, int], ...] | None:
+def _checked_axes(function: str, shard: object, mesh: object, replicas: object) -> tuple[tuple[str, int], ...] | None:
     own = getattr(shard, "device_mesh", None) if isinstance(shard, Mapping) else None  # of a LayoutMap
     if own is not None:
         if mesh is not None or replicas not in (None, int(own.shape[0])):
             raise ArgumentError(f"{function}: a LayoutMap has a mesh of its own. Leave `mesh` and `replicas` out.")
         return tuple(zip(map(str, own.axis_names), map(int, own.shape), strict=True))
-    is_patterns = isinstance(shard, Mapping) and bool(shard)
-    if is_patterns:
+    if isinstance(shard, Mapping) and shard:
         _check_patterns(function, shard)
     elif shard is not None and not (isinstance(shard, str) and shard in ("fsdp", "auto")):
         needed = '"fsdp", "auto", a dict of patterns, or a keras.distribution.LayoutMap'
@@ -103,7 +102,7 @@ def _check_names(function: str, shard: Mapping[str, Iterable[str | None]], names
             )
 
 
-def _check_patterns(function: str, shard: Mapping[Any, Any]) -> None:
+def _check_patterns(function: str, shard: Mapping[str, object]) -> None:
     """Reject patterns that are not regular expressions, and invalid specs."""
     for pattern, spec in shard.items():
         write = 'shard={"dense.*kernel": (None, "model")}'
@@ -124,7 +123,7 @@ def _check_patterns(function: str, shard: Mapping[Any, Any]) -> None:
             raise check.argument_error(function, "shard", needed, f"{pattern!r}: {spec!r}", write)
 
 
-def _is_axis(axis: Any) -> bool:
+def _is_axis(axis: object) -> bool:
     if not isinstance(axis, (tuple, list)) or len(axis) != 2 or not isinstance(axis[0], str) or not axis[0]:
         return False
     return check.is_number(axis[1]) and math.isfinite(axis[1]) and int(axis[1]) == axis[1] >= 1

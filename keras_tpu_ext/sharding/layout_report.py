@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_tpu_ext._runtime.common.layouts import VariableLayout as VariableLayout
-from keras_tpu_ext.output.display import HtmlText
+from keras_tpu_ext.output.display import HtmlText, memory_size, mesh_text
 
 _ROLES = {
     "weight": "weights",
@@ -89,17 +89,17 @@ class LayoutReport(HtmlText):
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        axes = " x ".join(f"{name} {size}" for name, size in self.mesh.items())
-        yield f"{self.model!r} on a mesh of {axes}: {_size(self.bytes_per_device)} on each device"
+        size = memory_size(self.bytes_per_device)
+        yield f"{self.model!r} on a mesh of {mesh_text(self.mesh)}: {size} on each device"
         for role, (whole, each) in self.by_role().items():
             part = f", 1/{whole / each:.3g}" if each else ""
-            yield f"  {role:10s} {_size(whole):>10} in all, {_size(each):>10} on each device{part}"
+            yield f"  {role:10s} {memory_size(whole):>10} in all, {memory_size(each):>10} on each device{part}"
         if not self.has_slots:
             yield "  optimizer  its variables are made in the first fit, and not counted here"
         for complaint in self.complaints:
             yield f"  ! {complaint}"
         rows = [
-            (one.path, _tuple(one.shape), _tuple(one.spec), _size(one.bytes_per_device))
+            (one.path, _tuple(one.shape), _tuple(one.spec), memory_size(one.bytes_per_device))
             for one in self.variables
             if one.role in ("weight", "other")
         ]
@@ -110,12 +110,5 @@ class LayoutReport(HtmlText):
             yield f"  {'  '.join(cells)}  {row[3]:>{widths[3]}}"
 
 
-def _tuple(values: tuple[Any, ...]) -> str:
+def _tuple(values: tuple[object, ...]) -> str:
     return f"({', '.join('-' if value is None else str(value) for value in values)})"
-
-
-def _size(size: float) -> str:
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}" if size / factor < 999.5 else f"{size / factor:.0f} {unit}"
-    return f"{size} B"

@@ -6,7 +6,7 @@ import pytest
 
 import keras_tpu_ext as kte
 from keras_tpu_ext.hardware import TPU_GENERATIONS, Hardware
-from keras_tpu_ext.preflight.fastest_layout import fastest_mesh
+from keras_tpu_ext.preflight.api import fastest_mesh
 from keras_tpu_ext.preflight.results import left_out
 
 pytestmark = pytest.mark.runtimes("keras3_jax", reason="models are sharded on JAX")

@@ -1177,7 +1177,7 @@ _FIGURES = (
     ),
     Fault(
         "exponentials-cost-as-little-as-copies",
-        "preflight/_hlo/corrections.py",
+        "preflight/_hlo/timeline.py",
         "return len(operations) <= _MOST_OPERATIONS and _OPERATIONS.issuperset(operations)",
         "return len(operations) <= _MOST_OPERATIONS",
         _ANY,
@@ -1293,7 +1293,7 @@ _ATTENTION = (
     ),
     Fault(
         "blocks-that-a-mask-leaves-out-count",
-        "preflight/_hlo/kernels.py",
+        "preflight/_hlo/flops.py",
         "* _visited(instruction)",
         "* 1",
         _ANY,
@@ -1302,7 +1302,7 @@ _ATTENTION = (
     Fault(
         "depths-of-a-kernel-fill-no-matrix-unit",
         "preflight/_hlo/timeline.py",
-        "runs * kernel.padded_flops",
+        "runs * kernel.padded",
         "runs * kernel.flops",
         _ANY,
         ("tests/preflight/hlo/test_timeline.py",),
@@ -1344,7 +1344,7 @@ _MACHINE = (
     ),
     Fault(
         "advice-is-a-problem",
-        "tools/doctor/report.py",
+        "tools/doctor.py",
         'return all(finding.kind != "problem" for finding in self.findings)',
         "return not self.findings",
         _ANY,
@@ -1352,7 +1352,7 @@ _MACHINE = (
     ),
     Fault(
         "this-process-holds-its-own-tpu",
-        "tools/doctor/checks.py",
+        "tools/doctor.py",
         "if not name.isdecimal() or int(name) == os.getpid():",
         "if not name.isdecimal():",
         _ANY,
@@ -1578,16 +1578,16 @@ _CHECKS = (
     Fault(
         "nan-on-replicas-agrees-with-a-number",
         "tools/parity/compare.py",
-        "if any(not _same_places(a, b) for a, b in pairs):",
-        "if pairs and all(not _same_places(a, b) for a, b in pairs):",
+        "if any(not np.array_equal(np.isfinite(a), np.isfinite(b)) for a, b in pairs):",
+        "if pairs and all(not np.array_equal(np.isfinite(a), np.isfinite(b)) for a, b in pairs):",
         _ANY,
         ("tests/test_parity.py::test_differences", "tests/test_parity.py"),
     ),
     Fault(
         "missing-quantity-agrees",
         "tools/parity/compare.py",
-        '            yield ParityRow(label, name, None, tolerance, False, f"missing on {replicas} replicas")\n',
-        "",
+        'yield ParityRow(*key, None, tolerance, False, f"missing on {replicas} replicas")',
+        "pass",
         _ANY,
         ("tests/test_parity.py",),
     ),

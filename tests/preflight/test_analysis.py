@@ -22,7 +22,7 @@ KIB, MIB = 2**10, 2**20
 def analysis(*lines, facts=(0, 0, 0, 0, 0), before="", mesh=None, layouts=()):
     body = "".join(f"  {line}\n" for line in lines)
     hlo = f"{before}\nENTRY %main (p: f32[8]) -> f32[8] {{\n{body}}}\n"
-    lowered = LoweredStep(b"", True, 8, 64, ("dense", "head"), {"sgd": "(optimizer)"}, {}, "JAX", layouts=layouts)
+    lowered = LoweredStep(b"", True, 8, 64, ("dense", "head"), {"sgd": "(optimizer)"}, {}, layouts=layouts)
     return StepAnalysis(lowered, Compiled(hlo, dict(zip(FACTS, facts, strict=True))), V5E, (), mesh)
 
 

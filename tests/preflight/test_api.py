@@ -91,11 +91,7 @@ def test_a_dataset_is_no_batch(says):
 
 
 def test_without_the_compiler_it_says_what_to_install(monkeypatch):
-    def nothing(name):
-        raise _compiler.importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(_compiler.importlib.metadata, "version", nothing)
-    monkeypatch.setattr(_compiler.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(_compiler, "installed_version", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"has no jax\. .*pip install 'jax\[tpu\]'"):
         kte.preflight(model_of(), batch())
 

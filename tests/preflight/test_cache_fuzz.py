@@ -16,15 +16,11 @@ from keras_tpu_ext.preflight.targets import parse_target
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
 V5E = parse_target("v5e-8")
-STEP = LoweredStep(b"", True, 8, 64, ("dense",), {}, {}, "JAX")
+STEP = LoweredStep(b"", True, 8, 64, ("dense",), {}, {})
 VERSIONS = {"jax": "0.10.2", "libtpu": "0.0.42"}
 SIZES = ("argument_bytes", "output_bytes", "aliased_bytes", "temporary_bytes", "code_bytes")
 FACTS = {
-    "devices": 8,
-    "device_kind": "TPU v5 lite",
     "compile_seconds": 1.5,
-    "flops": 1e9,
-    "accessed_bytes": None,
     **dict(zip(SIZES, (1000, 300, 200, 40, 5), strict=True)),
     "versions": VERSIONS,
 }

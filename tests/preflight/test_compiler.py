@@ -1,14 +1,10 @@
 """The process of the compiler: its time limit, its messages and what is kept, with a worker of the test's own."""
 
 import gzip
-import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import os
-import threading
 import time
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -23,7 +19,7 @@ from keras_tpu_ext.preflight.targets import parse_target
 pytestmark = pytest.mark.gate_on("keras3_jax")
 
 V5E, V4 = parse_target("v5e-8"), parse_target("v4-8")
-STEP = LoweredStep(b"a program", True, 8, 64, ("dense",), {}, {}, "JAX")
+STEP = LoweredStep(b"a program", True, 8, 64, ("dense",), {}, {})
 VERSIONS = {"jax": "1", "jaxlib": "2", "libtpu": "3"}
 
 # Counts its runs in the file that RUNS names, and writes what it was asked.
@@ -42,8 +38,7 @@ else:
     names = ("LIBTPU_INIT_ARGS", "TPU_NAME", "JAX_PLATFORMS", "MEGASCALE_X")
     asked = {"job": job, "environment": {name: os.environ.get(name) for name in names}}
     pathlib.Path(os.environ["RUNS"] + ".json").write_text(json.dumps(asked))
-    result = {"devices": 8, "device_kind": "TPU v5 lite", "compile_seconds": 1.5, "flops": 1e9}
-    result |= {"accessed_bytes": None, "argument_bytes": 100, "output_bytes": 30, "aliased_bytes": 20}
+    result = {"compile_seconds": 1.5, "argument_bytes": 100, "output_bytes": 30, "aliased_bytes": 20}
     result |= {"temporary_bytes": 4, "code_bytes": 5}
 (folder / "result.json").write_text(json.dumps(result))
 """
@@ -141,7 +136,7 @@ def test_all_that_changes_the_result_is_compiled_anew(worker, tmp_path, monkeypa
     assert is_new()
     assert not is_new()
     assert not is_new(
-        step=step(STEP.program, layers=("other",), framework="other")
+        step=step(STEP.program, layers=("other",), roles={"sgd": "(other)"})
     )  # of these the compiler knows nothing
     assert is_new(step=step(b"another program"))
     assert is_new(step=step(STEP.program, partitions=False))
@@ -188,7 +183,6 @@ OTHER = {
     "a list": lambda data: gzip.compress(b"[]"),
     "a list of facts": changed(facts=[]),
     "a number as program": changed(hlo=3),
-    "another program": changed(hlo=hlo_of("another")),
     "a text as size": changed(argument_bytes="100"),
     "a size below 0": changed(code_bytes=-1),
     "a size that is too large": changed(output_bytes=2**70),
@@ -213,35 +207,6 @@ def test_a_kept_file_that_is_not_whole_is_made_anew(worker, tmp_path, spoiled):
     assert compiled(cache_dir=tmp_path / "c") == first
     assert compiled(cache_dir=tmp_path / "c").from_cache
     assert runs(tmp_path) == 2
-
-
-def test_a_kept_file_is_not_unpacked_beyond_the_bound(worker, tmp_path, monkeypatch):
-    """Two megabytes may hold gigabytes: what is read of them is counted."""
-    compiled(cache_dir=tmp_path / "c")
-    (kept,) = (tmp_path / "c").iterdir()
-    monkeypatch.setattr(_compiler, "_CACHE_BYTES", 10**6)
-    with gzip.open(kept, "wb", compresslevel=1) as file:
-        for _ in range(512):
-            file.write(bytes(2**20))
-    tracemalloc.start()
-    assert not compiled(cache_dir=tmp_path / "c").from_cache
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 20 * 2**20
-    assert compiled(cache_dir=tmp_path / "c").from_cache
-
-
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_a_folder_or_a_pipe_with_the_name_of_a_kept_file_is_no_entry(worker, tmp_path, make):
-    compiled(cache_dir=tmp_path / "c")
-    (kept,) = (tmp_path / "c").iterdir()
-    kept.unlink()
-    make(kept)
-    found = []
-    thread = threading.Thread(target=lambda: found.append(compiled(cache_dir=tmp_path / "c")), daemon=True)
-    thread.start()
-    thread.join(60)  # opening a pipe that nobody writes into waits for ever
-    assert [(one.hlo, one.from_cache) for one in found] == [(hlo_of("a program"), False)]
 
 
 def test_a_folder_that_cannot_be_written_loses_no_result(worker, tmp_path):
@@ -346,25 +311,13 @@ result = {"unreadable": "JaxRuntimeError: INTERNAL: 1 operand but sees 3\\nmore"
 """
 
 
-@pytest.mark.parametrize(
-    ("asked", "write"),
-    [
-        (['libtpu==3.1.*; extra == "tpu"'], " JAX 1 is released with libtpu 3.1. Write: pip install 'jax[tpu]==1'"),
-        (["numpy>=2", 'libtpu==3.*; extra == "tpu"'], " Write: pip install --upgrade 'jax[tpu]'"),
-        (None, " Write: pip install --upgrade 'jax[tpu]'"),
-        ("no metadata", " Write: pip install --upgrade 'jax[tpu]'"),
-    ],
-)
-def test_a_compiler_that_jax_does_not_understand_is_told_with_the_one_that_fits(
-    worker, tmp_path, monkeypatch, asked, write
-):
+def test_a_compiler_that_jax_does_not_understand_is_told_with_what_to_install(worker, tmp_path):
     worker(UNREADABLE)
-    monkeypatch.setattr(importlib.metadata, "requires", no_version if asked == "no metadata" else lambda name: asked)
     with pytest.raises(PreflightError) as told:
         compiled(cache_dir=tmp_path / "c")
     assert str(told.value) == (
         "The step compiles for v5e-8, but jaxlib 2 cannot read the program that libtpu 3 has compiled "
-        f"(JaxRuntimeError: INTERNAL: 1 operand but sees 3).{write}"
+        "(JaxRuntimeError: INTERNAL: 1 operand but sees 3). Write: pip install --upgrade 'jax[tpu]'"
     )
     assert not (tmp_path / "c").exists()
 
@@ -381,15 +334,8 @@ def no_version(name):
     raise importlib.metadata.PackageNotFoundError(name)
 
 
-def test_what_is_there_without_a_version_is_unknown(monkeypatch):
-    monkeypatch.setattr(importlib.metadata, "version", no_version)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    assert set(compiler_versions().values()) == {"unknown"}
-
-
 def test_without_the_compiler_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", no_version)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     message = r"this Python has no jax\. It needs no TPU.*Write: pip install 'jax\[tpu\]'"
     with pytest.raises(MissingExtraError, match=message):
         compile_for(V5E, STEP, timeout_s=1.0, cache_dir=None, progress=print)
@@ -399,5 +345,4 @@ def test_the_kept_file_is_plain_data(worker, tmp_path):
     found = compiled(cache_dir=tmp_path / "c")
     (kept,) = (tmp_path / "c").iterdir()
     with gzip.open(kept, "rt") as file:
-        digest = hashlib.sha256(found.hlo.encode()).hexdigest()
-        assert json.load(file) == {"hlo": found.hlo, "facts": found.facts, "error": "", "sha256": digest}
+        assert json.load(file) == {"hlo": found.hlo, "facts": found.facts, "error": ""}

@@ -15,7 +15,7 @@ V5E = parse_target("v5e-8")
 AVAILABLE = V5E.generation.usable_hbm_bytes_per_core
 MIB, GIB = 2**20, 2**30
 EMPTY = "ENTRY %main (p: f32[8]) -> f32[8] {\n  ROOT %p = f32[8]{0} parameter(0)\n}\n"
-STEP = LoweredStep(b"", True, 8, 64, (), {}, {}, "JAX")
+STEP = LoweredStep(b"", True, 8, 64, (), {}, {})
 
 
 def report(batch, needed, fixed=0, available=AVAILABLE):

@@ -3,10 +3,10 @@
 import pytest
 
 from keras_tpu_ext._runtime.common.layouts import VariableLayout
+from keras_tpu_ext.preflight._analysis import Purposes, bytes_by_role, cure_for
 from keras_tpu_ext.preflight._hlo.layer_resolver import Origin
 from keras_tpu_ext.preflight._hlo.module import Module
 from keras_tpu_ext.preflight._hlo.peak_memory import LiveBuffer
-from keras_tpu_ext.preflight._memory import Purposes, bytes_by_role, cure_for
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 

@@ -7,7 +7,7 @@ import pytest
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.hardware import TPU_GENERATIONS
 from keras_tpu_ext.preflight import _published
-from keras_tpu_ext.preflight._hlo.corrections import Line
+from keras_tpu_ext.preflight._hlo.timeline import Line
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from keras_tpu_ext.output.display import memory_size
 from keras_tpu_ext.preflight import _text
 from keras_tpu_ext.preflight.results import (
     Buffer,
@@ -331,7 +332,7 @@ def test_html_shows_the_same_text():
     ],
 )
 def test_sizes_in_memory(size, text):
-    assert _text._memory_size(size) == text
+    assert memory_size(size) == text
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,15 @@ import keras
 from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_tpu_ext._runtime.common.layouts import Spec
-from keras_tpu_ext._runtime.common.lowering import LoweredStep
-from keras_tpu_ext._runtime.common.lowering_errors import check_dtypes, error_of_operation, wrap_lowering_errors
+from keras_tpu_ext._runtime.common.lowering import (
+    LoweredStep,
+    check_dtypes,
+    error_of_operation,
+    given_parts,
+    layer_names,
+    roles_of,
+    wrap_lowering_errors,
+)
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import patched
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
@@ -30,7 +37,6 @@ from keras_tpu_ext._runtime.jax.program import TrainStep
 from keras_tpu_ext._runtime.jax.scope import mesh_sizes, use_distribution
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices, tracing_for_tpu
 from keras_tpu_ext._runtime.jax.update import own_variables, state_variables
-from keras_tpu_ext._runtime.keras3.models import flatten_layers
 
 _module_to_bytecode: Any = private("jax._src.interpreters.mlir:module_to_bytecode")
 
@@ -42,7 +48,7 @@ _State = tuple[list[keras.Variable], ...]
 
 def lower_step(model: keras.Model, batch: tuple[Nest, ...], opened: OpenedStrategy, device_kind: str) -> LoweredStep:
     """Lower the train step that `fit` would run; see `common/protocols.py`."""
-    parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
+    parts = given_parts(batch)
     check_dtypes(jax.tree.leaves(parts), model)
     data = jax.tree.map(_shape, parts)
     distribution = opened.strategy
@@ -78,10 +84,9 @@ def lower_step(model: keras.Model, batch: tuple[Nest, ...], opened: OpenedStrate
         partitions=True,
         examples=leaves[0].shape[0],
         batch_bytes=sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves),
-        layers=tuple(dict.fromkeys(layer.name for layer in flatten_layers(model))),
-        roles=_roles(model),
+        layers=layer_names(model),
+        roles=roles_of(model),
         arguments=_argument_names(state),
-        framework="JAX",
         without_lines=without_lines.encode(),
         layouts=tuple(rows),
         complaints=tuple(complaints_of(rows, distribution)),
@@ -154,13 +159,3 @@ def _stateless(model: keras.Model) -> tuple[Callable[..., tuple[Nest, ...]], _St
         return logs, *after, own
 
     return exact_step, (*state, own_variables(model))
-
-
-def _roles(model: keras.Model) -> dict[str, str]:
-    """Map the names of operations that are not layers to what they stand for."""
-    roles = {"compile_loss": "(loss)", "compile_metrics": "(metrics)"}
-    optimizer = model.optimizer
-    while optimizer is not None:
-        roles[optimizer.name] = "(optimizer)"
-        optimizer = getattr(optimizer, "inner_optimizer", None)
-    return roles

@@ -100,7 +100,7 @@ def make_steps_function(
     return function
 
 
-def _make_variables(model: Model, run: Step, data: Nest) -> None:
+def _make_variables(model: Model, run: Callable[[Any], Nest], data: Nest) -> None:
     """Trace this package's step of an unbuilt model for its variables, which then begin as on one device."""
     is_needed = is_own_step(model.train_step) and is_own_step(model.test_step) and not model.built
     if is_needed and not model.run_eagerly and model.distribute_strategy.num_replicas_in_sync > 1:

@@ -3,27 +3,29 @@
 XLA's kernels for CPUs lower the step, with the same meaning: tensorflow-tpu 2.20 has each of them for TPUs too,
 except for complex128. A step lowered here has plain variables, so it lacks the small collectives with which stock
 Keras averages the statistics of a replicated `BatchNormalization`.
-
-`experimental_get_compiler_ir` is experimental, and has no StableHLO before TensorFlow 2.19.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_tpu_ext._runtime.common.lowering import LoweredStep, LoweringError
-from keras_tpu_ext._runtime.common.lowering_errors import (
+from keras_tpu_ext._runtime.common.lowering import (
+    LoweredStep,
+    LoweringError,
     check_dtypes,
     error_of_lookup,
     error_of_operation,
+    given_parts,
+    layer_names,
+    roles_of,
     wrap_lowering_errors,
 )
 from keras_tpu_ext._runtime.common.types import Model, Nest
+from keras_tpu_ext._runtime.compat.tensorflow import VERSION
 from keras_tpu_ext._runtime.tensorflow.compile_only import CompileOnlyStrategy
 from keras_tpu_ext._runtime.tensorflow.custom_step import wrap_custom_step
 from keras_tpu_ext._runtime.tensorflow.tpu import has_tpu_kernels
@@ -59,7 +61,7 @@ def lower_step(
 ) -> LoweredStep:
     """Lower the train step that `fit` would run; see `common/protocols.py`."""
     _check_can_lower(model)
-    parts = batch if batch[2] is not None else batch[:2] if batch[1] is not None else batch[:1]
+    parts = given_parts(batch)
     check_dtypes(tf.nest.flatten(parts), model)
     whole = tf.nest.map_structure(_spec, parts)
     one = tf.nest.map_structure(
@@ -85,15 +87,16 @@ def lower_step(
         partitions=False,
         examples=int(leaves[0].shape[0]),
         batch_bytes=sum(math.prod(leaf.shape) * leaf.dtype.size for leaf in leaves),
-        layers=tuple(dict.fromkeys(layer.name for layer in model._flatten_layers(include_self=False))),
-        roles=_roles(model),
+        layers=layer_names(model),
+        roles=roles_of(model),
         arguments={},
-        framework="TensorFlow",
         results=len(results),
     )
 
 
 def _check_can_lower(model: Model) -> None:
+    if VERSION < (2, 19):
+        raise LoweringError(_TOO_OLD, cure=_NEWER)
     if has_tpu_kernels():
         raise LoweringError(_TPU_KERNELS, cure=_WITHOUT_TPU_KERNELS)
     replicas = model.distribute_strategy.num_replicas_in_sync
@@ -107,13 +110,8 @@ def _check_can_lower(model: Model) -> None:
 def _stablehlo(traced: tf.types.experimental.PolymorphicFunction, specs: list[tf.TensorSpec], model: Model) -> str:
     graph = traced.get_concrete_function(*specs).graph
     try:
-        read = traced.experimental_get_compiler_ir(*specs)
-        if "platform_name" not in inspect.signature(read).parameters:
-            raise LoweringError(_TOO_OLD, cure=_NEWER)
-        text = str(read(stage="stablehlo", platform_name="CPU"))
+        text = str(traced.experimental_get_compiler_ir(*specs)(stage="stablehlo", platform_name="CPU"))
     except (ValueError, tf.errors.OpError) as error:
-        if "Invalid stage" in str(error):  # before TensorFlow 2.19
-            raise LoweringError(_TOO_OLD, cure=_NEWER) from error
         missing = _missing_operation(error, model, graph)
         if missing is None:
             raise
@@ -125,16 +123,6 @@ def _stablehlo(traced: tf.types.experimental.PolymorphicFunction, specs: list[tf
 
 def _spec(leaf: tf.TensorSpec) -> tf.TensorSpec:
     return tf.TensorSpec(leaf.shape, "float32" if str(leaf.dtype) == "float64" else leaf.dtype)
-
-
-def _roles(model: Model) -> dict[str, str]:
-    """Map the names of operations that are not layers to what they stand for."""
-    roles = {"compile_loss": "(loss)", "compile_metrics": "(metrics)"}
-    optimizer = model.optimizer
-    while optimizer is not None:
-        roles[getattr(optimizer, "name", "") or type(optimizer).__name__] = "(optimizer)"
-        optimizer = getattr(optimizer, "inner_optimizer", None)
-    return roles
 
 
 def _missing_operation(error: Exception, model: Model, graph: tf.Graph) -> LoweringError | None:

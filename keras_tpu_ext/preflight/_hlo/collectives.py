@@ -85,16 +85,16 @@ def _first_group(collective: Instruction, devices: int) -> tuple[int, ...]:
         return tuple(map(int, ids.reshape(-1, groups[-1])[0]))
     if by_axes := _BY_AXES.search(attributes):
         sizes = {name: int(size) for name, size in _AXIS_SIZE.findall(by_axes[1])}
-        places = _places_along(sizes, by_axes[4])
+        positions = _positions_along(sizes, by_axes[4])
         ids = _counted_ids(by_axes[2], by_axes[3]) if by_axes[2] else np.arange(math.prod(sizes.values()))
-        return tuple(map(int, ids[places]))
+        return tuple(map(int, ids[positions]))
     return tuple(range(devices))
 
 
 def axes_of(group: Sequence[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
     """Return the axes of a mesh along which the devices of a group differ."""
-    places = np.unravel_index(list(group), tuple(mesh.values()))
-    return tuple(name for name, along in zip(mesh, places, strict=True) if len(set(along.tolist())) > 1)
+    coordinates = np.unravel_index(list(group), tuple(mesh.values()))
+    return tuple(name for name, along in zip(mesh, coordinates, strict=True) if len(set(along.tolist())) > 1)
 
 
 def _counted_ids(sizes: str, order: str | None) -> np.ndarray[Any, np.dtype[np.int_]]:
@@ -103,16 +103,16 @@ def _counted_ids(sizes: str, order: str | None) -> np.ndarray[Any, np.dtype[np.i
     return ids.transpose(_numbers(order) if order else None).ravel()
 
 
-def _places_along(sizes: Mapping[str, int], axes: str) -> np.ndarray[Any, np.dtype[np.int_]]:
-    """Return the places in a mesh that differ from the first along some axes, or along parts of them."""
-    places = np.zeros(1, int)
+def _positions_along(sizes: Mapping[str, int], axes: str) -> np.ndarray[Any, np.dtype[np.int_]]:
+    """Return the positions in a mesh that differ from the first along some axes, or along parts of them."""
+    positions = np.zeros(1, int)
     for name, before, part in _AXIS.findall(axes):
         inner = list(sizes).index(name) + 1
         stride, size = math.prod(list(sizes.values())[inner:]), sizes[name]
         if part:  # as in 'a':(2)4, the part of size 4 behind one of size 2
             stride, size = stride * size // (int(before) * int(part)), int(part)
-        places = (places[:, None] + stride * np.arange(size)).ravel()
-    return places
+        positions = (positions[:, None] + stride * np.arange(size)).ravel()
+    return positions
 
 
 def _connected(pairs: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
-"""FLOPs of convolutions and dots; the TPU compiler makes most dots convolutions without a window."""
+"""FLOPs of dots and convolutions, and of Pallas kernels; the TPU compiler makes most dots convolutions."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from keras_tpu_ext.preflight._hlo.module import Instruction
 from keras_tpu_ext.preflight._hlo.shape import Shape
@@ -13,6 +14,13 @@ _WINDOW = re.compile(r"window=\{([^}]*)\}")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _GROUPS = re.compile(r"(feature|batch)_group_count=(\d+)")
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
+_KERNEL = 'custom_call_target="tpu_custom_call"'
+_SPLASH = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)_")
+# Number of products with the keys' and with the values' depth in each pass: backward passes recompute the scores.
+_PRODUCTS: Mapping[str, tuple[int, int]] = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2)}
+# The name that `_runtime/jax/splash.py` gives the part of the blocks that a mask needs.
+_BLOCKS = re.compile(r"\bblocks_(\d+)_of_(\d+)\b")
+_QUERY, _KEY, _VALUE = range(3)
 
 
 def flops_of(instruction: Instruction, shapes: Mapping[str, Shape]) -> float:
@@ -70,6 +78,45 @@ def _valid_positions(size: int, kernel: int, output: int, window: Mapping[str, s
             end = min(output, -(-(size - first) // stride))
             count += max(0, end - begin)
         else:
-            places = (first + o * stride for o in range(output))
-            count += sum(0 <= place < dilated and not place % lhs_dilation for place in places)
+            reads = (first + o * stride for o in range(output))
+            count += sum(0 <= read < dilated and not read % lhs_dilation for read in reads)
     return count
+
+
+class KernelFlops(NamedTuple):
+    """The work of one run of a kernel on one device."""
+
+    flops: float  # FLOPs of its products
+    padded: float  # the same with depths padded to the width of the matrix units
+
+
+def is_kernel(instruction: Instruction) -> bool:
+    """Return whether an instruction is a Pallas kernel."""
+    return instruction.opcode == "custom-call" and _KERNEL in instruction.attributes
+
+
+def kernel_flops(instruction: Instruction, operands: Sequence[Shape], matrix_unit: int) -> KernelFlops:
+    """Return the FLOPs that a Pallas kernel states, or those of JAX's attention kernel; 0 for any other."""
+    estimate = instruction.backend_config.get("custom_call_config", {}).get("cost_estimate")
+    if estimate:
+        flops = float(estimate.get("flops", 0))
+        return KernelFlops(flops, flops)
+    found = _SPLASH.search(instruction.name)
+    arrays = [shape.dimensions for shape in operands if len(shape.dimensions) >= 3 and shape.dtype in ("f32", "bf16")]
+    if found is None or len(arrays) <= _VALUE:
+        return KernelFlops(0.0, 0.0)
+    scores = math.prod(arrays[_QUERY][:-1]) * arrays[_KEY][-2] * _visited(instruction)
+    of_keys, of_values = _PRODUCTS[found[1]]
+    depths = arrays[_KEY][-1], arrays[_VALUE][-1]
+
+    def flops_for(keys: int, values: int) -> float:
+        return 2.0 * scores * (of_keys * keys + of_values * values)
+
+    padded = (math.ceil(depth / matrix_unit) * matrix_unit for depth in depths)
+    return KernelFlops(flops_for(*depths), flops_for(*padded))
+
+
+def _visited(instruction: Instruction) -> float:
+    """Return the fraction of all blocks that the kernel visits; 1 if unknown."""
+    found = _BLOCKS.search(instruction.op_name)
+    return int(found[1]) / int(found[2]) if found else 1.0

@@ -30,17 +30,11 @@ class Part(NamedTuple):
 
     origin: Origin  # the part of a train step that the array comes from
     shape: Shape  # its shape on a device
-    share: float  # its fraction of the instruction's bytes
+    fraction: float  # its fraction of the instruction's bytes
 
 
 class LayerResolver:
-    """Resolves instructions to layers.
-
-    Args:
-        layers: Names of the model's layers.
-        roles: Labels for other scopes, such as `{"sgd": "(optimizer)"}`.
-        arguments: Paths of the variables, by the names of the program's arguments.
-    """
+    """Resolves instructions to layers, by the names in a `LoweredStep`."""
 
     def __init__(self, layers: tuple[str, ...], roles: Mapping[str, str], arguments: Mapping[str, str]) -> None:
         self._layers = frozenset(layers)
@@ -64,15 +58,12 @@ class LayerResolver:
         return next((self.resolve_name(one.op_name) for one in operands if one.op_name), Origin(OTHER))
 
     def resolve_parts(self, instruction: Instruction, module: Module) -> list[Part]:
-        """Return the parts of an instruction: one, but for a collective that combines arrays of many layers.
-
-        The compiler gives it the name of one of them. Each array is of the layer of the instruction that writes it.
-        """
+        """Return an instruction's parts: one, but for a collective that combines arrays of many layers."""
         whole = self.resolve(instruction, module)
         if not is_collective(instruction) or instruction.opcode == "fusion":
             return [Part(whole, instruction.shape, 1.0)]
-        there = (module.entry.by_name.get(name) for name in instruction.operands)
-        arrays = [(one, one.shape) for one in there if one is not None and not one.shape.tuple_shapes]
+        operands = (module.entry.by_name.get(name) for name in instruction.operands)
+        arrays = [(one, one.shape) for one in operands if one is not None and not one.shape.tuple_shapes]
         total = sum(shape.bytes for _, shape in arrays)
         if len(arrays) < 2 or not total:
             return [Part(whole, instruction.shape, 1.0)]

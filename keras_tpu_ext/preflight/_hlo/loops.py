@@ -12,13 +12,10 @@ _SAME_VALUE = ("copy", "bitcast", "convert", "reshape")
 
 
 def trip_count(loop: Instruction, computation: Computation, module: Module) -> int | None:
-    """Return the number of iterations of a loop in a computation; `None` if the module does not say.
-
-    The compiler states it, or else the loop counts from a constant, by a constant, up to a constant, as do the loops
-    in which the compiler hides a collective behind the parts of a matrix product.
-    """
+    """Return the number of iterations of a loop in a computation; `None` if the module does not say."""
     if loop.trip_count is not None:
         return loop.trip_count
+    # The compiler states no count for loops that hide a collective behind the parts of a matrix product.
     condition, body = (module.computations[loop.called_computations[role]] for role in ("condition", "body"))
     compared = condition.root
     if compared.opcode != "compare" or "direction=LT" not in compared.attributes or len(compared.operands) != 2:

@@ -112,6 +112,15 @@ class Computation:
         """The instructions by name."""
         return {instruction.name: instruction for instruction in self.instructions}
 
+    @cached_property
+    def shapes(self) -> Mapping[str, Shape]:
+        """The shapes of the instructions' results, by name."""
+        return {instruction.name: instruction.shape for instruction in self.instructions}
+
+    def operand_shapes(self, instruction: Instruction) -> list[Shape]:
+        """Return the shapes of the operands of one of the instructions."""
+        return [self.shapes[name] for name in instruction.operands if name in self.shapes]
+
     @property
     def root(self) -> Instruction:
         """The instruction that makes the computation's result."""
@@ -150,6 +159,14 @@ class Module:
             raise ValueError("the text has no ENTRY computation")
         computations = {name: _with_called_collectives(one, computations) for name, one in computations.items()}
         return cls(computations[entry.name], computations, _donated_results(text))
+
+    def called_computations(self, instruction: Instruction) -> Iterator[Computation]:
+        """Yield all computations that `instruction` calls, recursively."""
+        for name in instruction.called_computations.values():
+            if name in self.computations:
+                yield self.computations[name]
+                for inner in self.computations[name].instructions:
+                    yield from self.called_computations(inner)
 
     def called_instructions(self, instruction: Instruction) -> Iterator[Instruction]:
         """Yield the instructions of all computations that `instruction` calls, recursively."""

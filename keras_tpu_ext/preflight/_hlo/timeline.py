@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from keras_tpu_ext.preflight._hlo.collectives import async_part, collective_of, is_collective, start_of
-from keras_tpu_ext.preflight._hlo.corrections import Corrections, is_copy
-from keras_tpu_ext.preflight._hlo.flops import flops_of
-from keras_tpu_ext.preflight._hlo.kernels import is_kernel, kernel_cost
+from keras_tpu_ext.preflight._hlo.flops import flops_of, is_kernel, kernel_flops
 from keras_tpu_ext.preflight._hlo.loops import trip_count
 from keras_tpu_ext.preflight._hlo.module import Computation, Instruction, Module
 from keras_tpu_ext.preflight._hlo.shape import Shape
@@ -23,6 +21,31 @@ _NO_OPS = frozenset(
 # Asynchronous copies, which overlap with other instructions.
 _ASYNC = ("copy-start", "copy-done", "slice-start", "slice-done", "async-start", "async-update", "async-done")
 _LOOKUPS, _UPDATES = ("gather", "dynamic-slice"), ("scatter", "dynamic-update-slice")
+# A vector unit does this many operations in the time that the memory takes to deliver a number.
+_MOST_OPERATIONS = 4
+_MOVES = frozenset(
+    "parameter constant tuple get-tuple-element bitcast broadcast convert iota".split()  # noqa: SIM905
+)
+_OPERATIONS = frozenset(
+    "add subtract multiply maximum minimum negate abs compare select and or not clamp".split()  # noqa: SIM905
+)
+
+Correction = Literal["copies", "collectives"]
+
+
+class Line(NamedTuple):
+    """A line through times measured on real chips: `latency_s + bytes / (efficiency * nominal bandwidth)`."""
+
+    latency_s: float  # seconds that it takes for zero bytes
+    efficiency: float  # fraction of the nominal bandwidth that is reached
+
+    def seconds(self, size: float, bandwidth: float) -> float:
+        """Return the time for `size` bytes, with the nominal bandwidth in bytes/s."""
+        return self.latency_s + size / (self.efficiency * bandwidth)
+
+
+# The corrections to apply, each with its measurement on the generation.
+Corrections = Mapping[Correction, Line]
 
 Source = Literal["compiler", "measured", "kernel", "hbm", "ici", "none"]
 
@@ -41,13 +64,13 @@ class OpCost(NamedTuple):
     bytes_accessed: float  # bytes read from and written to HBM, padding included
     unpadded_bytes: float  # the same without padding
 
-    def part(self, share: float) -> OpCost:
+    def part(self, fraction: float) -> OpCost:
         """Return the cost of a fraction of the instruction."""
         return self._replace(
-            seconds=self.seconds * share,
-            flops=self.flops * share,
-            bytes_accessed=self.bytes_accessed * share,
-            unpadded_bytes=self.unpadded_bytes * share,
+            seconds=self.seconds * fraction,
+            flops=self.flops * fraction,
+            bytes_accessed=self.bytes_accessed * fraction,
+            unpadded_bytes=self.unpadded_bytes * fraction,
         )
 
 
@@ -55,7 +78,7 @@ class OpCost(NamedTuple):
 class _InProgress:
     """An asynchronous collective that has started."""
 
-    place: int  # its index in the list of costs
+    index: int  # its index in the list of costs
     end: float  # seconds from the first instruction of its computation until it ends
 
 
@@ -86,7 +109,7 @@ class Timeline:
             if part == "done" and start_of(instruction) in started:
                 collective = started.pop(start_of(instruction))
                 wait = max(collective.end - now, 0.0)
-                costs[collective.place] = costs[collective.place]._replace(seconds=wait)
+                costs[collective.index] = costs[collective.index]._replace(seconds=wait)
                 now += wait
             added = list(self._costs_of(computation, instruction, runs))
             now += sum(cost.seconds for cost in added)
@@ -134,7 +157,7 @@ class Timeline:
         if is_collective(instruction):
             seconds = runs * self._collective_seconds(instruction)
             return OpCost(instruction, runs, seconds, "ici", flops, padded, unpadded)
-        operands = [computation.by_name[name].shape for name in instruction.operands if name in computation.by_name]
+        operands = computation.operand_shapes(instruction)
         bandwidth = self._generation.hbm_bandwidth_per_core
         if instruction.estimated_cycles is not None:
             seconds = runs * instruction.estimated_cycles / self._generation.clock_hz
@@ -147,26 +170,20 @@ class Timeline:
             return OpCost(instruction, runs, seconds, "compiler", flops, padded, unpadded)
         seconds = padded / bandwidth
         if is_kernel(instruction):
-            kernel = kernel_cost(instruction, operands, self._generation.matrix_unit)
-            by_products = runs * kernel.padded_flops / self._generation.peak_bf16_flops_per_core
+            kernel = kernel_flops(instruction, operands, self._generation.matrix_unit)
+            by_products = runs * kernel.padded / self._generation.peak_bf16_flops_per_core
             source: Source = "kernel" if by_products > seconds else "hbm"
             return OpCost(instruction, runs, max(seconds, by_products), source, runs * kernel.flops, padded, unpadded)
         return OpCost(instruction, runs, seconds, "hbm" if seconds else "none", flops, padded, unpadded)
 
     def _flops(self, computation: Computation, instruction: Instruction) -> float:
-        total = 0.0
-        for name in _computations_in(self._module, instruction):
-            inner = self._module.computations[name]
-            shapes = {one.name: one.shape for one in inner.instructions}
-            total += sum(flops_of(one, shapes) for one in inner.instructions)
-        if instruction.opcode in ("convolution", "dot"):
-            total += flops_of(instruction, {name: computation.by_name[name].shape for name in instruction.operands})
-        return total
+        called = self._module.called_computations(instruction)
+        inner = sum(flops_of(one, each.shapes) for each in called for one in each.instructions)
+        return flops_of(instruction, computation.shapes) + inner
 
     def _bytes_accessed(self, computation: Computation, instruction: Instruction) -> tuple[int, int]:
         """Return the bytes read from and written to HBM, with and without padding."""
-        read = [computation.by_name[name].shape for name in instruction.operands if name in computation.by_name]
-        shapes = (*read, instruction.written_shape)
+        shapes = (*computation.operand_shapes(instruction), instruction.written_shape)
         arrays = [leaf for shape in shapes for leaf in shape.leaves() if leaf.memory_space == 0]
         opcodes = {instruction.opcode, *(one.opcode for one in self._module.called_instructions(instruction))}
         if opcodes & {*_LOOKUPS, *_UPDATES}:
@@ -195,12 +212,17 @@ class Timeline:
         return measured.seconds(sent, bandwidth * self._target.used_links)
 
 
-def _computations_in(module: Module, instruction: Instruction) -> Iterator[str]:
-    for name in instruction.called_computations.values():
-        if name in module.computations:
-            yield name
-            for inner in module.computations[name].instructions:
-                yield from _computations_in(module, inner)
+def is_copy(instruction: Instruction, operands: Sequence[Shape], module: Module) -> bool:
+    """Return whether an instruction only moves numbers, in their order, with at most a few operations for each."""
+    shapes = [one for shape in (*operands, instruction.shape) for one in shape.leaves()]
+    layouts = {
+        (one.minor_to_major, one.tiles[:1]) for one in shapes if one.dimensions == instruction.shape.dimensions
+    }
+    if len(layouts) > 1 or instruction.opcode not in ("copy", "fusion"):
+        return False
+    opcodes = [inner.opcode for inner in module.called_instructions(instruction)]
+    operations = [opcode for opcode in opcodes if opcode not in _MOVES]
+    return len(operations) <= _MOST_OPERATIONS and _OPERATIONS.issuperset(operations)
 
 
 def _accessed_rows(arrays: list[Shape], instruction: Instruction, opcodes: set[str]) -> list[Shape]:

@@ -55,37 +55,34 @@ def num_examples(batch: Batch) -> int:
     return len(next(leaf for leaf in _runtime.tree.flatten(batch) if leaf is not None))
 
 
-def take(batch: Batch, places: Any) -> Batch:
-    """Return the examples at `places`, in that order."""
-    x, y, sample_weight = _map(lambda leaf: leaf[places], batch)
+def take(batch: Batch, indices: np.ndarray) -> Batch:
+    """Return the examples at `indices`, in that order."""
+    x, y, sample_weight = _map(lambda leaf: leaf[indices], batch)
     return x, y, sample_weight
 
 
-def uneven_epoch(examples: int, replicas: int, *, reverse: bool = False) -> tuple[Any, int]:
-    """Return the places of the examples of an epoch of two batches, and the size of the first.
-
-    The first is divisible by `replicas` and the last is not; if there are few examples, they are repeated.
-    """
+def uneven_epoch(examples: int, replicas: int, *, reverse: bool = False) -> tuple[np.ndarray, int]:
+    """Return the indices of an epoch of two batches, the last uneven on `replicas`, and the size of the first."""
     tail = examples % replicas or max(replicas - 1, 1)
     first = (examples - tail) // replicas * replicas if examples - tail >= replicas else replicas
-    places = np.arange(first + tail) % examples
+    indices = np.arange(first + tail) % examples
     if reverse:
-        places = np.concatenate([places[:first][::-1], places[first:][::-1]])
-    return places, first
+        indices = np.concatenate([indices[:first][::-1], indices[first:][::-1]])
+    return indices, first
 
 
 def with_infinity(batch: Batch, replicas: int) -> tuple[Batch, Batch]:
     """Return the batch with weights, and the same with an infinite weight on the second replica's first example."""
     examples = max(num_examples(batch), 2)
     x, y, sample_weight = take(batch, np.arange(examples) % num_examples(batch))
-    place = -(-examples // replicas) if replicas > 1 else 0
+    position = -(-examples // replicas) if replicas > 1 else 0
     weights = _map(lambda leaf: np.asarray(leaf, "float32"), sample_weight)
     if weights is None:
         weights = np.ones(examples, "float32")
 
     def infinite(leaf: Any) -> Any:
         leaf = leaf.copy()
-        leaf[min(place, examples - 1)] = np.inf
+        leaf[min(position, examples - 1)] = np.inf
         return leaf
 
     return (x, y, weights), (x, y, _map(infinite, weights))

@@ -65,8 +65,20 @@ class Setup:
     names: tuple[str, ...]  # a name for each of the model's weights
     reverse: bool = False  # whether the examples of a batch come in reverse order, which changes only rounding
 
+    @property
+    def ordered(self) -> batches.Batch:
+        """The batch in the order in which training sees it."""
+        indices = np.arange(batches.num_examples(self.batch))
+        return batches.take(self.batch, indices[::-1]) if self.reverse else self.batch
+
+    def uneven_epoch(self, *, reverse: bool) -> tuple[batches.Batch, int]:
+        """Return the examples of an epoch of two batches, and the size of the first."""
+        examples = batches.num_examples(self.batch)
+        indices, first = batches.uneven_epoch(examples, self.replicas, reverse=reverse)
+        return batches.take(self.batch, indices), first
+
     def names_of(self, model: Any, variables: Any) -> tuple[str, ...]:
-        """Return the names of `variables` of `model`, by their places among its weights."""
+        """Return the names of `variables` of `model`, by their positions among its weights."""
         names = {id(variable): name for variable, name in zip(model.weights, self.names, strict=True)}
         return tuple(names[id(variable)] for variable in variables)
 
@@ -98,13 +110,13 @@ def _steps(setup: Setup) -> Quantities:
     model = setup.make_model()
     start, after_one = model.get_weights(), []
 
-    def keep(epoch: int, logs: Any) -> None:
+    def copy_weights(epoch: int, logs: object) -> None:
         if epoch == 0:
             after_one.extend(model.get_weights())
 
-    callback = _runtime.keras.callbacks.LambdaCallback(on_epoch_end=keep)
+    callback = _runtime.keras.callbacks.LambdaCallback(on_epoch_end=copy_weights)
     examples = batches.num_examples(setup.batch)
-    history = _fit(model, _ordered(setup), examples, epochs=setup.steps, callbacks=[callback])
+    history = _fit(model, setup.ordered, examples, epochs=setup.steps, callbacks=[callback])
     found = {("one step", name): Quantity("series", [values[:1]]) for name, values in history.items()}
     found |= _updates(setup, "one step", model, start, after_one)
     if setup.steps > 1:
@@ -121,10 +133,9 @@ def _gradients(setup: Setup) -> Quantities:
         raise NotCheckedError("the model was compiled without an optimizer")
     recorded = _runtime.probes.record_gradients(model)
     names = setup.names_of(model, model.trainable_variables)
-    places, first = batches.uneven_epoch(batches.num_examples(setup.batch), setup.replicas, reverse=setup.reverse)
-    whole = (_ordered(setup), batches.num_examples(setup.batch))
+    whole, uneven = (setup.ordered, batches.num_examples(setup.batch)), setup.uneven_epoch(reverse=setup.reverse)
     found = {}
-    for label, (batch, size) in (("one step", whole), (PARTS["tail"], (batches.take(setup.batch, places), first))):
+    for label, (batch, size) in (("one step", whole), (PARTS["tail"], uneven)):
         _fit(model, batch, size)
         gradients = recorded()
         if gradients is None:
@@ -138,8 +149,7 @@ def _tail(setup: Setup) -> Quantities:
     """An epoch of two batches, the last of which is not divisible by the replicas."""
     model = setup.make_model()
     start = model.get_weights()
-    places, first = batches.uneven_epoch(batches.num_examples(setup.batch), setup.replicas, reverse=setup.reverse)
-    history = _fit(model, batches.take(setup.batch, places), first)
+    history = _fit(model, *setup.uneven_epoch(reverse=setup.reverse))
     label = PARTS["tail"]
     found = {(label, name): Quantity("series", [values]) for name, values in history.items()}
     return found | _updates(setup, label, model, start, model.get_weights())
@@ -147,8 +157,7 @@ def _tail(setup: Setup) -> Quantities:
 
 def _evaluate(setup: Setup) -> Quantities:
     """`evaluate` on the same two batches."""
-    places, first = batches.uneven_epoch(batches.num_examples(setup.batch), setup.replicas, reverse=setup.reverse)
-    x, y, sample_weight = batches.take(setup.batch, places)
+    (x, y, sample_weight), first = setup.uneven_epoch(reverse=setup.reverse)
     model = setup.make_model()
     logs = model.evaluate(x, y, sample_weight=sample_weight, batch_size=first, verbose=0, return_dict=True)
     found = {name: np.asarray(value, "float64").ravel() for name, value in logs.items()}
@@ -157,8 +166,7 @@ def _evaluate(setup: Setup) -> Quantities:
 
 def _predict(setup: Setup) -> Quantities:
     """`predict` on the same two batches, always in order, because the order of predictions matters."""
-    places, first = batches.uneven_epoch(batches.num_examples(setup.batch), setup.replicas)
-    x, _, _ = batches.take(setup.batch, places)
+    (x, _, _), first = setup.uneven_epoch(reverse=False)
     outputs = setup.make_model().predict(x, batch_size=first, verbose=0)
     values = [np.asarray(output) for output in _runtime.tree.flatten(outputs)]
     return {(PARTS["predict"], "predictions"): Quantity("arrays", values)}
@@ -172,12 +180,12 @@ def _infinity(setup: Setup) -> Quantities:
         _fit(model, good, batches.num_examples(good))
     except Exception as error:
         raise NotCheckedError(f"the model does not train with sample weights ({summary_of(error)})") from error
-    before = _trainable(model)
+    before = [variable.numpy() for variable in model.trainable_variables]
     _fit(model, bad, batches.num_examples(bad))
-    after = _trainable(model)
+    after = [variable.numpy() for variable in model.trainable_variables]
     unchanged = all(np.array_equal(old, new, equal_nan=True) for old, new in zip(before, after, strict=True))
     finite = [np.isfinite(values) for values in after]
-    if not unchanged and all(places.all() for places in finite):
+    if not unchanged and all(values.all() for values in finite):
         raise NotCheckedError("the model's step does not use sample weights, which bring the inf in")
     note = "the step is skipped" if unchanged else "inf or NaN reaches the weights"
     label = PARTS["inf"]
@@ -190,11 +198,6 @@ def _infinity(setup: Setup) -> Quantities:
     if scale is not None:
         found[label, "loss scale"] = Quantity("exact", [np.array(scale)], note=f"{scale:g} after it")
     return found
-
-
-def _ordered(setup: Setup) -> batches.Batch:
-    places = np.arange(batches.num_examples(setup.batch))
-    return batches.take(setup.batch, places[::-1]) if setup.reverse else setup.batch
 
 
 def _fit(model: Any, batch: batches.Batch, batch_size: int, **kwargs: Any) -> dict[str, Any]:
@@ -212,10 +215,6 @@ def _are_numbers(values: Any) -> bool:
 
 def _loss_first(logs: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(logs.items(), key=lambda item: item[0] != "loss"))
-
-
-def _trainable(model: Any) -> list[Any]:
-    return [variable.numpy() for variable in model.trainable_variables]
 
 
 def _updates(setup: Setup, label: str, model: Any, start: list[Any], end: list[Any]) -> Quantities:

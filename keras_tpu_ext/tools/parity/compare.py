@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from keras_tpu_ext.tools.parity.checks import PARTS, Key, Part, Quantity
+from keras_tpu_ext.tools.parity.checks import PARTS, Key, Part, Quantities, Quantity
 from keras_tpu_ext.tools.parity.process import Outcome
 from keras_tpu_ext.tools.parity.report import ParityRow, short_number
 
@@ -26,13 +27,12 @@ WIDEST, WIDEST_OF_ALL = 100.0, 0.1
 _TINY = 1e-7  # below this, differences are absolute: one rounding of a float32 near 1
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """The difference of two quantities."""
 
     # Relative difference; `None` if there is no number: other shapes, or not finite on one side only.
     off: float | None
-    note: str = ""  # the place of the largest difference, or why there is no number
+    note: str = ""  # where the difference is largest, or why there is no number
 
 
 def default_tolerance(compute_dtypes: tuple[str, ...], frameworks: tuple[str, ...] = ()) -> float:
@@ -43,15 +43,9 @@ def default_tolerance(compute_dtypes: tuple[str, ...], frameworks: tuple[str, ..
 
 def compare(one: Outcome, many: Outcome, tolerance: float, replicas: int) -> tuple[ParityRow, ...]:
     """Return one row for each quantity; `one` is the reference on one device, `many` is from the replicas."""
-    found: list[ParityRow] = []
-    for name in PARTS:
-        found += _rows_of_part(name, one, many, tolerance, replicas)
-    return tuple(sorted(found, key=lambda row: _order(row, found)))
-
-
-def _order(row: ParityRow, rows: list[ParityRow]) -> int:
-    """Return the position of the row's scenario among all, so that the rows of a scenario are adjacent."""
-    return list(dict.fromkeys(one.scenario for one in rows)).index(row.scenario)
+    rows = [row for name in PARTS for row in _rows_of_part(name, one, many, tolerance, replicas)]
+    scenarios = list(dict.fromkeys(row.scenario for row in rows))
+    return tuple(sorted(rows, key=lambda row: scenarios.index(row.scenario)))
 
 
 def _rows_of_part(name: str, one: Outcome, many: Outcome, tolerance: float, replicas: int) -> Iterator[ParityRow]:
@@ -67,50 +61,36 @@ def _rows_of_part(name: str, one: Outcome, many: Outcome, tolerance: float, repl
         )
         yield ParityRow(label, quantity, None, tolerance, False, reason)
     else:
-        again = one.rounding.get(name, Part())
-        named = _rename_series(reference, _series(one.parts["steps"]))
-        yield from _rows_of_quantities(named, got, again, tolerance, replicas)
+        rounding = one.rounding.get(name, Part())
+        yield from _rows_of_quantities(_renamed(reference, one.parts["steps"]), got, rounding, tolerance, replicas)
 
 
-def _series(steps: Part) -> list[str]:
-    """Return the names of loss and metrics as the first model has them."""
-    return [
-        name
-        for (label, name), quantity in steps.quantities.items()
-        if (label, quantity.kind) == ("one step", "series")
-    ]
-
-
-def _rename_series(part: Part, names: list[str]) -> Part:
-    """Rename loss and metrics as in the first model: later models call their metrics auc_1, auc_2."""
-    renamed = {
-        ((label, names[i]) if quantity.kind == "series" and i < len(names) else (label, name)): quantity
-        for i, ((label, name), quantity) in _enumerate_by_label(part)
-    }
-    return dataclasses.replace(part, quantities=renamed)
-
-
-def _enumerate_by_label(part: Part) -> Iterator[tuple[int, tuple[Key, Quantity]]]:
-    count: dict[str, int] = {}
-    for key, quantity in part.quantities.items():
-        yield count.get(key[0], 0), (key, quantity)
-        count[key[0]] = count.get(key[0], 0) + 1
+def _renamed(part: Part, steps: Part) -> Quantities:
+    """Return a part's quantities with loss and metrics named as in the first model: later ones have auc_1, auc_2."""
+    names = [name for (label, name), one in steps.quantities.items() if (label, one.kind) == ("one step", "series")]
+    found: Quantities = {}
+    count: Counter[str] = Counter()
+    for (label, name), quantity in part.quantities.items():
+        is_named = quantity.kind == "series" and count[label] < len(names)
+        found[label, names[count[label]] if is_named else name] = quantity
+        count[label] += 1
+    return found
 
 
 def _rows_of_quantities(
-    reference: Part, got: Part, rounding: Part, tolerance: float, replicas: int
+    reference: Quantities, got: Part, rounding: Part, tolerance: float, replicas: int
 ) -> Iterator[ParityRow]:
     # By position, because names of metrics differ.
-    theirs, again = list(got.quantities.values()), list(rounding.quantities.values())
-    for position, ((label, name), quantity) in enumerate(reference.quantities.items()):
-        if position >= len(theirs):
-            yield ParityRow(label, name, None, tolerance, False, f"missing on {replicas} replicas")
-            continue
-        yield _row((label, name), quantity, theirs[position], again[position : position + 1], tolerance, replicas)
+    on_replicas, rounded = list(got.quantities.values()), list(rounding.quantities.values())
+    for i, (key, quantity) in enumerate(reference.items()):
+        if i >= len(on_replicas):
+            yield ParityRow(*key, None, tolerance, False, f"missing on {replicas} replicas")
+        else:
+            yield _row(key, quantity, on_replicas[i], rounded[i : i + 1], tolerance, replicas)
 
 
 def _row(
-    key: Key, reference: Quantity, got: Quantity, again: list[Quantity], tolerance: float, replicas: int
+    key: Key, reference: Quantity, got: Quantity, rounded: list[Quantity], tolerance: float, replicas: int
 ) -> ParityRow:
     if reference.kind == "exact":
         same = difference(reference, got).off == 0
@@ -119,26 +99,25 @@ def _row(
     found = difference(reference, got)
     if found.off is None:
         return ParityRow(*key, None, tolerance, False, found.note)
-    if found.off <= tolerance or not again:
-        return ParityRow(
-            *key, found.off, tolerance, found.off <= tolerance, found.note if found.off > tolerance else ""
-        )
-    return _judge_by_rounding(key, found, difference(reference, again[0]).off or 0.0, tolerance)
+    if found.off <= tolerance:
+        return ParityRow(*key, found.off, tolerance, True)
+    if not rounded:
+        return ParityRow(*key, found.off, tolerance, False, found.note)
+    return _judge_by_rounding(key, found.off, found.note, difference(reference, rounded[0]).off or 0.0, tolerance)
 
 
-def _judge_by_rounding(key: Key, found: Difference, by_rounding: float, tolerance: float) -> ParityRow:
+def _judge_by_rounding(key: Key, off: float, note: str, by_rounding: float, tolerance: float) -> ParityRow:
     """Judge a difference above the tolerance by the effect of rounding alone on one device."""
-    off = found.off or 0.0
     widest = min(WIDEST * tolerance, max(tolerance, WIDEST_OF_ALL))
     explained = ROUNDING_FACTOR * by_rounding
     allowed = max(tolerance, min(explained, widest))
     if off <= allowed:
-        note = f"rounding: with it alone changed, one device is {short_number(by_rounding)} off itself"
-        return ParityRow(*key, off, allowed, True, note)
+        by_itself = f"rounding: with it alone changed, one device is {short_number(by_rounding)} off itself"
+        return ParityRow(*key, off, allowed, True, by_itself)
     if off <= explained:
-        note = f"rounding alone moves one device by {short_number(by_rounding)}, so nothing can be told"
-        return ParityRow(*key, off, allowed, None, note)
-    return ParityRow(*key, off, allowed, False, found.note)
+        unclear = f"rounding alone moves one device by {short_number(by_rounding)}, so nothing can be told"
+        return ParityRow(*key, off, allowed, None, unclear)
+    return ParityRow(*key, off, allowed, False, note)
 
 
 def difference(reference: Quantity, got: Quantity) -> Difference:
@@ -148,7 +127,8 @@ def difference(reference: Quantity, got: Quantity) -> Difference:
         return Difference(None, "other shapes")
     if reference.kind == "exact":
         return Difference(0.0 if all(np.array_equal(a, b) for a, b in pairs) else None)
-    if any(not _same_places(a, b) for a, b in pairs):
+    pairs = [(np.asarray(a, "float64"), np.asarray(b, "float64")) for a, b in pairs]
+    if any(not np.array_equal(np.isfinite(a), np.isfinite(b)) for a, b in pairs):
         return Difference(None, "inf or NaN on one side only")
     pairs = [(_finite(a), _finite(b)) for a, b in pairs]
     if reference.kind == "series":
@@ -175,16 +155,8 @@ def _worst_number(reference: np.ndarray, got: np.ndarray) -> float:
     return float(np.max(np.abs(got - reference) / np.maximum(np.abs(reference), _TINY)))
 
 
-def _same_places(a: np.ndarray, b: np.ndarray) -> bool:
-    return np.array_equal(np.isfinite(_floats(a)), np.isfinite(_floats(b)))
-
-
 def _finite(values: np.ndarray) -> np.ndarray:
-    return np.nan_to_num(_floats(values), nan=0.0, posinf=0.0, neginf=0.0).ravel()
-
-
-def _floats(values: np.ndarray) -> np.ndarray:
-    return np.asarray(values, "float64")
+    return np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0).ravel()
 
 
 def _both(reference: str, got: str, replicas: int) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_tpu_ext.errors import ArgumentError, ParityCheckError
-from keras_tpu_ext.output.progress import Progress, wait_for
+from keras_tpu_ext.output.progress import Progress, last_lines, run_process
 from keras_tpu_ext.tools.parity.batches import Batch
 from keras_tpu_ext.tools.parity.checks import Part
 from keras_tpu_ext.tools.parity.function_reference import FunctionReference
@@ -47,14 +47,6 @@ class Outcome:
     rounding: dict[str, Part]  # the same parts on one device, with rounding alone changed; empty on several replicas
 
 
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """The error of a process that has no results."""
-
-    text: str  # the message
-    is_argument: bool  # whether an argument of the user caused it
-
-
 def refuse_nested_check() -> None:
     """Check that this is not a process of another check that is loading the user's file."""
     if os.environ.get(_MARK):
@@ -71,34 +63,31 @@ def run_worker(task: Task, timeout_s: float, *, progress: bool = False) -> Outco
         (folder / "task").write_bytes(pickle.dumps(task))
         with Progress(f"parity: training {_where(task)}", shown=progress) as line:
             status = _wait(folder, task, timeout_s, line)
+        # What the worker returns, or the error or its text.
+        outcome: Outcome | ArgumentError | str | None
         written = folder / "outcome"
         outcome = pickle.loads(written.read_bytes()) if written.exists() else None
-        printed = (folder / "stderr").read_text(errors="replace")
+        printed = last_lines(folder / "printed", 12)
     if isinstance(outcome, Outcome):
         return outcome
-    if isinstance(outcome, Failure):
-        if outcome.is_argument:
-            raise ArgumentError(outcome.text)
-        raise ParityCheckError(
-            f"{task.build_model.label} failed {_where(task)}: {outcome.text}{_last_lines(printed)}"
-        )
-    raise ParityCheckError(
-        f"The process {_where(task)} ended with status {status} and no result.{_last_lines(printed)}"
-    )
+    if isinstance(outcome, ArgumentError):
+        raise outcome
+    if outcome is None:
+        failed = f"The process {_where(task)} ended with status {status} and no result."
+    else:
+        failed = f"{task.build_model.label} failed {_where(task)}: {outcome}"
+    raise ParityCheckError(failed + printed)
 
 
 def _wait(folder: Path, task: Task, timeout_s: float, line: Progress) -> int:
-    # Files, not pipes: a process that the user's code leaves behind may hold a pipe open for ever.
-    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
-        command = [sys.executable, "-m", "keras_tpu_ext.tools.parity.worker", str(folder)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=_environment(task))
-        try:
-            return wait_for(process, timeout_s, line.update)
-        except subprocess.TimeoutExpired as error:
-            raise ParityCheckError(
-                f"The process {_where(task)} was not done after {timeout_s:g} s. "
-                f"Give it more time, timeout_s={2 * timeout_s:g}, or a smaller batch, model or number of `steps`."
-            ) from error
+    command = [sys.executable, "-m", "keras_tpu_ext.tools.parity.worker", str(folder)]
+    try:
+        return run_process(command, _environment(task), folder / "printed", timeout_s=timeout_s, progress=line.update)
+    except subprocess.TimeoutExpired as error:
+        raise ParityCheckError(
+            f"The process {_where(task)} was not done after {timeout_s:g} s. "
+            f"Give it more time, timeout_s={2 * timeout_s:g}, or a smaller batch, model or number of `steps`."
+        ) from error
 
 
 def _environment(task: Task) -> dict[str, str]:
@@ -118,8 +107,3 @@ def _environment(task: Task) -> dict[str, str]:
 
 def _where(task: Task) -> str:
     return f"with {task.replicas} replicas" if task.distributed else "with one device"
-
-
-def _last_lines(printed: str, count: int = 12) -> str:
-    lines = [line for line in printed.splitlines() if line.strip()][-count:]
-    return "\nThe last lines that it printed:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""

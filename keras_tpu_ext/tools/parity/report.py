@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from keras_tpu_ext.output.display import WIDTH, HtmlText, wrap
+from keras_tpu_ext.output.display import WIDTH, HtmlText, counted, wrap
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +129,7 @@ class ParityReport(HtmlText):
         return f"{many} do not equal {one}: {differ}{more}"
 
     def _circumstances(self) -> str:
-        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        steps = counted(self.steps, "step")
         return f"{self.batch}; {steps}; numbers agree up to a relative difference of {short_number(self.tolerance)}"
 
 

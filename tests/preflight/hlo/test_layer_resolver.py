@@ -128,7 +128,7 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 def test_arrays_of_many_layers_that_one_collective_combines_are_of_their_layers():
     module = Module.parse(COMBINED.replace("OPERANDS", "%a, %b, %c"))
     parts = LayerResolver(LAYERS, ROLES, ARGUMENTS).resolve_parts(module.entry.root, module)
-    assert [(part.origin, part.shape.dimensions, part.share) for part in parts] == [
+    assert [(part.origin, part.shape.dimensions, part.fraction) for part in parts] == [
         (Origin("dense", backward=True), (96,), 0.375),
         (Origin("conv2d", backward=True), (32,), 0.125),
         (Origin("(loss)"), (128,), 0.5),  # nothing says whose it is: as the collective

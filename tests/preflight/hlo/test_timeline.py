@@ -4,9 +4,8 @@ import pytest
 
 from keras_tpu_ext.hardware import TPU_GENERATIONS
 from keras_tpu_ext.preflight._hlo.collectives import is_collective
-from keras_tpu_ext.preflight._hlo.corrections import Line
 from keras_tpu_ext.preflight._hlo.module import Module
-from keras_tpu_ext.preflight._hlo.timeline import Timeline
+from keras_tpu_ext.preflight._hlo.timeline import Line, Timeline
 from keras_tpu_ext.preflight.targets import Target, parse_target
 
 pytestmark = pytest.mark.gate_on("keras3_jax")
