@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras_tpu_ext._runtime.common.executions import BatchesAhead, Execution, Stage
+from keras_tpu_ext._runtime.common.types import Nest
 
-MAX_BYTES_AHEAD = 2**28  # of batches taken ahead, which are in memory all at once
+_MAX_BYTES_AHEAD = 2**28  # of batches taken ahead, which are in memory all at once
 _BUFFERED = 0.1  # of a step: a batch that came faster was in a buffer
 _WORTH_TELLING = 0.05  # of an epoch
 _ENOUGH = 10  # from this many executions on, the longest is left out
@@ -27,32 +28,7 @@ class ProbedInput(NamedTuple):
     stages: tuple[Stage, ...]  # the cost of the pipeline's stages, if known
 
 
-class Probe:
-    """Runs executions one after the other, driven by a generator that gets each of them and yields its result.
-
-    Args:
-        runs: The generator.
-    """
-
-    def __init__(self, runs: Generator[Any, Execution, None]) -> None:
-        self._runs = runs
-        self.done = False  # whether the probe is over
-        self.refused = False  # whether batches cannot be taken from this pipeline ahead of time
-        next(runs)
-
-    def run(self, execution: Execution) -> Any:
-        """Run an execution; call this for each one until the probe is `done`."""
-        try:
-            return self._runs.send(execution)
-        except _DataEndedError as ended:
-            self.done = True
-            raise StopIteration from ended
-        except BaseException:  # including TensorFlow's signal that the data has ended
-            self.done = True
-            raise
-
-
-class InputProbe(Probe):
+class InputProbe:
     """Runs some executions as they come, then takes the batches for as many ahead of time and runs them.
 
     Every batch is trained on once and in order, by the same compiled step: a probe does not change what is learned,
@@ -64,42 +40,56 @@ class InputProbe(Probe):
         self._count = count
         self._clock = clock
         self._is_valid = True
-        # The measurements; `None` before the end, or if they could not be made.
-        self.result: ProbedInput | None = None
-        super().__init__(self._measure())
+        self.result: ProbedInput | None = None  # `None` before the end, or if it could not be measured
+        self.done = False  # whether the probe is over
+        self.refused = False  # whether batches cannot be taken from this pipeline ahead of time
+        self._executions = self._measure()
+        next(self._executions)
+
+    def run(self, execution: Execution) -> Nest:
+        """Run an execution; call this for each one until the probe is `done`."""
+        try:
+            return self._executions.send(execution)
+        except _DataEndedError as ended:
+            self.done = True
+            raise StopIteration from ended
+        except BaseException:  # including TensorFlow's signal that the data has ended
+            self.done = True
+            raise
 
     def invalidate(self) -> None:
         """Discard the times: something else happened between the executions."""
         self._is_valid = False
 
-    def _measure(self) -> Generator[Any, Execution, None]:
+    def _measure(self) -> Generator[Nest, Execution, None]:
+        """Get each execution and yield its result."""
         execution = yield None
-        result = call_execution(execution.run)
+        result = _call(execution.run)
         execution.wait_for(result)  # do not time what was dispatched before
         begin = self._clock()
         steps = 0
         for i in range(self._count):
             execution = yield result
-            result, steps = call_execution(execution.run), steps + execution.steps
+            result, steps = _call(execution.run), steps + execution.steps
             if i == self._count - 1:
                 execution.wait_for(result)
         step_seconds = (self._clock() - begin) / steps
         execution = yield result
 
         begin, stages = self._clock(), tuple(execution.stages())
-        ahead = execution.take_ahead(self._count + 1, MAX_BYTES_AHEAD, self._clock)
+        ahead = execution.take_ahead(self._count + 1, _MAX_BYTES_AHEAD, self._clock)
         cost = self._clock() - begin
         if ahead is None:
-            result = call_execution(execution.run)  # raises if the data has ended
+            result = _call(execution.run)  # raises if the data has ended
             self.refused = self.done = True
             yield result
             return
-        result = call_execution(execution.run_on, ahead)
+        result = _call(execution.run_on, ahead)
         execution.wait_for(result)
         begin = self._clock()
         for i in range(1, ahead.executions):
             execution = yield result
-            result = call_execution(execution.run_on, ahead)
+            result = _call(execution.run_on, ahead)
             if i == ahead.executions - 1:
                 execution.wait_for(result)
         timed = ahead.batches - ahead.steps_of_first
@@ -110,7 +100,7 @@ class InputProbe(Probe):
             self.result = ProbedInput(step_seconds, compute_seconds, own, max(cost - saved, 0.0), stages)
         if ahead.error is not None:
             execution = yield result
-            call_execution(execution.run_on, ahead)  # raises the error
+            _call(execution.run_on, ahead)  # raises the error
         self.done = True
         yield result
 
@@ -119,7 +109,7 @@ class _DataEndedError(Exception):
     """Replaces a `StopIteration` inside a generator, which may not raise one."""
 
 
-def call_execution(call: Callable[..., Any], *args: Any) -> Any:
+def _call(call: Callable[..., Nest], *args: BatchesAhead) -> Nest:
     """Call `call` inside a generator; the end of the data becomes a `_DataEndedError`."""
     try:
         return call(*args)

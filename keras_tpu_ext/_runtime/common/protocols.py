@@ -537,13 +537,6 @@ class Probes(Protocol):
     def intercept_executions(self, model: Model, around: Callable[[Execution], Nest]) -> Interception:
         """Pass each call of the train function of `model`, which is in `fit`, to `around`."""
 
-    def watch_end_of_data(self, model: Model, call: Callable[[], None]) -> Callable[[], None]:
-        """Call `call` when the data of an epoch of `fit` has ended; return a function that stops this.
-
-        It is also called in the middle of a step that is being traced: ignore all calls but the one after the last
-        step. A runtime whose Keras ends the data after the callbacks' `on_epoch_end` never calls it.
-        """
-
     def call_abstractly(self, function: Callable[[], _T]) -> _T:
         """Call a function that creates models; if the runtime can, their variables have shapes but no values."""
 
