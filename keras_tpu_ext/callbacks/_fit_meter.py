@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from keras_tpu_ext.callbacks._epoch import EpochExecutions, ExampleCounter, Execution
-from keras_tpu_ext.callbacks._rates import DecimatedList, EpochThroughput, RateWindow, StepTimes, ThroughputRecord
+from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimes, ThroughputRecord
 
 _MAX_RECORDS = 4096
 _DEFER_SECONDS = 0.2  # begins closer than this are processed together, in a fraction of the time
@@ -37,27 +37,20 @@ class FitMeter:
         self, *, window: int, warmup: int, batch_size: int | None, untrusted_per_step: int, began: float
     ) -> None:
         self.examples = ExampleCounter(batch_size, untrusted_per_step)
-        self.records: DecimatedList[ThroughputRecord] = DecimatedList(_MAX_RECORDS)
+        self.records: list[ThroughputRecord] = []
         self.epochs: list[EpochThroughput] = []
+        self.step_times = StepTimes()
         self.completed = 0
-        self._step_times = StepTimes()
-        self._epoch_step_times = StepTimes()
+        self._updates, self._stride = 0, 1  # every `_stride`-th update of the rates is recorded
         self._window = window
         self._warmup = warmup
         self._began = began
-        self._rates = RateWindow(window)
-        self._batches_per_sec: float | None = None
         self.begun = 0
         self.begins: list[tuple[int, float]] = []
         self.ends: list[tuple[int, float]] = []
         self.defer_until, self.max_pending = began, 0
         self._next_reading, self._spacing = 0, window
         self.begin_epoch(0)
-
-    @property
-    def step_times(self) -> StepTimes:
-        """The step times of all epochs so far."""
-        return self._step_times + self._epoch_step_times
 
     def begin_epoch(self, epoch: int) -> None:
         """Reset the sums of an epoch."""
@@ -66,8 +59,7 @@ class FitMeter:
         self.begins.clear()
         self.ends.clear()
         self.examples.start_epoch()
-        self._step_times, self._epoch_step_times = self.step_times, StepTimes()
-        self._measured_before = (self._rates.steps, self._rates.seconds)
+        self._first_of_epoch = len(self.step_times)
         self._examples_left_out: float | None = 0.0
         self._reading: tuple[int, float | None, bool] | None = None
 
@@ -119,7 +111,7 @@ class FitMeter:
 
     def rates(self) -> tuple[float | None, float | None]:
         """Return the rolling batches and samples per second, each `None` while it is not known."""
-        batches, per_step = self._batches_per_sec, self.examples.per_step
+        batches, per_step = self.step_times.rate(-self._window), self.examples.per_step
         return batches, None if batches is None or per_step is None else batches * per_step
 
     def _accept_reading(self) -> None:
@@ -142,25 +134,31 @@ class FitMeter:
         self.completed += len(executions)
         if not counted:
             return
-        sums = [(execution.steps, execution.seconds) for execution in counted]
-        self._rates.add(sums)
-        self._epoch_step_times.add(sums)
-        self._batches_per_sec = self._rates.rate()
+        for execution in counted:
+            self.step_times.add(execution.steps, execution.seconds)
         batches, samples = self.rates()
         if batches is not None:
             seconds = counted[-1].ended - self._began
-            self.records.append(ThroughputRecord(self._epoch, counted[-1].batch, seconds, batches, samples))
+            self._record(ThroughputRecord(self._epoch, counted[-1].batch, seconds, batches, samples))
+
+    def _record(self, record: ThroughputRecord) -> None:
+        """Record all updates until there are too many, then every second, every fourth, and so on."""
+        if self._updates % self._stride == 0:
+            if len(self.records) == _MAX_RECORDS:
+                del self.records[1::2]
+                self._stride *= 2
+            self.records.append(record)
+        self._updates += 1
 
     def _close_epoch(self, total: float | None) -> tuple[float, float | None]:
-        steps_before, seconds_before = self._measured_before
-        seconds = self._rates.seconds - seconds_before
-        batches = (self._rates.steps - steps_before) / seconds if seconds > 0 else math.nan
+        steps, seconds = self.step_times.totals(self._first_of_epoch)
+        batches = steps / seconds if seconds > 0 else math.nan
         samples = None if self.examples.per_step is None else math.nan
         if seconds > 0 and total is not None and self._examples_left_out is not None:
             samples = (total - self._examples_left_out) / seconds
         started, ended = self.executions.started, self.executions.ended
         if started is not None and ended is not None:
-            percentiles = self._epoch_step_times.percentiles() or ()
+            percentiles = self.step_times.percentiles(self._first_of_epoch) or ()
             span = started - self._began, ended - self._began
             self.epochs.append(EpochThroughput(self._epoch, *span, batches, samples, *percentiles))
         return batches, samples

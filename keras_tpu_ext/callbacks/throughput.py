@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.flops import FlopsCount
-from keras_tpu_ext.callbacks import _throughput_warnings as messages
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
-from keras_tpu_ext.callbacks._mfu import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC, DeviceRates, Options
+from keras_tpu_ext.callbacks._mfu import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC, DeviceRates
 from keras_tpu_ext.callbacks._plots import plot_throughput
 from keras_tpu_ext.callbacks._rates import (
     BATCHES_PER_SEC,
@@ -28,6 +27,21 @@ from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
 
 _KEYS = (BATCHES_PER_SEC, SAMPLES_PER_SEC, DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC)
 _SHORT = {SAMPLES_PER_SEC: "samples/s", MFU: "mfu"}
+_TWICE = (
+    "Throughput: the same object is in `callbacks` twice, so that it would count every step twice. Write it once: "
+    "fit(..., callbacks=[throughput])"
+)
+_UNCOUNTED = (
+    "Throughput shows no samples per second: this model's train_step does not add its batch size to Keras's "
+    "loss tracker (or has one example per step and replica, which looks the same), so examples cannot be "
+    "counted. Write: Throughput(batch_size=<examples per step over all replicas>)"
+)
+_MISMATCH = (
+    "Throughput(batch_size={batch_size}) does not fit: the model counted {examples:.0f} examples in an epoch of "
+    "{steps} steps, {per_step:.6g} per step. The rates shown use {batch_size}. batch_size is the number of examples "
+    "per step over all replicas. Write: Throughput() to have them counted, and put it before any callback that "
+    "evaluates the model"
+)
 
 
 class Throughput(_runtime.keras.callbacks.Callback):
@@ -152,7 +166,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
     @property
     def records(self) -> tuple[ThroughputRecord, ...]:
         """The rolling rates of the last `fit`, thinned out evenly once there are thousands."""
-        return tuple(self._meter.records.items)
+        return tuple(self._meter.records)
 
     @property
     def epoch_records(self) -> tuple[EpochThroughput, ...]:
@@ -165,7 +179,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         return self._devices.counted
 
     def step_time_percentiles(self) -> StepTimePercentiles:
-        """Return the median, 90th and 99th percentile of the last `fit`'s step times in seconds, to half a per cent.
+        """Return the median, 90th and 99th percentile of the last `fit`'s step times in seconds.
 
         Executions are timed, each from its start to that of the next one, input and other callbacks included. An
         execution of k batches counts as k steps of the same length, so with many steps per execution a single slow
@@ -218,7 +232,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Reset: each `fit` may compile anew."""
         if self._is_beginning:
-            raise ArgumentError(messages.TWICE)
+            raise ArgumentError(_TWICE)
         self._end_last_fit()  # which may have been interrupted
         self._start_fit(self.model)
         self._fitting = self._is_beginning = True
@@ -320,8 +334,13 @@ class Throughput(_runtime.keras.callbacks.Callback):
         return {f"throughput/{name}": getattr(self._meter.epochs[-1], name) for name in names}
 
     def _start_fit(self, model: Any = None) -> None:
-        options = Options(self.batch_size, self.flops_per_sample, self.peak_flops, self.tokens_per_sample)
-        self._devices = DeviceRates(options, model)
+        self._devices = DeviceRates(
+            model,
+            batch_size=self.batch_size,
+            flops_per_sample=self.flops_per_sample,
+            peak_flops=self.peak_flops,
+            tokens_per_sample=self.tokens_per_sample,
+        )
         self._not_measured = 0.0
         self._steps_so_far = 0
         self._first_step = 0
@@ -373,9 +392,12 @@ class Throughput(_runtime.keras.callbacks.Callback):
         counter = self._meter.examples
         found = dict(self._devices.warnings)
         if counter.mismatch is not None:
-            found["examples"] = messages.mismatched_batch_size(self.batch_size, *counter.mismatch)
+            examples, steps = counter.mismatch
+            found["examples"] = _MISMATCH.format(
+                batch_size=self.batch_size, examples=examples, steps=steps, per_step=examples / steps
+            )
         elif counter.per_step is None and self._meter.completed:
-            found["examples"] = messages.UNCOUNTED_EXAMPLES
+            found["examples"] = _UNCOUNTED
             self._show_in_progress_bar(batches=True)
         for topic in found.keys() - self._warned:
             self._warned.add(topic)
