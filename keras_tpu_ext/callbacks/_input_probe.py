@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from typing import NamedTuple
 
 from keras_tpu_ext._runtime.common.executions import BatchesAhead, Execution, Stage
 from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext.callbacks._rates import StepTimes
 
 _MAX_BYTES_AHEAD = 2**28  # of batches taken ahead, which are in memory all at once
 _BUFFERED = 0.1  # of a step: a batch that came faster was in a buffer
@@ -31,9 +31,7 @@ class ProbedInput(NamedTuple):
 class InputProbe:
     """Runs some executions as they come, then takes the batches for as many ahead of time and runs them.
 
-    Every batch is trained on once and in order, by the same compiled step: a probe does not change what is learned,
-    and has nothing to restore. Its cost is that the devices are idle while batches are taken; if they would have
-    waited for these batches anyway, there is none.
+    Its cost is that the devices are idle while batches are taken, unless they would have waited for these anyway.
     """
 
     def __init__(self, count: int, clock: Callable[[], float]) -> None:
@@ -123,11 +121,9 @@ def probe_length(count: int) -> int:
 
 
 def _pipeline_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | None:
-    """Return the seconds for one batch of those that were not in a buffer; `None` if that is all of them.
-
-    At first batches come out of a buffer, and the one after them was begun before: it comes too early. So the mean is
-    over the second half, and over less if the buffer lasted longer.
-    """
+    """Return the seconds for one batch that did not come out of a buffer; `None` if all did."""
+    # The one after those of a buffer was begun before: it comes too early. So the mean is over the second half, and
+    # over less if the buffer lasted longer.
     count = len(ahead.seconds)
     each = [seconds / steps for seconds, steps in zip(ahead.seconds, ahead.steps, strict=True)]
     made = next((i for i, seconds in enumerate(each) if seconds > _BUFFERED * compute_seconds), None)
@@ -139,49 +135,28 @@ def _pipeline_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | No
 
 
 class StepMeter:
-    """Averages the seconds of a step, from begin to begin of executions with nothing else between them.
-
-    The longest execution is left out of an average over enough of them: a single pause comes from the process, and
-    better input does not remove it. (At the end of a pipeline tf.data sometimes waits up to some seconds for its
-    tuner's next turn; other programs share the machine.) Pauses that recur do count.
-
-    Args:
-        window: Number of executions in the rolling average.
-
-    Attributes:
-        executions: Number of executions that the epoch has begun, those of a `pause` included.
-        pending: Times of begins that are not processed yet; the list object never changes.
-    """
+    """Averages the seconds of a step, from begin to begin of executions with nothing else between them."""
 
     def __init__(self, window: int) -> None:
         self._window = window
-        self.pending: list[float] = []
-        self._recent: deque[tuple[float, int]] = deque(maxlen=window)
+        self._times = StepTimes()
         self.start_epoch()
 
     def start_epoch(self) -> None:
         """Reset the sums of an epoch; the time between two epochs is not a step."""
-        self._epoch: list[float] = [0.0, 0]
-        self._counted = 0
-        self._longest = (0.0, 1)
+        self._first_of_epoch = len(self._times)
         self._last: tuple[float, int] | None = None
         self._began: float | None = None
         self._ended, self._steps, self._steps_of_last = 0.0, 0, 0
-        self.executions = 0
-        self.pending.clear()
+        self.executions = 0  # that the epoch has begun, those of a `pause` included
 
     def begin(self, now: float, steps: int) -> None:
         """Add the begin of an execution of `steps` steps."""
         self._add(now, steps)
         # The first two of an epoch start with empty buffers, or compile.
         if self._last is not None and self.executions > 3:
-            seconds, of = now - self._last[0], self._last[1]
-            self._recent.append((seconds, of))
-            self._counted += 1
-            self._epoch[0] += seconds
-            self._epoch[1] += of
-            if seconds * self._longest[1] > self._longest[0] * of:
-                self._longest = seconds, of
+            before, of = self._last
+            self._times.add(of, now - before)
         self._last = (now, steps)
 
     def _add(self, now: float, steps: int) -> None:
@@ -190,22 +165,13 @@ class StepMeter:
             self._began = now
         self._ended, self._steps, self._steps_of_last = now, self._steps + steps, steps
 
-    def flush(self, steps: int) -> None:
-        """Process pending begins, of executions of `steps` steps each."""
-        for now in self.pending:
-            self.begin(now, steps)
-        self.pending.clear()
-
     def pause(self, now: float, steps: int) -> None:
         """Count an execution, but neither its time nor that since the last begin."""
         self._add(now, steps)
         self._last = None
 
     def left_out(self, step_seconds: float) -> float:
-        """Return the seconds of the epoch beyond those of its steps at `step_seconds` each.
-
-        0 if they are less than a twentieth of it.
-        """
+        """Return the seconds of the epoch beyond those of its steps; 0 if they are less than a twentieth of it."""
         if self._began is None:
             return 0.0
         seconds = self._ended - self._began
@@ -214,18 +180,23 @@ class StepMeter:
 
     def rolling_average(self) -> float | None:
         """Return the seconds of a step over the window; `None` if it is empty."""
-        if not self._recent:
-            return None
-        seconds, steps = map(sum, zip(*self._recent, strict=True))
-        return _average(seconds, steps, len(self._recent), max(self._recent, key=lambda one: one[0] / one[1]))
+        return _average(self._times.executions(-self._window))
 
     def epoch_average(self) -> float | None:
         """Return the seconds of a step over the epoch; `None` if nothing was timed."""
-        seconds, steps = self._epoch
-        return _average(seconds, steps, self._counted, self._longest) if self._counted else None
+        return _average(self._times.executions(self._first_of_epoch))
 
 
-def _average(seconds: float, steps: float, executions: int, longest: tuple[float, int]) -> float:
-    if executions < _ENOUGH:
+def _average(executions: Collection[tuple[int, float]]) -> float | None:
+    """Return the seconds of a step.
+
+    Of enough executions the longest is left out: a single pause comes from the process, such as tf.data's tuner or
+    another program, and better input does not remove it. Pauses that recur do count.
+    """
+    if not executions:
+        return None
+    steps, seconds = map(sum, zip(*executions, strict=True))
+    if len(executions) < _ENOUGH:
         return seconds / steps
-    return (seconds - longest[0]) / (steps - longest[1])
+    longest = max(executions, key=lambda one: one[1] / one[0])
+    return (seconds - longest[1]) / (steps - longest[0])

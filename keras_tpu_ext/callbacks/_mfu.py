@@ -67,15 +67,7 @@ def device_peak(device_name: str) -> Peak:
 
 
 class DeviceRates:
-    """Computes the logs of one `fit` from its rates, with the MFU if FLOPs and peak are known.
-
-    Args:
-        model: The model, which is in `fit`; `None` for no fit at all.
-        batch_size: As in `Throughput`, like the other arguments.
-        flops_per_sample: FLOPs of a step for one example.
-        peak_flops: Peak of a device.
-        tokens_per_sample: Tokens in an example.
-    """
+    """Computes the logs of one `fit` from its rates, with the MFU if FLOPs and peak are known."""
 
     def __init__(
         self,
@@ -123,10 +115,9 @@ class DeviceRates:
         logs = {BATCHES_PER_SEC: batches, SAMPLES_PER_SEC: samples, DEVICE_SAMPLES_PER_SEC: per_device}
         if self._tokens_per_sample is not None:
             logs[TOKENS_PER_SEC] = samples * self._tokens_per_sample
-        if self.flops_per_sample is not None:
-            mfu = self._mfu(samples)
-            if mfu is not None and not mfu > 1:
-                logs[MFU] = mfu
+        mfu = self._mfu(samples)
+        if mfu is not None and not mfu > 1:
+            logs[MFU] = mfu
         return logs
 
     def epoch_logs(self, batches: float, samples: float | None) -> dict[str, float]:
@@ -154,14 +145,14 @@ class DeviceRates:
         examples = read_examples() if batch_size is None else None
         if examples and examples > steps * self.untrusted_per_step:
             batch_size = round(examples / steps)
-        self._counter.count(batch_size)
-        self.counted = self._counter.result
-        if self.counted is None:
+        self.needs_flops = False
+        try:
+            self.counted = self._counter.count(batch_size)
+        except UncountableError as error:
             self.has_mfu = False
-            self.warnings["flops"] = _NO_FLOPS.format(why=self._counter.failure)
+            self.warnings["flops"] = _NO_FLOPS.format(why=error)
         else:
             self.flops_per_sample = self.counted.per_sample
-        self.needs_flops = False
 
     def stop(self) -> None:
         """Stop waiting for an execution to count."""
@@ -190,8 +181,6 @@ class FlopsCounter:
     """Intercepts one execution of a `fit` to see its batch, and then counts the FLOPs of a step."""
 
     def __init__(self, model: Model | None) -> None:
-        self.result: FlopsCount | None = None  # the FLOPs; `None` while they are not known
-        self.failure = ""  # why they cannot be counted; empty while they may still be
         self._model = model
         self._interception: Interception | None = None
         self._has_run = False
@@ -203,31 +192,29 @@ class FlopsCounter:
             self._interception = _runtime.probes.intercept_executions(self._model, self._intercept)
         return self._has_run
 
-    def count(self, batch_size: int | None) -> None:
-        """Count, and never raise; `batch_size` is the number of examples over all replicas, if known."""
+    def count(self, batch_size: int | None) -> FlopsCount:
+        """Count for a batch of that many examples over all replicas, if known, or raise an `UncountableError`."""
+        if self._batch is None:
+            raise UncountableError("its data does not say what a batch is like")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the step is traced a second time, and has already warned
-                self.result = self._count(batch_size)
-        except UncountableError as error:
-            self.failure = str(error)
+                found = _runtime.probes.count_flops(self._model, self._batch, batch_size or _DEFAULT_BATCH_SIZE)
+        except UncountableError:
+            raise
         except Exception as error:  # the user's code runs here, and can raise anything
             text = str(error).strip().partition("\n")[0]
-            self.failure = f"its step cannot be traced apart from fit ({type(error).__name__}: {text[:200]})"
+            why = f"its step cannot be traced apart from fit ({type(error).__name__}: {text[:200]})"
+            raise UncountableError(why) from error
+        if not found.per_sample:
+            raise UncountableError("no product and no convolution can be seen in it")
+        return found
 
     def stop(self) -> None:
         """Stop intercepting."""
         if self._interception is not None:
             self._interception.undo()
             self._interception = None
-
-    def _count(self, batch_size: int | None) -> FlopsCount:
-        if self._batch is None:
-            raise UncountableError("its data does not say what a batch is like")
-        found = _runtime.probes.count_flops(self._model, self._batch, batch_size or _DEFAULT_BATCH_SIZE)
-        if not found.per_sample:
-            raise UncountableError("no product and no convolution can be seen in it")
-        return found
 
     def _intercept(self, execution: Execution) -> Nest:
         self.stop()

@@ -11,6 +11,7 @@ from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.executions import Execution, Interception, Stage
+from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput, StepMeter, probe_length
 from keras_tpu_ext.callbacks._plots import plot_input
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
@@ -18,12 +19,12 @@ from keras_tpu_ext.checks import arguments as check
 
 _WAIT_FRACTION = "input/wait_fraction"
 _WARMUP = 2  # executions, of which the first one compiles
-_MIN_TIMED, _MAX_TIMED = 3, 32  # executions timed on either side of a probe
+_MIN_STEPS = 3  # timed on either side of a probe, in whole executions
+_MAX_TIMED = 32  # executions timed on either side
 _PROBE_SECONDS = 0.1  # for which a probe times either side, up to _MAX_PART
 _MAX_PART = 0.01  # of an epoch's executions
 _UPDATE_SECONDS = 0.05  # for which batches show the same value: computing it takes longer than all the rest
 _MAX_COST = 0.005  # of the time since the last probe: a costlier one waits for a later epoch
-_MIN_EXECUTIONS = _WARMUP + probe_length(_MIN_TIMED)
 _UNKNOWN = "HostBottleneck could not find out how long this model waits for data: {why}"
 _NONE_AHEAD = (
     "its batches cannot be taken ahead of their turn, as where several processes train together. Leave it out here"
@@ -53,10 +54,11 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     trained on once and in order, by the same compiled step, so nothing has to be restored. What `fit` takes beyond
     the second time is waiting. The time between two hooks is not: Keras fetches a batch inside the train function.
 
-    A probe runs once an epoch, with up to 1 % of its executions on either side, and at least three. The devices are
-    idle while it takes batches, which costs time only if they do not wait for data anyway; an epoch has no probe if
-    the last one cost more than 0.5 % of the time since. With fewer than 300 executions per epoch there is one probe
-    in a `fit`. Epochs of fewer than 10 executions are too short to tell: there is no verdict, and a warning says so.
+    A probe runs once an epoch, with up to 1 % of its executions on either side, and at least three steps. The
+    devices are idle while it takes batches, which costs time only if they do not wait for data anyway; an epoch has
+    no probe if the last one cost more than 0.5 % of the time since. With fewer than 300 executions per epoch there
+    is one probe in a `fit`. Epochs of fewer than 10 executions, or 6 of three steps or more, are too short to tell:
+    there is no verdict, and a warning says so.
 
     The first executions of an epoch, validation and probes do not count. Neither does the longest of ten or more
     executions: a single pause comes from the process, and better input does not remove it. If more than a twentieth
@@ -114,14 +116,13 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self.window = check.integer(caller, "window", window, example=20)
         self.verbose = verbose
         self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
-        self._fitted: Any = None  # the model that is in `fit`
+        self._fitted: Model | None = None  # the model that is in `fit`
         self._shares_cores = False
         self._interception: Interception | None = None
         self._start()
 
     def _start(self) -> None:
         self._meter = StepMeter(self.window)
-        self._pending = self._meter.pending
         self._found: list[ProbedInput] = []
         self._verdicts: list[tuple[int, InputVerdict]] = []
         self._printed = ""  # the verdict that was printed last
@@ -167,7 +168,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             figure.savefig(path)
         return figure
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reset."""
         _runtime.progress.show_in_progress_bar({_WAIT_FRACTION: "input_wait"})
         self._start()
@@ -175,29 +176,29 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self._fitted = self.model
         self._shares_cores = _runtime.devices.device_name(self._fitted) == "cpu"
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Restore the train function, and warn if nothing is known."""
         self._restore()
         self._fitted = None
         if not self._verdicts and _runtime.devices.is_chief():
-            short = _TOO_SHORT.format(executions=self._executions_of_epoch, needed=_MIN_EXECUTIONS)
+            needed = _WARMUP + probe_length(_least(self._steps))
+            short = _TOO_SHORT.format(executions=self._executions_of_epoch, needed=needed)
             why = self._failure or (_GROWING if self._was_growing else short)
             warnings.warn(_UNKNOWN.format(why=why), stacklevel=2)
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Reset the sums of the epoch."""
         self._meter.start_epoch()
         cost = self._found[-1].cost_seconds if self._found else 0.0
         self._may_probe = cost <= _MAX_COST * (self.clock() - self._probed_at)
         self._only_times = self._is_shown = False
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Intercept the train function, which other callbacks may have replaced; or only take the time."""
         if self._only_times:
             now = self.clock()
-            self._pending.append(now)
+            self._meter.begin(now, self._steps)
             if now >= self._show_at:
-                self._meter.flush(self._steps)
                 self._show_at, self._is_shown = now + _UPDATE_SECONDS, False
             return
         self._batch, self._is_announced = batch, True
@@ -205,19 +206,18 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             self._restore()
             self._interception = _runtime.probes.intercept_executions(self._fitted, self._intercept)
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Put the rolling value into `logs`."""
         if not self._is_shown:
             self._shown, self._is_shown = self._wait_fraction(self._meter.rolling_average()), self._only_times
         if logs is not None and self._shown is not None:
             logs[_WAIT_FRACTION] = self._shown
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Put the value of the epoch into `logs`, and print a new verdict."""
         if self._probe is not None:
             self._probe.invalidate()
             self._close_probe()
-        self._meter.flush(self._steps)
         self._executions_of_epoch = self._meter.executions
         step_seconds = self._meter.epoch_average()
         if step_seconds is None and self._found:
@@ -240,7 +240,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             self._interception.undo()
             self._interception = None
 
-    def _intercept(self, execution: Execution) -> Any:
+    def _intercept(self, execution: Execution) -> Nest:
         """Run an execution, in a probe if one is due."""
         if not self._is_announced:  # left behind by a fit that was interrupted
             self._restore()
@@ -263,7 +263,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
 
     def _may_still_probe(self) -> bool:
         """Whether this epoch may have another probe: if epochs are short, there is one in a `fit`."""
-        has_enough = bool(self._found) and self._executions_of_epoch * _MAX_PART < _MIN_TIMED
+        has_enough = bool(self._found) and self._executions_of_epoch * _MAX_PART < _MIN_STEPS
         return self._may_probe and not self._failure and not has_enough
 
     def _close_probe(self) -> None:
@@ -288,8 +288,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         if not self._may_still_probe() or self._was_growing or self._meter.executions < _WARMUP:
             return False
         steps = (self.params or {}).get("steps")
-        left = None if steps is None else (steps - self._batch) // execution.steps
-        return left is None or left >= probe_length(self._count(execution))
+        remaining = None if steps is None else (steps - self._batch) // execution.steps
+        return remaining is None or remaining >= probe_length(self._count(execution))
 
     def _count(self, execution: Execution) -> int:
         """Return the number of executions that a probe times on either side."""
@@ -297,7 +297,7 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         of_epoch = steps // execution.steps if steps else self._executions_of_epoch
         seconds = self._meter.rolling_average()
         wanted = _MAX_TIMED if not seconds else math.ceil(_PROBE_SECONDS / (seconds * execution.steps))
-        return max(_MIN_TIMED, min(wanted, _MAX_TIMED, int(of_epoch * _MAX_PART)))
+        return max(_least(execution.steps), min(wanted, _MAX_TIMED, int(of_epoch * _MAX_PART)))
 
     def _wait_fraction(self, step_seconds: float | None) -> float | None:
         if not self._found or not step_seconds:
@@ -317,3 +317,8 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             self._meter.left_out(step_seconds),
             self._shares_cores,
         )
+
+
+def _least(steps: int) -> int:
+    """Return the fewest executions of this many steps that a probe times on either side."""
+    return math.ceil(_MIN_STEPS / steps)

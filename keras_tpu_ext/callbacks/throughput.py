@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.flops import FlopsCount
+from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
 from keras_tpu_ext.callbacks._mfu import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC, DeviceRates
 from keras_tpu_ext.callbacks._plots import plot_throughput
@@ -18,10 +19,10 @@ from keras_tpu_ext.callbacks._rates import (
     BATCHES_PER_SEC,
     SAMPLES_PER_SEC,
     EpochThroughput,
+    ScalarWriter,
     StepTimePercentiles,
     ThroughputRecord,
 )
-from keras_tpu_ext.callbacks._scalar_writer import ScalarWriter
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
 
@@ -224,12 +225,12 @@ class Throughput(_runtime.keras.callbacks.Callback):
             figure.savefig(path)
         return figure
 
-    def set_params(self, params: dict[str, Any]) -> None:
+    def set_params(self, params: dict[str, object]) -> None:
         """Note that a `fit` is about to begin."""
         self._is_beginning = False
         super().set_params(params)
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reset: each `fit` may compile anew."""
         if self._is_beginning:
             raise ArgumentError(_TWICE)
@@ -240,12 +241,12 @@ class Throughput(_runtime.keras.callbacks.Callback):
         if self.log_dir is not None and self._open_scalars is not None and _runtime.devices.is_chief():
             self._scalars = ScalarWriter(self._open_scalars, os.fspath(self.log_dir), every=self.window)
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Stop measuring, and close the file for TensorBoard."""
         self._fitting = False
         self._end_last_fit()
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Reset the sums of the epoch."""
         self._is_beginning = False
         self._meter.begin_epoch(epoch)
@@ -256,30 +257,30 @@ class Throughput(_runtime.keras.callbacks.Callback):
     # Between two batches other code uses the processor's caches, so memory access costs these two hooks more than
     # their work: they append the time, and the rest is done for many batches at once.
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Take the time; process pending times if there are enough of them."""
-        now, begins = self.clock() - self._not_measured, self._begins
-        if now < self._defer_until and len(begins) < self._max_pending:
-            begins.append((batch, now))
+        now, meter = self.clock() - self._not_measured, self._meter
+        if now < meter.defer_until and len(meter.begins) < meter.max_pending:
+            meter.begins.append((batch, now))
         else:
             self._begin(batch, now)
         if self._scalars is not None:
             self._scalars.begin_execution(self._first_step + batch, self._rolling_logs)
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Put the rolling rates into `logs`."""
-        self._ends.append((batch, self.clock() - self._not_measured))
+        self._meter.ends.append((batch, self.clock() - self._not_measured))
         if logs is not None:
             logs.update(self._rolling)
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
         """Read the count of examples before validation resets it."""
         if self._fitting:
             self._meter.flush()
             # Not by ends of executions: on JAX the last one may be reported after this.
             self._examples_at_test = (self._meter.begun, self._read_examples())
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Put the rates of the epoch into `logs`."""
         self._meter.flush()
         if not _runtime.progress.end_names_last_batch():
@@ -320,8 +321,9 @@ class Throughput(_runtime.keras.callbacks.Callback):
             self._count_flops(batch, self._read_examples)
             now = self.clock() - self._not_measured
         meter.begin(batch, now, self._read_examples)
+        if devices.needs_flops:
+            meter.max_pending = 0
         self._rolling = self._rolling_logs()
-        self._defer_until, self._max_pending = meter.defer_until, 0 if devices.needs_flops else meter.max_pending
 
     def _rolling_logs(self) -> dict[str, float]:
         batches, samples = self._meter.rates()
@@ -333,7 +335,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         names = ("step_seconds_p50", "step_seconds_p90", "step_seconds_p99")
         return {f"throughput/{name}": getattr(self._meter.epochs[-1], name) for name in names}
 
-    def _start_fit(self, model: Any = None) -> None:
+    def _start_fit(self, model: Model | None = None) -> None:
         self._devices = DeviceRates(
             model,
             batch_size=self.batch_size,
@@ -353,8 +355,6 @@ class Throughput(_runtime.keras.callbacks.Callback):
             untrusted_per_step=self._devices.untrusted_per_step,
             began=self.clock(),
         )
-        self._begins, self._ends = self._meter.begins, self._meter.ends
-        self._defer_until, self._max_pending = self._meter.defer_until, 0
 
     def _read_examples(self) -> float | None:
         # On JAX even `self.model` is expensive, since it copies the state back: only here, never at each batch.

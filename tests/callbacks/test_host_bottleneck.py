@@ -50,6 +50,7 @@ CASES = {
     "plain": lambda: (keras.Model, {}, {}),
     "ours": lambda: (kte.TPUModel, {}, {}),
     "ours, several steps": lambda: (kte.TPUModel, {"steps_per_execution": 2}, {}),
+    "ours, seven executions": lambda: (kte.TPUModel, {"steps_per_execution": 3}, {}),
     "plain, several steps": lambda: (keras.Model, {"steps_per_execution": 2}, {}),
     "batches of a dataset": lambda: (
         kte.TPUModel,
@@ -67,7 +68,7 @@ CASES = {
     "case",
     [
         case
-        if case in ("ours, several steps", "batches of a dataset")
+        if case in ("ours, several steps", "ours, seven executions", "batches of a dataset")
         else pytest.param(case, marks=pytest.mark.exhaustive)
         for case in CASES
     ],
