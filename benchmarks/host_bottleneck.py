@@ -1,6 +1,6 @@
 """Whether `HostBottleneck` is right, where host and device cost what this script says.
 
-    python benchmarks/host_bottleneck.py [--batches 160] [--device-ms 10] [--short]
+    python benchmarks/host_bottleneck.py [--batches 160] [--device-ms 10]
     KERAS_BACKEND=jax python benchmarks/host_bottleneck.py
 
 Host and device sleep: the host for a multiple of the device's time before it gives a batch, the device inside the
@@ -8,9 +8,6 @@ step. Each row trains three times for two epochs: on batches that are there at o
 that with the callback. The second epochs of the first two, timed from outside and without the callback, say what
 part of the time really waits; the row says how far the callback is off, and whether its verdict is the right one.
 Verdicts within 5 points of a band's edge count for neither. The last line is JSON.
-
-Rows of short epochs have 4 executions in each of 8 epochs. There the time that counts is that of whole epochs, in the
-median, with the start of the pipeline in each.
 """
 
 from __future__ import annotations
@@ -29,7 +26,6 @@ from keras_tpu_ext._runtime import keras
 ON_JAX = keras.backend.backend() == "jax"
 RATIOS = (0.0, 0.25, 0.5, 0.9, 1.1, 2.0, 4.0)
 EDGES, MARGIN = (0.05, 0.20), 0.05
-SHORT, EPOCHS = 4, 8  # executions of a short epoch, and how many epochs these rows have
 ROWS, FEATURES = 8, 4
 
 
@@ -112,7 +108,7 @@ def pipeline(batches: int, seconds: float | None, *, tuned: bool = True) -> Any:
 
 
 class StepSeconds(keras.callbacks.Callback):
-    """Times each epoch but the first, from a batch on; from the first on it is the whole epoch, with its start."""
+    """Times each epoch but the first, from a batch on."""
 
     async_safe = True
 
@@ -128,7 +124,7 @@ class StepSeconds(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Forget the last one."""
-        self.begun = None if self.first else (0, time.perf_counter())
+        self.begun = None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Take the time, once."""
@@ -141,28 +137,25 @@ class StepSeconds(keras.callbacks.Callback):
         self.of_epochs.append((time.perf_counter() - begun) / (self.batches - batch))
 
 
-def step_seconds(model: Any, batches: int, host: float | None, *, epochs: int = 2, whole: bool = False) -> float:
-    """Return the seconds of a step in a `fit` without the callback, from their second quarter on or of whole ones."""
-    timer = StepSeconds(batches, 0 if whole else batches // 4)
+def step_seconds(model: Any, batches: int, host: float | None) -> float:
+    """Return the seconds of a step without the callback, in the second epoch from its second quarter on."""
+    timer = StepSeconds(batches, batches // 4)
     data, steps = pipeline(batches, host, tuned=False), None
     if host is None and not ON_JAX:
         data, steps = data.repeat(), batches  # one pipeline for all epochs: none of them waits for its start
-    model.fit(data, steps_per_epoch=steps, epochs=epochs, verbose=0, shuffle=False, callbacks=[timer])
+    model.fit(data, steps_per_epoch=steps, epochs=2, verbose=0, shuffle=False, callbacks=[timer])
     return timer.seconds
 
 
-def row(
-    model_class: Any, steps: int, ratio: float, *, batches: int, device: float, short: bool = False
-) -> dict[str, Any]:
+def row(model_class: Any, steps: int, ratio: float, *, batches: int, device: float) -> dict[str, Any]:
     """Return what is true and what the callback says, for one ratio of host to device."""
     inputs = keras.Input((FEATURES,))
     model = model_class(inputs, keras.layers.Dense(1)(SlowDevice(device)(inputs)))
     model.compile("sgd", "mse", steps_per_execution=steps)
-    batches, epochs = (SHORT * steps, EPOCHS) if short else (batches, 2)
-    alone, piped = (step_seconds(model, batches, host, epochs=epochs, whole=short) for host in (None, ratio * device))
+    alone, piped = (step_seconds(model, batches, host) for host in (None, ratio * device))
     truth = max(0.0, 1 - alone / piped)
     callback = kte.callbacks.HostBottleneck(verbose=False)
-    model.fit(pipeline(batches, ratio * device), epochs=epochs, verbose=0, shuffle=False, callbacks=[callback])
+    model.fit(pipeline(batches, ratio * device), epochs=2, verbose=0, shuffle=False, callbacks=[callback])
     verdict = callback.verdict
     assert verdict is not None
     right = kte.callbacks.InputVerdict(truth, piped, alone, None).verdict == verdict.verdict
@@ -181,19 +174,17 @@ def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--batches", type=int, default=160)
     parser.add_argument("--device-ms", type=float, default=10.0)
-    parser.add_argument("--short", action="store_true", help="the rows of short epochs only")
     options = parser.parse_args()
     found: dict[str, Any] = {}
     for name, model_class in (("keras.Model", keras.Model), ("TPUModel", kte.TPUModel)):
-        for short, steps, ratio in itertools.product((False, True)[options.short :], (1, 8), RATIOS):
+        for steps, ratio in itertools.product((1, 8), RATIOS):
             device = options.device_ms / 1000
-            one = row(model_class, steps, ratio, batches=options.batches, device=device, short=short)
-            epochs = ", short" * short
-            found[f"{name}, {steps} step(s), host/device {ratio}{epochs}"] = one
+            one = row(model_class, steps, ratio, batches=options.batches, device=device)
+            found[f"{name}, {steps} step(s), host/device {ratio}"] = one
             verdict = {True: "right", False: "WRONG", None: "near an edge"}[one["right"]]
             off = abs(one["found"] - one["truth"])
             print(
-                f"{name:11s} steps_per_execution {steps} host/device {ratio:4.2f}{epochs}: "
+                f"{name:11s} steps_per_execution {steps} host/device {ratio:4.2f}: "
                 f"waits {one['truth']:6.1%}, found {one['found']:6.1%}, off {off:5.1%}, {one['verdict']}: {verdict}",
                 flush=True,
             )

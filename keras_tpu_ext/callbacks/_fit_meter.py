@@ -2,62 +2,179 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from keras_tpu_ext.callbacks._epoch import EpochExecutions, ExampleCounter, Execution
-from keras_tpu_ext.callbacks._rates import DecimatedList, EpochThroughput, RateWindow, StepTimes, ThroughputRecord
+from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimes, ThroughputRecord
 
 _MAX_RECORDS = 4096
 _DEFER_SECONDS = 0.2  # begins closer than this are processed together, in a fraction of the time
 _MAX_SPACING = 64  # windows between two readings
 
 
-class FitMeter:
-    """Measures one `fit` from its hooks.
+class Execution(NamedTuple):
+    """One call of the train function."""
 
-    Args:
-        window: Number of executions in the rolling rate.
-        warmup: Number of executions left out at the start; unless it is 0, the last one of the first epoch is
-            left out too.
-        batch_size: Examples per step over all replicas, or `None` to use readings.
-        untrusted_per_step: Count per step up to which it may not be a count of examples, see `ExampleCounter`.
-        began: Clock time in seconds at which the `fit` began.
+    batch: int  # index in the epoch of its first batch
+    steps: int  # number of batches it ran
+    seconds: float  # seconds from its start to the next one's, or to its own end for the last of an epoch
+    ended: float  # clock time at which those seconds were over
 
-    Attributes:
-        begins: Pending begins of executions, each as its first batch and its time. The list object never changes: a
-            hook only appends to it, which is cheapest.
-        ends: Pending ends likewise, each as its last batch and its time.
-        begun: Number of executions that have begun in this `fit`; after `flush` pending ones too.
-        defer_until: Time before which a begin may be left pending.
-        max_pending: Number of pending begins from which on it may not be left pending.
+
+class EpochExecutions:
+    """Times the executions of one epoch from `on_train_batch_begin` and `on_train_batch_end`."""
+
+    # The batch index jumps by `steps_per_execution`, and the end hook names the last batch of a full execution even
+    # when data ran out before it (before Keras 3.11 its first batch: see `complete_last`). And if the length of the
+    # data is unknown, the epoch ends with a begin hook that gets no end hook: that one is not an execution. So an
+    # execution is returned only when two later ones have begun, and `finish` returns the rest.
+
+    def __init__(self) -> None:
+        self.started: float | None = None  # clock time of the first begin, or `None`
+        self.ended: float | None = None  # clock time of the last end, or `None`
+        self.last_batch = -1  # index of the last batch that an end hook named, or -1
+        self._begins: list[tuple[int, float]] = []
+
+    @property
+    def last_begin(self) -> int:
+        """Index of the first batch of the last execution that has ended, or -1."""
+        return max((batch for batch, _ in self._begins if batch <= self.last_batch), default=-1)
+
+    def begin(self, begins: Sequence[tuple[int, float]]) -> list[Execution]:
+        """Add begins of executions, each as its first batch and its time; return the executions now complete."""
+        if self.started is None and begins:
+            self.started = begins[0][1]
+        known = [*self._begins, *begins]
+        self._begins = known[-2:]
+        return [_between(*pair) for pair in itertools.pairwise(known[:-1])]
+
+    def end(self, batch: int, now: float) -> None:
+        """Add the end of the execution whose last batch is `batch`."""
+        if batch > self.last_batch:  # on JAX the hooks may arrive out of order
+            self.last_batch, self.ended = batch, now
+
+    def complete_last(self, steps: int) -> None:
+        """Assume that the last execution had `steps` batches, because the end hook named its first batch."""
+        if self.last_batch >= 0:
+            later = [batch for batch, _ in self._begins if batch > self.last_batch]
+            self.last_batch = min([self.last_batch + steps, *later]) - 1
+
+    def finish(self) -> list[Execution]:
+        """Return the executions not returned yet, oldest first; the last is the last of the epoch."""
+        begins = [begin for begin in self._begins if begin[0] <= self.last_batch]
+        if not begins or self.ended is None:
+            return []
+        batch, begun = begins[-1]
+        last = Execution(batch, self.last_batch + 1 - batch, self.ended - begun, self.ended)
+        return [_between(*pair) for pair in itertools.pairwise(begins)] + [last]
+
+
+def _between(first: tuple[int, float], second: tuple[int, float]) -> Execution:
+    return Execution(first[0], second[0] - first[0], second[1] - first[1], second[1])
+
+
+class ExampleCounter:
+    """Counts examples: an estimate per step while an epoch runs, the exact number at its end.
+
+    Without a `batch_size` from the user it takes readings. If a custom `train_step` may not weight the loss tracker
+    by the batch size, a count of `untrusted_per_step`, one per step and replica, is no count of examples.
     """
+
+    def __init__(self, batch_size: int | None, untrusted_per_step: int = 0) -> None:
+        self.per_step: float | None = batch_size  # examples per step, or `None` while they are not known
+        # Examples in an epoch and its steps, if `batch_size` does not fit them; else `None`.
+        self.mismatch: tuple[float, int] | None = None
+        self._batch_size = batch_size
+        self._untrusted_per_step = untrusted_per_step
+        self.start_epoch()
+
+    def start_epoch(self) -> None:
+        """Reset to 0, as Keras's own counter does."""
+        self._steps = 0
+        self._examples = 0.0
+        self._was_reset = False
+        self._sizes: list[float] = []  # examples per step, as the readings of this epoch show them
+
+    @property
+    def needs_readings(self) -> bool:
+        """Whether examples per step have to be read from the model."""
+        return self._batch_size is None
+
+    def read(self, steps: int, examples: float | None) -> None:
+        """Take a reading: `examples` after `steps` whole steps of this epoch."""
+        if steps <= self._steps or examples is None:
+            return
+        if examples <= steps * self._untrusted_per_step:
+            self.per_step = None
+        elif examples < self._examples:
+            self._was_reset = True  # something evaluated the model in the middle of the epoch
+        elif not self._was_reset:
+            self.per_step = (examples - self._examples) / (steps - self._steps)
+            self._sizes.append(self.per_step)
+            self._steps, self._examples = steps, examples
+
+    def estimate(self, steps: int) -> float | None:
+        """Return the examples in the first `steps` steps of this epoch by the last readings, if these suffice."""
+        if self.per_step is None or self._was_reset:
+            return None
+        return self._examples + self.per_step * (steps - self._steps)
+
+    def total(self, steps: int, examples: float | None) -> float | None:
+        """Return the examples in the epoch's `steps` steps; `examples` is the model's count, if it has one."""
+        counted = examples if examples is not None and examples > steps * self._untrusted_per_step else None
+        if self._batch_size is not None:
+            return self._total_of_given(self._batch_size, steps, counted)
+        if examples is None:
+            return self.estimate(steps)
+        self._was_reset = self._was_reset or (counted is not None and counted < self._least(steps))
+        if counted is None or self._was_reset:
+            return None
+        if self.per_step is None and steps:
+            self.per_step = counted / steps
+        return counted
+
+    def _least(self, steps: int) -> float:
+        """Return the fewest examples of `steps` steps; a lower count was reset since the last reading."""
+        # If readings have repeatedly shown one size, only the last batch may be smaller.
+        if len(self._sizes) < 2 or min(self._sizes) < max(self._sizes):
+            return self._examples
+        return self._examples + self._sizes[-1] * max(steps - 1 - self._steps, 0)
+
+    def _total_of_given(self, batch_size: int, steps: int, counted: float | None) -> float:
+        if counted is None or not steps:
+            return float(batch_size * steps)
+        if batch_size * (steps - 1) < counted <= batch_size * steps:
+            return counted
+        self.mismatch = (counted, steps)
+        return float(batch_size * steps)
+
+
+class FitMeter:
+    """Measures one `fit`, which began at that clock time, from its hooks."""
 
     def __init__(
         self, *, window: int, warmup: int, batch_size: int | None, untrusted_per_step: int, began: float
     ) -> None:
         self.examples = ExampleCounter(batch_size, untrusted_per_step)
-        self.records: DecimatedList[ThroughputRecord] = DecimatedList(_MAX_RECORDS)
+        self.records: list[ThroughputRecord] = []
         self.epochs: list[EpochThroughput] = []
+        self.step_times = StepTimes()
         self.completed = 0
-        self._step_times = StepTimes()
-        self._epoch_step_times = StepTimes()
+        self._updates, self._stride = 0, 1  # every `_stride`-th update of the rates is recorded
         self._window = window
         self._warmup = warmup
         self._began = began
-        self._rates = RateWindow(window)
-        self._batches_per_sec: float | None = None
-        self.begun = 0
+        self.begun = 0  # executions that have begun; after `flush` pending ones too
+        # Pending begins, each as its first batch and its time, and ends, each as its last batch and its time. The
+        # list objects never change: a hook only appends to them, which is cheapest.
         self.begins: list[tuple[int, float]] = []
         self.ends: list[tuple[int, float]] = []
+        # Until when, and up to how many, begins may be left pending.
         self.defer_until, self.max_pending = began, 0
         self._next_reading, self._spacing = 0, window
         self.begin_epoch(0)
-
-    @property
-    def step_times(self) -> StepTimes:
-        """The step times of all epochs so far."""
-        return self._step_times + self._epoch_step_times
 
     def begin_epoch(self, epoch: int) -> None:
         """Reset the sums of an epoch."""
@@ -66,19 +183,16 @@ class FitMeter:
         self.begins.clear()
         self.ends.clear()
         self.examples.start_epoch()
-        self._step_times, self._epoch_step_times = self.step_times, StepTimes()
-        self._measured_before = (self._rates.steps, self._rates.seconds)
+        self._first_of_epoch = len(self.step_times)
         self._examples_left_out: float | None = 0.0
         self._reading: tuple[int, float | None, bool] | None = None
 
     def begin(self, batch: int, now: float, read_examples: Callable[[], float | None]) -> None:
-        """Add the begin of an execution, and process what is pending.
-
-        If a reading is due, `read_examples` is called, less and less often while batches keep their size: it may take
-        as long as a short step. When it is due is decided by counting: if several processes train together, all read.
-        """
+        """Add the begin of an execution, process what is pending, and call `read_examples` if a reading is due."""
         self.begins.append((batch, now))
         self.flush()
+        # It may take as long as a short step, so it is done less and less often while batches keep their size. When
+        # is decided by counting: if several processes train together, all read.
         after_warmup = self.begun - 1 - self._warmup
         if after_warmup >= self._next_reading:
             if batch:
@@ -119,7 +233,7 @@ class FitMeter:
 
     def rates(self) -> tuple[float | None, float | None]:
         """Return the rolling batches and samples per second, each `None` while it is not known."""
-        batches, per_step = self._batches_per_sec, self.examples.per_step
+        batches, per_step = self.step_times.rate(-self._window), self.examples.per_step
         return batches, None if batches is None or per_step is None else batches * per_step
 
     def _accept_reading(self) -> None:
@@ -142,25 +256,31 @@ class FitMeter:
         self.completed += len(executions)
         if not counted:
             return
-        sums = [(execution.steps, execution.seconds) for execution in counted]
-        self._rates.add(sums)
-        self._epoch_step_times.add(sums)
-        self._batches_per_sec = self._rates.rate()
+        for execution in counted:
+            self.step_times.add(execution.steps, execution.seconds)
         batches, samples = self.rates()
         if batches is not None:
             seconds = counted[-1].ended - self._began
-            self.records.append(ThroughputRecord(self._epoch, counted[-1].batch, seconds, batches, samples))
+            self._record(ThroughputRecord(self._epoch, counted[-1].batch, seconds, batches, samples))
+
+    def _record(self, record: ThroughputRecord) -> None:
+        """Record all updates until there are too many, then every second, every fourth, and so on."""
+        if self._updates % self._stride == 0:
+            if len(self.records) == _MAX_RECORDS:
+                del self.records[1::2]
+                self._stride *= 2
+            self.records.append(record)
+        self._updates += 1
 
     def _close_epoch(self, total: float | None) -> tuple[float, float | None]:
-        steps_before, seconds_before = self._measured_before
-        seconds = self._rates.seconds - seconds_before
-        batches = (self._rates.steps - steps_before) / seconds if seconds > 0 else math.nan
+        steps, seconds = self.step_times.totals(self._first_of_epoch)
+        batches = steps / seconds if seconds > 0 else math.nan
         samples = None if self.examples.per_step is None else math.nan
         if seconds > 0 and total is not None and self._examples_left_out is not None:
             samples = (total - self._examples_left_out) / seconds
         started, ended = self.executions.started, self.executions.ended
         if started is not None and ended is not None:
-            percentiles = self._epoch_step_times.percentiles() or ()
+            percentiles = self.step_times.percentiles(self._first_of_epoch) or ()
             span = started - self._began, ended - self._began
             self.epochs.append(EpochThroughput(self._epoch, *span, batches, samples, *percentiles))
         return batches, samples

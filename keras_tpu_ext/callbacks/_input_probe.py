@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Generator
+from typing import NamedTuple
 
 from keras_tpu_ext._runtime.common.executions import BatchesAhead, Execution, Stage
+from keras_tpu_ext._runtime.common.types import Nest
+from keras_tpu_ext.callbacks._rates import StepTimes
 
-MAX_BYTES_AHEAD = 2**28  # of batches taken ahead, which are in memory all at once
+_MAX_BYTES_AHEAD = 2**28  # of batches taken ahead, which are in memory all at once
 _BUFFERED = 0.1  # of a step: a batch that came faster was in a buffer
 _WORTH_TELLING = 0.05  # of an epoch
 _ENOUGH = 10  # from this many executions on, the longest is left out
@@ -27,23 +28,26 @@ class ProbedInput(NamedTuple):
     stages: tuple[Stage, ...]  # the cost of the pipeline's stages, if known
 
 
-class Probe:
-    """Runs executions one after the other, driven by a generator that gets each of them and yields its result.
+class InputProbe:
+    """Runs some executions as they come, then takes the batches for as many ahead of time and runs them.
 
-    Args:
-        runs: The generator.
+    Its cost is that the devices are idle while batches are taken, unless they would have waited for these anyway.
     """
 
-    def __init__(self, runs: Generator[Any, Execution, None]) -> None:
-        self._runs = runs
+    def __init__(self, count: int, clock: Callable[[], float]) -> None:
+        self._count = count
+        self._clock = clock
+        self._is_valid = True
+        self.result: ProbedInput | None = None  # `None` before the end, or if it could not be measured
         self.done = False  # whether the probe is over
         self.refused = False  # whether batches cannot be taken from this pipeline ahead of time
-        next(runs)
+        self._executions = self._measure()
+        next(self._executions)
 
-    def run(self, execution: Execution) -> Any:
+    def run(self, execution: Execution) -> Nest:
         """Run an execution; call this for each one until the probe is `done`."""
         try:
-            return self._runs.send(execution)
+            return self._executions.send(execution)
         except _DataEndedError as ended:
             self.done = True
             raise StopIteration from ended
@@ -51,55 +55,39 @@ class Probe:
             self.done = True
             raise
 
-
-class InputProbe(Probe):
-    """Runs some executions as they come, then takes the batches for as many ahead of time and runs them.
-
-    Every batch is trained on once and in order, by the same compiled step: a probe does not change what is learned,
-    and has nothing to restore. Its cost is that the devices are idle while batches are taken; if they would have
-    waited for these batches anyway, there is none.
-    """
-
-    def __init__(self, count: int, clock: Callable[[], float]) -> None:
-        self._count = count
-        self._clock = clock
-        self._is_valid = True
-        # The measurements; `None` before the end, or if they could not be made.
-        self.result: ProbedInput | None = None
-        super().__init__(self._measure())
-
     def invalidate(self) -> None:
         """Discard the times: something else happened between the executions."""
         self._is_valid = False
 
-    def _measure(self) -> Generator[Any, Execution, None]:
+    def _measure(self) -> Generator[Nest, Execution, None]:
+        """Get each execution and yield its result."""
         execution = yield None
-        result = call_execution(execution.run)
+        result = _call(execution.run)
         execution.wait_for(result)  # do not time what was dispatched before
         begin = self._clock()
         steps = 0
         for i in range(self._count):
             execution = yield result
-            result, steps = call_execution(execution.run), steps + execution.steps
+            result, steps = _call(execution.run), steps + execution.steps
             if i == self._count - 1:
                 execution.wait_for(result)
         step_seconds = (self._clock() - begin) / steps
         execution = yield result
 
         begin, stages = self._clock(), tuple(execution.stages())
-        ahead = execution.take_ahead(self._count + 1, MAX_BYTES_AHEAD, self._clock)
+        ahead = execution.take_ahead(self._count + 1, _MAX_BYTES_AHEAD, self._clock)
         cost = self._clock() - begin
         if ahead is None:
-            result = call_execution(execution.run)  # raises if the data has ended
+            result = _call(execution.run)  # raises if the data has ended
             self.refused = self.done = True
             yield result
             return
-        result = call_execution(execution.run_on, ahead)
+        result = _call(execution.run_on, ahead)
         execution.wait_for(result)
         begin = self._clock()
         for i in range(1, ahead.executions):
             execution = yield result
-            result = call_execution(execution.run_on, ahead)
+            result = _call(execution.run_on, ahead)
             if i == ahead.executions - 1:
                 execution.wait_for(result)
         timed = ahead.batches - ahead.steps_of_first
@@ -110,7 +98,7 @@ class InputProbe(Probe):
             self.result = ProbedInput(step_seconds, compute_seconds, own, max(cost - saved, 0.0), stages)
         if ahead.error is not None:
             execution = yield result
-            call_execution(execution.run_on, ahead)  # raises the error
+            _call(execution.run_on, ahead)  # raises the error
         self.done = True
         yield result
 
@@ -119,7 +107,7 @@ class _DataEndedError(Exception):
     """Replaces a `StopIteration` inside a generator, which may not raise one."""
 
 
-def call_execution(call: Callable[..., Any], *args: Any) -> Any:
+def _call(call: Callable[..., Nest], *args: BatchesAhead) -> Nest:
     """Call `call` inside a generator; the end of the data becomes a `_DataEndedError`."""
     try:
         return call(*args)
@@ -133,11 +121,9 @@ def probe_length(count: int) -> int:
 
 
 def _pipeline_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | None:
-    """Return the seconds for one batch of those that were not in a buffer; `None` if that is all of them.
-
-    At first batches come out of a buffer, and the one after them was begun before: it comes too early. So the mean is
-    over the second half, and over less if the buffer lasted longer.
-    """
+    """Return the seconds for one batch that did not come out of a buffer; `None` if all did."""
+    # The one after those of a buffer was begun before: it comes too early. So the mean is over the second half, and
+    # over less if the buffer lasted longer.
     count = len(ahead.seconds)
     each = [seconds / steps for seconds, steps in zip(ahead.seconds, ahead.steps, strict=True)]
     made = next((i for i, seconds in enumerate(each) if seconds > _BUFFERED * compute_seconds), None)
@@ -149,49 +135,28 @@ def _pipeline_seconds(ahead: BatchesAhead, compute_seconds: float) -> float | No
 
 
 class StepMeter:
-    """Averages the seconds of a step, from begin to begin of executions with nothing else between them.
-
-    The longest execution is left out of an average over enough of them: a single pause comes from the process, and
-    better input does not remove it. (At the end of a pipeline tf.data sometimes waits up to some seconds for its
-    tuner's next turn; other programs share the machine.) Pauses that recur do count.
-
-    Args:
-        window: Number of executions in the rolling average.
-
-    Attributes:
-        executions: Number of executions that the epoch has begun, those of a `pause` included.
-        pending: Times of begins that are not processed yet; the list object never changes.
-    """
+    """Averages the seconds of a step, from begin to begin of executions with nothing else between them."""
 
     def __init__(self, window: int) -> None:
         self._window = window
-        self.pending: list[float] = []
-        self._recent: deque[tuple[float, int]] = deque(maxlen=window)
+        self._times = StepTimes()
         self.start_epoch()
 
     def start_epoch(self) -> None:
         """Reset the sums of an epoch; the time between two epochs is not a step."""
-        self._epoch: list[float] = [0.0, 0]
-        self._counted = 0
-        self._longest = (0.0, 1)
+        self._first_of_epoch = len(self._times)
         self._last: tuple[float, int] | None = None
         self._began: float | None = None
         self._ended, self._steps, self._steps_of_last = 0.0, 0, 0
-        self.executions = 0
-        self.pending.clear()
+        self.executions = 0  # that the epoch has begun, those of a `pause` included
 
     def begin(self, now: float, steps: int) -> None:
         """Add the begin of an execution of `steps` steps."""
         self._add(now, steps)
         # The first two of an epoch start with empty buffers, or compile.
         if self._last is not None and self.executions > 3:
-            seconds, of = now - self._last[0], self._last[1]
-            self._recent.append((seconds, of))
-            self._counted += 1
-            self._epoch[0] += seconds
-            self._epoch[1] += of
-            if seconds * self._longest[1] > self._longest[0] * of:
-                self._longest = seconds, of
+            before, of = self._last
+            self._times.add(of, now - before)
         self._last = (now, steps)
 
     def _add(self, now: float, steps: int) -> None:
@@ -200,22 +165,13 @@ class StepMeter:
             self._began = now
         self._ended, self._steps, self._steps_of_last = now, self._steps + steps, steps
 
-    def flush(self, steps: int) -> None:
-        """Process pending begins, of executions of `steps` steps each."""
-        for now in self.pending:
-            self.begin(now, steps)
-        self.pending.clear()
-
     def pause(self, now: float, steps: int) -> None:
         """Count an execution, but neither its time nor that since the last begin."""
         self._add(now, steps)
         self._last = None
 
     def left_out(self, step_seconds: float) -> float:
-        """Return the seconds of the epoch beyond those of its steps at `step_seconds` each.
-
-        0 if they are less than a twentieth of it.
-        """
+        """Return the seconds of the epoch beyond those of its steps; 0 if they are less than a twentieth of it."""
         if self._began is None:
             return 0.0
         seconds = self._ended - self._began
@@ -224,18 +180,23 @@ class StepMeter:
 
     def rolling_average(self) -> float | None:
         """Return the seconds of a step over the window; `None` if it is empty."""
-        if not self._recent:
-            return None
-        seconds, steps = map(sum, zip(*self._recent, strict=True))
-        return _average(seconds, steps, len(self._recent), max(self._recent, key=lambda one: one[0] / one[1]))
+        return _average(self._times.executions(-self._window))
 
     def epoch_average(self) -> float | None:
         """Return the seconds of a step over the epoch; `None` if nothing was timed."""
-        seconds, steps = self._epoch
-        return _average(seconds, steps, self._counted, self._longest) if self._counted else None
+        return _average(self._times.executions(self._first_of_epoch))
 
 
-def _average(seconds: float, steps: float, executions: int, longest: tuple[float, int]) -> float:
-    if executions < _ENOUGH:
+def _average(executions: Collection[tuple[int, float]]) -> float | None:
+    """Return the seconds of a step.
+
+    Of enough executions the longest is left out: a single pause comes from the process, such as tf.data's tuner or
+    another program, and better input does not remove it. Pauses that recur do count.
+    """
+    if not executions:
+        return None
+    steps, seconds = map(sum, zip(*executions, strict=True))
+    if len(executions) < _ENOUGH:
         return seconds / steps
-    return (seconds - longest[0]) / (steps - longest[1])
+    longest = max(executions, key=lambda one: one[1] / one[0])
+    return (seconds - longest[1]) / (steps - longest[0])

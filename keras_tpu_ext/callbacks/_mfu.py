@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from keras_tpu_ext import _runtime, hardware
 from keras_tpu_ext._runtime.common.executions import Execution, Interception
 from keras_tpu_ext._runtime.common.flops import FlopsCount, UncountableError
-from keras_tpu_ext.callbacks import _throughput_warnings as messages
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext.callbacks._rates import BATCHES_PER_SEC, SAMPLES_PER_SEC
 
 # More names in `logs`.
@@ -19,6 +19,32 @@ MFU = "throughput/device/mfu"
 TOKENS_PER_SEC = "throughput/tokens_per_sec"
 
 _DEFAULT_BATCH_SIZE = 8  # if unknown: FLOPs for one example hardly ever depend on it
+
+_NO_FLOPS = (
+    "Throughput shows no MFU: the FLOPs of a step cannot be counted, because {why}. Write: Throughput("
+    "flops_per_sample=<FLOPs of the forward and the backward pass for one example>), or flops_per_sample=None to do "
+    "without"
+)
+_NO_PEAK = (
+    "Throughput shows no MFU: it does not know the peak of this TPU, which calls itself {name!r}. Write: "
+    "Throughput(peak_flops=<bfloat16 FLOP/s of one device>), or flops_per_sample=None to do without"
+)
+_IMPOSSIBLE = (
+    "Throughput refuses an MFU of {percent:.4g} %: a device would do more than the {peak:.4g} FLOP/s that it can do "
+    "({source}), counting {flops:.4g} FLOPs for each sample. Likely {likely}"
+)
+_SUSPECTS = {
+    "flops_per_sample": "flops_per_sample={value:.6g} is too large: it is for one example, forward and backward "
+    'pass, two for each multiply-add. Write: Throughput(flops_per_sample="auto")',
+    "batch_size": "batch_size={value} is too large: it is the number of examples per step over all replicas. Write: "
+    "Throughput() to have them counted",
+    "peak_flops": "peak_flops={value:.6g} is too small: it is in FLOP/s, and that of one framework device: a chip, "
+    "on TPU v2, v3 and 7x a core. Write: Throughput() to take it from the table",
+}
+_NONE_GIVEN = (
+    "this TPU is faster than the table says, or the steps were not over in the time that was measured. Write: "
+    "Throughput(peak_flops=<FLOP/s of one device>), and give an epoch more steps"
+)
 
 
 class Peak(NamedTuple):
@@ -40,24 +66,18 @@ def device_peak(device_name: str) -> Peak:
     return Peak(generation.peak_bf16_flops_per_core, f"bfloat16 peak of a {per} of TPU {generation.name}")
 
 
-class Options(NamedTuple):
-    """The options of `Throughput` that an MFU depends on."""
-
-    batch_size: int | None
-    flops_per_sample: float | Literal["auto"] | None
-    peak_flops: float | None
-    tokens_per_sample: int | None
-
-
 class DeviceRates:
-    """Computes the logs of one `fit` from its rates, with the MFU if FLOPs and peak are known.
+    """Computes the logs of one `fit` from its rates, with the MFU if FLOPs and peak are known."""
 
-    Args:
-        options: The user's numbers.
-        model: The model, which is in `fit`; `None` for no fit at all.
-    """
-
-    def __init__(self, options: Options, model: Any = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        batch_size: int | None,
+        flops_per_sample: float | Literal["auto"] | None,
+        peak_flops: float | None,
+        tokens_per_sample: int | None,
+    ) -> None:
         self.counted: FlopsCount | None = None  # the FLOPs that were counted, if any
         self.warnings: dict[str, str] = {}  # messages to warn with, by topic
         self.impossible_mfu: float | None = None  # the MFU of the last epoch that had one above 1; `None` if none had
@@ -65,18 +85,27 @@ class DeviceRates:
         trusted = model is None or _runtime.progress.counts_examples(model)
         # Count per step up to which it may not be a count of examples, see `ExampleCounter`.
         self.untrusted_per_step = 0 if trusted else _runtime.devices.num_replicas(model)
-        self._options = options
-        self._peak = self._find_peak(model)
-        # Whether there is an MFU, now or once the FLOPs are counted.
-        self.has_mfu = options.flops_per_sample is not None and self._peak.flops is not None
-        given = options.flops_per_sample
+        self._batch_size = batch_size
+        self._tokens_per_sample = tokens_per_sample
         # FLOPs of a step for one example; `None` while they are not known.
-        self.flops_per_sample = given if isinstance(given, float) else None
+        self.flops_per_sample = None if flops_per_sample == "auto" else flops_per_sample
+        # What the user gave, and may be wrong.
+        self._given = {
+            "flops_per_sample": self.flops_per_sample,
+            "batch_size": batch_size,
+            "peak_flops": peak_flops,
+        }
+        self._peak = Peak(peak_flops, "as peak_flops says")
+        if peak_flops is None:
+            is_wanted = model is not None and flops_per_sample is not None
+            self._peak = device_peak(_runtime.devices.device_name(model)) if is_wanted else Peak(None, "")
+        # Whether there is an MFU, now or once the FLOPs are counted.
+        self.has_mfu = flops_per_sample is not None and self._peak.flops is not None
         # Whether FLOPs are still to be counted.
-        self.needs_flops = self.has_mfu and given == "auto" and model is not None
+        self.needs_flops = self.has_mfu and flops_per_sample == "auto" and model is not None
         self._counter = FlopsCounter(model)
         if self._peak.flops is None and self._peak.source:
-            self.warnings["peak"] = messages.unknown_peak(self._peak.source)
+            self.warnings["peak"] = _NO_PEAK.format(name=self._peak.source)
 
     def logs(self, batches: float, samples: float | None) -> dict[str, float]:
         """Return the rates that are known, by their names in `logs`; without an MFU above 1."""
@@ -84,12 +113,11 @@ class DeviceRates:
             return {BATCHES_PER_SEC: batches}
         per_device = samples / self.devices
         logs = {BATCHES_PER_SEC: batches, SAMPLES_PER_SEC: samples, DEVICE_SAMPLES_PER_SEC: per_device}
-        if self._options.tokens_per_sample is not None:
-            logs[TOKENS_PER_SEC] = samples * self._options.tokens_per_sample
-        if self.flops_per_sample is not None:
-            mfu = self._mfu(samples)
-            if mfu is not None and not mfu > 1:
-                logs[MFU] = mfu
+        if self._tokens_per_sample is not None:
+            logs[TOKENS_PER_SEC] = samples * self._tokens_per_sample
+        mfu = self._mfu(samples)
+        if mfu is not None and not mfu > 1:
+            logs[MFU] = mfu
         return logs
 
     def epoch_logs(self, batches: float, samples: float | None) -> dict[str, float]:
@@ -113,18 +141,18 @@ class DeviceRates:
         """Count the FLOPs of a step, once an execution has run."""
         if not self._counter.is_ready():
             return
-        batch_size = self._options.batch_size
+        batch_size = self._batch_size
         examples = read_examples() if batch_size is None else None
         if examples and examples > steps * self.untrusted_per_step:
             batch_size = round(examples / steps)
-        self._counter.count(batch_size)
-        self.counted = self._counter.result
-        if self.counted is None:
+        self.needs_flops = False
+        try:
+            self.counted = self._counter.count(batch_size)
+        except UncountableError as error:
             self.has_mfu = False
-            self.warnings["flops"] = messages.uncounted_flops(self._counter.failure)
+            self.warnings["flops"] = _NO_FLOPS.format(why=error)
         else:
             self.flops_per_sample = self.counted.per_sample
-        self.needs_flops = False
 
     def stop(self) -> None:
         """Stop waiting for an execution to count."""
@@ -138,33 +166,25 @@ class DeviceRates:
         return samples / self.devices * self.flops_per_sample / self._peak.flops
 
     def _mfu_warning(self, mfu: float) -> str:
-        flops = self._options.flops_per_sample
-        given = {
-            "flops_per_sample": flops if isinstance(flops, float) else None,
-            "batch_size": self._options.batch_size,
-            "peak_flops": self._options.peak_flops,
-        }
-        peak = self._peak.flops or 0
-        return messages.impossible_mfu(mfu, peak, self._peak.source, self.flops_per_sample or 0, given)
-
-    def _find_peak(self, model: Any) -> Peak:
-        if self._options.peak_flops is not None:
-            return Peak(self._options.peak_flops, "as peak_flops says")
-        if model is None or self._options.flops_per_sample is None:
-            return Peak(None, "")
-        return device_peak(_runtime.devices.device_name(model))
+        given = {name: value for name, value in self._given.items() if value is not None}
+        suspects = [_SUSPECTS[name].format(value=value) for name, value in given.items()]
+        return _IMPOSSIBLE.format(
+            percent=100 * mfu,
+            peak=self._peak.flops,
+            source=self._peak.source,
+            flops=self.flops_per_sample,
+            likely="; or ".join(suspects or [_NONE_GIVEN]),
+        )
 
 
 class FlopsCounter:
     """Intercepts one execution of a `fit` to see its batch, and then counts the FLOPs of a step."""
 
     def __init__(self, model: Any) -> None:
-        self.result: FlopsCount | None = None  # the FLOPs; `None` while they are not known
-        self.failure = ""  # why they cannot be counted; empty while they may still be
         self._model = model
         self._interception: Interception | None = None
         self._has_run = False
-        self._batch: Any = None
+        self._batch: Nest | None = None
 
     def is_ready(self) -> bool:
         """Whether an execution has run; if none has, intercept the next one."""
@@ -172,17 +192,23 @@ class FlopsCounter:
             self._interception = _runtime.probes.intercept_executions(self._model, self._intercept)
         return self._has_run
 
-    def count(self, batch_size: int | None) -> None:
-        """Count, and never raise; `batch_size` is the number of examples over all replicas, if known."""
+    def count(self, batch_size: int | None) -> FlopsCount:
+        """Count for a batch of that many examples over all replicas, if known, or raise an `UncountableError`."""
+        if self._batch is None:
+            raise UncountableError("its data does not say what a batch is like")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the step is traced a second time, and has already warned
-                self.result = self._count(batch_size)
-        except UncountableError as error:
-            self.failure = str(error)
+                found = _runtime.probes.count_flops(self._model, self._batch, batch_size or _DEFAULT_BATCH_SIZE)
+        except UncountableError:
+            raise
         except Exception as error:  # the user's code runs here, and can raise anything
             text = str(error).strip().partition("\n")[0]
-            self.failure = f"its step cannot be traced apart from fit ({type(error).__name__}: {text[:200]})"
+            why = f"its step cannot be traced apart from fit ({type(error).__name__}: {text[:200]})"
+            raise UncountableError(why) from error
+        if not found.per_sample:
+            raise UncountableError("no product and no convolution can be seen in it")
+        return found
 
     def stop(self) -> None:
         """Stop intercepting."""
@@ -190,15 +216,7 @@ class FlopsCounter:
             self._interception.undo()
             self._interception = None
 
-    def _count(self, batch_size: int | None) -> FlopsCount:
-        if self._batch is None:
-            raise UncountableError("its data does not say what a batch is like")
-        found = _runtime.probes.count_flops(self._model, self._batch, batch_size or _DEFAULT_BATCH_SIZE)
-        if not found.per_sample:
-            raise UncountableError("no product and no convolution can be seen in it")
-        return found
-
-    def _intercept(self, execution: Execution) -> Any:
+    def _intercept(self, execution: Execution) -> Nest:
         self.stop()
         result, self._batch = execution.run_and_describe()
         self._has_run = True

@@ -9,6 +9,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from keras_tpu_ext.callbacks._rates import EpochThroughput, StepTimePercentiles, ThroughputRecord
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.errors import NothingMeasuredError
@@ -29,14 +31,8 @@ def plot_throughput(
 ) -> Any:
     """Return a `matplotlib.figure.Figure` with the rolling rate, each epoch's rate and the median.
 
-    Grey stands for time between epochs, such as validation. Samples are drawn if they are known, else batches.
-
-    Args:
-        records: The rolling rates.
-        epochs: The rates of epochs.
-        window: Number of executions in a rolling rate.
-        step_times: Percentiles for the title.
-        second_axis: Label of the axis on the right, and its factor to samples per second.
+    Samples are drawn if they are known, else batches. `second_axis` is the label of the axis on the right, and its
+    factor to samples per second.
     """
     if not records:
         raise NothingMeasuredError(
@@ -108,34 +104,19 @@ def _labelled(epochs: Sequence[EpochThroughput]) -> list[EpochThroughput]:
 
 def _plot_rolling(axes: Any, records: Sequence[ThroughputRecord], unit: str) -> list[float]:
     """Plot the rolling rate, broken between epochs, and return its values."""
-    rates: list[float] = []
-    seconds: list[float] = []
-    line: list[float] = []
-    epoch = records[0].epoch
-    for record in records:
-        rate = record.batches_per_sec if unit == "batches" else record.samples_per_sec
-        if rate is None:
-            continue
-        if record.epoch != epoch:
-            epoch = record.epoch
-            seconds.append(record.seconds)
-            line.append(math.nan)
-        rates.append(rate)
-        seconds.append(record.seconds)
-        line.append(rate)
+    of_unit = [one.batches_per_sec if unit == "batches" else one.samples_per_sec for one in records]
+    known = [(one.epoch, one.seconds, rate) for one, rate in zip(records, of_unit, strict=True) if rate is not None]
+    epochs, seconds, rates = map(list, zip(*known, strict=True))
+    axes.plot(seconds, rates, color=FIRST, linewidth=0.8, alpha=0.25)
+    breaks = np.flatnonzero(np.diff(epochs)) + 1
+    x, y = (np.insert(values, breaks, math.nan) for values in (seconds, rates))
     marker = "." if len(rates) < _MANY_RECORDS else None
-    across = [(second, rate) for second, rate in zip(seconds, line, strict=True) if not math.isnan(rate)]
-    axes.plot(*zip(*across, strict=True), color=FIRST, linewidth=0.8, alpha=0.25)
-    axes.plot(seconds, line, color=FIRST, linewidth=1.4, marker=marker, label="rolling rate")
+    axes.plot(x, y, color=FIRST, linewidth=1.4, marker=marker, label="rolling rate")
     return rates
 
 
 def plot_input(verdicts: Sequence[tuple[int, InputVerdict]]) -> Any:
-    """Return a `matplotlib.figure.Figure` with the parts of each epoch's step time, and the rates of both sides.
-
-    Args:
-        verdicts: Each epoch's number, from 0, and its verdict.
-    """
+    """Return a `matplotlib.figure.Figure` with the parts of each epoch's step time, and the rates of both sides."""
     if not verdicts:
         raise NothingMeasuredError(
             "There is nothing to draw yet: HostBottleneck does not know how long this model waits for data. Write: "
@@ -165,14 +146,14 @@ def _over_epochs(verdicts: Sequence[InputVerdict]) -> InputVerdict:
 
 
 def _plot_step_times(axes: Any, verdicts: Sequence[tuple[int, InputVerdict]]) -> None:
-    places = [epoch + 1 for epoch, _ in verdicts]
+    numbers = [epoch + 1 for epoch, _ in verdicts]
     waits = [1e3 * verdict.wait_fraction * verdict.step_seconds for _, verdict in verdicts]
     computes = [1e3 * verdict.step_seconds - wait for (_, verdict), wait in zip(verdicts, waits, strict=True)]
-    axes.bar(places, computes, color=FIRST, label="computes", width=0.7)
-    axes.bar(places, waits, bottom=computes, color=SECOND, label="waits for data", width=0.7)
-    axes.set_xlim(min(places) - 1, max(places) + 1)
-    every = math.ceil(len(places) / 10)
-    axes.set_xticks(places[::every])
+    axes.bar(numbers, computes, color=FIRST, label="computes", width=0.7)
+    axes.bar(numbers, waits, bottom=computes, color=SECOND, label="waits for data", width=0.7)
+    axes.set_xlim(min(numbers) - 1, max(numbers) + 1)
+    every = math.ceil(len(numbers) / 10)
+    axes.set_xticks(numbers[::every])
     axes.set(xlabel="epoch", ylabel="ms for a batch")
     axes.set_title("Where the time of a step goes", loc="left", fontsize=10)
 

@@ -1,23 +1,19 @@
-"""The rates and step times that `Throughput` keeps of a `fit`, in bounded memory."""
+"""The rates and step times of a `fit`, and what writes them for TensorBoard."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from collections.abc import Iterable
-from typing import Generic, NamedTuple, TypeVar
+from array import array
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-T = TypeVar("T")
+from keras_tpu_ext._runtime.common.event_file import EventFile, EventFileClass
 
 # The names of the rates in `logs`.
 BATCHES_PER_SEC = "throughput/batches_per_sec"
 SAMPLES_PER_SEC = "throughput/samples_per_sec"
-
-_BUCKETS_PER_E = 100  # each is one per cent wide, so a time is known to half of one
-_ZERO_BUCKET = -(10**6)  # for times that the clock does not resolve
-_MAX_PENDING = 4096
 
 
 class ThroughputRecord(NamedTuple):
@@ -76,109 +72,75 @@ class StepTimePercentiles(NamedTuple):
     p99: float
 
 
-class RateWindow:
-    """Steps per second over the last `size` executions, and the totals of all.
-
-    Args:
-        size: Number of executions in the window.
-
-    Attributes:
-        steps: Steps added so far.
-        seconds: Seconds added so far.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.steps = 0
-        self.seconds = 0.0
-        # Running totals, one more than executions: a rate is a difference of two, without a sum.
-        self._totals: deque[tuple[int, float]] = deque([(0, 0.0)], maxlen=size + 1)
-
-    def add(self, executions: Iterable[tuple[int, float]]) -> None:
-        """Add executions, each as its number of steps and its seconds."""
-        for steps, seconds in executions:
-            self.steps += steps
-            self.seconds += seconds
-            self._totals.append((self.steps, self.seconds))
-
-    def rate(self) -> float | None:
-        """Return steps per second over the window; `None` before any time has passed in it."""
-        first_steps, first_seconds = self._totals[0]
-        seconds = self.seconds - first_seconds
-        return (self.steps - first_steps) / seconds if seconds > 0 else None
-
-
 class StepTimes:
-    """A histogram of step times, in buckets of constant relative width."""
+    """The executions of a `fit`: the steps of each, and their seconds, in 12 bytes."""
 
     def __init__(self) -> None:
-        self._pending: list[tuple[int, float]] = []
-        self._steps: Counter[int] = Counter()
-        self._min, self._max = math.inf, 0.0
+        self._steps, self._seconds = array("i"), array("d")
 
-    def add(self, executions: Iterable[tuple[int, float]]) -> None:
-        """Add executions, each as its number of steps and their seconds, which the steps share evenly."""
-        self._pending.extend(executions)
-        if len(self._pending) >= _MAX_PENDING:
-            self._flush()
+    def __len__(self) -> int:
+        return len(self._seconds)
 
-    def percentiles(self) -> StepTimePercentiles | None:
-        """Return the percentiles, by nearest rank and to half a per cent; `None` without a step."""
-        self._flush()
-        if not self._steps:
+    def add(self, steps: int, seconds: float) -> None:
+        """Add an execution; its steps share its seconds evenly."""
+        self._steps.append(steps)
+        self._seconds.append(seconds)
+
+    def executions(self, first: int = 0) -> list[tuple[int, float]]:
+        """Return the steps and seconds of each execution from the one at index `first` on."""
+        return list(zip(self._steps[first:], self._seconds[first:], strict=True))
+
+    def totals(self, first: int = 0) -> tuple[int, float]:
+        """Return the steps and seconds of these together."""
+        return sum(self._steps[first:]), sum(self._seconds[first:])
+
+    def rate(self, first: int = 0) -> float | None:
+        """Return the steps per second of these; `None` if no time has passed in them."""
+        steps, seconds = self.totals(first)
+        return steps / seconds if seconds > 0 else None
+
+    def percentiles(self, first: int = 0) -> StepTimePercentiles | None:
+        """Return the percentiles of the steps of these, by nearest rank; `None` if there are none."""
+        if first >= len(self):
             return None
-        return StepTimePercentiles(*map(self._percentile, (0.5, 0.9, 0.99)))
-
-    def __add__(self, other: StepTimes) -> StepTimes:
-        """Return the histogram of the steps of both."""
-        both = StepTimes()
-        for one in (self, other):
-            one._flush()
-            both._steps.update(one._steps)
-            both._min, both._max = min(both._min, one._min), max(both._max, one._max)
-        return both
-
-    def _flush(self) -> None:
-        """Put pending executions into buckets: all at once, in a fraction of the time."""
-        if not self._pending:
-            return
-        steps, seconds = np.array(self._pending).T
-        each = seconds / steps
-        self._pending.clear()
-        buckets = np.full(len(each), _ZERO_BUCKET)
-        buckets[each > 0] = np.rint(np.log(each[each > 0]) * _BUCKETS_PER_E)
-        for bucket in np.unique(buckets):
-            self._steps[int(bucket)] += int(steps[buckets == bucket].sum())
-        self._min, self._max = min(self._min, float(each.min())), max(self._max, float(each.max()))
-
-    def _percentile(self, part: float) -> float:
-        remaining = math.ceil(part * self._steps.total())
-        for bucket in sorted(self._steps):
-            remaining -= self._steps[bucket]
-            if remaining <= 0:
-                break
-        return min(max(math.exp(bucket / _BUCKETS_PER_E), self._min), self._max)
+        steps = np.array(self._steps[first:])
+        seconds = np.array(self._seconds[first:]) / steps
+        order = np.argsort(seconds)
+        ranks = np.cumsum(steps[order])
+        found = seconds[order][np.searchsorted(ranks, np.array([0.5, 0.9, 0.99]) * ranks[-1])]
+        return StepTimePercentiles(*map(float, found))
 
 
-class DecimatedList(Generic[T]):
-    """A list that keeps every item until there are `limit`, then every second, every fourth, and so on.
+class ScalarWriter:
+    """Writes rates every `every` executions and after each epoch; opens the file when it first writes."""
 
-    Args:
-        limit: Most items to keep, at least 2.
-    """
+    def __init__(self, open_file: EventFileClass, folder: str, *, every: int) -> None:
+        self._open_file = open_file
+        self._folder = folder
+        self._every = every
+        self._executions = 0
+        self._file: EventFile | None = None
 
-    def __init__(self, limit: int) -> None:
-        self.items: list[T] = []
-        self._limit = limit
-        self._stride = 1
-        self._skip = 0
+    def begin_execution(self, step: int, read: Callable[[], Mapping[str, float]]) -> None:
+        """Count an execution that begins with `step`; at every `every`-th write the scalars that `read` returns."""
+        self._executions += 1
+        if self._executions % self._every == 0:
+            self._write(step, read())
 
-    def append(self, item: T) -> None:
-        """Add `item`, unless the stride skips it."""
-        if self._skip:
-            self._skip -= 1
-            return
-        if len(self.items) >= self._limit:
-            del self.items[1::2]
-            self._stride *= 2
-        self.items.append(item)
-        self._skip = self._stride - 1
+    def end_epoch(self, epoch: int, scalars: Mapping[str, float]) -> None:
+        """Write the scalars of an epoch, with "epoch_" before their names as Keras's TensorBoard callback has it."""
+        self._write(epoch, {f"epoch_{name}": value for name, value in scalars.items()})
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, step: int, scalars: Mapping[str, float]) -> None:
+        known = {name: value for name, value in scalars.items() if not math.isnan(value)}
+        if known:
+            self._file = self._file or self._open_file(self._folder)
+            self._file.write(step, known)

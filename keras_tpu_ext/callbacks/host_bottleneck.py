@@ -10,21 +10,21 @@ from os import PathLike
 from typing import Any
 
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.executions import Execution, Interception
+from keras_tpu_ext._runtime.common.executions import Execution, Interception, Stage
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext.callbacks._input_probe import InputProbe, ProbedInput, StepMeter, probe_length
 from keras_tpu_ext.callbacks._plots import plot_input
-from keras_tpu_ext.callbacks._short_epochs import EpochProbe, EpochTimes, ShortEpochs
 from keras_tpu_ext.callbacks.input_verdict import InputVerdict
 from keras_tpu_ext.checks import arguments as check
 
 _WAIT_FRACTION = "input/wait_fraction"
 _WARMUP = 2  # executions, of which the first one compiles
-_MIN_TIMED, _MAX_TIMED = 3, 32  # executions timed on either side of a probe
+_MIN_STEPS = 3  # timed on either side of a probe, in whole executions
+_MAX_TIMED = 32  # executions timed on either side
 _PROBE_SECONDS = 0.1  # for which a probe times either side, up to _MAX_PART
 _MAX_PART = 0.01  # of an epoch's executions
 _UPDATE_SECONDS = 0.05  # for which batches show the same value: computing it takes longer than all the rest
 _MAX_COST = 0.005  # of the time since the last probe: a costlier one waits for a later epoch
-_MIN_EXECUTIONS = _WARMUP + probe_length(_MIN_TIMED)
 _UNKNOWN = "HostBottleneck could not find out how long this model waits for data: {why}"
 _NONE_AHEAD = (
     "its batches cannot be taken ahead of their turn, as where several processes train together. Leave it out here"
@@ -33,8 +33,8 @@ _GROWING = (
     'steps_per_execution="auto" was looking for its number until the end. Train for longer, or compile with a number'
 )
 _TOO_SHORT = (
-    "an epoch had {executions} executions. With fewer than {needed} it takes three epochs, four where there is one. "
-    "Train for more epochs, give `fit` more batches in an epoch, or choose a smaller steps_per_execution"
+    "an epoch had {executions} executions, which is too short to tell: it takes {needed}. Give `fit` more batches in "
+    "an epoch, or choose a smaller steps_per_execution"
 )
 
 
@@ -54,12 +54,11 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
     trained on once and in order, by the same compiled step, so nothing has to be restored. What `fit` takes beyond
     the second time is waiting. The time between two hooks is not: Keras fetches a batch inside the train function.
 
-    A probe runs once an epoch, with up to 1 % of its executions on either side, and at least three. The devices are
-    idle while it takes batches, which costs time only if they do not wait for data anyway; an epoch has no probe if
-    the last one cost more than 0.5 % of the time since. With fewer than 300 executions per epoch there is one probe
-    in a `fit`. Epochs of fewer than 10 executions are measured whole: the second one as it comes, including the start
-    of the pipeline, and the third with all of its batches taken ahead. The time that callbacks after this one take at
-    the end of the last batch counts as the pipeline's end. On Keras 2 that end is not seen: some 5 ms an epoch.
+    A probe runs once an epoch, with up to 1 % of its executions on either side, and at least three steps. The
+    devices are idle while it takes batches, which costs time only if they do not wait for data anyway; an epoch has
+    no probe if the last one cost more than 0.5 % of the time since. With fewer than 300 executions per epoch there
+    is one probe in a `fit`. Epochs of fewer than 10 executions, or 6 of three steps or more, are too short to tell:
+    there is no verdict, and a warning says so.
 
     The first executions of an epoch, validation and probes do not count. Neither does the longest of ten or more
     executions: a single pause comes from the process, and better input does not remove it. If more than a twentieth
@@ -117,17 +116,28 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         self.window = check.integer(caller, "window", window, example=20)
         self.verbose = verbose
         self.clock = check.function(caller, "clock", clock, what="seconds", example="time.perf_counter")
-        self._fitted: Any = None
+        self._fitted: Any = None  # the model that is in `fit`
         self._shares_cores = False
-        self._said = ""  # the verdict that was printed last
-        self._shown: float | None = None
-        self._probed_at = self._epoch_began = self._show_at = 0.0
         self._interception: Interception | None = None
-        self._stop_watching: Callable[[], None] | None = None
-        # When the last batch of an epoch that is timed whole had ended, with the hooks of callbacks before this one.
-        self._ended_at: float | None = None
-        self._executions_of_epoch: int | None = None
         self._start()
+
+    def _start(self) -> None:
+        self._meter = StepMeter(self.window)
+        self._found: list[ProbedInput] = []
+        self._verdicts: list[tuple[int, InputVerdict]] = []
+        self._printed = ""  # the verdict that was printed last
+        self._probe: InputProbe | None = None
+        self._failure = ""
+        self._batch = 0
+        self._is_announced = False
+        self._was_growing = False
+        self._executions_of_epoch = 0
+        self._may_probe = True
+        self._probed_at = 0.0
+        self._only_times = False  # until the next epoch, if this one has no further probe
+        self._shown: float | None = None
+        self._is_shown, self._show_at = False, 0.0
+        self._steps: int = 1
 
     @property
     def verdict(self) -> InputVerdict | None:
@@ -158,40 +168,37 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             figure.savefig(path)
         return figure
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reset."""
         _runtime.progress.show_in_progress_bar({_WAIT_FRACTION: "input_wait"})
-        self._unwatch_end()
         self._start()
         # On JAX even `self.model` is expensive, so it is read once.
         self._fitted = self.model
         self._shares_cores = _runtime.devices.device_name(self._fitted) == "cpu"
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Restore the train function, and warn if nothing is known."""
         self._restore()
-        self._unwatch_end()
         self._fitted = None
         if not self._verdicts and _runtime.devices.is_chief():
-            short = _TOO_SHORT.format(executions=self._executions_of_epoch or 0, needed=_MIN_EXECUTIONS)
+            needed = _WARMUP + probe_length(_least(self._steps))
+            short = _TOO_SHORT.format(executions=self._executions_of_epoch, needed=needed)
             why = self._failure or (_GROWING if self._was_growing else short)
             warnings.warn(_UNKNOWN.format(why=why), stacklevel=2)
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Reset the sums of the epoch."""
         self._meter.start_epoch()
         cost = self._found[-1].cost_seconds if self._found else 0.0
-        self._epoch_began = self.clock()
-        self._may_probe = cost <= _MAX_COST * (self._epoch_began - self._probed_at)
+        self._may_probe = cost <= _MAX_COST * (self.clock() - self._probed_at)
         self._only_times = self._is_shown = False
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Intercept the train function, which other callbacks may have replaced; or only take the time."""
         if self._only_times:
             now = self.clock()
-            self._pending.append(now)
+            self._meter.begin(now, self._steps)
             if now >= self._show_at:
-                self._meter.flush(self._steps)
                 self._show_at, self._is_shown = now + _UPDATE_SECONDS, False
             return
         self._batch, self._is_announced = batch, True
@@ -199,25 +206,20 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             self._restore()
             self._interception = _runtime.probes.intercept_executions(self._fitted, self._intercept)
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Put the rolling value into `logs`."""
         if not self._is_shown:
-            seconds = self._short.step_seconds or self._meter.rolling_average()
-            self._shown, self._is_shown = self._wait_fraction(seconds), self._only_times
+            self._shown, self._is_shown = self._wait_fraction(self._meter.rolling_average()), self._only_times
         if logs is not None and self._shown is not None:
             logs[_WAIT_FRACTION] = self._shown
-        if self._stop_watching is not None and self._ended_at is not None:
-            self._ended_at = self.clock()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Put the value of the epoch into `logs`, and print a new verdict."""
         if self._probe is not None:
             self._probe.invalidate()
             self._close_probe()
-        self._unwatch_end()
-        self._meter.flush(self._steps)
         self._executions_of_epoch = self._meter.executions
-        step_seconds = self._short.step_seconds or self._meter.epoch_average()
+        step_seconds = self._meter.epoch_average()
         if step_seconds is None and self._found:
             step_seconds = self._found[-1].step_seconds
         fraction = self._wait_fraction(step_seconds)
@@ -225,56 +227,20 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
             logs[_WAIT_FRACTION] = math.nan if fraction is None else fraction
         if fraction is None or step_seconds is None:
             return
-        left_out = self._meter.left_out(step_seconds)
-        before, now = self.verdict, _verdict(self._found, fraction, step_seconds, left_out, self._shares_cores)
+        before, now = self.verdict, self._verdict_on(step_seconds, fraction)
         self._verdicts.append((epoch, now))
-        is_new = before is None or (before.verdict == now.verdict != self._said)
+        is_new = before is None or (before.verdict == now.verdict != self._printed)
         if is_new:
-            self._said = now.verdict
+            self._printed = now.verdict
         if is_new and self.verbose and _runtime.devices.is_chief():
             print(f"\nHostBottleneck: epoch {epoch + 1}: {now}")
-
-    def _start(self) -> None:
-        self._meter = StepMeter(self.window)
-        self._pending = self._meter.pending
-        self._found: list[ProbedInput] = []
-        self._verdicts: list[tuple[int, InputVerdict]] = []
-        self._said = ""
-        self._probe: InputProbe | EpochProbe | None = None
-        self._short: ShortEpochs = ShortEpochs()
-        self._failure = ""
-        self._batch = 0
-        self._is_announced = False
-        self._was_growing = False
-        self._executions_of_epoch = None
-        self._may_probe = True
-        self._probed_at = self._epoch_began = 0.0
-        self._only_times = False  # until the next epoch, if this one has no further probe
-        self._shown, self._is_shown, self._show_at = None, False, 0.0
-        self._steps: int = 1
-
-    def _watch_end(self) -> None:
-        """Also time the end of the pipeline, which comes after the last execution."""
-
-        def ended() -> None:
-            if self._ended_at is not None:
-                self._short.end(self.clock() - self._ended_at)
-                self._unwatch_end()
-
-        self._ended_at = None
-        self._stop_watching = _runtime.probes.watch_end_of_data(self._fitted, ended)
-
-    def _unwatch_end(self) -> None:
-        if self._stop_watching is not None:
-            self._stop_watching()
-            self._stop_watching = None
 
     def _restore(self) -> None:
         if self._interception is not None:
             self._interception.undo()
             self._interception = None
 
-    def _intercept(self, execution: Execution) -> Any:
+    def _intercept(self, execution: Execution) -> Nest:
         """Run an execution, in a probe if one is due."""
         if not self._is_announced:  # left behind by a fit that was interrupted
             self._restore()
@@ -285,7 +251,9 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         if self._probe is None:
             self._steps = execution.steps
             self._meter.begin(self.clock(), self._steps)
-            self._release_if_no_probe_is_left()
+            if not self._was_growing and not self._may_still_probe():
+                self._only_times = True  # batches then cost less
+                self._restore()
             return execution.run()
         self._meter.pause(self.clock(), execution.steps)
         try:
@@ -293,93 +261,64 @@ class HostBottleneck(_runtime.keras.callbacks.Callback):
         finally:
             self._close_probe()
 
-    def _release_if_no_probe_is_left(self) -> None:
-        """Restore the train function if this epoch has no further probe: batches then cost less."""
-        if self._was_growing or (self._may_probe and not self._failure and not self._has_enough_probes()):
-            return
-        self._only_times = True
-        self._restore()
-
-    def _has_enough_probes(self) -> bool:
-        """Whether there was a probe, and epochs are too short for another."""
-        return bool(self._found) and (self._executions_of_epoch or 0) * _MAX_PART < _MIN_TIMED
+    def _may_still_probe(self) -> bool:
+        """Whether this epoch may have another probe: if epochs are short, there is one in a `fit`."""
+        has_enough = bool(self._found) and self._executions_of_epoch * _MAX_PART < _MIN_STEPS
+        return self._may_probe and not self._failure and not has_enough
 
     def _close_probe(self) -> None:
         if self._probe is None or not self._probe.done:
             return
-        result = self._probe.result
-        if isinstance(result, EpochTimes):
-            self._short.add(result, self._meter.executions)
-            self._ended_at = self.clock()
-            result = self._short.result if result.is_ahead else None
-        if result is not None:
-            self._found.append(result)
+        if self._probe.result is not None:
+            self._found.append(self._probe.result)
             self._probed_at = self.clock()
         elif self._probe.refused:
             self._failure = _NONE_AHEAD
         self._probe = None
 
-    def _next_probe(self, execution: Execution) -> InputProbe | EpochProbe | None:
+    def _next_probe(self, execution: Execution) -> InputProbe | None:
         """Return the probe that begins with this execution, if one does."""
         self._was_growing = not execution.is_settled()
-        short = self._executions_if_short(execution)
-        if short and not self._meter.executions and not self._failure:
-            self._watch_end()
-            return self._short.probe(short, (self.params or {}).get("steps"), self.clock, self._epoch_began)
-        if short or not self._should_probe(execution):
+        if not self._should_probe(execution):
             return None
         self._may_probe = False
         return InputProbe(self._count(execution), self.clock)
 
-    def _executions_if_short(self, execution: Execution) -> int | None:
-        """Return the number of executions of this epoch, if it is not the first and is too short for a probe."""
-        before = self._executions_of_epoch
-        if before is None or self._was_growing:
-            return None
-        steps = (self.params or {}).get("steps")
-        executions = -(-steps // execution.steps) if steps else before
-        return executions if executions < _MIN_EXECUTIONS else None
-
     def _should_probe(self, execution: Execution) -> bool:
-        if not self._may_probe or self._failure or self._was_growing or self._meter.executions < _WARMUP:
-            return False
-        if self._has_enough_probes():
+        if not self._may_still_probe() or self._was_growing or self._meter.executions < _WARMUP:
             return False
         steps = (self.params or {}).get("steps")
-        left = None if steps is None else (steps - self._batch) // execution.steps
-        return left is None or left >= probe_length(self._count(execution))
+        remaining = None if steps is None else (steps - self._batch) // execution.steps
+        return remaining is None or remaining >= probe_length(self._count(execution))
 
     def _count(self, execution: Execution) -> int:
         """Return the number of executions that a probe times on either side."""
         steps = (self.params or {}).get("steps")
-        of_epoch = steps // execution.steps if steps else (self._executions_of_epoch or 0)
+        of_epoch = steps // execution.steps if steps else self._executions_of_epoch
         seconds = self._meter.rolling_average()
         wanted = _MAX_TIMED if not seconds else math.ceil(_PROBE_SECONDS / (seconds * execution.steps))
-        return max(_MIN_TIMED, min(wanted, _MAX_TIMED, int(of_epoch * _MAX_PART)))
+        return max(_least(execution.steps), min(wanted, _MAX_TIMED, int(of_epoch * _MAX_PART)))
 
     def _wait_fraction(self, step_seconds: float | None) -> float | None:
         if not self._found or not step_seconds:
             return None
-        return 1 - _compute_seconds(self._found, step_seconds) / step_seconds
+        return 1 - min(self._found[-1].compute_seconds, step_seconds) / step_seconds
+
+    def _verdict_on(self, step_seconds: float, fraction: float) -> InputVerdict:
+        last = self._found[-1]
+        stage = max(last.stages, key=lambda stage: stage.seconds, default=Stage("", 0.0))
+        return InputVerdict(
+            fraction,
+            step_seconds,
+            min(last.compute_seconds, step_seconds),
+            last.pipeline_seconds,
+            stage.name,
+            stage.seconds,
+            self._meter.left_out(step_seconds),
+            self._shares_cores,
+        )
 
 
-def _compute_seconds(found: list[ProbedInput], step_seconds: float) -> float:
-    """Return the seconds of a step on data that is ready, at most those of a step of `fit`."""
-    return min(found[-1].compute_seconds, step_seconds)
-
-
-def _verdict(
-    found: list[ProbedInput], fraction: float, step_seconds: float, left_out: float, shares_cores: bool
-) -> InputVerdict:
-    last = found[-1]
-    stage = max(last.stages, key=lambda stage: stage.seconds, default=None)
-    return InputVerdict(
-        fraction,
-        step_seconds,
-        _compute_seconds(found, step_seconds),
-        last.pipeline_seconds,
-        "" if stage is None else stage.name,
-        0.0 if stage is None else stage.seconds,
-        left_out,
-        shares_cores,
-    )
+def _least(steps: int) -> int:
+    """Return the fewest executions of this many steps that a probe times on either side."""
+    return math.ceil(_MIN_STEPS / steps)

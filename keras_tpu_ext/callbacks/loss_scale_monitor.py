@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.protocols import Overflow
@@ -87,34 +86,34 @@ class LossScaleMonitor(_runtime.keras.callbacks.Callback):
         """
         return tuple(self._overflows)
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Start watching for overflows."""
         self._overflows, self._executions, self._logs = [], 0, {}
         _runtime.progress.show_in_progress_bar({_SCALE: "loss_scale", _SKIPPED: "skipped_steps"})
         self._read_overflows = _runtime.probes.watch_overflow(self.model)
         self._skipped_before = _runtime.progress.skipped_steps(self.model) or 0
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Stop watching for overflows."""
         _runtime.probes.unwatch_overflow(self.model)
         self._read_overflows = None
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Remember the number of overflows before the epoch."""
         self._printed = len(self._overflows)
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Read the scale at every `window`-th execution."""
         if self._executions % self.window == 0:
             self._read()
         self._executions += 1
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Put the last reading into `logs`."""
         if logs is not None:
             logs.update(self._logs)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Read, put the values into `logs`, and print the overflows of the epoch."""
         self._read()
         if not self._logs and _runtime.devices.is_chief():

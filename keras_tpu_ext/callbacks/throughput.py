@@ -11,23 +11,38 @@ from typing import Any, Literal
 
 from keras_tpu_ext import _runtime
 from keras_tpu_ext._runtime.common.flops import FlopsCount
-from keras_tpu_ext.callbacks import _throughput_warnings as messages
+from keras_tpu_ext._runtime.common.types import Model
 from keras_tpu_ext.callbacks._fit_meter import FitMeter
-from keras_tpu_ext.callbacks._mfu import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC, DeviceRates, Options
+from keras_tpu_ext.callbacks._mfu import DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC, DeviceRates
 from keras_tpu_ext.callbacks._plots import plot_throughput
 from keras_tpu_ext.callbacks._rates import (
     BATCHES_PER_SEC,
     SAMPLES_PER_SEC,
     EpochThroughput,
+    ScalarWriter,
     StepTimePercentiles,
     ThroughputRecord,
 )
-from keras_tpu_ext.callbacks._scalar_writer import ScalarWriter
 from keras_tpu_ext.checks import arguments as check
 from keras_tpu_ext.errors import ArgumentError, NothingMeasuredError
 
 _KEYS = (BATCHES_PER_SEC, SAMPLES_PER_SEC, DEVICE_SAMPLES_PER_SEC, MFU, TOKENS_PER_SEC)
 _SHORT = {SAMPLES_PER_SEC: "samples/s", MFU: "mfu"}
+_TWICE = (
+    "Throughput: the same object is in `callbacks` twice, so that it would count every step twice. Write it once: "
+    "fit(..., callbacks=[throughput])"
+)
+_UNCOUNTED = (
+    "Throughput shows no samples per second: this model's train_step does not add its batch size to Keras's "
+    "loss tracker (or has one example per step and replica, which looks the same), so examples cannot be "
+    "counted. Write: Throughput(batch_size=<examples per step over all replicas>)"
+)
+_MISMATCH = (
+    "Throughput(batch_size={batch_size}) does not fit: the model counted {examples:.0f} examples in an epoch of "
+    "{steps} steps, {per_step:.6g} per step. The rates shown use {batch_size}. batch_size is the number of examples "
+    "per step over all replicas. Write: Throughput() to have them counted, and put it before any callback that "
+    "evaluates the model"
+)
 
 
 class Throughput(_runtime.keras.callbacks.Callback):
@@ -152,7 +167,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
     @property
     def records(self) -> tuple[ThroughputRecord, ...]:
         """The rolling rates of the last `fit`, thinned out evenly once there are thousands."""
-        return tuple(self._meter.records.items)
+        return tuple(self._meter.records)
 
     @property
     def epoch_records(self) -> tuple[EpochThroughput, ...]:
@@ -165,7 +180,7 @@ class Throughput(_runtime.keras.callbacks.Callback):
         return self._devices.counted
 
     def step_time_percentiles(self) -> StepTimePercentiles:
-        """Return the median, 90th and 99th percentile of the last `fit`'s step times in seconds, to half a per cent.
+        """Return the median, 90th and 99th percentile of the last `fit`'s step times in seconds.
 
         Executions are timed, each from its start to that of the next one, input and other callbacks included. An
         execution of k batches counts as k steps of the same length, so with many steps per execution a single slow
@@ -210,15 +225,15 @@ class Throughput(_runtime.keras.callbacks.Callback):
             figure.savefig(path)
         return figure
 
-    def set_params(self, params: dict[str, Any]) -> None:
+    def set_params(self, params: dict[str, object]) -> None:
         """Note that a `fit` is about to begin."""
         self._is_beginning = False
         super().set_params(params)
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Reset: each `fit` may compile anew."""
         if self._is_beginning:
-            raise ArgumentError(messages.TWICE)
+            raise ArgumentError(_TWICE)
         self._end_last_fit()  # which may have been interrupted
         self._start_fit(self.model)
         self._fitting = self._is_beginning = True
@@ -226,12 +241,12 @@ class Throughput(_runtime.keras.callbacks.Callback):
         if self.log_dir is not None and self._open_scalars is not None and _runtime.devices.is_chief():
             self._scalars = ScalarWriter(self._open_scalars, os.fspath(self.log_dir), every=self.window)
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Stop measuring, and close the file for TensorBoard."""
         self._fitting = False
         self._end_last_fit()
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Reset the sums of the epoch."""
         self._is_beginning = False
         self._meter.begin_epoch(epoch)
@@ -242,30 +257,30 @@ class Throughput(_runtime.keras.callbacks.Callback):
     # Between two batches other code uses the processor's caches, so memory access costs these two hooks more than
     # their work: they append the time, and the rest is done for many batches at once.
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Take the time; process pending times if there are enough of them."""
-        now, begins = self.clock() - self._not_measured, self._begins
-        if now < self._defer_until and len(begins) < self._max_pending:
-            begins.append((batch, now))
+        now, meter = self.clock() - self._not_measured, self._meter
+        if now < meter.defer_until and len(meter.begins) < meter.max_pending:
+            meter.begins.append((batch, now))
         else:
             self._begin(batch, now)
         if self._scalars is not None:
             self._scalars.begin_execution(self._first_step + batch, self._rolling_logs)
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Put the rolling rates into `logs`."""
-        self._ends.append((batch, self.clock() - self._not_measured))
+        self._meter.ends.append((batch, self.clock() - self._not_measured))
         if logs is not None:
             logs.update(self._rolling)
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
         """Read the count of examples before validation resets it."""
         if self._fitting:
             self._meter.flush()
             # Not by ends of executions: on JAX the last one may be reported after this.
             self._examples_at_test = (self._meter.begun, self._read_examples())
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Put the rates of the epoch into `logs`."""
         self._meter.flush()
         if not _runtime.progress.end_names_last_batch():
@@ -306,8 +321,9 @@ class Throughput(_runtime.keras.callbacks.Callback):
             self._count_flops(batch, self._read_examples)
             now = self.clock() - self._not_measured
         meter.begin(batch, now, self._read_examples)
+        if devices.needs_flops:
+            meter.max_pending = 0
         self._rolling = self._rolling_logs()
-        self._defer_until, self._max_pending = meter.defer_until, 0 if devices.needs_flops else meter.max_pending
 
     def _rolling_logs(self) -> dict[str, float]:
         batches, samples = self._meter.rates()
@@ -319,9 +335,14 @@ class Throughput(_runtime.keras.callbacks.Callback):
         names = ("step_seconds_p50", "step_seconds_p90", "step_seconds_p99")
         return {f"throughput/{name}": getattr(self._meter.epochs[-1], name) for name in names}
 
-    def _start_fit(self, model: Any = None) -> None:
-        options = Options(self.batch_size, self.flops_per_sample, self.peak_flops, self.tokens_per_sample)
-        self._devices = DeviceRates(options, model)
+    def _start_fit(self, model: Model | None = None) -> None:
+        self._devices = DeviceRates(
+            model,
+            batch_size=self.batch_size,
+            flops_per_sample=self.flops_per_sample,
+            peak_flops=self.peak_flops,
+            tokens_per_sample=self.tokens_per_sample,
+        )
         self._not_measured = 0.0
         self._steps_so_far = 0
         self._first_step = 0
@@ -334,8 +355,6 @@ class Throughput(_runtime.keras.callbacks.Callback):
             untrusted_per_step=self._devices.untrusted_per_step,
             began=self.clock(),
         )
-        self._begins, self._ends = self._meter.begins, self._meter.ends
-        self._defer_until, self._max_pending = self._meter.defer_until, 0
 
     def _read_examples(self) -> float | None:
         # On JAX even `self.model` is expensive, since it copies the state back: only here, never at each batch.
@@ -373,9 +392,12 @@ class Throughput(_runtime.keras.callbacks.Callback):
         counter = self._meter.examples
         found = dict(self._devices.warnings)
         if counter.mismatch is not None:
-            found["examples"] = messages.mismatched_batch_size(self.batch_size, *counter.mismatch)
+            examples, steps = counter.mismatch
+            found["examples"] = _MISMATCH.format(
+                batch_size=self.batch_size, examples=examples, steps=steps, per_step=examples / steps
+            )
         elif counter.per_step is None and self._meter.completed:
-            found["examples"] = messages.UNCOUNTED_EXAMPLES
+            found["examples"] = _UNCOUNTED
             self._show_in_progress_bar(batches=True)
         for topic in found.keys() - self._warned:
             self._warned.add(topic)

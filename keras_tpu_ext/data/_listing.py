@@ -7,9 +7,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
+from keras_tpu_ext.data._tensorflow import tf
 from keras_tpu_ext.errors import ArgumentError
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 _SHARD = re.compile(r"\.(tfrecords?|tfrec)(-\d+-of-\d+)?(\.gz)?$", re.IGNORECASE)
@@ -31,15 +35,15 @@ class Files:
         return dataclasses.replace(self, paths=self.paths[index::count], labels=labels)
 
 
-def parallel_map(function: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
+def parallel_map(function: Callable[[_T], _R], values: Iterable[_T]) -> list[_R]:
     """Return `function` of each of `values`, computed in 32 threads."""
     with ThreadPoolExecutor(_MAX_WORKERS) as pool:
         return list(pool.map(function, values))
 
 
-def list_images(tf: Any, function: str, source: Any, labels: Any) -> Files:
+def list_images(function: str, source: Any, labels: Any) -> Files:
     """Return the images of a folder of class folders, of a glob or of a list of paths."""
-    paths, root = _image_paths(tf, function, source, flat=labels is None)
+    paths, root = _image_paths(function, source, flat=labels is None)
     if labels is None:
         return Files(paths, None, (), root)
     if isinstance(labels, str):
@@ -47,13 +51,13 @@ def list_images(tf: Any, function: str, source: Any, labels: Any) -> Files:
     return Files(paths, _given_labels(function, labels, paths), (), root)
 
 
-def list_shards(tf: Any, function: str, source: Any) -> tuple[str, ...]:
+def list_shards(function: str, source: object) -> tuple[str, ...]:
     """Return the TFRecord files of a folder, of a glob or of a list of paths."""
     if not isinstance(source, (str, os.PathLike)):
         return _given_paths(function, source)
     path = os.fspath(source)
     if not tf.io.gfile.isdir(path):
-        return _matching(tf, function, path)
+        return _matching(function, path)
     found = sorted(name for name in tf.io.gfile.listdir(path) if is_shard(name))
     if not found:
         raise ArgumentError(
@@ -68,16 +72,16 @@ def is_shard(name: str) -> bool:
     return _SHARD.search(name) is not None
 
 
-def _image_paths(tf: Any, function: str, source: Any, *, flat: bool) -> tuple[tuple[str, ...], str]:
+def _image_paths(function: str, source: object, *, flat: bool) -> tuple[tuple[str, ...], str]:
     if not isinstance(source, (str, os.PathLike)):
         return _given_paths(function, source), ""
     path = os.fspath(source)
     if not tf.io.gfile.isdir(path):
-        return _matching(tf, function, path), ""
+        return _matching(function, path), ""
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(path) if not name.startswith(".")]
     images_here = [os.path.join(path, name) for name in names if _is_image(name)]
     folders = [os.path.join(path, name) for name in names if not _is_image(name)]
-    in_folders = [found for group in parallel_map(lambda folder: _images_in(tf, folder), folders) for found in group]
+    in_folders = [found for group in parallel_map(lambda folder: _images_in(folder), folders) for found in group]
     paths = tuple(sorted([*in_folders, *images_here] if flat else in_folders))
     if paths:
         return paths, path
@@ -93,7 +97,7 @@ def _image_paths(tf: Any, function: str, source: Any, *, flat: bool) -> tuple[tu
     )
 
 
-def _images_in(tf: Any, folder: str) -> list[str]:
+def _images_in(folder: str) -> list[str]:
     if not tf.io.gfile.isdir(folder):
         return []
     return [os.path.join(folder, name.rstrip("/")) for name in tf.io.gfile.listdir(folder) if _is_image(name)]
@@ -103,7 +107,7 @@ def _is_image(name: str) -> bool:
     return name.rstrip("/").lower().endswith(IMAGES) and not name.startswith(".")
 
 
-def _given_paths(function: str, source: Any) -> tuple[str, ...]:
+def _given_paths(function: str, source: object) -> tuple[str, ...]:
     paths = tuple(os.fspath(path) for path in source) if isinstance(source, Iterable) else ()
     if not paths:
         raise ArgumentError(
@@ -113,7 +117,7 @@ def _given_paths(function: str, source: Any) -> tuple[str, ...]:
     return paths
 
 
-def _matching(tf: Any, function: str, pattern: str) -> tuple[str, ...]:
+def _matching(function: str, pattern: str) -> tuple[str, ...]:
     paths = tuple(sorted(tf.io.gfile.glob(pattern)))
     if not paths:
         what = "pattern" if set("*?[") & set(pattern) else "folder or file"

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import importlib
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_tpu_ext.checks.arguments import argument_error, integer
 from keras_tpu_ext.errors import ArgumentError, MissingExtraError
 
 
-def tensorflow(function: str) -> Any:
-    """Return TensorFlow."""
+class _LazyTensorFlow:
+    """TensorFlow, imported when a name of it is first used: this package works without it."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(importlib.import_module("tensorflow"), name)
+
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:
+    tf = _LazyTensorFlow()
+
+READS = "{} reads with tf.data, which needs TensorFlow; it is not installed. It can stand beside JAX."
+
+
+def require_tensorflow(needs: str) -> None:
+    """Raise a `MissingExtraError` that begins with `needs` if TensorFlow is not installed."""
     try:
-        import tensorflow
+        importlib.import_module("tensorflow")
     except ImportError:
-        raise MissingExtraError(
-            f"{function} reads with tf.data, which needs TensorFlow; it is not installed. It can stand beside JAX. "
-            "Write: pip install tensorflow-cpu"
-        ) from None
-    return tensorflow
+        raise MissingExtraError(f"{needs} Write: pip install tensorflow-cpu") from None
 
 
-def without_autograph(tf: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+def without_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `function` without AutoGraph: it has no Python control flow over tensors."""
     return tf.autograph.experimental.do_not_convert(function)
 
@@ -47,24 +59,18 @@ def checked_shard(function: str, shard: Any) -> tuple[int, int]:
     return int(shard[0]), int(shard[1])
 
 
-def checked_dataset(dataset: Any, caller: str) -> Any:
-    """Check that `dataset` is a `tf.data.Dataset`, and return TensorFlow."""
-    try:
-        import tensorflow as tf
-    except ImportError:
-        raise MissingExtraError(
-            f"{caller} works on tf.data.Dataset, and TensorFlow is not installed. Write: pip install tensorflow-cpu"
-        ) from None
+def check_dataset(dataset: object, caller: str) -> None:
+    """Check that `dataset` is a `tf.data.Dataset`, and that this is not inside a `tf.function`."""
+    require_tensorflow(f"{caller} works on tf.data.Dataset, and TensorFlow is not installed.")
     if not isinstance(dataset, tf.data.Dataset):
         raise ArgumentError(
             f"{caller} needs a tf.data.Dataset; got {type(dataset).__name__}. {_cure(dataset, caller)}"
         )
     if not tf.executing_eagerly():
         raise ArgumentError(f"{caller} was called inside a tf.function. Call it where you make the dataset.")
-    return tf
 
 
-def _cure(dataset: Any, caller: str) -> str:
+def _cure(dataset: object, caller: str) -> str:
     name = type(dataset).__name__
     if name.startswith("Distributed"):
         return f"Write {caller}(dataset) before scope.distribute(dataset)."

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext.checks.arguments import integer, one_of
-from keras_tpu_ext.data import _decoding, _lost_records
-from keras_tpu_ext.data._epochs import Order, finalize, number_of_batches, with_seeds
+from keras_tpu_ext.data import _decoding, _records
 from keras_tpu_ext.data._listing import Files, list_images
-from keras_tpu_ext.data._tensorflow import checked_shard, height_and_width, tensorflow, without_autograph
-from keras_tpu_ext.data.skipped import Ledger
+from keras_tpu_ext.data._tensorflow import (
+    READS,
+    checked_shard,
+    height_and_width,
+    require_tensorflow,
+    tf,
+    without_autograph,
+)
+from keras_tpu_ext.data.skipped import SkipLog
 from keras_tpu_ext.errors import ArgumentError
 
 # Opening a file on remote storage takes some 20 ms, during which its thread waits: 64 threads open 3200 a second.
@@ -106,19 +113,24 @@ def images(
     one_of("images", "on_error", on_error, ("raise", "skip"))
     max_pixels = integer("images", "max_pixels", max_pixels, example=_decoding.MAX_PIXELS)
     index, count = checked_shard("images", shard)
-    tf = tensorflow("images")
-    files = list_images(tf, "images", source, labels)
+    require_tensorflow(READS.format("images"))
+    files = list_images("images", source, labels)
     _check_enough(files, batch_size, count, drop_remainder)
     part = files.shard(index, count)
-    ledger = Ledger(tf, skips=on_error == "skip")
-    order = Order(shuffle, integer("images", "seed", seed, minimum=0, example=0), crop == "random")
-    records = _decoded(tf, _numbered(tf, part, order), part, size, crop, max_pixels)
-    messages = _messages(tf, part, max_pixels)
-    batches = _lost_records.batch_records(tf, records, batch_size, messages, ledger, drop_remainder=drop_remainder)
-    if part.labels is None:
-        batches = batches.map(lambda pixels, label: pixels)
-    number = None if ledger.skips else number_of_batches(len(part.paths), batch_size, drop_remainder)
-    dataset = finalize(tf, batches, number, ledger, repeat=repeat, shards=count, threads=_PARALLEL_FILES)
+    log = SkipLog() if on_error == "skip" else None
+    seed = integer("images", "seed", seed, minimum=0, example=0)
+    records = _decoded(_numbered(part, shuffle, seed, crop), part, size, crop, max_pixels)
+    dataset = _records.read_batches(
+        records,
+        batch_size,
+        len(part.paths),
+        _messages(part, max_pixels),
+        log,
+        drop_remainder=drop_remainder,
+        repeat=repeat,
+        shards=count,
+        threads=_PARALLEL_FILES,
+    )
     dataset.class_names = list(files.class_names)
     return dataset
 
@@ -134,51 +146,53 @@ def _check_enough(files: Files, batch_size: int, count: int, drop_remainder: boo
         )
 
 
-def _numbered(tf: Any, files: Files, order: Order) -> Any:
+def _numbered(files: Files, shuffle: bool, seed: int, crop: str | None) -> tf.data.Dataset:
     numbers = tf.data.Dataset.range(len(files.paths))
-    if order.shuffle:
-        numbers = numbers.shuffle(len(files.paths), seed=order.seed, reshuffle_each_iteration=True)
+    if shuffle:
+        numbers = numbers.shuffle(len(files.paths), seed=seed, reshuffle_each_iteration=True)
 
-    def named(number: Any, seed: Any) -> Any:
+    def named(number: tf.Tensor, seed: tf.Tensor) -> Nest:
         return tf.stack([number, -tf.ones_like(number)], 1), (number, seed)
 
-    ended = numbers.concatenate(tf.data.Dataset.from_tensors(tf.constant(_lost_records.END, tf.int64)))
-    return _lost_records.number_records(tf, with_seeds(tf, ended, order).batch(_lost_records.BLOCK).map(named))
+    ended = numbers.concatenate(tf.data.Dataset.from_tensors(tf.constant(_records.END, tf.int64)))
+    seeded = _records.with_seeds(ended, seed if crop == "random" else None)
+    return _records.number_records(seeded.batch(_records.BLOCK).map(named))
 
 
-def _decoded(tf: Any, numbered: Any, files: Files, size: tuple[int, int], crop: str | None, max_pixels: int) -> Any:
+def _decoded(
+    numbered: tf.data.Dataset, files: Files, size: tuple[int, int], crop: str | None, max_pixels: int
+) -> tf.data.Dataset:
     paths = tf.constant(files.paths)
-    labels = tf.constant(files.labels or (0,) * len(files.paths), tf.int32)
+    labels = None if files.labels is None else tf.constant(files.labels, tf.int32)
 
-    def decode(position: Any, neighbours: Any, content: Any) -> Any:
+    def decode(position: tf.Tensor, neighbours: tf.Tensor, content: tuple[tf.Tensor, ...]) -> Nest:
         number, seed = content
         pixels = tf.cond(
-            _lost_records.is_end(tf, position, neighbours),
-            lambda: _decoding.blank_image(tf, size),
-            lambda: _decoding.decode_image(tf, tf.io.read_file(paths[number]), size, crop, seed, max_pixels),
+            _records.is_end(position, neighbours),
+            lambda: _decoding.blank_image(size),
+            lambda: _decoding.decode_image(tf.io.read_file(paths[number]), size, crop, seed, max_pixels),
         )
-        return position, neighbours, (pixels, labels[tf.maximum(number, 0)])
+        value = pixels if labels is None else (pixels, labels[tf.maximum(number, 0)])
+        return position, neighbours, value
 
     # Their number is fixed: AUTOTUNE counts cores, and a read that waits for storage needs none. A finished call
     # counts until its image is taken, in order; so there are twice as many calls as threads. A file is decoded by the
     # thread that read it: handing it on to another costs 7 to 12 % of the images per second.
     calls = 2 * _PARALLEL_FILES
-    decoded = numbered.map(without_autograph(tf, decode), num_parallel_calls=calls, deterministic=True)
+    decoded = numbered.map(without_autograph(decode), num_parallel_calls=calls, deterministic=True)
     return decoded.ignore_errors(log_warning=True)
 
 
-def _messages(tf: Any, files: Files, max_pixels: int) -> _lost_records.Messages:
+def _messages(files: Files, max_pixels: int) -> _records.Messages:
     paths = tf.constant(files.paths)
 
-    def fault(name: Any) -> Any:
+    def fault(name: tf.Tensor) -> tf.Tensor:
         content = tf.data.Dataset.from_tensors(paths[name[0]]).map(tf.io.read_file).ignore_errors()
         came, found = content.reduce((tf.constant(""), tf.constant(False)), lambda before, content: (content, True))
         return tf.cond(
             found,
-            lambda: _decoding.describe_fault(tf, came, max_pixels),
+            lambda: _decoding.describe_fault(came, max_pixels),
             lambda: tf.constant("cannot be read: it must be a file that is there and that this process may read."),
         )
 
-    return _lost_records.Messages(
-        "images", lambda name: paths[name[0]], fault, lambda names: tf.ones_like(names[:, 0])
-    )
+    return _records.Messages("images", lambda name: paths[name[0]], fault, lambda names: tf.ones_like(names[:, 0]))

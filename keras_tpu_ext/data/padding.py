@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from keras_tpu_ext import _runtime
-from keras_tpu_ext._runtime.common.padding import MARK, PaddedBatch, UnweightedPaddedBatch
+from keras_tpu_ext._runtime.common.padding import MARK, GivesPaddedBatches, PaddedBatch, UnweightedPaddedBatch
+from keras_tpu_ext._runtime.common.types import Dataset, Nest
 from keras_tpu_ext.checks.arguments import integer
-from keras_tpu_ext.data._padded_py_dataset import PaddedPyDataset
-from keras_tpu_ext.errors import ArgumentError, MissingExtraError
+from keras_tpu_ext.data._tensorflow import require_tensorflow, tf
+from keras_tpu_ext.errors import ArgumentError
 
 
 def pad_batches(dataset: Any, batch_size: int, *, batched: bool | None = None) -> Any:
@@ -67,21 +72,23 @@ def pad_batches(dataset: Any, batch_size: int, *, batched: bool | None = None) -
     """
     size = integer("pad_batches", "batch_size", batch_size, example="scope.global_batch_size(128)")
     if isinstance(dataset, _runtime.PyDataset):
-        return PaddedPyDataset(dataset, size)
-    tf = _tensorflow()
-    _check_dataset(tf, dataset, size)
-    if not (_has_batches(tf, dataset.element_spec, size) if batched is None else batched):
+        return _PaddedPyDataset(dataset, size)
+    require_tensorflow(
+        "pad_batches works on keras.utils.PyDataset, and on tf.data.Dataset where TensorFlow is installed."
+    )
+    _check_dataset(dataset, size)
+    if not (_has_batches(dataset.element_spec, size) if batched is None else batched):
         dataset = dataset.batch(size)
     is_parts = isinstance(dataset.element_spec, tuple)
 
-    def pad(*parts: Any) -> PaddedBatch:
+    def pad(*parts: Nest) -> PaddedBatch:
         x, y, weight = (*parts, None, None, None)[:3]
-        return _padded(tf, x, y, weight, size)
+        return _padded(x, y, weight, size)
 
     return dataset.map(pad if is_parts else lambda x: pad(x))
 
 
-def _padded(tf: Any, x: Any, y: Any, weight: Any, size: int) -> PaddedBatch:
+def _padded(x: Nest, y: Nest, weight: Nest, size: int) -> PaddedBatch:
     rows = tf.shape(next(leaf for leaf in tf.nest.flatten(x) if leaf is not None))[0]
     checks = [
         tf.debugging.assert_positive(rows, "pad_batches: a batch has no row at all. Write dataset.filter(...)."),
@@ -90,36 +97,36 @@ def _padded(tf: Any, x: Any, y: Any, weight: Any, size: int) -> PaddedBatch:
         ),
     ]
     with tf.control_dependencies([check for check in checks if check is not None]):
-        places = tf.minimum(tf.range(size), rows - 1)
+        indices = tf.minimum(tf.range(size), rows - 1)
 
-    def fill(leaf: Any) -> Any:
-        filled = tf.cond(tf.equal(rows, size), lambda: leaf, lambda: tf.gather(leaf, places))
+    def fill(leaf: tf.Tensor) -> tf.Tensor:
+        filled = tf.cond(tf.equal(rows, size), lambda: leaf, lambda: tf.gather(leaf, indices))
         return tf.ensure_shape(filled, [size, *leaf.shape[1:]])
 
-    def fill_weight(leaf: Any) -> Any:
+    def fill_weight(leaf: tf.Tensor) -> tf.Tensor:
         leaf = tf.cast(leaf, tf.float32) + 0.0  # the user's minus zero becomes zero
         real = tf.reshape(tf.range(size) < rows, [-1] + [1] * (leaf.shape.rank - 1))
         return tf.where(real, fill(leaf), tf.constant(MARK))
 
     kind = UnweightedPaddedBatch if weight is None else PaddedBatch
     weight = tf.ones([rows]) if weight is None else weight
-    return kind(_mapped(tf, fill, x), _mapped(tf, fill, y), _mapped(tf, fill_weight, weight))
+    return kind(_mapped(tf.nest, fill, x), _mapped(tf.nest, fill, y), _mapped(tf.nest, fill_weight, weight))
 
 
-def _mapped(tf: Any, function: Any, structure: Any) -> Any:
-    return tf.nest.map_structure(lambda leaf: None if leaf is None else function(leaf), structure)
+def _mapped(tree: Any, function: Callable[[Any], Any], structure: Nest) -> Nest:
+    return tree.map_structure(lambda leaf: None if leaf is None else function(leaf), structure)
 
 
-def _has_batches(tf: Any, element_spec: Any, size: int) -> bool:
+def _has_batches(element_spec: Nest, size: int) -> bool:
     specs = [spec for spec in tf.nest.flatten(element_spec) if not _is_none(spec)]
     return all(spec.shape.rank and spec.shape[0] in (None, size) for spec in specs)
 
 
-def _is_none(spec: Any) -> bool:
+def _is_none(spec: object) -> bool:
     return type(spec).__name__ == "NoneTensorSpec"  # which TensorFlow does not export
 
 
-def _check_dataset(tf: Any, dataset: Any, size: int) -> None:
+def _check_dataset(dataset: object, size: int) -> None:
     if not isinstance(dataset, tf.data.Dataset):
         raise ArgumentError(
             f"pad_batches needs a tf.data.Dataset or a keras.utils.PyDataset; got {type(dataset).__name__}. "
@@ -146,12 +153,63 @@ def _check_dataset(tf: Any, dataset: Any, size: int) -> None:
             )
 
 
-def _tensorflow() -> Any:
-    try:
-        import tensorflow
-    except ImportError:
-        raise MissingExtraError(
-            "pad_batches works on keras.utils.PyDataset, and on tf.data.Dataset where TensorFlow is installed. "
-            "Write: pip install tensorflow-cpu"
-        ) from None
-    return tensorflow
+class _PaddedPyDataset(GivesPaddedBatches, _runtime.PyDataset):
+    """A `PyDataset` whose batches are the padded ones of another."""
+
+    def __init__(self, dataset: Dataset, size: int) -> None:
+        super().__init__()
+        for option in ("workers", "use_multiprocessing", "max_queue_size"):
+            if hasattr(dataset, option):  # in Keras 2 they are options of `fit`
+                setattr(self, option, getattr(dataset, option))
+        self.dataset = dataset
+        self.size = size
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def num_batches(self) -> int | None:
+        """Return the number of batches of the other dataset."""
+        number: int | None = getattr(self.dataset, "num_batches", len(self.dataset))  # Keras 2 does not have it
+        return number
+
+    def __getitem__(self, index: int) -> PaddedBatch:
+        batch = self.dataset[index]
+        parts = tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
+        if not 1 <= len(parts) <= 3:
+            raise ArgumentError(
+                f"pad_batches needs batches of x, (x, y) or (x, y, sample_weight); number {index} has {len(parts)} "
+                "parts. Put several inputs into one structure: return (a, b), y."
+            )
+        return _padded_arrays(*(*parts, None, None)[:3], size=self.size)
+
+    def on_epoch_begin(self) -> None:
+        """Tell the other dataset."""
+        if hasattr(self.dataset, "on_epoch_begin"):  # Keras 2 does not have it
+            self.dataset.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """Tell the other dataset."""
+        self.dataset.on_epoch_end()
+
+
+def _padded_arrays(x: Nest, y: Nest, weight: Nest, *, size: int) -> PaddedBatch:
+    """Return a batch of NumPy arrays padded to `size` rows."""
+    tree = _runtime.tree
+    rows = len(next(leaf for leaf in tree.flatten(x) if leaf is not None))
+    if not 1 <= rows <= size:
+        cure = "Give batch_size the size of the largest batch." if rows else "Leave such a batch out."
+        raise ArgumentError(f"pad_batches got batch_size={size}, and a batch of {rows} rows. {cure}")
+    indices = np.minimum(np.arange(size), rows - 1)
+
+    def fill(leaf: ArrayLike) -> np.ndarray:
+        return np.asarray(leaf)[indices]
+
+    def fill_weight(leaf: ArrayLike) -> np.ndarray:
+        filled = fill(np.asarray(leaf, np.float32) + np.float32(0.0))  # the user's minus zero becomes zero
+        filled[rows:] = MARK
+        return filled
+
+    kind = UnweightedPaddedBatch if weight is None else PaddedBatch
+    weight = np.ones([rows], np.float32) if weight is None else weight
+    return kind(_mapped(tree, fill, x), _mapped(tree, fill, y), _mapped(tree, fill_weight, weight))

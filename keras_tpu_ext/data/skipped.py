@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any
 
+from keras_tpu_ext.data._tensorflow import tf
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.output.display import HtmlText
 
 _SHOWN = 5  # names in a line
 _CAME, _FAILED = "came", "failed"
-_LEDGER = "_kte_ledger"
+_LOG = "_kte_skip_log"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SkippedRecords(HtmlText):
         """Whether nothing was left out so far."""
         return not self.places and not self.failed
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report as plain data for JSON."""
         return {"ok": self.ok, **dataclasses.asdict(self), "places": list(self.places)}
 
@@ -55,54 +55,38 @@ class SkippedRecords(HtmlText):
         return f"{head}: {', '.join(self.places[:_SHOWN])}{more}."
 
 
-class Ledger:
-    """A list of lost records that a dataset writes while it runs, and Python reads at any time.
+class SkipLog:
+    """The names and numbers of skipped records: a running dataset writes them, Python reads them at any time."""
 
-    It is kept in tables, because `tf.distribute` mirrors variables.
-    """
+    def __init__(self) -> None:
+        # Tables, because `tf.distribute` mirrors variables.
+        with tf.init_scope(), tf.device("CPU:0"):
+            # The number of records lost at each place, -1 if it is unknown; and the totals of the last pass.
+            self._places = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+            self._totals = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
 
-    def __init__(self, tf: Any, *, skips: bool) -> None:
-        self._tf = tf
-        self.skips = skips
-        if skips:
-            with tf.init_scope(), tf.device("CPU:0"):
-                self._places = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
-                self._totals = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+    def add(self, places: tf.Tensor, lost: tf.Tensor) -> tf.Operation:
+        """Add places, and the number of records lost at each; in a graph."""
+        return self._places.insert(places, lost)
 
-    def write(self, places: Any, lost: Any) -> Any:
-        """Write places, and the number of records lost at each; in a graph."""
-        return self._done(self._places.insert(places, lost))
-
-    def first_places(self) -> Any:
+    def first_places(self) -> tf.Tensor:
         """Return the first places as one text; in a graph."""
-        tf = self._tf
-        if not self.skips:
-            return tf.constant("")
         return tf.strings.reduce_join(self._places.export()[0][:_SHOWN], separator=", ")
 
-    def close_pass(self, function: str, came: Any, failed: Any) -> Any:
+    def end_pass(self, function: str, came: tf.Tensor, failed: tf.Tensor) -> tf.Tensor:
         """Write the totals of a pass, and print them on the standard error if records were lost; in a graph."""
-        tf = self._tf
-        if not self.skips:
-            return tf.constant(True)
-        written = self._done(self._totals.insert([_CAME, _FAILED], tf.stack([came, failed])))
 
-        def print_totals() -> Any:
+        def print_totals() -> tf.Tensor:
             head = f"keras_tpu_ext.data.{function}: this pass gave"
             line = (head, came, "records and left out", failed, "that cannot be read, such as", self.first_places())
-            return self._done(tf.print(*line, output_stream=sys.stderr))
+            with tf.control_dependencies([tf.print(*line, output_stream=sys.stderr)]):
+                return tf.constant(True)
 
-        with tf.control_dependencies([written]):
+        with tf.control_dependencies([self._totals.insert([_CAME, _FAILED], tf.stack([came, failed]))]):
             return tf.cond(failed > 0, print_totals, lambda: tf.constant(True))
-
-    def _done(self, operation: Any) -> Any:
-        with self._tf.control_dependencies([] if operation is None else [operation]):
-            return self._tf.constant(True)
 
     def read(self) -> SkippedRecords:
         """Return the report so far."""
-        if not self.skips:
-            return SkippedRecords((), None, None)
         places, lost = (table.numpy() for table in self._places.export())
         names, values = (table.numpy() for table in self._totals.export())
         totals = {name.decode(): int(value) for name, value in zip(names, values, strict=True)}
@@ -114,18 +98,18 @@ class Ledger:
         )
 
 
-def keep_ledger(dataset: Any, ledger: Ledger) -> Any:
-    """Attach the ledger that `skipped` reads, and return `dataset`."""
-    setattr(dataset, _LEDGER, ledger)
+def with_log(dataset: tf.data.Dataset, log: SkipLog | None) -> tf.data.Dataset:
+    """Attach the log that `skipped` reads, or `None` if the dataset raises, and return `dataset`."""
+    setattr(dataset, _LOG, log)
     return dataset
 
 
-def has_ledger(dataset: Any) -> bool:
+def is_reader(dataset: object) -> bool:
     """Return whether `images` or `tfrecords` returned `dataset`."""
-    return isinstance(getattr(dataset, _LEDGER, None), Ledger)
+    return hasattr(dataset, _LOG)
 
 
-def skipped(dataset: Any) -> SkippedRecords:
+def skipped(dataset: object) -> SkippedRecords:
     """Report the records that a dataset has left out because they could not be read.
 
     Call it at any time, in a callback or after `fit`: it counts wherever the dataset was iterated over.
@@ -157,14 +141,14 @@ def skipped(dataset: Any) -> SkippedRecords:
         print(report)
         ```
     """
-    if not has_ledger(dataset):
+    if not is_reader(dataset):
         raise ArgumentError(
             f"skipped needs the dataset that images or tfrecords returned; got {type(dataset).__name__} without a "
             'record of what it left out. Write train = kte.data.images(..., on_error="skip"), give fit '
             "train.map(...), and ask skipped(train)."
         )
-    ledger: Ledger = getattr(dataset, _LEDGER)
-    return ledger.read()
+    log: SkipLog | None = getattr(dataset, _LOG)
+    return SkippedRecords((), None, None) if log is None else log.read()
 
 
 def _records(count: int) -> str:

@@ -146,14 +146,3 @@ def test_a_pause_that_is_told_counts_nothing():
     meter.pause(0.0, 1)
     meter.begin(1000.0, 1)
     assert meter.epoch_average() == pytest.approx(1.0)
-
-
-def test_pending_begins_are_processed_at_once():
-    meter, now = StepMeter(20), 0.0
-    for _ in range(14):
-        meter.pending.append(now)
-        now += 2.0
-    assert meter.epoch_average() is None
-    meter.flush(4)
-    assert (meter.executions, meter.pending) == (14, [])
-    assert meter.epoch_average() == pytest.approx(0.5)

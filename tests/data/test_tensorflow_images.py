@@ -211,7 +211,7 @@ def test_what_claims_too_many_pixels_is_raised_by_its_size(tmp_path):
         in_time(images([path], labels=None))
     assert f"keras_tpu_ext.data.images: {path} is too large to be decoded." in str(raised.value)
     for content, shape, pixels in CLAIMS.values():
-        text = _decoding.describe_fault(tf, content, 10**8).numpy().decode()
+        text = _decoding.describe_fault(content, 10**8).numpy().decode()
         assert text == (
             f"is too large to be decoded. It must have at most 100000000 pixels; what came has {shape} (height x "
             f"width), {pixels} in all. Write max_pixels={pixels} to decode it."
@@ -272,7 +272,7 @@ def test_the_frames_of_a_gif_are_counted_through_all_its_blocks(tmp_path, cut_of
     content = (tmp_path / "a.gif").read_bytes()
     content = content[: len(content) * 7 // 10] if cut_off else content
     counted = 4 if cut_off else 5
-    assert _decoding.image_shape(tf, content).numpy().tolist() == [90, 70, counted * 90 * 70]
+    assert _decoding.image_shape(content).numpy().tolist() == [90, 70, counted * 90 * 70]
 
 
 def test_a_kind_that_is_none_of_the_four_is_a_fault(tmp_path):
@@ -283,7 +283,7 @@ def test_a_kind_that_is_none_of_the_four_is_a_fault(tmp_path):
     dataset = images(tmp_path, labels=None, on_error="skip")
     assert [len(batch) for batch in in_time(dataset)] == [1]
     assert kte.data.skipped(dataset).failed == 3
-    text = _decoding.describe_fault(tf, webp, 10**8).numpy().decode()
+    text = _decoding.describe_fault(webp, 10**8).numpy().decode()
     assert text.startswith(
         "cannot be decoded. It must be a whole JPEG, PNG, BMP or GIF image; what came has 34 bytes"
     )

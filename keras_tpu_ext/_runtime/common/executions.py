@@ -135,15 +135,7 @@ class Execution:
 
 
 class Interception:
-    """Replaces a model's train function by one that passes each execution to a callback, until `undo`.
-
-    Several of them may nest on one model.
-
-    Args:
-        model: A model in `fit`, whose train function is made.
-        kind: The runtime's subclass of `Execution`.
-        around: Gets each execution and returns its result.
-    """
+    """Replaces a model's train function by one that passes each execution to `around`; several may nest."""
 
     def __init__(self, model: Model, kind: type[Execution], around: Callable[[Execution], Nest]) -> None:
         inner = model.train_function

@@ -174,14 +174,12 @@ Dataset. _variant_tensor
 OwnedIterator. _iterator_resource
 PerReplicaSpec. _value_specs
 StructuredFunctionWrapper. _func
-_ConcatenateDataset. _dataset_to_concatenate _input_datasets
 _MapDataset. _input_dataset
 _ParallelMapDataset. _deterministic
 _ShuffleDataset. _reshuffle_each_iteration
 _SingleWorkerDatasetIteratorSpec. _element_spec
 _SingleWorkerOwnedDatasetIterator. _worker
 _TensorSliceDataset. _tensors
-_ZipDataset. _datasets
 """)
 
 # Names that older TensorFlow versions lack and are not asked for.

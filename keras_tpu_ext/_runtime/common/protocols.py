@@ -506,13 +506,6 @@ class Probes(Protocol):
     def intercept_executions(self, model: Model, around: Callable[[Execution], Nest]) -> Interception:
         """Pass each call of the train function of `model`, which is in `fit`, to `around`."""
 
-    def watch_end_of_data(self, model: Model, call: Callable[[], None]) -> Callable[[], None]:
-        """Call `call` when the data of an epoch of `fit` has ended; return a function that stops this.
-
-        A step that is being traced calls it, too: only the call after the last step counts. Where Keras ends the data
-        after the callbacks' `on_epoch_end`, it is never called.
-        """
-
     def call_abstractly(self, function: Callable[[], _T]) -> _T:
         """Call a function that creates models, whose variables have shapes but no values where the runtime can."""
 

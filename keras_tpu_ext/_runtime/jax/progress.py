@@ -11,8 +11,8 @@ from keras_tpu_ext._runtime.keras3.progress import loss_scale as loss_scale
 from keras_tpu_ext._runtime.training.overflow import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime.training.progress import counts_examples as counts_examples
 from keras_tpu_ext._runtime.training.progress import examples_seen as examples_seen
+from keras_tpu_ext._runtime.training.progress import show_in_progress_bar as show_in_progress_bar
 from keras_tpu_ext._runtime.training.progress import train_steps as train_steps
-from keras_tpu_ext._runtime.training.progress_bar import show_in_progress_bar as show_in_progress_bar
 from keras_tpu_ext.errors import MissingExtraError
 
 

@@ -91,8 +91,3 @@ def record_gradients(model: tf.keras.Model) -> Callable[[], list[Array] | None]:
         return [value.numpy() for value in recorder.recorded]
 
     return recorded
-
-
-def watch_end_of_data(model: tf.keras.Model, call: Callable[[], None]) -> Callable[[], None]:
-    """Do nothing: Keras 2 ends the data of an epoch after the callbacks' `on_epoch_end`."""
-    return lambda: None

@@ -8,8 +8,8 @@ from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.tensorflow.event_file import event_file_class as event_file_class
 from keras_tpu_ext._runtime.training.progress import counts_examples as counts_examples
 from keras_tpu_ext._runtime.training.progress import examples_seen as examples_seen
+from keras_tpu_ext._runtime.training.progress import show_in_progress_bar as show_in_progress_bar
 from keras_tpu_ext._runtime.training.progress import train_steps as train_steps
-from keras_tpu_ext._runtime.training.progress_bar import show_in_progress_bar as show_in_progress_bar
 from keras_tpu_ext._runtime.training.step_state import step_state_of
 
 

@@ -12,7 +12,6 @@ from keras_tpu_ext._runtime.common.flops import FlopsCount
 from keras_tpu_ext._runtime.common.lowering import LoweredStep
 from keras_tpu_ext._runtime.common.protocols import OpenedStrategy
 from keras_tpu_ext._runtime.common.types import Nest
-from keras_tpu_ext._runtime.keras3.end_of_data import watch_end_of_data as watch_end_of_data
 from keras_tpu_ext._runtime.keras3.probes import record_gradients as record_gradients
 from keras_tpu_ext._runtime.tensorflow import flops, lowering
 from keras_tpu_ext._runtime.tensorflow.executions import intercept_executions as intercept_executions

@@ -6,5 +6,5 @@ from keras_tpu_ext._runtime.tensorflow.event_file import event_file_class as eve
 from keras_tpu_ext._runtime.training.overflow import skipped_steps as skipped_steps
 from keras_tpu_ext._runtime.training.progress import counts_examples as counts_examples
 from keras_tpu_ext._runtime.training.progress import examples_seen as examples_seen
+from keras_tpu_ext._runtime.training.progress import show_in_progress_bar as show_in_progress_bar
 from keras_tpu_ext._runtime.training.progress import train_steps as train_steps
-from keras_tpu_ext._runtime.training.progress_bar import show_in_progress_bar as show_in_progress_bar

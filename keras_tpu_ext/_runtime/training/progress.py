@@ -1,16 +1,25 @@
-"""The training progress of a model, from counters that Keras keeps anyway.
+"""The training progress of a model, from counters that Keras keeps anyway, and the log keys in progress bars.
 
-On JAX they are not in the model's variables while `fit` runs; a callback that accesses `self.model` brings them
-there, and must do so in a hook that Keras calls in the main thread: a begin hook, or the one at the end of an epoch.
+On JAX the counters are not in the model's variables while `fit` runs; a callback that accesses `self.model` brings
+them there, and must do so in a hook that Keras calls in the main thread: a begin hook, or the one at an epoch's end.
 """
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from keras_tpu_ext._runtime.common.patches import install
 from keras_tpu_ext._runtime.common.types import Model
-from keras_tpu_ext._runtime.compat import loss_tracker_of, ops
+from keras_tpu_ext._runtime.compat import keras, loss_tracker_of, ops
 
 # A sum of ones stops being exact at two to the power of the significand's bits.
 _EXACT_BELOW = {"bfloat16": 2.0**8, "float16": 2.0**11, "float32": 2.0**24, "float64": 2.0**53}
+_MOST_SHORT = 3  # renamed keys that a progress bar shows
+# By log key: its name in progress bars, or `None` to hide it.
+_names: dict[str, str | None] = {}
 
 
 def examples_seen(model: Model) -> float | None:
@@ -46,3 +55,47 @@ def train_steps(model: Model) -> int | None:
     if steps is None:  # of Keras 2's optimizers.legacy, before their first step
         steps = getattr(inner, "iterations", None)
     return None if steps is None else int(ops.convert_to_numpy(steps))
+
+
+def show_in_progress_bar(names: Mapping[str, str | None]) -> None:
+    """Let progress bars show log keys by other names, `None` to hide them; see `common/protocols.py`."""
+    if not _names:
+        install([(keras.callbacks.ProgbarLogger, "keras.callbacks.ProgbarLogger.on_epoch_begin", _with_names)])
+    _names.update(names)
+
+
+def _with_names(stock: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(stock)
+    def on_epoch_begin(self: Any, *args: object, **kwargs: object) -> None:
+        stock(self, *args, **kwargs)
+        bar = self.progbar
+        shown = {name for name in _names.values() if name is not None}
+        # Keras 2 keeps its own set, and passes it on at each batch. From Keras 3.15 on nothing is averaged.
+        for owner in (self, bar):
+            if getattr(owner, "stateful_metrics", None) is not None:
+                owner.stateful_metrics = {*owner.stateful_metrics, *shown}
+        install([(bar, "a progress bar's update", _renaming)])
+
+    return on_epoch_begin
+
+
+def _renaming(update: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(update)
+    def wrapped(current: Any, values: Any = None, *args: object, **kwargs: object) -> None:
+        update(current, _renamed(values), *args, **kwargs)
+
+    return wrapped
+
+
+def _renamed(values: Any) -> Any:
+    """Return the pairs of key and value that a progress bar shows."""
+    short = 0
+    renamed = []
+    for key, value in values or ():
+        name = _names.get(key, key)
+        short += name not in (key, None)
+        if key in _names and math.isnan(value):  # not known yet
+            continue
+        if name == key or (name is not None and short <= _MOST_SHORT):
+            renamed.append((name, value))
+    return renamed

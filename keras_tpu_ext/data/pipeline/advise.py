@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_tpu_ext import hardware
 from keras_tpu_ext.checks.arguments import integer, number
-from keras_tpu_ext.data._tensorflow import checked_dataset
+from keras_tpu_ext.data._tensorflow import check_dataset
 from keras_tpu_ext.data.pipeline.advice import Advice, Finding
 
 
@@ -26,7 +26,7 @@ def advise(
 
     The gain of each rewrite of `kte.data.optimize` is measured: copies of the pipeline, with and without it, run in
     turns, both without shuffles, which cost little and take long to fill. Your iterators, orders and caches are not
-    touched. A pipeline that runs your own Python, keeps a state or writes files is not run.
+    touched. A pipeline that runs your own Python, keeps a state, writes files or joins datasets is not run.
 
     With autotuning, TensorFlow itself makes stateless maps and batches parallel and prefetches the end. Such a
     finding is listed if a gain is left. Findings that were measured to gain nothing are in `left_out`.
@@ -60,7 +60,7 @@ def advise(
             print(finding.kind, finding.gain, finding.write)
         ```
     """
-    checked_dataset(dataset, "kte.data.advise")
+    check_dataset(dataset, "kte.data.advise")
     integer("advise", "replicas", replicas, example="scope.num_replicas")
     number("advise", "seconds", seconds, above=0, example="10.0, or measure=False to run nothing")
     from keras_tpu_ext.data.pipeline.findings import find  # it imports TensorFlow

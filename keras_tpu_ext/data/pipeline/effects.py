@@ -27,6 +27,10 @@ _PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _DETERMINISTIC_SOURCES = ("range_op.", "from_tensor_slices_op.", "from_tensors_op.", "readers.")
 _GENERATOR = "GeneratorDataset"
 _VARIABLES = {"ReadVariableOp", "ResourceGather", "RngReadAndSkip", "StatefulUniform", "StatefulStandardNormalV2"}
+_UNKNOWN = (
+    "{word} is not known well enough to be made again, nor what is below it. Write kte.data.optimize(dataset) "
+    "for that."
+)
 # Stateful to TensorFlow, but deterministic: sources, lookups, checks, and calls, whose functions are examined too.
 _HARMLESS = _READERS | {
     "Assert",
@@ -59,7 +63,7 @@ class FunctionEffects(NamedTuple):
         return any(name.startswith(("Random", "Stateful", "Rng", "Multinomial", "Truncated")) for name in self.state)
 
 
-def effects_of(node: Any) -> FunctionEffects:
+def effects_of(node: nodes.Node) -> FunctionEffects:
     """Return the effects of the functions of `node`, and of those that they call."""
     operations = list(_operations(node))
     names = {operation.op for operation in operations}
@@ -73,12 +77,12 @@ def effects_of(node: Any) -> FunctionEffects:
     )
 
 
-def has_side_effects(dataset: Any) -> bool:
+def has_side_effects(dataset: nodes.Node) -> bool:
     """Return whether iterating over `dataset` runs the user's Python or changes a state."""
     return any(effects.state or effects.runs_python for effects in map(effects_of, nodes.nodes_of(dataset)))
 
 
-def _operations(node: Any) -> Iterator[Any]:
+def _operations(node: nodes.Node) -> Iterator[Any]:
     for function in nodes.functions_of(node):
         graph = function.graph.as_graph_def()
         yield from graph.node
@@ -101,16 +105,16 @@ def _is_cast_of_bytes(operation: Any) -> bool:
     )
 
 
-def is_source(node: Any) -> bool:
+def is_source(node: nodes.Node) -> bool:
     """Return whether `node` is a source; a reader of files is one, whose input is a dataset of file names."""
     return not nodes.inputs_of(node) or nodes.class_name(node).startswith("readers.")
 
 
-def reason_to_keep(node: Any) -> str:
+def reason_to_keep(node: nodes.Node) -> str:
     """Return the reason why nothing before `node` may be rewritten; empty if it may."""
     word = nodes.method_name(node)
     if nodes.node_type(node) is None:
-        return "" if is_source(node) else f"{word} is not known well enough to be made again, nor what is below it."
+        return "" if is_source(node) else _UNKNOWN.format(word=word)
     if is_unseeded_shuffle(node) and not node._reshuffle_each_iteration:
         return (
             "shuffle without a seed keeps one order, on which another dataset may rely, as the other part of a split "
@@ -121,20 +125,20 @@ def reason_to_keep(node: Any) -> str:
     return ""
 
 
-def is_unseeded_shuffle(node: Any) -> bool:
+def is_unseeded_shuffle(node: nodes.Node) -> bool:
     """Return whether `node` is a shuffle without a seed."""
     if nodes.class_name(node) != nodes.SHUFFLE:
         return False
     return not nodes.attribute(node, "_seed") and not nodes.attribute(node, "_seed2")
 
 
-def is_deterministic(dataset: Any) -> bool:
+def is_deterministic(dataset: nodes.Node) -> bool:
     """Return whether every iteration gives the same elements in the same order."""
     return dataset.options().deterministic is not False and all(map(_gives_same_elements, nodes.nodes_of(dataset)))
 
 
-def _gives_same_elements(node: Any) -> bool:
-    if nodes.class_name(node).startswith(_DETERMINISTIC_SOURCES):
+def _gives_same_elements(node: nodes.Node) -> bool:
+    if nodes.class_name(node).startswith(_DETERMINISTIC_SOURCES) or nodes.class_name(node) in nodes.JOINS:
         return True
     if nodes.node_type(node) is None or is_unseeded_shuffle(node):
         return False

@@ -11,8 +11,8 @@ import tensorflow as tf
 from keras_tpu_ext.data.pipeline import nodes
 from keras_tpu_ext.data.pipeline.advice import Finding
 from keras_tpu_ext.data.pipeline.effects import effects_of
-from keras_tpu_ext.data.pipeline.rewriting import READS, Rewriting, has_threads, opens_files_in_parallel
-from keras_tpu_ext.data.skipped import has_ledger
+from keras_tpu_ext.data.pipeline.rewriting import READS, has_threads, is_prefetched, opens_files_in_parallel
+from keras_tpu_ext.data.skipped import is_reader
 
 _PARALLEL = "num_parallel_calls=tf.data.AUTOTUNE"
 _THREADS = f"options.threading.private_threadpool_size = {READS}; dataset = dataset.with_options(options)"
@@ -21,7 +21,7 @@ _MANY, _SMALL = 1000, 2**20  # files, and bytes of one
 _PART = 0.1  # of the elements that a shuffle buffer should hold
 
 
-def find(dataset: Any, replicas: int, tpu: str) -> list[Finding]:
+def find(dataset: nodes.Node, replicas: int, tpu: str) -> list[Finding]:
     """Return all findings, without gains."""
     pipeline = list(nodes.nodes_of(dataset))
     found = [*_sequential(dataset, pipeline), *_python(pipeline), *_caches(pipeline), *_images(dataset, pipeline)]
@@ -29,54 +29,45 @@ def find(dataset: Any, replicas: int, tpu: str) -> list[Finding]:
     return found
 
 
-def _sequential(dataset: Any, pipeline: list[Any]) -> Iterator[Finding]:
+def _sequential(dataset: nodes.Node, pipeline: list[nodes.Node]) -> Iterator[Finding]:
     """Find what does not run in parallel; the kinds are those of `Rewriting`."""
-    by_class: dict[str, list[Any]] = {}
-    for node in _user_nodes(pipeline):
-        by_class.setdefault(nodes.class_name(node), []).append(node)
-    maps = [one for one in by_class.get(nodes.MAP, []) if not effects_of(one).runs_python]
+    inside = {id(one) for node in pipeline if is_reader(node) for one in nodes.nodes_of(node)}  # of ours
+    own = [node for node in pipeline if id(node) not in inside]
+    maps = [node for node in own if nodes.class_name(node) == nodes.MAP and not effects_of(node).runs_python]
     if maps:
         names = ", ".join(dict.fromkeys(map(nodes.function_name, maps)))
-        reads = any(effects_of(one).reads_files for one in maps)
+        reads = any(effects_of(node).reads_files for node in maps)
         line = f".map({nodes.function_name(maps[0])}, {f'num_parallel_calls={READS}' if reads else _PARALLEL})"
         line += f", and {_THREADS}" if reads and not has_threads(dataset) else ""
         yield Finding("map", f"map({names}) works on one element at a time.", line)
-    if by_class.get(nodes.INTERLEAVE):
-        name = nodes.function_name(by_class[nodes.INTERLEAVE][0])
-        line = f".interleave({name}, cycle_length=16, {_PARALLEL})"
-        yield Finding("interleave", f"interleave({name}) reads one of its inputs at a time.", line)
-    flat = [one for one in by_class.get(nodes.FLAT_MAP, []) if effects_of(one).reads_files]
-    if flat:
-        name = nodes.function_name(flat[0])
-        line = f".interleave({name}, cycle_length=16, {_PARALLEL})"
-        yield Finding("flat_map", f"flat_map({name}) opens one file after the other.", line)
-    if by_class.get(nodes.BATCH):
-        size = nodes.attribute(by_class[nodes.BATCH][0], "_batch_size")
-        line = f".batch({size}, {_PARALLEL})"
-        yield Finding("batch", f"batch({size}) copies one element at a time into a batch.", line)
+    found: set[str] = set()
+    for node in own:
+        kind, name = nodes.class_name(node), nodes.function_name(node)
+        parallel = f".interleave({name}, cycle_length=16, {_PARALLEL})"
+        if kind in found:
+            continue
+        if kind == nodes.INTERLEAVE:
+            yield Finding("interleave", f"interleave({name}) reads one of its inputs at a time.", parallel)
+        elif kind == nodes.FLAT_MAP and effects_of(node).reads_files:
+            yield Finding("flat_map", f"flat_map({name}) opens one file after the other.", parallel)
+        elif kind == nodes.BATCH:
+            size = nodes.attribute(node, "_batch_size")
+            line = f".batch({size}, {_PARALLEL})"
+            yield Finding("batch", f"batch({size}) copies one element at a time into a batch.", line)
+        else:
+            continue
+        found.add(kind)
     if opens_files_in_parallel(dataset) and not has_threads(dataset):
         what = (
             f"Files are opened by a thread for each core ({os.cpu_count()}), which wait for storage most of the time."
         )
         yield Finding("threads", what, _THREADS)
-    if "prefetch" in _applied(dataset, "prefetch"):
+    if not is_prefetched(dataset):
         what = "Nothing is prefetched at the end: while the devices train, no batch is made ahead."
         yield Finding("prefetch", what, "dataset = dataset.prefetch(tf.data.AUTOTUNE)")
 
 
-def _user_nodes(pipeline: list[Any]) -> list[Any]:
-    """Return the nodes except those inside `images` and `tfrecords`, which the user cannot change."""
-    inside = {id(one) for node in pipeline if has_ledger(node) for one in nodes.nodes_of(node)}
-    return [node for node in pipeline if id(node) not in inside]
-
-
-def _applied(dataset: Any, rewrite: str) -> set[str]:
-    rewriting = Rewriting(dataset, only={rewrite}, allow_stateful=True)
-    rewriting.apply()
-    return rewriting.applied
-
-
-def _python(pipeline: list[Any]) -> Iterator[Finding]:
+def _python(pipeline: list[nodes.Node]) -> Iterator[Finding]:
     for node in pipeline:
         effects, name = effects_of(node), nodes.function_name(node)
         if effects.is_generator:
@@ -94,7 +85,7 @@ def _python(pipeline: list[Any]) -> Iterator[Finding]:
             )
 
 
-def _caches(pipeline: list[Any]) -> Iterator[Finding]:
+def _caches(pipeline: list[nodes.Node]) -> Iterator[Finding]:
     for node in pipeline:
         if nodes.class_name(node) != nodes.CACHE:
             continue
@@ -115,13 +106,15 @@ def _caches(pipeline: list[Any]) -> Iterator[Finding]:
 
 
 def _is_before_shuffle(
-    node: Any, pipeline: list[Any], upstream: Callable[[Any], Iterator[Any]] = nodes.nodes_of
+    node: nodes.Node,
+    pipeline: list[nodes.Node],
+    upstream: Callable[[nodes.Node], Iterator[nodes.Node]] = nodes.nodes_of,
 ) -> bool:
     shuffles = (one for one in pipeline if nodes.class_name(one) == nodes.SHUFFLE)
     return any(one is node for shuffle in shuffles for one in upstream(shuffle))
 
 
-def _nodes_of_same_elements(shuffle: Any) -> Iterator[Any]:
+def _nodes_of_same_elements(shuffle: nodes.Node) -> Iterator[nodes.Node]:
     """Yield the nodes before a shuffle, back to where batches are unbatched."""
     for node in nodes.nodes_of(shuffle):
         if nodes.method_name(node) in ("unbatch", "flat_map", "interleave"):
@@ -129,7 +122,7 @@ def _nodes_of_same_elements(shuffle: Any) -> Iterator[Any]:
         yield node
 
 
-def _images(dataset: Any, pipeline: list[Any]) -> Iterator[Finding]:
+def _images(dataset: nodes.Node, pipeline: list[nodes.Node]) -> Iterator[Finding]:
     for spec in tf.nest.flatten(dataset.element_spec):
         if not isinstance(spec, tf.TensorSpec) or spec.dtype not in (tf.float32, tf.float64):
             continue
@@ -146,7 +139,7 @@ def _images(dataset: Any, pipeline: list[Any]) -> Iterator[Finding]:
             return
 
 
-def _batches(dataset: Any, pipeline: list[Any], replicas: int) -> Iterator[Finding]:
+def _batches(dataset: nodes.Node, pipeline: list[nodes.Node], replicas: int) -> Iterator[Finding]:
     batches = [node for node in pipeline if nodes.class_name(node) in nodes.ANY_BATCH]
     sizes = _sizes(dataset)
     if "" in sizes or (not batches and None not in sizes and _has_no_hidden_batch(pipeline)):
@@ -161,7 +154,7 @@ def _batches(dataset: Any, pipeline: list[Any], replicas: int) -> Iterator[Findi
     yield from _tail(batches[0], None in sizes or size not in sizes) if batches and not _is_fixed(dataset) else ()
 
 
-def _sizes(dataset: Any) -> set[Any]:
+def _sizes(dataset: nodes.Node) -> set[Any]:
     specs = tf.nest.flatten(dataset.element_spec)
     return {_rows(spec) for spec in specs if type(spec).__name__ != "NoneTensorSpec"}
 
@@ -174,14 +167,17 @@ def _rows(spec: Any) -> Any:
     return shape[0] if shape.rank else ""
 
 
-def _has_no_hidden_batch(pipeline: list[Any]) -> bool:
+def _has_no_hidden_batch(pipeline: list[nodes.Node]) -> bool:
     """Return whether no source or unknown transformation gives batches."""
-    known = all(nodes.node_type(node) or not nodes.inputs_of(node) for node in pipeline)
+    known = all(
+        nodes.node_type(node) or nodes.class_name(node) in nodes.JOINS or not nodes.inputs_of(node)
+        for node in pipeline
+    )
     gives_batches = any(effects_of(one).is_generator or nodes.class_name(one) == nodes.TENSORS for one in pipeline)
     return known and not gives_batches
 
 
-def _is_fixed(dataset: Any) -> bool:
+def _is_fixed(dataset: nodes.Node) -> bool:
     return all(isinstance(size, int) for size in _sizes(dataset))
 
 
@@ -195,7 +191,7 @@ def _size(size: int, unit: int, replicas: int) -> Iterator[Finding]:
         yield Finding("batch-multiple", what, f".batch({-(-size // unit) * unit})")
 
 
-def _tail(node: Any, is_open: bool) -> Iterator[Finding]:
+def _tail(node: nodes.Node, is_open: bool) -> Iterator[Finding]:
     """Find a last batch of another size."""
     size, (upstream,) = nodes.attribute(node, "_batch_size"), nodes.inputs_of(node)
     count = int(upstream.cardinality())
@@ -208,7 +204,7 @@ def _tail(node: Any, is_open: bool) -> Iterator[Finding]:
     )
 
 
-def _shuffles(pipeline: list[Any]) -> Iterator[Finding]:
+def _shuffles(pipeline: list[nodes.Node]) -> Iterator[Finding]:
     for node in pipeline:
         if nodes.class_name(node) != nodes.SHUFFLE:
             continue
@@ -220,7 +216,7 @@ def _shuffles(pipeline: list[Any]) -> Iterator[Finding]:
             yield Finding("shuffle-small", what, f".shuffle({count}), or shuffle the names of the files first")
 
 
-def _files(pipeline: list[Any], tpu: str) -> Iterator[Finding]:
+def _files(pipeline: list[nodes.Node], tpu: str) -> Iterator[Finding]:
     """Find files that are many and small, or that the TPU cannot reach."""
     reads = [
         node for node in pipeline if effects_of(node).reads_files or nodes.class_name(node).startswith("readers.")
@@ -241,7 +237,7 @@ def _files(pipeline: list[Any], tpu: str) -> Iterator[Finding]:
         )
 
 
-def _file_names(pipeline: list[Any]) -> tuple[list[str], int]:
+def _file_names(pipeline: list[nodes.Node]) -> tuple[list[str], int]:
     """Return up to 20 names of the files that a pipeline reads, and their number."""
     for node in pipeline:
         if nodes.class_name(node) == nodes.SLICES:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -27,7 +28,7 @@ class Gains(NamedTuple):
     failure: str = ""  # the error of the pipeline; empty if it runs
 
 
-def measure_gains(dataset: Any, found: Iterable[str], seconds: float, clock: Callable[[], float]) -> Gains:
+def measure_gains(dataset: nodes.Node, found: Iterable[str], seconds: float, clock: Callable[[], float]) -> Gains:
     """Run the pipeline for `seconds` in all, and return the gain of each rewrite in `found`."""
     wanted = sorted(ALL.intersection(found))
     why = _reason_not_to_run(dataset)
@@ -51,35 +52,36 @@ def measure_gains(dataset: Any, found: Iterable[str], seconds: float, clock: Cal
     return Gains(gains, _FIRST_EPOCH if caches and gains else "")
 
 
-def _rates(variants: dict[str, Any], seconds: float, clock: Callable[[], float]) -> dict[str, float]:
+def _rates(variants: dict[str, nodes.Node], seconds: float, clock: Callable[[], float]) -> dict[str, float]:
     """Return the elements per second of each dataset; none if it takes too long.
 
     They run in a thread, which is abandoned a minute after its time. The thread also closes the iterators, after the
     result is there: TensorFlow 2.21 can take seconds to close one on a busy machine.
     """
-    outcome: queue.Queue[Any] = queue.Queue()
+    rates: Future[dict[str, float]] = Future()
 
     def run() -> None:
-        iterators: dict[str, Any] = {}
+        iterators: dict[str, tf.data.Iterator] = {}
         try:
-            outcome.put(_run_in_turns(variants, iterators, seconds, clock))
+            rates.set_result(_run_in_turns(variants, iterators, seconds, clock))
         except BaseException as error:
-            outcome.put(error)
+            rates.set_exception(error)
 
     thread = threading.Thread(target=run, name="kte-advise", daemon=True)
     thread.start()
     try:
-        found = outcome.get(timeout=seconds + _PATIENCE)
-    except queue.Empty:
+        return rates.result(timeout=seconds + _PATIENCE)
+    except FutureTimeoutError:
         return {}
-    thread.join(1.0)
-    if isinstance(found, BaseException):
-        raise found
-    return dict(found)
+    finally:
+        thread.join(1.0)
 
 
 def _run_in_turns(
-    variants: dict[str, Any], iterators: dict[str, Any], seconds: float, clock: Callable[[], float]
+    variants: dict[str, nodes.Node],
+    iterators: dict[str, tf.data.Iterator],
+    seconds: float,
+    clock: Callable[[], float],
 ) -> dict[str, float]:
     part = seconds / (_ROUNDS * len(variants))
     counts, times = dict.fromkeys(variants, 0), dict.fromkeys(variants, 0.0)
@@ -95,7 +97,7 @@ def _run_in_turns(
     return {name: counts[name] / times[name] for name in variants if times[name] > 0}
 
 
-def _run(iterator: Any, begin: float, seconds: float, clock: Callable[[], float]) -> tuple[int, float]:
+def _run(iterator: tf.data.Iterator, begin: float, seconds: float, clock: Callable[[], float]) -> tuple[int, float]:
     """Return the number of elements after a warm-up, and the seconds they took."""
     if next(iterator, None) is None:
         return 0, 0.0
@@ -111,14 +113,14 @@ def _run(iterator: Any, begin: float, seconds: float, clock: Callable[[], float]
     return count, now - start
 
 
-def _without_shuffle(node: Any, inputs: list[Any]) -> Any:
+def _without_shuffle(node: nodes.Node, source: nodes.Node | None) -> nodes.Node | None:
     """Leave out shuffles and replace caches, so that a copy shares no order and no cache with the original."""
     if nodes.class_name(node) == nodes.SHUFFLE:
-        return inputs[0]
-    return nodes.rebuild(node, inputs) if nodes.class_name(node) == nodes.CACHE else None
+        return source
+    return nodes.rebuild(node, source) if nodes.class_name(node) == nodes.CACHE else None
 
 
-def _reason_not_to_run(dataset: Any) -> str:
+def _reason_not_to_run(dataset: nodes.Node) -> str:
     """Return the reason why running a copy of `dataset` would have an effect; empty if it would not."""
     for node in nodes.nodes_of(dataset):
         if nodes.node_type(node) is None and not is_source(node):

@@ -9,21 +9,21 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common.missing_names import explain_missing_names
 
+Node: TypeAlias = tf.data.Dataset
+
 _MODULE = "tensorflow.python.data.ops."
 _BASE = frozenset({"_variant_tensor_attr", "_graph_attr", "_options_attr", "_name"})
-_INPUTS = frozenset({"_input_dataset", "_datasets", "_dataset_to_concatenate", "_input_datasets"})
 # Arguments of operations that are not attributes of a dataset: inputs and functions, those that `_common_args` and
 # `_special` give, those that no method of `tf.data.Dataset` sets, and those that TensorFlow's own optimizer sets.
 _NO_ATTRIBUTES = frozenset(
-    {"input_dataset", "input_datasets", "another_dataset", "other_arguments", "f", "predicate", "name"}
+    {"input_dataset", "other_arguments", "f", "predicate", "name"}
     | {"output_types", "output_shapes", "metadata", "cache", "seed_generator", "legacy_autotune"}
     | {"slack_period", "buffer_size_min", "require_non_empty", "parallel_copy"}
 )
@@ -31,7 +31,7 @@ _OPTIONAL = frozenset({"_force_synchronous", "_use_unbounded_threadpool"})  # Te
 
 
 class NodeType(NamedTuple):
-    """A class of datasets that can be rebuilt."""
+    """A class of datasets that can be rebuilt, each with one input."""
 
     method: str  # the method of `tf.data.Dataset` that makes it, such as `"map"`
     op: str  # the operation that makes it; empty for options, which have a public method
@@ -48,6 +48,7 @@ ZIP, CONCATENATE = "zip_op._ZipDataset", "concatenate_op._ConcatenateDataset"
 REPEAT, TAKE, SKIP = "repeat_op._RepeatDataset", "take_op._TakeDataset", "skip_op._SkipDataset"
 SLICES, TENSORS = "from_tensor_slices_op._TensorSliceDataset", "from_tensors_op._TensorDataset"
 ANY_BATCH = frozenset({BATCH, PARALLEL_BATCH, PADDED_BATCH})
+JOINS = {ZIP: "zip", CONCATENATE: "concatenate"}  # of several inputs: not rebuilt
 
 NODE_TYPES: Mapping[str, NodeType] = {
     MAP: NodeType("map", "MapDataset", "_map_func"),
@@ -71,8 +72,6 @@ NODE_TYPES: Mapping[str, NodeType] = {
     "shard_op._ShardDataset": NodeType("shard", "ShardDataset"),
     "window_op._WindowDataset": NodeType("window", "WindowDataset"),
     "unbatch_op._UnbatchDataset": NodeType("unbatch", "UnbatchDataset"),
-    ZIP: NodeType("zip", "ZipDataset"),
-    CONCATENATE: NodeType("concatenate", "ConcatenateDataset"),
 }
 
 
@@ -83,40 +82,37 @@ def op_attributes(op: str) -> frozenset[str]:
     return frozenset(f"_{name}" for name in arguments if name not in _NO_ATTRIBUTES)
 
 
-def class_name(node: Any) -> str:
+def class_name(node: Node) -> str:
     """Return the name of a node's class, as in `NODE_TYPES`; empty for a class that is not TensorFlow's."""
     cls = type(node)
     return f"{cls.__module__.removeprefix(_MODULE)}.{cls.__name__}" if cls.__module__.startswith(_MODULE) else ""
 
 
-def method_name(node: Any) -> str:
+def method_name(node: Node) -> str:
     """Return the method of `tf.data.Dataset` that makes a node, such as `"map"`, or else the name of its class."""
     known = NODE_TYPES.get(class_name(node))
-    return known.method if known else type(node).__name__
+    return known.method if known else JOINS.get(class_name(node), type(node).__name__)
 
 
-def node_type(node: Any) -> NodeType | None:
-    """Return the type of a node that can be rebuilt, and `None` for one that cannot.
-
-    A private attribute that is not an argument of the operation is an option of another TensorFlow: such a node
-    cannot.
-    """
+def node_type(node: Node) -> NodeType | None:
+    """Return the type of a node that can be rebuilt, and `None` for one that cannot."""
     known = NODE_TYPES.get(class_name(node))
     if known is None:
         return None
+    # A private attribute that is not an argument of the operation is an option of another TensorFlow.
     found = {name for name in vars(node) if name.startswith("_")}
     arguments = op_attributes(known.op)
     needed = _BASE | (arguments - _OPTIONAL) | ({known.function} - {""})
-    return known if needed <= found <= needed | arguments | _INPUTS | {"_structure"} else None
+    return known if needed <= found <= needed | arguments | {"_input_dataset", "_structure"} else None
 
 
 @explain_missing_names()
-def inputs_of(node: Any) -> list[Any]:
+def inputs_of(node: Node) -> list[Node]:
     """Return the datasets that a node reads from."""
     return list(node._inputs())
 
 
-def nodes_of(dataset: Any) -> Iterator[Any]:
+def nodes_of(dataset: Node) -> Iterator[Node]:
     """Yield every node of a pipeline once, from its end to its sources."""
     waiting, seen = [dataset], set()
     while waiting:
@@ -127,121 +123,85 @@ def nodes_of(dataset: Any) -> Iterator[Any]:
             yield node
 
 
-def attribute(node: Any, name: str) -> Any:
+def attribute(node: Node, name: str) -> Any:
     """Return an attribute of a node as a Python value; `None` if it has none."""
     value: Any = getattr(node, name, None)
     value = value.numpy() if isinstance(value, tf.Tensor) else value
     return value.item() if hasattr(value, "item") and not value.shape else value
 
 
-def source_tensors(node: Any) -> list[Any]:
+def source_tensors(node: Node) -> list[tf.Tensor]:
     """Return the tensors whose slices a source yields."""
     return [tensor for tensor in getattr(node, "_tensors", ()) if isinstance(tensor, tf.Tensor)]
 
 
-def public_attributes(node: Any) -> dict[str, Any]:
-    """Return the attributes that were set on a dataset from outside, such as Keras's `class_names`."""
-    return {name: value for name, value in vars(node).items() if not name.startswith("_")}
+def with_attributes_of(node: Node, made: Node) -> Node:
+    """Return `made` with the attributes that were set on `node` from outside, such as Keras's `class_names`."""
+    vars(made).update({name: value for name, value in vars(node).items() if not name.startswith("_")})
+    return made
 
 
 @explain_missing_names()
-def functions_of(node: Any) -> list[Any]:
+def functions_of(node: Node) -> list[tf.types.experimental.ConcreteFunction]:
     """Return the traced functions of a node."""
     traced = [getattr(wrapper, "function", None) for wrapper in node._functions()]
     return [function for function in traced if hasattr(function, "graph")]
 
 
 @explain_missing_names()
-def function_name(node: Any) -> str:
+def function_name(node: Node) -> str:
     """Return the name of the Python function that was given to a transformation."""
     names = [getattr(getattr(wrapper, "_func", None), "__name__", "") for wrapper in node._functions()]
     return names[0] if names and names[0].isidentifier() else "function"
 
 
 def rewrite(
-    dataset: Any, change: Callable[[Any, list[Any]], Any], keeps_inputs: Callable[[Any], bool] = lambda node: False
-) -> Any:
+    dataset: Node,
+    change: Callable[[Node, Node | None], Node | None],
+    keeps_input: Callable[[Node], bool] = lambda node: False,
+) -> Node:
     """Return `dataset` with `change` applied to each node, and the nodes after a changed one rebuilt.
 
-    Args:
-        dataset: The dataset.
-        change: Called from the sources to the end with a node and its rewritten inputs; returns what replaces the
-            node, or `None` for no change. A node that keeps its inputs is passed none.
-        keeps_inputs: Whether nothing before a node may change, as with a node that cannot be rebuilt anyway.
+    `change` is called from the source to the end with a node and its rewritten input, which is `None` for the first
+    node, before which nothing may change; it returns what replaces the node, or `None` for no change.
     """
-    done: dict[int, Any] = {}
-
-    def rewritten(node: Any) -> Any:
-        if id(node) not in done:
-            before = [] if keeps_inputs(node) or node_type(node) is None else inputs_of(node)
-            inputs = [rewritten(one) for one in before]
-            made = change(node, inputs)
-            if made is None:
-                is_same = all(old is new for old, new in zip(before, inputs, strict=True))
-                made = node if is_same else rebuild(node, inputs)
-            done[id(node)] = made
-        return done[id(node)]
-
-    return rewritten(dataset)
+    chain = [dataset]
+    while not keeps_input(chain[-1]) and node_type(chain[-1]):
+        chain += inputs_of(chain[-1])
+    first = chain.pop()
+    before, made = first, change(first, None) or first
+    for node in reversed(chain):
+        unchanged = node if made is before else None
+        before, made = node, change(node, made) or unchanged or rebuild(node, made)
+    return made
 
 
 @explain_missing_names()
-def rebuild(node: Any, inputs: list[Any], into: str = "", **changed: Any) -> Any:
-    """Return a node like `node` that reads from `inputs`.
-
-    Args:
-        node: One that has a `node_type`.
-        inputs: The datasets to read from, as many as `node` has.
-        into: Class of the new one in `NODE_TYPES`; by default that of `node`.
-        changed: Attributes with new values.
-    """
+def rebuild(node: Node, source: Node, into: str = "", **changed: tf.Tensor | str | bool) -> Node:
+    """Return a node like `node` that reads from `source`, of class `into`, with `changed` attributes."""
     if class_name(node) == OPTIONS:
-        made = inputs[0].with_options(node.options())
-        vars(made).update(public_attributes(node))
-        return made
+        return with_attributes_of(node, source.with_options(node.options()))
     into = into or class_name(node)
     kind = NODE_TYPES[into]
     module, _, name = into.rpartition(".")
-    cls = getattr(sys.modules.get(_MODULE + module) or importlib.import_module(_MODULE + module), name)
-    made = object.__new__(cls)
-    keep = op_attributes(kind.op) | {kind.function, "_name", "_structure"}
-    vars(made).update({key: value for key, value in vars(node).items() if key in keep or key[:1] != "_"})
-    vars(made).update({key: value for key, value in changed.items() if key in keep})
-    _connect(made, node, inputs)
-    variant = getattr(tf.raw_ops, kind.op)(**_arguments(made, into, kind, inputs))
+    made = with_attributes_of(node, object.__new__(getattr(importlib.import_module(_MODULE + module), name)))
+    private = op_attributes(kind.op) | {kind.function, "_name", "_structure"}
+    vars(made).update({key: value for key, value in {**vars(node), **changed}.items() if key in private})
+    made._input_dataset = source
+    variant = getattr(tf.raw_ops, kind.op)(**_arguments(made, into, kind))
     tf.data.Dataset.__init__(made, variant)  # the constructors in between would trace the function again
     return made
 
 
-def _connect(made: Any, node: Any, inputs: list[Any]) -> None:
-    """Set the attributes that hold the inputs."""
-    if class_name(node) == ZIP:
-        made._datasets = tf.nest.pack_sequence_as(node._datasets, inputs)
-        return
-    made._input_dataset = inputs[0]
-    if class_name(node) == CONCATENATE:
-        made._dataset_to_concatenate, made._input_datasets = inputs[1], list(inputs)
-
-
-def _arguments(node: Any, name: str, kind: NodeType, inputs: list[Any]) -> dict[str, Any]:
+def _arguments(node: Node, name: str, kind: NodeType) -> dict[str, Any]:
     """Return the arguments of the operation that makes a node."""
-    variants = [one._variant_tensor for one in inputs]
     arguments = {key[1:]: vars(node)[key] for key in op_attributes(kind.op) if key in vars(node)}
-    arguments.update(node._common_args)
-    if name == ZIP:
-        return {**arguments, "input_datasets": variants}
-    arguments["input_dataset"] = variants[0]
-    if name == CONCATENATE:
-        arguments["another_dataset"] = variants[1]
+    arguments.update(node._common_args, input_dataset=node._input_dataset._variant_tensor)
     if kind.function:
         function = vars(node)[kind.function].function
         arguments["f" if kind.function == "_map_func" else "predicate"] = function
         arguments["other_arguments"] = function.captured_inputs
-    return _special(node, name, arguments)
-
-
-def _special(node: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Add the arguments that are not attributes."""
+    # Those that are not attributes.
     if name == CACHE:
         arguments["cache"] = tf.raw_ops.DummyMemoryCache()
     elif name == SHUFFLE:

@@ -7,7 +7,7 @@ import logging
 import weakref
 from typing import Any
 
-from keras_tpu_ext.data._tensorflow import checked_dataset
+from keras_tpu_ext.data._tensorflow import check_dataset
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.output.display import HtmlText
 
@@ -44,9 +44,10 @@ class OptimizationReport(HtmlText):
 def optimize(dataset: Any, *, allow_reorder: bool = False, allow_stateful: bool = False, cache_bytes: int = 0) -> Any:
     """Return a dataset that gives the elements of `dataset` in the same order, faster.
 
-    Functions of `map` run in parallel, on 64 threads if they open files; `interleave` and `flat_map` open files
-    ahead; batches are copied in parallel; the end is prefetched. Anything that could change an element is left as it
-    is, and the report says why: functions that draw random numbers, read variables or run Python. One line is logged.
+    Functions of `map` run in parallel, on 64 threads if they open files; `interleave` opens files ahead; batches are
+    copied in parallel; the end is prefetched. Anything that could change an element or the order is left as it is,
+    and the report says why, and what to write: functions that draw random numbers, read variables or run Python, a
+    `flat_map` that opens files, a cache after a shuffle, and datasets before a `zip`. One line is logged.
 
     No function is traced again, and seeds are kept. A shuffle or cache after a change starts anew. A shuffle without
     a seed that keeps its order, and a cache of random elements, are left as they are, with everything before them,
@@ -56,8 +57,7 @@ def optimize(dataset: Any, *, allow_reorder: bool = False, allow_stateful: bool 
 
     Args:
         dataset: A `tf.data.Dataset`, of batches or not.
-        allow_reorder: Whether elements may come in another order; `False` by default. If so, a cache after a shuffle
-            is moved before it, so that every epoch has its own order.
+        allow_reorder: Whether elements may come in another order; `False` by default.
         allow_stateful: Whether functions that draw random numbers, read variables or run Python may run in parallel,
             which draws the numbers in another order; `False` by default.
         cache_bytes: Maximum memory of a new cache, in bytes; 0 (default) adds none. It goes where the elements are
@@ -82,7 +82,7 @@ def optimize(dataset: Any, *, allow_reorder: bool = False, allow_stateful: bool 
             tf.debugging.assert_equal(before, after)
         ```
     """
-    checked_dataset(dataset, "kte.data.optimize")
+    check_dataset(dataset, "kte.data.optimize")
     if isinstance(cache_bytes, bool) or not isinstance(cache_bytes, int | float) or not cache_bytes >= 0:
         raise ArgumentError(
             f"cache_bytes must be a number of bytes of at least 0; got {cache_bytes!r}. Write cache_bytes=4 * 2**30 "

@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection
-from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext.data.pipeline import nodes
-from keras_tpu_ext.data.pipeline.caching import cache_before_shuffle, cache_position
-from keras_tpu_ext.data.pipeline.effects import FunctionEffects, effects_of, reason_to_keep
+from keras_tpu_ext.data.pipeline.effects import (
+    FunctionEffects,
+    effects_of,
+    is_deterministic,
+    is_source,
+    reason_to_keep,
+)
 
-ALL = frozenset({"map", "interleave", "flat_map", "batch", "prefetch", "cache", "threads"})
-_AHEAD = 8  # files that a flat_map opens ahead of time
+ALL = frozenset({"map", "interleave", "flat_map", "batch", "cache", "prefetch", "threads"})
 # TensorFlow has a thread for each core, and one that waits for storage does nothing else: opening a file on a network
 # takes some 20 ms, so two threads open 100 files a second and 64 threads 3200 (benchmarks/input_ladder.py).
 READS = 64
 _TRANSPARENT = {nodes.OPTIONS, nodes.TAKE, nodes.SKIP, nodes.REPEAT}
+_AFTER_CACHE = {nodes.SHUFFLE, nodes.PREFETCH, nodes.REPEAT, nodes.OPTIONS}
 
 
-def has_threads(dataset: Any) -> bool:
+def has_threads(dataset: nodes.Node) -> bool:
     """Return whether the options set a private threadpool."""
     return bool(dataset.options().threading.private_threadpool_size)
 
 
-def opens_files_in_parallel(dataset: Any) -> bool:
+def opens_files_in_parallel(dataset: nodes.Node) -> bool:
     """Return whether a parallel map opens files; an interleave does so on its own threads."""
     maps = (node for node in nodes.nodes_of(dataset) if nodes.class_name(node) == nodes.PARALLEL_MAP)
     return any(effects_of(node).reads_files for node in maps)
+
+
+def is_prefetched(dataset: nodes.Node) -> bool:
+    """Return whether the end of a pipeline is prefetched."""
+    while nodes.class_name(dataset) in _TRANSPARENT:
+        (dataset,) = nodes.inputs_of(dataset)
+    return nodes.class_name(dataset) == nodes.PREFETCH
 
 
 class Rewriting:
@@ -36,7 +48,7 @@ class Rewriting:
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: nodes.Node,
         *,
         allow_reorder: bool = False,
         allow_stateful: bool = False,
@@ -56,21 +68,16 @@ class Rewriting:
         self._order = "false" if allow_reorder else "true"
         self._opens_files = False  # whether a map that opens files was made parallel
 
-    def apply(self) -> Any:
+    def apply(self) -> nodes.Node:
         """Return the rewritten dataset; the same object if nothing changes."""
         self._cached, reason = cache_position(self.dataset, self.cache_bytes)
         self._leave(reason)
-        made = nodes.rewrite(self.dataset, self._change, self._keeps_inputs)
+        made = nodes.rewrite(self.dataset, self._change, lambda node: bool(self._leave(reason_to_keep(node))))
         made = self._with_threads(made)
         return self._prefetched(made) if "prefetch" in self.only else made
 
-    def _keeps_inputs(self, node: Any) -> bool:
-        reason = reason_to_keep(node)
-        self._leave(reason)
-        return bool(reason)
-
-    def _change(self, node: Any, inputs: list[Any]) -> Any:
-        changes: dict[str, Callable[[Any, list[Any]], Any]] = {
+    def _change(self, node: nodes.Node, source: nodes.Node | None) -> nodes.Node | None:
+        changes: dict[str, Callable[[nodes.Node, nodes.Node], nodes.Node | None]] = {
             nodes.MAP: self._map,
             nodes.INTERLEAVE: self._interleave,
             nodes.FLAT_MAP: self._flat_map,
@@ -78,91 +85,80 @@ class Rewriting:
             nodes.CACHE: self._cache,
         }
         change = changes.get(nodes.class_name(node))
-        made = change(node, inputs) if change and inputs and nodes.method_name(node) in self.only else None
-        if node is not self._cached or "cache" not in self.only:
+        is_wanted = source is not None and nodes.method_name(node) in self.only
+        made = change(node, source) if change and is_wanted else None
+        if node is not self._cached:
             return made
         self._note("cache", f"a cache after {nodes.method_name(node)}, whose elements are the same in every epoch")
-        return (made or (nodes.rebuild(node, inputs) if inputs else node)).cache()
+        before: nodes.Node = made
+        if made is None:
+            before = node if source is None else nodes.rebuild(node, source)
+        return before.cache()
 
-    def _map(self, node: Any, inputs: list[Any]) -> Any:
-        label = f"map({nodes.function_name(node)})"
+    def _map(self, node: nodes.Node, source: nodes.Node) -> nodes.Node | None:
+        label, effects = f"map({nodes.function_name(node)})", effects_of(node)
         if nodes.attribute(node, "_force_synchronous"):
-            return self._leave(f"{label} is synchronous=True, as you asked.")
-        effects = effects_of(node)
+            self._leave(f"{label} is synchronous=True, as you asked.")
+            return None
         if not self._may_run_in_parallel(label, effects):
             return None
         self._note("map", f"{label} runs in parallel" + (f", {READS} calls at once" if effects.reads_files else ""))
         self._opens_files |= effects.reads_files
         calls = READS if effects.reads_files else self._calls
         extra = {"_use_unbounded_threadpool": False} if hasattr(node, "_force_synchronous") else {}
-        return nodes.rebuild(node, inputs, nodes.PARALLEL_MAP, **self._parallel(calls), **extra)
+        return nodes.rebuild(node, source, nodes.PARALLEL_MAP, **self._parallel(calls), **extra)
 
-    def _interleave(self, node: Any, inputs: list[Any]) -> Any:
+    def _interleave(self, node: nodes.Node, source: nodes.Node) -> nodes.Node | None:
         label = f"interleave({nodes.function_name(node)})"
         if nodes.attribute(node, "_cycle_length") == tf.data.AUTOTUNE and not self.allow_reorder:
-            return self._leave(
+            self._leave(
                 f"{label} has no cycle_length, and in parallel TensorFlow chooses another one, which changes the "
                 "order. Write .interleave(..., cycle_length=16)."
             )
+            return None
         if not self._may_run_in_parallel(label, effects_of(node)):
             return None
         self._note("interleave", f"{label} reads its inputs in parallel")
-        return self._parallel_interleave(node, inputs, tf.data.AUTOTUNE, {})
+        buffers = dict.fromkeys(
+            ("_buffer_output_elements", "_prefetch_input_elements"), tf.constant(tf.data.AUTOTUNE, tf.int64)
+        )
+        return nodes.rebuild(node, source, nodes.PARALLEL_INTERLEAVE, **self._parallel(tf.data.AUTOTUNE), **buffers)
 
-    def _flat_map(self, node: Any, inputs: list[Any]) -> Any:
-        label = f"flat_map({nodes.function_name(node)})"
-        effects = effects_of(node)
+    def _flat_map(self, node: nodes.Node, source: nodes.Node) -> None:
+        label, effects = f"flat_map({nodes.function_name(node)})", effects_of(node)
         if effects.is_generator:
-            return self._leave("from_generator runs Python, one element at a time.")
-        if not effects.reads_files:
-            return None  # nothing to wait for
-        if not self._may_run_in_parallel(label, effects):
-            return None
-        self._note("flat_map", f"{label} opens up to {_AHEAD} files ahead")
-        # Reading one at a time keeps the order of flat_map.
-        one = {"_cycle_length": tf.constant(1, tf.int64), "_block_length": tf.constant(1, tf.int64)}
-        return self._parallel_interleave(node, inputs, _AHEAD, one)
+            self._leave("from_generator runs Python, one element at a time.")
+        elif effects.reads_files:
+            self._leave(
+                f"{label} opens one file after the other. Write .interleave({nodes.function_name(node)}, "
+                "cycle_length=16, num_parallel_calls=tf.data.AUTOTUNE), which gives another order."
+            )
 
-    def _parallel_interleave(self, node: Any, inputs: list[Any], ahead: int, changed: dict[str, Any]) -> Any:
-        changed["_buffer_output_elements"] = tf.constant(tf.data.AUTOTUNE, tf.int64)
-        changed["_prefetch_input_elements"] = tf.constant(ahead, tf.int64)
-        calls = {"_num_parallel_calls": tf.constant(tf.data.AUTOTUNE, tf.int64), "_deterministic": self._order}
-        return nodes.rebuild(node, inputs, nodes.PARALLEL_INTERLEAVE, **calls, **changed)
-
-    def _batch(self, node: Any, inputs: list[Any]) -> Any:
-        if any(isinstance(spec, tf.data.DatasetSpec) for spec in tf.nest.flatten(inputs[0].element_spec)):
+    def _batch(self, node: nodes.Node, source: nodes.Node) -> nodes.Node | None:
+        if any(isinstance(spec, tf.data.DatasetSpec) for spec in tf.nest.flatten(source.element_spec)):
             return None
         self._note("batch", f"batch({nodes.attribute(node, '_batch_size')}) puts batches together in parallel")
-        return nodes.rebuild(node, inputs, nodes.PARALLEL_BATCH, **self._parallel(self._calls))
+        return nodes.rebuild(node, source, nodes.PARALLEL_BATCH, **self._parallel(self._calls))
 
-    def _cache(self, node: Any, inputs: list[Any]) -> Any:
-        moved = cache_before_shuffle(node, inputs)
-        if moved is None:
-            return None
-        if not self.allow_reorder:
-            return self._leave(
-                "cache comes after shuffle, so every epoch has the order of the first. Below it each has its own: "
-                "write allow_reorder=True."
+    def _cache(self, node: nodes.Node, source: nodes.Node) -> None:
+        while nodes.class_name(source) in nodes.ANY_BATCH | {nodes.PREFETCH}:
+            (source,) = nodes.inputs_of(source)
+        if nodes.class_name(source) == nodes.SHUFFLE:
+            self._leave(
+                "cache comes after shuffle, so every epoch has the order of the first. Write .cache().shuffle(...)."
             )
-        self._note("cache", "cache goes below shuffle")
-        return moved
 
-    def _with_threads(self, made: Any) -> Any:
+    def _with_threads(self, made: nodes.Node) -> nodes.Node:
         wanted = self._opens_files or ("threads" in self.only and opens_files_in_parallel(made))
         if not wanted or has_threads(made):
             return made
         self._note("threads", f"{READS} threads, since most of them wait for files")
         options = tf.data.Options()
         options.threading.private_threadpool_size = READS
-        threaded = made.with_options(options)
-        vars(threaded).update(nodes.public_attributes(made))
-        return threaded
+        return nodes.with_attributes_of(made, made.with_options(options))
 
-    def _prefetched(self, made: Any) -> Any:
-        end = made
-        while nodes.class_name(end) in _TRANSPARENT:
-            (end,) = nodes.inputs_of(end)
-        if nodes.class_name(end) == nodes.PREFETCH:
+    def _prefetched(self, made: nodes.Node) -> nodes.Node:
+        if is_prefetched(made):
             return made
         reads = any(effects_of(node).reads_variables for node in nodes.nodes_of(made))
         if reads and not self.allow_stateful:
@@ -172,11 +168,9 @@ class Rewriting:
             )
             return made
         self._note("prefetch", "the end is prefetched")
-        prefetched = made.prefetch(self._buffer)
-        vars(prefetched).update(nodes.public_attributes(made))
-        return prefetched
+        return nodes.with_attributes_of(made, made.prefetch(self._buffer))
 
-    def _parallel(self, calls: int) -> dict[str, Any]:
+    def _parallel(self, calls: int) -> dict[str, tf.Tensor | str]:
         return {"_num_parallel_calls": tf.constant(calls, tf.int64), "_deterministic": self._order}
 
     def _may_run_in_parallel(self, label: str, effects: FunctionEffects) -> bool:
@@ -197,7 +191,50 @@ class Rewriting:
         self.applied.add(rewrite)
         self.done.append(sentence)
 
-    def _leave(self, sentence: str) -> Any:
-        if sentence:
-            self.left.append(sentence)
-        return None
+    def _leave(self, sentence: str) -> str:
+        """Add a sentence on what is not changed, unless it is empty, and return it."""
+        self.left += [sentence] if sentence else []
+        return sentence
+
+
+def cache_position(dataset: nodes.Node, most: float) -> tuple[nodes.Node | None, str]:
+    """Return the node to cache, in at most `most` bytes, and the reason if it is `None`."""
+    if not most:
+        return None, ""
+    reason = "No cache was added: nowhere are the elements the same in every epoch."
+    node = dataset
+    while not reason_to_keep(node):
+        if nodes.class_name(node) not in _AFTER_CACHE and _is_worth_caching(node):
+            size = _bytes(node)
+            if any(nodes.class_name(one) == nodes.CACHE for one in nodes.nodes_of(node)):
+                return None, "No cache was added: there is one already."
+            if size is not None and size <= most:
+                return node, ""
+            reason = (
+                f"No cache was added: the size of the elements after {nodes.method_name(node)} is not known."
+                if size is None
+                else f"No cache was added: it would take {size / 2**20:.0f} MiB, and may take {most / 2**20:.0f} MiB."
+            )
+        if is_source(node):
+            break
+        (node,) = nodes.inputs_of(node)
+    return None, reason
+
+
+def _is_worth_caching(node: nodes.Node) -> bool:
+    """Return whether the elements are costly to make, and the same in every epoch."""
+    upstream = list(nodes.nodes_of(node))
+    works = any(nodes.functions_of(one) or nodes.class_name(one).startswith("readers.") for one in upstream)
+    return works and is_deterministic(node) and not any(nodes.class_name(one) == nodes.SHUFFLE for one in upstream)
+
+
+def _bytes(node: nodes.Node) -> float | None:
+    """Return the size of all elements in bytes; `None` if it is unknown."""
+    count, total = int(node.cardinality()), 0
+    for spec in tf.nest.flatten(node.element_spec):
+        if type(spec).__name__ == "NoneTensorSpec":
+            continue
+        if not isinstance(spec, tf.TensorSpec) or not spec.shape.is_fully_defined() or spec.dtype == tf.string:
+            return None
+        total += math.prod(spec.shape) * spec.dtype.size
+    return None if count < 0 else float(count * total)

@@ -6,9 +6,9 @@ import dataclasses
 import hashlib
 import json
 import os
-from typing import Any
 
 from keras_tpu_ext.checks import schema
+from keras_tpu_ext.data._tensorflow import tf
 from keras_tpu_ext.errors import ArgumentError
 from keras_tpu_ext.output.display import HtmlText
 
@@ -87,7 +87,7 @@ class WrittenRecords(HtmlText):
         """Whether there are any records."""
         return self.records > 0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report as plain data for JSON."""
         lists = {"class_names": list(self.class_names), "skipped": list(self.skipped)}
         return {"ok": self.ok, **dataclasses.asdict(self), **lists}
@@ -95,8 +95,8 @@ class WrittenRecords(HtmlText):
     def __str__(self) -> str:
         classes = f" of {len(self.class_names)} classes" if self.class_names else ""
         before = self.shards - self.shards_now
-        kept = f" ({before} of them were there from a run before)" if before else ""
-        lines = [f"{self.records} records{classes} in {self.shards} shards{kept} in {self.folder}"]
+        old = f" ({before} of them were there from a run before)" if before else ""
+        lines = [f"{self.records} records{classes} in {self.shards} shards{old} in {self.folder}"]
         if self.skipped:
             count = len(self.skipped)
             files = "1 file could not be read and is" if count == 1 else f"{count} files could not be read and are"
@@ -104,11 +104,11 @@ class WrittenRecords(HtmlText):
         return "\n".join([*lines, f'Read them with kte.data.tfrecords("{self.folder}", batch_size=128)'])
 
 
-def read_manifest(tf: Any, function: str, folder: str) -> Manifest | None:
+def read_manifest(function: str, folder: str) -> Manifest | None:
     """Return the manifest in `folder`, or `None` if there is none, or another program's."""
     path = os.path.join(folder, MANIFEST)
     try:
-        content = read_file(tf, path)
+        content = read_file(path)
         return None if content is None else _parse_manifest(schema.parse_json(content))
     except schema.MismatchError as error:
         raise ArgumentError(
@@ -118,7 +118,7 @@ def read_manifest(tf: Any, function: str, folder: str) -> Manifest | None:
         ) from None
 
 
-def _parse_manifest(values: Any) -> Manifest | None:
+def _parse_manifest(values: object) -> Manifest | None:
     if not isinstance(values, dict) or not _OURS & values.keys():
         return None
     number = _FIELDS["format"](values.get("format"), "format")
@@ -135,18 +135,18 @@ def _parse_manifest(values: Any) -> Manifest | None:
     return manifest
 
 
-def shard_of(tf: Any, path: str, records: int) -> Shard:
+def shard_of(path: str, records: int) -> Shard:
     """Return the shard that a file with so many records is."""
     with tf.io.gfile.GFile(path, "rb") as file:
         return Shard(records, file.size(), hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest())
 
 
-def difference(tf: Any, path: str, shard: Shard) -> str:
+def difference(path: str, shard: Shard) -> str:
     """Return how a file differs from what its writer left; empty if it does not."""
     if shard.bytes is None:
         return ""
     try:
-        found = shard_of(tf, path, shard.records)
+        found = shard_of(path, shard.records)
     except tf.errors.OpError:
         return "cannot be read"
     if found.bytes != shard.bytes:
@@ -154,7 +154,7 @@ def difference(tf: Any, path: str, shard: Shard) -> str:
     return "" if found == shard else "begins with other bytes than those that were written"
 
 
-def read_file(tf: Any, path: str) -> bytes | None:
+def read_file(path: str) -> bytes | None:
     """Return the bytes of a file, or `None` if it is not there."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise schema.MismatchError("it", "a file", "a folder or a pipe")
@@ -169,7 +169,7 @@ def read_file(tf: Any, path: str) -> bytes | None:
         raise schema.MismatchError("it", "a file that can be read", error.message) from None
 
 
-def write_atomically(tf: Any, path: str, text: str) -> None:
+def write_atomically(path: str, text: str) -> None:
     """Write a file atomically."""
     with tf.io.gfile.GFile(path + ".tmp", "w") as file:
         file.write(text)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext.checks.arguments import integer, one_of
-from keras_tpu_ext.data import _decoding, _lost_records
-from keras_tpu_ext.data._epochs import Order, finalize, number_of_batches, with_seeds
-from keras_tpu_ext.data._tensorflow import checked_shard, height_and_width, tensorflow
-from keras_tpu_ext.data.skipped import Ledger
+from keras_tpu_ext.data import _decoding, _records
+from keras_tpu_ext.data._tensorflow import READS, checked_shard, height_and_width, require_tensorflow, tf
+from keras_tpu_ext.data.skipped import SkipLog
 from keras_tpu_ext.data.tfrecords.parsing import Parser, check_first_record, make_parser
 from keras_tpu_ext.data.tfrecords.shards import (
     CYCLE_LENGTH,
@@ -115,53 +115,61 @@ def tfrecords(
     one_of("tfrecords", "compression", compression, (None, "GZIP", "ZLIB"))
     max_pixels = integer("tfrecords", "max_pixels", max_pixels, example=_decoding.MAX_PIXELS)
     buffer = _BUFFER if shuffle is True else integer("tfrecords", "shuffle", int(shuffle), minimum=0, example=True)
-    tf = tensorflow("tfrecords")
-    paths, manifest = find_shards(tf, source)
-    ledger = Ledger(tf, skips=on_error == "skip")
+    require_tensorflow(READS.format("tfrecords"))
+    paths, manifest = find_shards(source)
+    log = SkipLog() if on_error == "skip" else None
     part = checked_shard("tfrecords", shard)
-    shards = make_shards(tf, paths, manifest, part, compression or "", skips=ledger.skips)
-    parser = make_parser(tf, image, label, features, parse, pixels, crop, max_pixels)
-    if not ledger.skips:
-        check_first_record(tf, shards.paths[0], shards.compression, parser)
+    shards = make_shards(paths, manifest, part, compression or "", skips=log is not None)
+    parser = make_parser(image, label, features, parse, pixels, crop, max_pixels)
+    if log is None:
+        check_first_record(shards.paths[0], shards.compression, parser)
     seed = integer("tfrecords", "seed", seed, minimum=0, example=0)
-    order = Order(bool(buffer), seed, crop == "random" and parser.is_image)
-    records = _parsed(tf, _numbered(tf, shards, order, buffer), parser)
-    messages = _messages(tf, shards, parser)
-    batches = _lost_records.batch_records(tf, records, batch_size, messages, ledger, drop_remainder=drop_remainder)
-    number = None if ledger.skips else number_of_batches(shards.records, batch_size, drop_remainder)
-    dataset = finalize(tf, batches, number, ledger, repeat=repeat, shards=part[1], threads=CYCLE_LENGTH)
+    draws = crop == "random" and parser.is_image
+    records = _parsed(_numbered(shards, buffer, seed, draws), parser)
+    dataset = _records.read_batches(
+        records,
+        batch_size,
+        shards.records,
+        _messages(shards, parser),
+        log,
+        drop_remainder=drop_remainder,
+        repeat=repeat,
+        shards=part[1],
+        threads=CYCLE_LENGTH,
+    )
     dataset.class_names = [] if manifest is None else list(manifest.class_names)
     return dataset
 
 
-def _numbered(tf: Any, shards: Shards, order: Order, buffer: int) -> Any:
+def _numbered(shards: Shards, buffer: int, seed: int, draws: bool) -> tf.data.Dataset:
     files = tf.data.Dataset.range(len(shards.paths))
-    if order.shuffle:
-        files = files.shuffle(len(shards.paths), seed=order.seed, reshuffle_each_iteration=True)
-    records = records_of(tf, shards, files)
-    if order.shuffle:
-        records = records.shuffle(buffer, seed=order.seed, reshuffle_each_iteration=True)
+    if buffer:
+        files = files.shuffle(len(shards.paths), seed=seed, reshuffle_each_iteration=True)
+    records = records_of(shards, files)
+    if buffer:
+        records = records.shuffle(buffer, seed=seed, reshuffle_each_iteration=True)
 
-    def named(block: Any, seeds: Any) -> Any:
+    def named(block: tuple[tf.Tensor, ...], seeds: tf.Tensor) -> Nest:
         names, contents = block
         return names, (contents, seeds)
 
-    end = (tf.fill([2], tf.constant(_lost_records.END, tf.int64)), "")
+    end = (tf.fill([2], tf.constant(_records.END, tf.int64)), "")
     ended = records.concatenate(tf.data.Dataset.from_tensors(end))
-    return _lost_records.number_records(tf, with_seeds(tf, ended, order).batch(_lost_records.BLOCK).map(named))
+    seeded = _records.with_seeds(ended, seed if draws else None)
+    return _records.number_records(seeded.batch(_records.BLOCK).map(named))
 
 
-def _parsed(tf: Any, numbered: Any, parser: Parser) -> Any:
-    def parse(position: Any, neighbours: Any, content: Any) -> Any:
+def _parsed(numbered: tf.data.Dataset, parser: Parser) -> tf.data.Dataset:
+    def parse(position: tf.Tensor, neighbours: tf.Tensor, content: tuple[tf.Tensor, ...]) -> Nest:
         record, seed = content
-        number = neighbours[_lost_records.BLOCK + position % _lost_records.BLOCK, 1]
+        number = neighbours[_records.BLOCK + position % _records.BLOCK, 1]
 
-        def parsed() -> Any:
+        def parsed() -> Nest:
             # Negative if the rest of a file is lost.
             with tf.control_dependencies([tf.debugging.assert_non_negative(number)]):
                 return parser.values(tf.identity(record), seed)
 
-        value = tf.cond(_lost_records.is_end(tf, position, neighbours), parser.zeros, parsed)
+        value = tf.cond(_records.is_end(position, neighbours), parser.zeros, parsed)
         return position, neighbours, value
 
     return numbered.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).ignore_errors(
@@ -169,27 +177,27 @@ def _parsed(tf: Any, numbered: Any, parser: Parser) -> Any:
     )
 
 
-def _messages(tf: Any, shards: Shards, parser: Parser) -> _lost_records.Messages:
+def _messages(shards: Shards, parser: Parser) -> _records.Messages:
     paths, counts = tf.constant(shards.paths), tf.constant(shards.counts, tf.int64)
     text = tf.strings.as_string
 
-    def place(name: Any) -> Any:
+    def location(name: tf.Tensor) -> tf.Tensor:
         path, number = paths[name[0]], name[1]
         one = tf.strings.join([path, ", record ", text(number)])
         rest = tf.strings.join([path, ", from record ", text(-1 - number), " on"])
         return tf.where(number >= 0, one, rest)
 
-    def fault(name: Any) -> Any:
+    def fault(name: tf.Tensor) -> tf.Tensor:
         return tf.cond(name[1] >= 0, lambda: of_record(name), lambda: of_rest(name))
 
-    def of_record(name: Any) -> Any:
-        record = one_record(tf, shards, name)
+    def of_record(name: tf.Tensor) -> tf.Tensor:
+        record = one_record(shards, name)
         length, cause = text(tf.strings.length(record)), parser.describe(record)
         needed = f"cannot be used. It must be {parser.needed}; what came is a record of"
         plain = tf.strings.join([needed, length, "bytes that is not that."], separator=" ")
         return tf.where(tf.equal(cause, ""), plain, cause)
 
-    def of_rest(name: Any) -> Any:
+    def of_rest(name: tf.Tensor) -> tf.Tensor:
         count = counts[name[0]]
         came = text(-1 - name[1])
         known = tf.strings.join(["The manifest needs ", text(count), " records, and ", came, " came."])
@@ -197,9 +205,9 @@ def _messages(tf: Any, shards: Shards, parser: Parser) -> _lost_records.Messages
         what = "cannot be read: the file is damaged or cut off there, was changed, or is gone."
         return tf.strings.join([what, tf.where(count >= 0, known, unknown)], separator=" ")
 
-    def lost(names: Any) -> Any:
+    def lost(names: tf.Tensor) -> tf.Tensor:
         rest = tf.gather(counts, tf.maximum(names[:, 0], 0)) - (-1 - names[:, 1])
         known = (names[:, 0] < 0) | (names[:, 1] >= 0)
         return tf.where(known, tf.ones_like(rest), tf.where(rest > 0, rest, -tf.ones_like(rest)))
 
-    return _lost_records.Messages("tfrecords", place, fault, lost)
+    return _records.Messages("tfrecords", location, fault, lost)

@@ -1,19 +1,20 @@
-"""Writes the missing shards of a plan, and the manifest last."""
+"""The plan of a set of shards, which shows whether a run continues an earlier one, and its writer."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import hashlib
 import json
 import os
+import random
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from keras_tpu_ext.checks import schema
 from keras_tpu_ext.data import _decoding
 from keras_tpu_ext.data._listing import Files, parallel_map
+from keras_tpu_ext.data._tensorflow import tf
 from keras_tpu_ext.data.tfrecords.manifest import (
     MANIFEST,
     PLAN,
@@ -27,22 +28,63 @@ from keras_tpu_ext.data.tfrecords.manifest import (
     shard_of,
     write_atomically,
 )
-from keras_tpu_ext.data.tfrecords.shard_plan import Plan
 from keras_tpu_ext.data.tfrecords.shards import check_names
 from keras_tpu_ext.errors import ArgumentError
 
+_SHARD_BYTES = 128 << 20  # approximate size of the images in a shard
+_LEAST_SHARDS = 8  # so that files can be read in parallel, and by as many hosts
 _PARALLEL_READS = 16  # files read and checked ahead of the one being written
 _TEMPORARY, _DONE = ".tmp", ".done.json"
 _IS_DONE = schema.fields({**SHARD, "skipped": schema.list_of(schema.text)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The files of each shard, in order."""
+
+    files: Files  # the sources
+    order: tuple[int, ...]  # numbers of files, in the order in which they are written
+    shards: int  # number of shards
+    identity: str  # hash of the sources and options
+
+    def name(self, shard: int) -> str:
+        """Return the file name of a shard."""
+        return f"data-{shard:05d}-of-{self.shards:05d}.tfrecord"
+
+    def files_of(self, shard: int) -> tuple[int, ...]:
+        """Return the numbers of the files in a shard."""
+        number = len(self.order)
+        return self.order[number * shard // self.shards : number * (shard + 1) // self.shards]
+
+
+def make_plan(files: Files, shards: int | None, options: dict[str, int | bool | None]) -> Plan:
+    """Return the plan, from the size and time of every file; no file is read."""
+
+    def look(path: str) -> tuple[int, int]:
+        try:
+            stat = tf.io.gfile.stat(path)
+        except tf.errors.OpError:
+            return -1, -1
+        return int(stat.length), int(stat.mtime_nsec)
+
+    looks = parallel_map(look, files.paths)
+    total = sum(max(length, 0) for length, _ in looks)
+    wanted = shards or max(_LEAST_SHARDS, -(-total // _SHARD_BYTES))
+    number = min(wanted, len(files.paths))
+    order = list(range(len(files.paths)))
+    if options["shuffle"]:
+        random.Random(options["seed"]).shuffle(order)
+    names = [os.path.relpath(path, files.root) if files.root else path for path in files.paths]
+    described = [names, files.labels, files.class_names, looks, number, options]
+    return Plan(files, tuple(order), number, hashlib.sha256(json.dumps(described).encode()).hexdigest())
 
 
 class ShardWriter:
     """Writes the shards of a plan."""
 
     def __init__(
-        self, tf: Any, plan: Plan, folder: str, size: int | None, quality: int, max_pixels: int, *, skips: bool
+        self, plan: Plan, folder: str, size: int | None, quality: int, max_pixels: int, *, skips: bool
     ) -> None:
-        self._tf = tf
         self._plan = plan
         self._folder = folder
         self._size = size
@@ -52,42 +94,51 @@ class ShardWriter:
 
     def run(self, show: Callable[[int], None]) -> WrittenRecords:
         """Write the shards that are missing, then the manifest."""
-        plan = self._plan
         manifest = self._claim_folder()
-        if manifest is not None:
-            return self._report(manifest, 0)
+        written = 0
+        if manifest is None:
+            manifest, written = self._write_all(show)
+            write_atomically(self._path(MANIFEST), manifest.to_json())
+        self._clean()
+        return WrittenRecords(
+            self._folder, manifest.records, len(manifest.shards), written, manifest.class_names, manifest.skipped
+        )
+
+    def _write_all(self, show: Callable[[int], None]) -> tuple[Manifest, int]:
+        """Write the shards that are missing; return the manifest of all, and their number."""
+        plan, files = self._plan, self._plan.files
         written, done = 0, 0
         shards: dict[str, Shard] = {}
         skipped: list[str] = []
         for shard in range(plan.shards):
             found = self._finished(shard)
             if found is None:
-                found = self._write(shard, functools.partial(_show_after, show, done))
+                found = self._write(shard, show, done)
                 written += 1
             done += len(plan.files_of(shard))
             show(done)
             shards[plan.name(shard)] = found[0]
             skipped += found[1]
-        files = plan.files
         manifest = Manifest(
             shards, files.class_names, files.labels is not None, self._size, plan.identity, tuple(skipped)
         )
-        self._check_some(manifest)
-        write_atomically(self._tf, self._path(MANIFEST), manifest.to_json())
-        self._clean()
-        return self._report(manifest, written)
+        if not manifest.records:
+            raise ArgumentError(
+                f"write_tfrecords needs at least one image that can be decoded; none of {len(skipped)} can, "
+                f"such as {skipped[0]!r}. Leave out --skip-errors to see what is the matter with it."
+            )
+        return manifest, written
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, name)
 
     def _claim_folder(self) -> Manifest | None:
         """Claim the folder for this plan; return the manifest if everything is written."""
-        gfile = self._tf.io.gfile
+        gfile = tf.io.gfile
         gfile.makedirs(self._folder)
-        manifest = read_manifest(self._tf, "write_tfrecords", self._folder)
+        manifest = read_manifest("write_tfrecords", self._folder)
         if manifest is not None and manifest.plan == self._plan.identity:
             self._check_finished(manifest)
-            self._clean()
             return manifest
         begun = self._begun()
         if manifest is not None or begun not in (None, self._plan.identity):
@@ -104,13 +155,13 @@ class ShardWriter:
                 "Write to another folder, or remove that file."
             )
         if begun is None:
-            write_atomically(self._tf, self._path(PLAN), json.dumps({"plan": self._plan.identity}))
+            write_atomically(self._path(PLAN), json.dumps({"plan": self._plan.identity}))
         return None
 
     def _check_finished(self, manifest: Manifest) -> None:
-        check_names("write_tfrecords", self._folder, manifest, self._tf.io.gfile.listdir(self._folder))
+        check_names("write_tfrecords", self._folder, manifest, tf.io.gfile.listdir(self._folder))
         names = sorted(manifest.shards)
-        faults = parallel_map(lambda name: difference(self._tf, self._path(name), manifest.shards[name]), names)
+        faults = parallel_map(lambda name: difference(self._path(name), manifest.shards[name]), names)
         for name, fault in zip(names, faults, strict=True):
             if fault:
                 raise ArgumentError(
@@ -122,7 +173,7 @@ class ShardWriter:
         """Return the identity of the set that an earlier run has begun in the folder."""
         path = self._path(PLAN)
         try:
-            content = read_file(self._tf, path)
+            content = read_file(path)
             if content is None:
                 return None
             return str(schema.fields({"plan": schema.text})(schema.parse_json(content), "")["plan"])
@@ -136,7 +187,7 @@ class ShardWriter:
         """Return a shard that an earlier run has finished, and what it left out."""
         path = self._path(self._plan.name(shard))
         try:
-            found = _IS_DONE(schema.parse_json(read_file(self._tf, path + _DONE) or b""), "")
+            found = _IS_DONE(schema.parse_json(read_file(path + _DONE) or b""), "")
         except schema.MismatchError:  # there is none, or it is damaged
             return None
         skipped = list(found.pop("skipped"))
@@ -144,31 +195,31 @@ class ShardWriter:
         written = Shard(**found)
         if not set(skipped).issubset(sources) or written.records + len(skipped) != len(sources):
             return None
-        if (skipped and not self._skips) or difference(self._tf, path, written):
+        if (skipped and not self._skips) or difference(path, written):
             return None
         return written, skipped
 
-    def _write(self, shard: int, show: Callable[[int], None]) -> tuple[Shard, list[str]]:
+    def _write(self, shard: int, show: Callable[[int], None], done: int) -> tuple[Shard, list[str]]:
         path = self._path(self._plan.name(shard))
         records, skipped = 0, list[str]()
-        with self._tf.io.TFRecordWriter(path + _TEMPORARY) as file:
+        with tf.io.TFRecordWriter(path + _TEMPORARY) as file:
             for number, (source, record) in enumerate(self._records(self._plan.files_of(shard))):
                 if record is None:
                     skipped.append(source)
                 else:
                     file.write(record)
                     records += 1
-                show(number + 1)
-        written = shard_of(self._tf, path + _TEMPORARY, records)
+                show(done + number + 1)
+        written = shard_of(path + _TEMPORARY, records)
         # First the counts, then the file itself: a file that exists always has its counts.
-        write_atomically(self._tf, path + _DONE, json.dumps({**dataclasses.asdict(written), "skipped": skipped}))
-        self._tf.io.gfile.rename(path + _TEMPORARY, path, overwrite=True)
+        write_atomically(path + _DONE, json.dumps({**dataclasses.asdict(written), "skipped": skipped}))
+        tf.io.gfile.rename(path + _TEMPORARY, path, overwrite=True)
         return written, skipped
 
     def _records(self, numbers: tuple[int, ...]) -> Iterator[tuple[str, bytes | None]]:
         """Yield paths and records in order, some of them made ahead."""
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            ahead: list[Any] = []
+            ahead: list[Future[tuple[str, bytes | None]]] = []
             for number in numbers:
                 ahead.append(pool.submit(self._record, number))
                 if len(ahead) > 2 * _PARALLEL_READS:
@@ -177,14 +228,14 @@ class ShardWriter:
                 yield future.result()
 
     def _record(self, number: int) -> tuple[str, bytes | None]:
-        tf, files = self._tf, self._plan.files
+        files = self._plan.files
         path = files.paths[number]
         needed, fault = "be a whole JPEG, PNG, BMP or GIF image", "is not: {}. Mend or remove it"
         try:
             content = tf.io.read_file(path)
-            height, width, pixels = (int(one) for one in _decoding.image_shape(tf, content))
+            height, width, pixels = (int(one) for one in _decoding.image_shape(content))
             if 1 <= pixels <= self._max_pixels:
-                return path, _example(tf, files, number, self._checked(content))
+                return path, _example(files, number, self._checked(content))
             cause = "its header is of none of them"
             if pixels:
                 needed = f"have at most {self._max_pixels} pixels"
@@ -200,9 +251,8 @@ class ShardWriter:
             'on_error="skip" (--skip-errors) to leave such files out and have them counted.'
         )
 
-    def _checked(self, content: Any) -> bytes:
+    def _checked(self, content: tf.Tensor) -> bytes:
         """Return the bytes of an image, resized if asked for; raises if it cannot be decoded."""
-        tf = self._tf
         pixels = tf.io.decode_image(content, channels=3, expand_animations=False)
         short = min(int(side) for side in pixels.shape[:2])
         if self._size is None or short <= self._size:
@@ -212,35 +262,20 @@ class ShardWriter:
         smaller = tf.cast(tf.clip_by_value(tf.round(floats), 0.0, 255.0), tf.uint8)
         return bytes(tf.io.encode_jpeg(smaller, quality=self._quality).numpy())
 
-    def _check_some(self, manifest: Manifest) -> None:
-        if not manifest.records:
-            raise ArgumentError(
-                f"write_tfrecords needs at least one image that can be decoded; none of {len(manifest.skipped)} can, "
-                f"such as {manifest.skipped[0]!r}. Leave out --skip-errors to see what is the matter with it."
-            )
-
     def _clean(self) -> None:
         """Remove the files of an unfinished set; the plan last, which claims the others."""
-        gfile = self._tf.io.gfile
+        gfile = tf.io.gfile
         names = [name for name in gfile.listdir(self._folder) if name.endswith((_DONE, _TEMPORARY))]
         for name in [*names, *([PLAN] if gfile.exists(self._path(PLAN)) else [])]:
             gfile.remove(self._path(name))
 
-    def _report(self, manifest: Manifest, written: int) -> WrittenRecords:
-        shards = len(manifest.shards)
-        return WrittenRecords(self._folder, manifest.records, shards, written, manifest.class_names, manifest.skipped)
 
-
-def _show_after(show: Callable[[int], None], before: int, number: int) -> None:
-    show(before + number)
-
-
-def _cause(error: Any) -> str:
+def _cause(error: tf.errors.OpError) -> str:
     """Return the message of a TensorFlow error, without the names of graphs and operations."""
     return re.sub(r"{{.*?}}|\[Op:.*", "", str(error.message).splitlines()[0]).strip().rstrip(".")
 
 
-def _example(tf: Any, files: Files, number: int, content: bytes) -> bytes:
+def _example(files: Files, number: int, content: bytes) -> bytes:
     feature, path = tf.train.Feature, files.paths[number]
     name = os.path.relpath(path, files.root) if files.root else path
     values = {

@@ -12,9 +12,10 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from keras_tpu_ext._runtime.common.types import Nest
 from keras_tpu_ext.data._listing import is_shard, list_shards, parallel_map
-from keras_tpu_ext.data._lost_records import BLOCK
-from keras_tpu_ext.data._tensorflow import without_autograph
+from keras_tpu_ext.data._records import BLOCK
+from keras_tpu_ext.data._tensorflow import tf, without_autograph
 from keras_tpu_ext.data.tfrecords.manifest import MANIFEST, PLAN, Manifest, Shard, difference, read_manifest
 from keras_tpu_ext.errors import ArgumentError
 
@@ -40,11 +41,11 @@ class Shards:
         return None if min(self.counts) < 0 else sum(self.counts)
 
 
-def find_shards(tf: Any, source: Any) -> tuple[tuple[str, ...], Manifest | None]:
+def find_shards(source: Any) -> tuple[tuple[str, ...], Manifest | None]:
     """Return the paths of shards, and their manifest if there is one."""
     folder = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
     if folder and tf.io.gfile.isdir(folder):
-        manifest = read_manifest(tf, "tfrecords", folder)
+        manifest = read_manifest("tfrecords", folder)
         if manifest is None and tf.io.gfile.exists(os.path.join(folder, PLAN)):
             raise ArgumentError(
                 f"tfrecords found {os.path.join(folder, PLAN)!r}: the shards in this folder are not all written yet. "
@@ -53,10 +54,10 @@ def find_shards(tf: Any, source: Any) -> tuple[tuple[str, ...], Manifest | None]
         if manifest is not None:
             check_names("tfrecords", folder, manifest, tf.io.gfile.listdir(folder))
             return tuple(os.path.join(folder, name) for name in sorted(manifest.shards)), manifest
-    paths = list_shards(tf, "tfrecords", source)
+    paths = list_shards("tfrecords", source)
     folder = os.path.dirname(paths[0])
     is_one = all(os.path.dirname(path) == folder for path in paths)
-    manifest = read_manifest(tf, "tfrecords", folder) if is_one else None
+    manifest = read_manifest("tfrecords", folder) if is_one else None
     names = {os.path.basename(path) for path in paths}
     if manifest is None or not names & manifest.shards.keys():  # it is of other files in this folder
         return paths, None
@@ -81,7 +82,6 @@ def check_names(function: str, folder: str, manifest: Manifest, there: Iterable[
 
 
 def make_shards(
-    tf: Any,
     paths: tuple[str, ...],
     manifest: Manifest | None,
     part: tuple[int, int],
@@ -100,20 +100,20 @@ def make_shards(
     known = [None if manifest is None else manifest.shards.get(os.path.basename(path)) for path in own]
 
     def size(path: str, shard: Shard | None) -> int:
-        fault = "" if shard is None else difference(tf, path, shard)
+        fault = "" if shard is None else difference(path, shard)
         if fault and not skips:
             raise ArgumentError(
                 f"tfrecords needs {path!r} to be the file that {MANIFEST} beside it describes; it {fault}: it was "
                 "cut off, changed or renamed. Copy it again or write the set again, or write "
                 'on_error="skip" to read what can be read and have the rest counted.'
             )
-        return _DAMAGED if fault else _size(tf, path, compression)
+        return _DAMAGED if fault else _size(path, compression)
 
     sizes = tuple(parallel_map(lambda pair: size(*pair), zip(own, known, strict=True)))
     return Shards(own, sizes, tuple(-1 if shard is None else shard.records for shard in known), compression)
 
 
-def _size(tf: Any, path: str, compression: str) -> int:
+def _size(path: str, compression: str) -> int:
     """Return the uncompressed size of a file modulo 2^32, or -1 if it is unknown."""
     if compression == "ZLIB":
         return -1
@@ -128,14 +128,14 @@ def _size(tf: Any, path: str, compression: str) -> int:
         return _DAMAGED
 
 
-def records_of(tf: Any, shards: Shards, numbers: Any) -> Any:
+def records_of(shards: Shards, numbers: tf.data.Dataset) -> tf.data.Dataset:
     """Return a deterministic dataset of (name, record) of the files with `numbers`.
 
     A name is the number of the file and of the record in it. If the rest of a file is lost, there is an element
     without a record, whose number is -1 minus the number of records before it.
     """
     return numbers.interleave(
-        lambda number: _of_file(tf, shards, number),
+        lambda number: _of_file(shards, number),
         cycle_length=min(CYCLE_LENGTH, len(shards.paths)),
         block_length=BLOCK,
         num_parallel_calls=min(CYCLE_LENGTH, len(shards.paths)),
@@ -143,59 +143,44 @@ def records_of(tf: Any, shards: Shards, numbers: Any) -> Any:
     )
 
 
-def one_record(tf: Any, shards: Shards, name: Any) -> Any:
+def one_record(shards: Shards, name: tf.Tensor) -> tf.Tensor:
     """Return the record of a name, empty if it cannot be read; in a graph."""
     path = tf.constant(shards.paths)[name[0]]
     records = tf.data.TFRecordDataset(path, shards.compression).skip(name[1]).take(1)
     return records.reduce(tf.constant(""), lambda before, record: record)
 
 
-def _of_file(tf: Any, shards: Shards, number: Any) -> Any:
+def _of_file(shards: Shards, number: tf.Tensor) -> tf.data.Dataset:
     data = tf.data.Dataset
     path = tf.constant(shards.paths)[number]
-    opened = data.from_tensors(path).map(lambda path: _check_opens(tf, path))
+    opened = data.from_tensors(path).map(lambda path: _check_opens(path))
     records = opened.flat_map(lambda path: tf.data.TFRecordDataset(path, shards.compression, buffer_size=_BUFFER))
     marked = data.zip((records, data.from_tensors(False).repeat())).concatenate(data.from_tensors(("", True)))
     # A record that fails uses up a number, so the last number reveals it.
     blocks = marked.enumerate().ignore_errors(log_warning=True).batch(BLOCK)
-    start = (tf.constant(0, tf.int64), tf.constant(0, tf.int64))
     size, count = tf.constant(shards.sizes, tf.int64)[number], tf.constant(shards.counts, tf.int64)[number]
-    return blocks.scan(start, without_autograph(tf, _EndCheck(tf, number, size, count))).unbatch()
 
-
-def _check_opens(tf: Any, path: Any) -> Any:
-    """Return `path`, or raise if the file cannot be opened."""
-    first = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1)
-    with tf.control_dependencies([first.reduce(tf.constant(0), lambda number, _: number + 1)]):
-        return tf.identity(path)
-
-
-class _EndCheck:
-    """Passes on the records of a file, and marks its end if some are lost; the function of a `scan`.
-
-    Its state is the number of records and of bytes so far.
-    """
-
-    def __init__(self, tf: Any, file: Any, size: Any, count: Any) -> None:
-        self._tf = tf
-        self._file = file
-        self._size = size
-        self._count = count
-
-    def __call__(self, state: Any, block: Any) -> Any:
-        tf = self._tf
+    def check_end(state: tuple[tf.Tensor, ...], block: tuple[tf.Tensor, ...]) -> Nest:
+        """Pass records on, and mark the end of the file if some are lost; the state is their number and bytes."""
         came, length = state
         numbers, (records, ends) = block
         is_last = ends[-1]
         here = tf.size(numbers, tf.int64) - tf.cast(is_last, tf.int64)
         came += here
         length += tf.reduce_sum(tf.cast(tf.strings.length(records[:here]) + _FRAME, tf.int64))
-        lost = is_last & (
-            (numbers[-1] != came) | self._differs(self._size, length % _MODULUS) | self._differs(self._count, came)
-        )
+        differs = (size >= 0) & tf.not_equal(size, length % _MODULUS)
+        differs |= (count >= 0) & tf.not_equal(count, came)
+        lost = is_last & ((numbers[-1] != came) | differs)
         rows = here + tf.cast(lost, tf.int64)
         numbers = tf.where(ends, -1 - came, numbers)[:rows]
-        return (came, length), (tf.stack([tf.fill([rows], self._file), numbers], 1), records[:rows])
+        return (came, length), (tf.stack([tf.fill([rows], number), numbers], 1), records[:rows])
 
-    def _differs(self, known: Any, found: Any) -> Any:
-        return (known >= 0) & self._tf.not_equal(known, found)
+    start = (tf.constant(0, tf.int64), tf.constant(0, tf.int64))
+    return blocks.scan(start, without_autograph(check_end)).unbatch()
+
+
+def _check_opens(path: tf.Tensor) -> tf.Tensor:
+    """Return `path`, or raise if the file cannot be opened."""
+    first = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1)
+    with tf.control_dependencies([first.reduce(tf.constant(0), lambda number, _: number + 1)]):
+        return tf.identity(path)

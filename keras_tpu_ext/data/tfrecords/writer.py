@@ -12,10 +12,9 @@ from keras_tpu_ext import _runtime
 from keras_tpu_ext.checks.arguments import integer, one_of, optional
 from keras_tpu_ext.data._decoding import MAX_PIXELS
 from keras_tpu_ext.data._listing import list_images
-from keras_tpu_ext.data._tensorflow import tensorflow
+from keras_tpu_ext.data._tensorflow import READS, require_tensorflow
 from keras_tpu_ext.data.tfrecords.manifest import WrittenRecords
-from keras_tpu_ext.data.tfrecords.shard_plan import make_plan
-from keras_tpu_ext.data.tfrecords.shard_writer import ShardWriter
+from keras_tpu_ext.data.tfrecords.shard_writer import ShardWriter, make_plan
 
 
 def write_tfrecords(
@@ -84,13 +83,13 @@ def write_tfrecords(
     optional(integer, "write_tfrecords", "size", size, example=256)
     integer("write_tfrecords", "quality", quality, maximum=100, example=95)
     max_pixels = integer("write_tfrecords", "max_pixels", max_pixels, example=MAX_PIXELS)
-    tf = tensorflow("write_tfrecords")
-    files = list_images(tf, "write_tfrecords", source, labels)
-    options = {"size": size, "quality": quality, "shuffle": shuffle, "seed": seed}
+    require_tensorflow(READS.format("write_tfrecords"))
+    files = list_images("write_tfrecords", source, labels)
+    options: dict[str, int | bool | None] = {"size": size, "quality": quality, "shuffle": shuffle, "seed": seed}
     if max_pixels != MAX_PIXELS:  # sets that were begun before there was this option stay the same
         options["max_pixels"] = max_pixels
-    plan = make_plan(tf, files, shards, options)
-    writer = ShardWriter(tf, plan, os.fspath(folder), size, quality, max_pixels, skips=on_error == "skip")
+    plan = make_plan(files, shards, options)
+    writer = ShardWriter(plan, os.fspath(folder), size, quality, max_pixels, skips=on_error == "skip")
     with _bar(len(plan.order), progress) as show:
         return writer.run(show)
 

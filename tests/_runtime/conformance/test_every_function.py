@@ -28,7 +28,6 @@ ELSEWHERE = {
     "models.exact_models": "models/test_plain_models.py",
     "models.named_as_builtin": "models/test_tpu_model.py",
     "models.reopened_by_clear_session": "models/test_clear_session.py",
-    "probes.watch_end_of_data": "callbacks/test_host_bottleneck.py",
     "training_state.reading_batches": "callbacks/test_auto_resume.py",
 }
 

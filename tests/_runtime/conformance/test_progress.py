@@ -33,12 +33,12 @@ def test_a_skipped_step_is_counted_and_halves_the_scale(make):
 
 @pytest.fixture
 def names():
-    from keras_tpu_ext._runtime.training import progress_bar
+    from keras_tpu_ext._runtime.training import progress as training_progress
 
-    before = dict(progress_bar._names)
+    before = dict(training_progress._names)
     yield
-    progress_bar._names.clear()
-    progress_bar._names.update(before)
+    training_progress._names.clear()
+    training_progress._names.update(before)
 
 
 def shown(capsys, keys, value=None):

@@ -319,6 +319,7 @@ def test_measuring_leaves_no_trace(tmp_path):
         (RANGE.map(noisy).batch(64), "it would run Python, or change a state, of yours"),
         (generator().batch(64), "it would run Python, or change a state, of yours"),
         (RANGE.scan(np.int64(0), lambda s, x: (s, x)).batch(64), "_ScanDataset cannot be copied"),
+        (tf.data.Dataset.zip((RANGE, RANGE)).batch(64), "zip cannot be copied"),
     ],
 )
 def test_what_would_be_noticed_is_not_run(dataset, why):

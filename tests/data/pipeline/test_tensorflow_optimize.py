@@ -199,13 +199,15 @@ def test_a_plain_pipeline_is_made_parallel():
     assert found.to_dict() == {"ok": True, "done": list(found.done), "left": []}
 
 
-def test_files_of_a_flat_map_are_opened_ahead(tmp_path):
+def test_a_flat_map_that_opens_files_stays_and_is_told(tmp_path):
     for number in range(12):
         (tmp_path / f"{number:02}.txt").write_text("".join(f"{number}-{line}\n" for line in range(number % 4)))
     dataset = tf.data.Dataset.list_files(f"{tmp_path}/*.txt", shuffle=False).flat_map(tf.data.TextLineDataset)
     made = assert_same(dataset.batch(3))
-    assert "_ParallelInterleaveDataset" in classes(made)
-    assert kte.data.optimization_report(made).done[0] == "flat_map(TextLineDatasetV2) opens up to 8 files ahead"
+    assert kte.data.optimization_report(made).left == (
+        "flat_map(TextLineDatasetV2) opens one file after the other. Write .interleave(TextLineDatasetV2, "
+        "cycle_length=16, num_parallel_calls=tf.data.AUTOTUNE), which gives another order.",
+    )
 
 
 def test_files_are_opened_by_many_threads(tmp_path):
@@ -315,15 +317,26 @@ def test_what_is_allowed_is_done():
     assert classes(assert_same(variable, allow_stateful=True))[:2] == ["_PrefetchDataset", "_ParallelMapDataset"]
 
 
-def test_a_cache_goes_below_the_shuffle_where_order_may_change():
+def test_a_cache_after_a_shuffle_stays_and_is_told():
     dataset = RANGE.map(lambda x: x + 1).shuffle(23, seed=1).batch(5).cache()
-    assert elements(dataset) == elements(dataset)
-    assert report(dataset).left[0].startswith("cache comes after shuffle, so every epoch has the order of the first.")
-    made = kte.data.optimize(dataset, allow_reorder=True)
-    assert classes(made)[:4] == ["_PrefetchDataset", "_ParallelBatchDataset", "_ShuffleDataset", "CacheDataset"]
-    first, second = elements(made), elements(made)
-    assert first != second
-    assert sorted(np.concatenate(first)) == sorted(np.concatenate(second)) == list(range(1, 24))
+    for options in ({}, {"allow_reorder": True}):
+        found = report(dataset, **options)
+        assert found.left[0].startswith(
+            "cache comes after shuffle, so every epoch has the order of the first. Write "
+        )
+    made = assert_same(dataset)
+    assert classes(made)[:4] == ["_PrefetchDataset", "CacheDataset", "_ParallelBatchDataset", "_ShuffleDataset"]
+
+
+def test_what_is_joined_is_optimized_before_it_is_joined():
+    mapped = RANGE.map(lambda x: x + 1)
+    joined = tf.data.Dataset.zip((mapped, mapped.map(abs))).map(lambda x, y: x + y)
+    made = assert_same(joined)
+    assert classes(made)[:3] == ["_PrefetchDataset", "_ParallelMapDataset", "_ZipDataset"]
+    assert kte.data.optimization_report(made).left == (
+        "zip is not known well enough to be made again, nor what is below it. Write kte.data.optimize(dataset) for "
+        "that.",
+    )
 
 
 def test_a_cache_is_added_where_it_fits():

@@ -15,7 +15,7 @@ def interrupt(photos, tmp_path, monkeypatch):
 
     def write(**options):
         with monkeypatch.context() as patch:
-            patch.setattr(shard_writer.ShardWriter, "_check_some", kill)
+            patch.setattr(shard_writer, "Manifest", kill)
             with pytest.raises(KeyboardInterrupt):
                 kte.data.write_tfrecords(photos, tmp_path / "begun", shards=2, progress=False, **options)
         return tmp_path / "begun"

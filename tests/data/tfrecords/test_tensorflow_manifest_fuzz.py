@@ -35,7 +35,7 @@ def told(error, function):
 
 def opened(source):
     """Return what `tfrecords` reads: the paths, and how many records it expects of each."""
-    shards = make_shards(tf, *find_shards(tf, source), (0, 1), "")
+    shards = make_shards(*find_shards(source), (0, 1), "")
     return shards.paths, shards.counts
 
 
