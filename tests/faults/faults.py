@@ -1400,9 +1400,9 @@ _MACHINE = (
     ),
     Fault(
         "sigmoid-that-meets-from-logits-is-not-told",
-        "_runtime/training/logits_check.py",
-        'if activation not in ("softmax", "sigmoid"):',
-        'if activation not in ("softmax",):',
+        "_runtime/training/models.py",
+        'activation in ("softmax", "sigmoid")',
+        'activation in ("softmax",)',
         _ANY,
         (_MODEL,),
     ),

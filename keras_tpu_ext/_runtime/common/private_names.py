@@ -25,7 +25,6 @@ keras.src.backend: in_symbolic_scope
 keras.src.callbacks.backup_and_restore:BackupAndRestore. _save_model
 keras.src.layers.layer:Layer. _flatten_layers
 keras.src.models.functional: Functional
-keras.src.models.model: functional_init_arguments
 keras.src.ops.nn: LogSoftmax Softmax
 keras.src.optimizers.base_optimizer:BaseOptimizer. _get_variable_index _track_variable
 keras.src.saving.keras_saveable:KerasSaveable. _unpickle_model
@@ -120,7 +119,6 @@ keras.src.engine.functional: Functional
 keras.src.engine.keras_tensor: KerasTensor
 keras.src.engine.training:Model. _get_optimizer _validate_and_get_metrics_result _validate_compile
 keras.src.engine.training:Model. _validate_target_and_loss
-keras.src.engine.training: is_functional_model_init_params
 keras.src.layers.normalization.batch_normalization:BatchNormalizationBase. _assign_moving_average _assign_new_value
 keras.src.layers.normalization.batch_normalization:BatchNormalizationBase. _calculate_mean_and_var
 keras.src.losses:Loss. _get_reduction

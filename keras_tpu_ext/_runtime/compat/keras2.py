@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
 from keras_tpu_ext._runtime.common import missing_names
-from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor, Variable
+from keras_tpu_ext._runtime.common.protocols import Call
+from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Optimizer, Tensor, Variable
 
 keras: Any = tf.keras
 PyDataset = keras.utils.Sequence
@@ -29,15 +31,20 @@ def private(name: str) -> Any:
 # Callbacks whose `save_freq` may be "epoch".
 saves_each_epoch = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
 
+COUNTS_SKIPPED_STEPS = True  # whether a `LossScaleOptimizer` counts skipped steps like any others
+
 # Graphs in which Keras calls layers only for the shapes of their outputs.
 _SHAPES_ONLY = ("_scratch_graph", "build_graph", "keras_graph")
 _enable_auto_cast_variables: Any = private("mixed_precision.autocast_variable:enable_auto_cast_variables")
+_BaseRandomLayer: Any = private("engine.base_layer:BaseRandomLayer")
+Functional: Any = private("engine.functional:Functional")
 LossScaleOptimizer: Any = private("mixed_precision.loss_scale_optimizer:BaseLossScaleOptimizer")
+MULTI_HEAD = (keras.layers.MultiHeadAttention,)
 
 
 def builtin_models() -> tuple[type[Model], ...]:
     """Return Keras's own model classes."""
-    return (keras.Model, keras.Sequential, private("engine.functional:Functional"))
+    return (keras.Model, keras.Sequential, Functional)
 
 
 def compiled_with(model: Model) -> dict[str, Any] | None:
@@ -45,6 +52,67 @@ def compiled_with(model: Model) -> dict[str, Any] | None:
     if getattr(model, "_compile_config", None) is None:
         return None
     return {name: value for name, value in model._compile_config.config.items() if value is not None}
+
+
+def is_compiled(model: Model) -> bool:
+    """Return True if `compile` was called."""
+    return bool(model._is_compiled)
+
+
+def functional_of(model: Model) -> Any:
+    """Return `model` if it is a functional model, as a built `Sequential` is; else `None`."""
+    return model if isinstance(model, Functional) and model.outputs else None
+
+
+def inputs_and_outputs(functional: Model) -> tuple[Nest, Nest]:
+    """Return the structures of symbolic inputs and outputs of a functional model."""
+    return functional._nested_inputs, functional._nested_outputs
+
+
+def call_of(node: Any) -> Call:
+    """Return the call of a layer that a node of a functional model's graph stands for."""
+    return Call(node.layer, node.keras_inputs, tree.flatten(node.outputs), (node.call_kwargs or {}).get("training"))
+
+
+def clone(model: Model, copy_of: Callable[[Layer], Layer]) -> Model:
+    """Clone a functional model, with `copy_of(layer)` for each layer."""
+    plain = keras.Model(model._nested_inputs, model._nested_outputs, name=model.name)
+    return keras.models.clone_model(plain, clone_function=copy_of)
+
+
+def draws_random_numbers(layer: Layer) -> bool:
+    """Return True if `layer` has its own random generator."""
+    return isinstance(layer, _BaseRandomLayer)
+
+
+def class_name(layer: Layer) -> str:
+    """Return the name under which Keras exports the class of `layer`."""
+    return type(layer).__name__
+
+
+def compute_dtype(layer: Layer) -> str:
+    """Return the dtype in which `layer` computes: an operation, in that of its inputs, whatever the policy says."""
+    return dtype_of(layer.get_output_at(0)) if hasattr(layer, "function") else str(layer.compute_dtype)
+
+
+def fuses_attention(layer: Layer) -> bool:
+    """Return False: no attention of Keras 2 is fused."""
+    return False
+
+
+def softmax_operations(parts: Sequence[Layer]) -> list[tuple[str, str, str]]:
+    """Return an empty list: on Keras 2 each operation in a functional model is a layer."""
+    return []
+
+
+def loss_dtype(loss: Any, output: Tensor | None) -> str:
+    """Return the dtype in which a loss computes, which is that of the output; empty without one."""
+    return "" if output is None else dtype_of(output)
+
+
+def compiled_metrics_of(model: Model) -> Any:
+    """Return the container of the metrics that `model` was compiled with."""
+    return model.compiled_metrics
 
 
 def save_as(variant: type[Model], cls: type[Model]) -> None:
@@ -55,6 +123,35 @@ def save_as(variant: type[Model], cls: type[Model]) -> None:
     names = private("saving.object_registration:_GLOBAL_CUSTOM_NAMES")
     if cls in names:
         names[variant] = names[cls]
+
+
+def functional_members(cls: type[Model]) -> dict[str, object]:
+    """Return members of a functional variant of `cls`: by `__init__` Keras tells whether a config recreates it."""
+    init: Any = cls.__init__
+    if not init.__module__.startswith("keras_tpu_ext."):  # the user's
+        return {}
+
+    def functional_init(
+        self: Model, inputs: Nest, outputs: Nest, name: str | None = None, trainable: bool = True, **kwargs: object
+    ) -> None:
+        init(self, inputs=inputs, outputs=outputs, name=name, trainable=trainable, **kwargs)
+
+    return {"__init__": functional_init}
+
+
+def policy_of(name: str) -> Any:
+    """Return the dtype policy called `name`."""
+    return keras.mixed_precision.Policy(name)
+
+
+def scale_of(optimizer: Optimizer) -> Tensor:
+    """Return the loss scale of the next step of a `LossScaleOptimizer`."""
+    return optimizer.loss_scale
+
+
+def end_names_last_batch() -> bool:
+    """Return whether `on_train_batch_end` gets the index of the last batch of an execution, not of the first."""
+    return True
 
 
 def mask_of(tensor: Tensor) -> Any:

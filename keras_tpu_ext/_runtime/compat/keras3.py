@@ -13,7 +13,8 @@ import keras as keras
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.common.types import Layer, Model, Tensor, Variable
+from keras_tpu_ext._runtime.common.protocols import Call
+from keras_tpu_ext._runtime.common.types import Layer, Model, Nest, Tensor, Variable
 
 _names_of_exported: Any = private("keras.src.api_export:REGISTERED_OBJS_TO_NAMES")
 _names_of_custom: Any = private("keras.src.saving.object_registration:GLOBAL_CUSTOM_NAMES")
@@ -21,15 +22,19 @@ _AutocastScope: Any = private("keras.src.backend.common.variables:AutocastScope"
 _get_keras_mask: Any = private("keras.src.backend.common.masking:get_keras_mask")
 _set_keras_mask: Any = private("keras.src.backend.common.masking:set_keras_mask")
 _in_symbolic_scope: Any = private("keras.src.backend:in_symbolic_scope")
-_Functional: Any = private("keras.src.models.functional:Functional")
+_LogSoftmax: Any = private("keras.src.ops.nn:LogSoftmax")
+_Softmax: Any = private("keras.src.ops.nn:Softmax")
+Functional: Any = private("keras.src.models.functional:Functional")
 
 VERSION = tuple(map(int, keras.__version__.split(".")[:2]))
 # Whether the loss of an activity regulariser is divided by the size of the batch.
 DIVIDES_REGULARIZERS = VERSION >= (3, 14)
 
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
+MULTI_HEAD = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 PyDataset = keras.utils.PyDataset
 tree = keras.tree
+COUNTS_SKIPPED_STEPS = False  # whether a `LossScaleOptimizer` counts skipped steps like any others
 # Callbacks whose `save_freq` may be "epoch".
 saves_each_epoch = (
     keras.callbacks.BackupAndRestore,
@@ -40,12 +45,96 @@ saves_each_epoch = (
 
 def builtin_models() -> tuple[type[Model], ...]:
     """Return Keras's own model classes."""
-    return (keras.Model, keras.Sequential, _Functional)
+    return (keras.Model, keras.Sequential, Functional)
 
 
 def compiled_with(model: Model) -> dict[str, Any] | None:
     """Return the arguments with which `model` was compiled; `None` if it was not."""
     return dict(model._compile_config.config) if model.compiled else None
+
+
+def is_compiled(model: keras.Model) -> bool:
+    """Return True if `compile` was called."""
+    return bool(model.compiled)
+
+
+def functional_of(model: keras.Model) -> Any:
+    """Return the functional model that `model` is, or holds as a `Sequential` does; else `None`."""
+    if isinstance(model, keras.Sequential):
+        model = model._functional
+    return model if isinstance(model, Functional) else None
+
+
+def inputs_and_outputs(functional: keras.Model) -> tuple[Nest, Nest]:
+    """Return the structures of symbolic inputs and outputs of a functional model."""
+    return functional._inputs_struct, functional._outputs_struct
+
+
+def call_of(node: Any) -> Call:
+    """Return the call of a layer or an operation that a node of a functional model's graph stands for."""
+    return Call(node.operation, node.input_tensors, node.outputs, node.arguments.kwargs.get("training"))
+
+
+def clone(model: keras.Model, copy_of: Callable[[keras.Layer], keras.Layer]) -> keras.Model:
+    """Clone a functional model, with `copy_of(layer)` for each layer."""
+    copies: dict[int, keras.Layer] = {}
+
+    def copy_once(layer: keras.Layer) -> keras.Layer:
+        if isinstance(layer, keras.layers.InputLayer) or not isinstance(layer, keras.layers.Layer):
+            return layer
+        if id(layer) not in copies:
+            copies[id(layer)] = copy_of(layer)
+        return copies[id(layer)]
+
+    inputs, outputs = inputs_and_outputs(functional_of(model))
+    # Keras would name them after the tensors rather than the layers, by which data in a dict is matched.
+    like = keras.tree.map_structure(
+        lambda one: keras.Input(
+            batch_shape=one.shape, dtype=one.dtype, sparse=one.sparse, name=one._keras_history.operation.name
+        ),
+        inputs,
+    )
+    plain = keras.Model(inputs, outputs, name=model.name)
+    return keras.models.clone_model(plain, like, clone_function=copy_once)
+
+
+def draws_random_numbers(layer: keras.Layer) -> bool:
+    """Return True if `layer` has its own seed generator."""
+    return any(isinstance(value, keras.random.SeedGenerator) for value in vars(layer).values())
+
+
+def class_name(layer: keras.Layer) -> str:
+    """Return the name under which Keras exports the class of `layer`."""
+    name = type(layer).__name__
+    return "GroupQueryAttention" if name == "GroupedQueryAttention" else name
+
+
+def compute_dtype(layer: keras.Layer) -> str:
+    """Return the dtype in which `layer` computes."""
+    return str(layer.compute_dtype)
+
+
+def fuses_attention(layer: keras.Layer) -> bool:
+    """Return whether an attention is fused, and its softmax in float32: without dropout and scores."""
+    returns_scores = any(node.arguments.kwargs.get("return_attention_scores") for node in layer._inbound_nodes)
+    return not returns_scores and layer.get_config().get("dropout", 0) <= 0
+
+
+def softmax_operations(parts: Sequence[keras.Layer]) -> list[tuple[str, str, str]]:
+    """Return name, class name and dtype of each softmax between the layers of the functional models in `parts`."""
+    operations = [operation for part in parts if isinstance(part, Functional) for operation in part.operations]
+    softmaxes = [operation for operation in operations if isinstance(operation, (_Softmax, _LogSoftmax))]
+    return [(one.name, type(one).__name__, str(one.output.dtype)) for one in softmaxes]
+
+
+def loss_dtype(loss: Any, output: Tensor | None) -> str:
+    """Return the dtype in which a loss, or a function, computes."""
+    return str(loss.dtype if isinstance(loss, keras.losses.Loss) else keras.config.floatx())
+
+
+def compiled_metrics_of(model: keras.Model) -> Any:
+    """Return the container of the metrics that `model` was compiled with, or `None`."""
+    return model._compile_metrics
 
 
 def save_as(variant: type[Model], cls: type[Model]) -> None:
@@ -54,6 +143,21 @@ def save_as(variant: type[Model], cls: type[Model]) -> None:
         _names_of_exported[variant] = _names_of_exported[cls]
     if cls in _names_of_custom:
         _names_of_custom[variant] = _names_of_custom[cls]
+
+
+def functional_members(cls: type[Model]) -> dict[str, object]:
+    """Return an empty dict: Keras 3 recreates a functional variant of `cls` by its `__init__` as it is."""
+    return {}
+
+
+def policy_of(name: str) -> keras.DTypePolicy:
+    """Return the dtype policy called `name`."""
+    return keras.dtype_policies.get(name)
+
+
+def scale_of(optimizer: keras.Optimizer) -> Tensor | None:
+    """Return the loss scale of the next step of a `LossScaleOptimizer`; `None` before it is built."""
+    return optimizer.dynamic_scale if optimizer.built else None
 
 
 def execution(first: int, last: int, iterator: Any) -> tuple[Any, ...]:

@@ -9,10 +9,10 @@ from keras_tpu_ext._runtime.jax import ops as _ops
 from keras_tpu_ext._runtime.jax import probes as _probes
 from keras_tpu_ext._runtime.jax import progress as _progress
 from keras_tpu_ext._runtime.jax import training_state as _training_state
-from keras_tpu_ext._runtime.jax.step import TrainStep as _TrainStep
-from keras_tpu_ext._runtime.keras3 import models as _models
-from keras_tpu_ext._runtime.keras3 import policies as _policies
+from keras_tpu_ext._runtime.jax.step import TrainStep as TrainStep
 from keras_tpu_ext._runtime.keras3.addons import import_addons as import_addons
+from keras_tpu_ext._runtime.training import models as _models
+from keras_tpu_ext._runtime.training import policies as _policies
 from keras_tpu_ext._runtime.training.loss_scale import LossScale as LossScale
 
 batch: protocols.Batch = _batch
@@ -23,7 +23,6 @@ policies: protocols.Policies = _policies
 probes: protocols.Probes = _probes
 progress: protocols.Progress = _progress
 training_state: protocols.TrainingState = _training_state
-TrainStep = _TrainStep
 PyDataset = keras.utils.PyDataset
 tree = keras.tree
 message_terms = protocols.MessageTerms(

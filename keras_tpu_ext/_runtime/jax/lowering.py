@@ -30,7 +30,7 @@ from keras_tpu_ext._runtime.jax.loop import CompiledLoop, own_variables
 from keras_tpu_ext._runtime.jax.scope import mesh_sizes, use_distribution
 from keras_tpu_ext._runtime.jax.step import TrainStep
 from keras_tpu_ext._runtime.jax.traced_devices import TracedDevices
-from keras_tpu_ext._runtime.keras3.models import flatten_layers
+from keras_tpu_ext._runtime.training.models import flatten_layers
 
 _module_to_bytecode: Any = private("jax._src.interpreters.mlir:module_to_bytecode")
 

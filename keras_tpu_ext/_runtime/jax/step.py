@@ -9,8 +9,7 @@ from keras_tpu_ext._runtime.common.types import Model, Nest
 from keras_tpu_ext._runtime.compat.keras3_jax import HAS_MAYBE_SYMBOLIC_BUILD
 from keras_tpu_ext._runtime.jax.program import JaxProgram
 from keras_tpu_ext._runtime.jax.scope import current_distribution, keep
-from keras_tpu_ext._runtime.keras3.functional import become_functional, reduced
-from keras_tpu_ext._runtime.keras3.models import clear_loss_ids
+from keras_tpu_ext._runtime.keras3.models import clear_loss_ids, reduced
 from keras_tpu_ext._runtime.training.model import ExactModel, stock_of
 
 
@@ -21,7 +20,6 @@ class TrainStep(ExactModel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         keep(self, current_distribution())
-        become_functional(self, args, kwargs)
         super().__init__(*args, **kwargs)
 
     def __reduce__(self: Any) -> Any:

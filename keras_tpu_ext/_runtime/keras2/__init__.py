@@ -5,20 +5,19 @@ import dataclasses
 from keras_tpu_ext._runtime.common import protocols
 from keras_tpu_ext._runtime.compat.keras2 import keras as keras
 from keras_tpu_ext._runtime.compat.keras2 import tree as tree
-from keras_tpu_ext._runtime.keras2 import models as _models
 from keras_tpu_ext._runtime.keras2 import ops as _ops
-from keras_tpu_ext._runtime.keras2 import policies as _policies
 from keras_tpu_ext._runtime.keras2 import probes as _probes
-from keras_tpu_ext._runtime.keras2 import progress as _progress
 from keras_tpu_ext._runtime.keras2 import training_state as _training_state
 from keras_tpu_ext._runtime.keras2.addons import import_addons as import_addons
-from keras_tpu_ext._runtime.keras2.step import TrainStep as _TrainStep
+from keras_tpu_ext._runtime.keras2.step import TrainStep as TrainStep
 from keras_tpu_ext._runtime.tensorflow import batch as _batch
 from keras_tpu_ext._runtime.tensorflow import devices as _devices
 from keras_tpu_ext._runtime.tensorflow import message_terms as _message_terms
+from keras_tpu_ext._runtime.tensorflow import progress as _progress
+from keras_tpu_ext._runtime.training import models as _models
+from keras_tpu_ext._runtime.training import policies as _policies
 from keras_tpu_ext._runtime.training.loss_scale import LossScale as LossScale
 
-TrainStep = _TrainStep
 batch: protocols.Batch = _batch
 devices: protocols.Devices = _devices
 models: protocols.Models = _models

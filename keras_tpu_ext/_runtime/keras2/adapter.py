@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_tpu_ext._runtime.common.patches import Patch
 from keras_tpu_ext._runtime.common.types import Callback, Layer, Metric, Model, Nest, Optimizer, Variable
 from keras_tpu_ext._runtime.compat.keras2 import keras, private
-from keras_tpu_ext._runtime.keras2 import batch_statistics, models
+from keras_tpu_ext._runtime.keras2 import batch_statistics
 from keras_tpu_ext._runtime.keras2 import optimizer as optimizers
 from keras_tpu_ext._runtime.keras2.autograph import with_autograph
 from keras_tpu_ext._runtime.keras2.loss import ExactLosses
@@ -20,6 +20,7 @@ from keras_tpu_ext._runtime.keras2.metrics import ExactMetrics
 from keras_tpu_ext._runtime.tensorflow.batch import BATCH, KERAS_PATCHES, valid_fraction
 from keras_tpu_ext._runtime.tensorflow.replicas import assign_replicated
 from keras_tpu_ext._runtime.tensorflow.whole_batch import averaging, takes_own_mean
+from keras_tpu_ext._runtime.training import models
 from keras_tpu_ext._runtime.training.adapter import is_overridden
 from keras_tpu_ext._runtime.training.batch import Batch
 
@@ -58,8 +59,7 @@ class Keras2Adapter:
     """The `TensorFlowAdapter` of Keras 2."""
 
     compile_arguments = staticmethod(models.compile_arguments)
-    output_activations = staticmethod(models.output_activations)
-    expects_logits = staticmethod(models.expects_logits)
+    probabilities_taken_for_logits = staticmethod(models.probabilities_taken_for_logits)
     as_keras_traces = staticmethod(with_autograph)
 
     def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:

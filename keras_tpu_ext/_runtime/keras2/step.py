@@ -9,7 +9,6 @@ from typing import Any
 from keras_tpu_ext._runtime.common.types import Model, Nest, Optimizer
 from keras_tpu_ext._runtime.compat.keras2 import keras
 from keras_tpu_ext._runtime.keras2.autograph import with_autograph
-from keras_tpu_ext._runtime.keras2.functional import become_functional
 from keras_tpu_ext._runtime.keras2.program import Keras2Program
 from keras_tpu_ext._runtime.training.model import ExactModel
 from keras_tpu_ext.errors import ScopeError
@@ -19,10 +18,6 @@ class TrainStep(ExactModel):
     """The mixin that makes the step of a `tf.keras.Model` exact for any number of replicas."""
 
     _kte = functools.cached_property(Keras2Program)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        become_functional(self, args, kwargs)
-        super().__init__(*args, **kwargs)
 
     @property
     def steps_per_execution(self: Any) -> int:

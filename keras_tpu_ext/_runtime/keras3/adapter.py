@@ -10,8 +10,8 @@ import keras
 
 from keras_tpu_ext._runtime.common.missing_names import private
 from keras_tpu_ext._runtime.common.patches import Patch
-from keras_tpu_ext._runtime.keras3 import models
 from keras_tpu_ext._runtime.keras3.compile_utils import ExactCompileLoss, ExactMetrics
+from keras_tpu_ext._runtime.training import models
 from keras_tpu_ext._runtime.training.batch import Batch
 
 _File: Any = private("keras.src.utils.file_utils:File")
@@ -22,8 +22,7 @@ class Keras3Adapter:
     """The `KerasAdapter` of Keras 3."""
 
     compile_arguments = staticmethod(models.compile_arguments)
-    output_activations = staticmethod(models.output_activations)
-    expects_logits = staticmethod(models.expects_logits)
+    probabilities_taken_for_logits = staticmethod(models.probabilities_taken_for_logits)
 
     def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Keep Keras from wrapping the optimizer under mixed_float16: the step scales the loss itself."""

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_tpu_ext._runtime.common.types import Layer, Model
-from keras_tpu_ext._runtime.keras3.models import functional_of
+from keras_tpu_ext._runtime.compat.keras3 import functional_of
 
 # Of the operations that a functional model may have between its layers, the elementwise ones.
 _ELEMENTWISE = {

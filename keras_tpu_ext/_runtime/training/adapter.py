@@ -28,13 +28,10 @@ class KerasAdapter(Protocol):
     """What `compile`, `fit` and saving need to know about a Keras version."""
 
     def compile_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
-        """Return the arguments of a call of `keras.Model.compile` by name; on Keras 3 with `auto_scale_loss`."""
+        """Return the arguments of a call of `keras.Model.compile` by name."""
 
-    def output_activations(self, model: Model) -> list[tuple[str, str, str]]:
-        """Return `(output name, layer name, activation name)` for each output; `[]` for a subclassed model."""
-
-    def expects_logits(self, loss: Loss) -> bool:
-        """Return True if a Keras loss applies softmax or sigmoid itself."""
+    def probabilities_taken_for_logits(self, model: Model) -> list[str]:
+        """Return a message for each softmax or sigmoid output of a compiled `model` whose loss expects logits."""
 
     def compile_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options for Keras's own `compile`."""

@@ -21,7 +21,6 @@ from keras_tpu_ext._runtime.training.batch import Batch
 from keras_tpu_ext._runtime.training.denominator import LossSum, common_denominator
 from keras_tpu_ext._runtime.training.execution_schedule import ExecutionSchedule
 from keras_tpu_ext._runtime.training.fit_call import FitCall
-from keras_tpu_ext._runtime.training.logits_check import probabilities_taken_for_logits
 from keras_tpu_ext._runtime.training.overflow import OverflowWatch
 from keras_tpu_ext._runtime.training.process_group import ProcessGroup
 from keras_tpu_ext._runtime.training.step_state import StepState
@@ -159,7 +158,7 @@ class ExactProgram(keras.layers.Layer):
         schedule = self.make_schedule() if options.auto_steps else None
         self.set_untracked(state=state, schedule=schedule, _given=options.given)
         self.reset_flushes()
-        for message in probabilities_taken_for_logits(model):
+        for message in self.adapter.probabilities_taken_for_logits(model):
             warnings.warn(message, FromLogitsWarning, stacklevel=user_stack_level())
 
     def compile_config(self, config: dict[str, Any] | None) -> dict[str, Any]:
